@@ -47,7 +47,7 @@ class SimulatedDisk(Disk):
     """One process's way to the machine's disk: the methods of ``Disk``, and its errors."""
 
     def __init__(self, machine: Machine) -> None:
-        self.root = self._at = ROOT
+        self.root = ROOT
         self.flushes = 0
         self.ordered = machine.ordered
         self.flush_carries_name = machine.flush_carries_name

@@ -11,6 +11,7 @@ _TRY_AGAIN = {
     errno.EDQUOT: "raise the quota or free space, then try again",
     errno.EROFS: "mount the file system writable, then try again",
     errno.EMFILE: "raise the limit on open files (ulimit -n), then try again",
+    errno.ESTALE: "put the directory back, or close the space and open it again",
     errno.EIO: "look at the disk (dmesg tells more)",
 }
 

@@ -7,11 +7,17 @@ a fork and a number that was used again mean for locks.
 import errno
 import os
 import threading
+from contextlib import suppress
+
+from spool.model import layout
 
 # Held from a file's opening until its handle is in a table: no fork comes between the two, or the child would keep a
 # copy that it does not know of, and with it the locks of its parent.
 opening = threading.RLock()
 os.register_at_fork(before=opening.acquire, after_in_parent=opening.release, after_in_child=opening.release)
+
+KEPT = frozenset((layout.ACTIVE, layout.PREPARED, layout.COMMITTED, layout.FREE))
+_AS_PLACE = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC  # names in it can be used; nothing of it is read or locked
 
 
 def not_open() -> OSError:
@@ -19,8 +25,80 @@ def not_open() -> OSError:
     return OSError(errno.EBADF, "the space is closed, or was opened by this process's parent")
 
 
-class DisownedRoot:
-    """The root of a disk in a forked child: no path begins with it."""
+class Directory(int):
+    """The descriptor of a directory, as ``dir_fd`` of the calls on names in it. The last reference closes it."""
 
-    def __format__(self, _: str) -> str:
-        raise not_open()
+    def __del__(self) -> None:
+        with suppress(OSError):
+            os.close(self)
+
+
+class Directories(dict[str, Directory]):
+    """The directories of a space, by name relative to the space: ``""`` is the space's own.
+
+    A directory is opened below its parent's descriptor, and no symlink is followed, except that to the space itself. So
+    whatever the owner of the space does to names meanwhile, a process of root's reaches no file outside the space. The
+    space and its four stages are opened once. Others are opened for each call: ``run/`` and a queue's drop folder can
+    be removed and made again.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root: str | None = root
+        self._found: dict[str, os.stat_result] = {}
+
+    def __missing__(self, name: str) -> Directory:
+        # No variable but the result holds a descriptor: the traceback of an error would keep it open.
+        if self.root is None:
+            raise not_open()
+        parent, _, last = name.rpartition("/")
+        with opening:
+            try:
+                found = Directory(
+                    os.open(last, _AS_PLACE | os.O_NOFOLLOW, dir_fd=self[parent]) if name
+                    else os.open(self.root, _AS_PLACE)
+                )  # fmt: skip
+            except OSError as error:
+                raise self._of(error, name) from None
+            if name in KEPT or not name:
+                self._found[name] = os.fstat(found)
+                self[name] = found
+        return found
+
+    def _of(self, error: OSError, name: str) -> OSError:
+        """Return the error with the directory's whole path; another one for a symlink, instead of "no directory"."""
+        path = f"{self.root}/{name}" if name else self.root
+        if error.errno == errno.ENOTDIR and name and os.path.islink(str(path)):
+            return OSError(errno.ELOOP, "it is a symlink, and none is followed", path)
+        error.filename = path
+        return error
+
+    def check_in_place(self, name: str) -> None:
+        """Raise OSError (ESTALE) if a stage's path leads to another directory than the one that is open.
+
+        A commit in a directory that was moved away would be lost to every process that opens the space later.
+        """
+        mine = self._found.get(name)
+        if mine is None:  # it is not open yet
+            return
+        try:
+            there = os.lstat(f"{self.root}/{name}")
+            if there.st_ino == mine.st_ino and there.st_dev == mine.st_dev:
+                return
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        raise OSError(errno.ESTALE, "it was moved or replaced while the space was open", f"{self.root}/{name}")
+
+    def forget(self, name: str) -> None:
+        """Close the descriptor of a directory that was removed."""
+        self.pop(name, None)
+        self._found.pop(name, None)
+
+    def close(self) -> None:
+        """Close all; a later use opens again."""
+        self.clear()
+        self._found.clear()
+
+    def disown(self) -> None:
+        """Close all in a forked child; later uses raise OSError (EBADF)."""
+        self.root = None
+        self.close()

@@ -1,9 +1,10 @@
 """``Disk``: every look at and every change of a space's files goes through it.
 
 Nothing else in the project renames, flushes, unlinks or locks a file of a space, so a test can put a simulated disk in
-this place and cut the power between any two calls. Paths are relative to the space's directory; handles are small
-integers. Errors are ``OSError``; a flush that fails is ``FlushFailed`` and is never tried again, because the kernel has
-dropped the pages and would say "fine" the second time. What a flush carries: see ``spool.disk.stat``.
+this place and cut the power between any two calls. Names are relative to the space's directory; the kernel looks each
+up below the descriptor of its directory (openat(2), renameat2(2)), see ``Directories``. Handles are small integers.
+Errors are ``OSError``. A flush that fails is ``FlushFailed`` and is never tried again, because the kernel has dropped
+the pages and would report success the second time. What a flush carries: see ``spool.disk.stat``.
 """
 
 import errno
@@ -20,8 +21,8 @@ from typing import Any
 
 from spool.disk import kernel
 from spool.disk import stat as file_stat
-from spool.disk.descriptors import DisownedRoot, not_open, opening
-from spool.disk.kernel import AT_FDCWD, FLOCK, NO_LOCKS, RENAME_NOREPLACE, NameChange, as_unsupported, renameat2
+from spool.disk.descriptors import KEPT, Directories, not_open, opening
+from spool.disk.kernel import FLOCK, NO_LOCKS, RENAME_NOREPLACE, NameChange, as_unsupported, renameat2
 from spool.disk.memory import Futexes, SharedBytes, share
 from spool.disk.stat import FileIdentity, FileSystem, identity_of
 
@@ -53,7 +54,7 @@ class Disk:
 
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
-        self._at: str | DisownedRoot = self.root  # what paths begin with
+        self._directories = Directories(self.root)
         self._handles: dict[int, None] = {}  # the open ones, in the order in which they were opened
         self._memory: list[SharedBytes] = []
         self.flushes = 0
@@ -74,7 +75,26 @@ class Disk:
         return side
 
     def path(self, name: str) -> str:
-        return f"{self._at}/{name}" if name else f"{self._at}"
+        return f"{self.root}/{name}" if name else self.root
+
+    def _complete(self, error: OSError, name: str, other: str | None = None) -> None:
+        """Give an error the whole paths; the kernel was given the last names."""
+        if not isinstance(error.filename, str) or not error.filename.startswith("/"):
+            error.filename = self.path(name)
+            error.filename2 = None if other is None else self.path(other)
+
+    def _open_named(self, name: str, flags: int, mode: int = 0) -> int:
+        """Open what has this name, with a handle."""
+        directory, _, last = name.rpartition("/")
+        try:
+            with opening:
+                place = self._directories[directory] if name else None
+                handle = os.open(last or self.root, flags, mode, dir_fd=place)
+                self._handles[handle] = None
+        except OSError as error:
+            self._complete(error, name)
+            raise
+        return handle
 
     def close(self, handle: int) -> None:
         """Close the descriptor; the kernel releases its locks."""
@@ -106,10 +126,11 @@ class Disk:
         for handle in reversed(list(self._handles)):
             with suppress(OSError):  # the number is free all the same (close(2))
                 self.close(handle)
+        self._directories.close()
 
     def disown(self) -> None:
         """Close the copies of descriptors in a forked child, without unlocking; later calls raise OSError (EBADF)."""
-        self._at = DisownedRoot()
+        self._directories.disown()
         self.close_all()
 
     # -- files by name ------------------------------------------------------------------------------------------
@@ -117,7 +138,7 @@ class Disk:
     def create(self, name: str) -> int:
         """Create an empty file, open for reading and writing. Raises FileExistsError if the name is taken."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-        handle = self._opened(os.open, self.path(name), flags, FILE_MODE)
+        handle = self._open_named(name, flags, FILE_MODE)
         if stat.S_IMODE(os.fstat(handle).st_mode) != FILE_MODE:
             kernel.set_mode(handle, FILE_MODE)
         if self._owner is not None:
@@ -125,7 +146,7 @@ class Disk:
                 self._give(handle, name)
             except OSError:
                 self._close(handle)
-                os.unlink(self.path(name))
+                self.unlink(name)
                 raise
         return handle
 
@@ -137,7 +158,7 @@ class Disk:
         """Give it to the owner of the space, if this process is root's. A file with a second name stays another's."""
         if self._owner is None:
             return
-        handle = self._opened(os.open, self.path(name), _BY_NAME_ALONE)
+        handle = self._open_named(name, _BY_NAME_ALONE)
         try:
             found = identity_of(os.fstat(handle))
             if found.is_directory or found.links == 1:
@@ -152,9 +173,14 @@ class Disk:
 
     def open(self, name: str, *, write: bool = False) -> int:
         """Open an existing regular file. Raises OSError for a symlink, a FIFO or a directory; none is followed."""
-        with opening:
-            handle = os.open(f"{self._at}/{name}", _TO_WRITE if write else _TO_READ)
-            self._handles[handle] = None
+        directory, _, last = name.rpartition("/")
+        try:
+            with opening:
+                handle = os.open(last, _TO_WRITE if write else _TO_READ, dir_fd=self._directories[directory])
+                self._handles[handle] = None
+        except OSError as error:
+            self._complete(error, name)
+            raise
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             self._close(handle)
             raise OSError(errno.EINVAL, "not a regular file", name)
@@ -168,46 +194,70 @@ class Disk:
 
     def rename(self, source: str, target: str) -> None:
         """Rename a file atomically; a target that exists is replaced."""
+        before, _, old = source.rpartition("/")
+        after, _, new = target.rpartition("/")
+        directories = self._directories
         try:
-            os.rename(f"{self._at}/{source}", f"{self._at}/{target}")
+            os.rename(old, new, src_dir_fd=directories[before], dst_dir_fd=directories[after])
         except OSError as error:
+            self._complete(error, source, target)
             raise as_unsupported(error, errno.EXDEV) from None
 
     def rename_new(self, source: str, target: str) -> None:
-        """Rename a file atomically. Raises FileExistsError if the target exists (renameat2(2), RENAME_NOREPLACE)."""
-        old, new = f"{self._at}/{source}", f"{self._at}/{target}"
+        """Rename a file atomically. Raises FileExistsError if the target exists (renameat2(2), RENAME_NOREPLACE).
+
+        Raises OSError (ESTALE) if the target's stage was moved or replaced since it was opened.
+        """
+        before, _, old = source.rpartition("/")
+        after, _, new = target.rpartition("/")
+        directories = self._directories
+        if after in KEPT:
+            directories.check_in_place(after)
         encoded = old.encode(_ENCODING, "surrogateescape"), new.encode(_ENCODING, "surrogateescape")
-        if renameat2(AT_FDCWD, encoded[0], AT_FDCWD, encoded[1], RENAME_NOREPLACE) == 0:
+        if renameat2(directories[before], encoded[0], directories[after], encoded[1], RENAME_NOREPLACE) == 0:
             return
-        kernel.check_no_such_rename(old, new)
+        kernel.check_no_such_rename(self.path(source), self.path(target))
         if not self.ordered:  # the kernel may take the directory of the first name for the file's
             self.flush_carries_name = False
         self.link(source, target)
-        os.unlink(self.path(source))
+        self.unlink(source)
 
     def link(self, source: str, target: str) -> None:
+        before, _, old = source.rpartition("/")
+        after, _, new = target.rpartition("/")
+        at = self._directories
         try:
-            os.link(self.path(source), self.path(target), follow_symlinks=False)
+            os.link(old, new, src_dir_fd=at[before], dst_dir_fd=at[after], follow_symlinks=False)
         except OSError as error:
+            self._complete(error, source, target)
             raise as_unsupported(error, errno.EXDEV, errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP) from None
 
     def unlink(self, name: str) -> None:
-        os.unlink(self.path(name))
+        directory, _, last = name.rpartition("/")
+        try:
+            os.unlink(last, dir_fd=self._directories[directory])
+        except OSError as error:
+            self._complete(error, name)
+            raise
 
     def exists(self, name: str) -> bool:
         """Whether the name exists; a symlink is not followed.
 
         Raises OSError if the file system does not tell: False always means that there is no such name.
         """
+        directory, _, last = name.rpartition("/")
         try:
-            os.lstat(f"{self._at}/{name}")
+            os.lstat(last, dir_fd=self._directories[directory])
         except (FileNotFoundError, NotADirectoryError):
             return False
+        except OSError as error:
+            self._complete(error, name)
+            raise
         return True
 
     def set_mode(self, name: str, mode: int, group: int | None = None) -> None:
         """Set the permissions of a file or a directory; not flushed. A symlink is not followed."""
-        handle = self._opened(os.open, self.path(name), _TO_READ)
+        handle = self._open_named(name, _TO_READ)
         try:
             if group is not None:
                 os.fchown(handle, -1, group)  # first: it takes the set-group-ID bit away
@@ -218,16 +268,23 @@ class Disk:
     def identity(self, name: str) -> FileIdentity | None:
         """Return the identity of what has this name, or None. A symlink is not followed, except that to the space
         itself."""
+        directory, _, last = name.rpartition("/")
         try:
-            found = os.lstat(self.path(name)) if name else os.stat(self.root)
+            found = os.lstat(last, dir_fd=self._directories[directory]) if name else os.stat(self.root)
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:
+            self._complete(error, name)
+            raise
         return identity_of(found)
 
     def same_file(self, name: str, identity: FileIdentity) -> bool:
-        """Whether what lies under the name itself is that file."""
+        """Whether what lies under the name itself is that file.
+
+        By its path, as another process would find it: locks on a file that was moved away keep no newcomer out.
+        """
         try:
-            found = os.lstat(f"{self._at}/{name}")
+            found = os.lstat(f"{self.root}/{name}")
         except (FileNotFoundError, NotADirectoryError):
             return False
         return found.st_ino == identity.inode and found.st_dev == identity.device
@@ -236,18 +293,22 @@ class Disk:
 
     def names(self, directory: str) -> list[str]:
         """List the names in a directory, in no order."""
-        return os.listdir(self.path(directory))
+        handle = self.open_directory(directory)
+        try:
+            return os.listdir(handle)
+        finally:
+            self._close(handle)
 
     def make_directory(self, name: str) -> bool:
         """Make a directory; False if it exists. Raises FileExistsError if the name is a file or a symlink."""
         try:
-            os.mkdir(self.path(name), DIRECTORY_MODE)
+            self._make_directory(name)
         except FileExistsError:
             found = self.identity(name)
             if found is None or not found.is_directory:
                 raise
             return False
-        handle = self._opened(os.open, self.path(name), _BY_NAME_ALONE | os.O_DIRECTORY)
+        handle = self._open_named(name, _BY_NAME_ALONE | os.O_DIRECTORY)
         try:
             if stat.S_IMODE(os.fstat(handle).st_mode) != DIRECTORY_MODE:
                 kernel.set_mode(handle, DIRECTORY_MODE)
@@ -256,13 +317,36 @@ class Disk:
             self._close(handle)
         return True
 
+    def _make_directory(self, name: str) -> None:
+        parent, _, last = name.rpartition("/")
+        try:
+            if name:
+                os.mkdir(last, DIRECTORY_MODE, dir_fd=self._directories[parent])
+            else:
+                os.mkdir(self.root, DIRECTORY_MODE)
+        except OSError as error:
+            self._complete(error, name)
+            raise
+
     def remove_directory(self, name: str) -> None:
-        os.rmdir(self.path(name))
+        parent, _, last = name.rpartition("/")
+        try:
+            os.rmdir(last, dir_fd=self._directories[parent])
+        except OSError as error:
+            self._complete(error, name)
+            raise
+        self._directories.forget(name)
 
     def open_directory(self, name: str) -> int:
         """Open a directory, to lock or to flush it. Raises OSError for a symlink, unless it is the space's own name."""
-        nofollow = os.O_NOFOLLOW if name else 0
-        return self._opened(os.open, self.path(name), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | nofollow)
+        try:
+            with opening:
+                handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._directories[name])
+                self._handles[handle] = None
+        except OSError as error:
+            self._complete(error, name)
+            raise
+        return handle
 
     # -- bytes by handle ----------------------------------------------------------------------------------------
 
@@ -382,11 +466,13 @@ class Disk:
 
         Raises OSError where that cannot be had: a user has few of these.
         """
+        directory, _, last = name.rpartition("/")
         handle = self._opened(kernel.new_watcher)
         try:
-            kernel.watch_writes(handle, self.path(name))
-        except OSError:
+            kernel.watch_writes(handle, self._directories[directory], last)
+        except OSError as error:
             self._close(handle)
+            self._complete(error, name)
             raise
         return handle
 
@@ -407,10 +493,11 @@ class Disk:
         """
         used = self._opened(kernel.new_watcher) if handle is None else self._checked(handle)
         try:
-            return used, kernel.watch_names(used, self.path(directory))
-        except OSError:
+            return used, kernel.watch_names(used, self._directories[directory])
+        except OSError as error:
             if handle is None:
                 self._close(used)
+            self._complete(error, directory)
             raise
 
     def changes_of_names(self, handle: int) -> list[NameChange]:
@@ -469,12 +556,13 @@ class Disk:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
         if not found.is_plain:
             raise OSError(errno.EINVAL, "not a file of its own", name)
-        with kernel.file_locked(self.path(name), FILE_MODE) as ours:
+        directory, _, last = name.rpartition("/")
+        with kernel.file_locked(self._directories[directory], last, FILE_MODE) as ours:
             yield ours
 
     def has_writer(self, name: str) -> bool | None:
         """Whether any process has this file open for writing; None if this user may not ask."""
-        handle = self._opened(os.open, self.path(name), _TO_READ)
+        handle = self._open_named(name, _TO_READ)
         try:
             return kernel.has_writer(handle)
         finally:

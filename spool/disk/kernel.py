@@ -22,12 +22,11 @@ renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char
 RENAME_NOREPLACE = 1
 # Earlier kernels return 0 from syncfs(2) although they could not write what was dirty.
 SYNCFS_TELLS = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) >= (5, 8)
-AT_FDCWD = -100
 
 _IN_MODIFY = 0x2
 _IN_MOVED_FROM, _IN_MOVED_TO, _IN_CREATE, _IN_DELETE, _IN_OVERFLOW = 0x40, 0x80, 0x100, 0x200, 0x4000
-_IN_DIRECTORY_ITSELF = 0x3000000  # neither another kind of file nor where a symlink leads
-_IN_NAMES = _IN_MOVED_FROM | _IN_MOVED_TO | _IN_CREATE | _IN_DELETE | _IN_DIRECTORY_ITSELF
+_IN_DONT_FOLLOW, _IN_ONLYDIR = 0x2000000, 0x1000000
+_IN_NAMES = _IN_MOVED_FROM | _IN_MOVED_TO | _IN_CREATE | _IN_DELETE | _IN_DONT_FOLLOW | _IN_ONLYDIR
 _EVENT = struct.Struct("iIII")  # of inotify(7): watch, mask, cookie, length of the name that follows
 EVENTS_BYTES = 4096
 
@@ -116,21 +115,21 @@ def new_watcher() -> int:
     return descriptor
 
 
-def watch_writes(watcher: int, path: str) -> None:
-    """Report writes to a file through the watcher."""
-    _add_watch(watcher, path, _IN_MODIFY)
+def watch_writes(watcher: int, directory: int, name: str) -> None:
+    """Report writes to a file of that directory through the watcher."""
+    _add_watch(watcher, f"{by_descriptor(directory)}/{name}", _IN_MODIFY | _IN_DONT_FOLLOW)
 
 
-def watch_names(watcher: int, path: str) -> int:
+def watch_names(watcher: int, directory: int) -> int:
     """Report changes of names in a directory through the watcher; returns the directory's number in its events."""
-    return _add_watch(watcher, path, _IN_NAMES)
+    return _add_watch(watcher, f"{by_descriptor(directory)}/.", _IN_NAMES)
 
 
 def _add_watch(watcher: int, path: str, mask: int) -> int:
     number = int(_libc.inotify_add_watch(watcher, os.fsencode(path), mask))
     if number < 0:
         code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code), path)
+        raise OSError(code, os.strerror(code))
     return number
 
 
@@ -193,11 +192,11 @@ def funlock(descriptor: int) -> None:
 
 
 @contextmanager
-def file_locked(path: str, mode: int) -> Iterator[bool]:
-    """Hold a file as a lock (filelock); yields False at once if another process holds it."""
+def file_locked(directory: int, name: str, mode: int) -> Iterator[bool]:
+    """Hold a file of that directory as a lock (filelock); yields False at once if another process holds it."""
     import filelock  # its import takes a tenth of the engine's, and a short command does no housekeeping
 
-    guard = filelock.FileLock(path, timeout=0, mode=mode)
+    guard = filelock.FileLock(f"{by_descriptor(directory)}/{name}", timeout=0, mode=mode)
     try:
         guard.acquire()
     except filelock.Timeout:

@@ -45,7 +45,8 @@ class Recycler:
 
     def refresh(self) -> None:
         """List ``free/`` again."""
-        if not self.disk.exists(layout.FREE):
+        directory = self.disk.identity(layout.FREE)
+        if directory is None or not directory.is_directory:
             return
         found = _sized(self.disk.names(layout.FREE))
         names: dict[int, list[str]] = {}

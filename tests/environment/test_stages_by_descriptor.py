@@ -1,0 +1,162 @@
+"""Another user's symlinks lead a running process nowhere: a program of root's that has the space open writes, moves,
+reads and removes files in the space's own directories only."""
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+import spool
+import xa
+from spool.disk.disk import Disk
+from spool.errors import CommitUnknown, DiskFailure, SpaceStopped
+from spool.maintenance.reclaim import reclaim
+from spool.model import layout
+from tests.at_once import AT_ONCE
+
+STAGES = (layout.ACTIVE, layout.PREPARED, layout.COMMITTED, layout.FREE, layout.RUN, layout.QUARANTINE, layout.DROP)
+XID = xa.Xid(7, b"other", b"branch")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "space"
+    with spool.create(root, defaults=AT_ONCE) as space:
+        space.create_queue("orders")
+        for body in ("one", "two", "three"):
+            space.put("orders", body)
+    return root
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """A directory that the owner of the space may not write, with files that the space's would replace."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "0000000000000001.msgpack").write_bytes(b"somebody else's")
+    return outside
+
+
+def _work(space: spool.Space) -> None:
+    """Put, get, prepare, commit and reclaim: each moves files between the stages."""
+    manager = xa.ResourceManager(space)
+    for step in (
+        lambda: space.put("orders", "four"),
+        lambda: space.get("orders"),
+        lambda: manager.start(XID),
+        lambda: space.put("orders", "five"),
+        lambda: manager.end(XID),
+        lambda: manager.prepare(XID),
+        lambda: manager.commit(XID),
+        lambda: reclaim(space._store),
+        lambda: space.put("orders", "six"),
+    ):
+        try:
+            step()
+        except (DiskFailure, CommitUnknown, SpaceStopped, xa.XAError):
+            pass
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_replaced_by_a_symlink_leads_a_running_process_nowhere(stage: str, root: Path, outside: Path) -> None:
+    space = spool.open(root)
+    (root / stage).rename(root / "aside")
+    (root / stage).symlink_to(outside)
+    try:
+        _work(space)
+    finally:
+        space.close()
+    assert [path.name for path in outside.iterdir()] == ["0000000000000001.msgpack"]
+    assert (outside / "0000000000000001.msgpack").read_bytes() == b"somebody else's"
+
+
+@pytest.mark.parametrize("replace", ["by a symlink", "by a copy", "by nothing"])
+def test_a_put_into_a_moved_stage_is_refused_and_not_unknown(replace: str, root: Path, outside: Path) -> None:
+    """No later process would find the message where the stage was."""
+    with spool.open(root) as space:
+        (root / layout.COMMITTED).rename(root / "aside")
+        if replace == "by a symlink":
+            (root / layout.COMMITTED).symlink_to(outside)
+        elif replace == "by a copy":
+            shutil.copytree(root / "aside", root / layout.COMMITTED)
+        with pytest.raises(DiskFailure, match=r"moved or replaced.*committed.*put .* back"):
+            space.put("orders", "four")
+        if replace == "by a symlink":
+            (root / layout.COMMITTED).unlink()
+        elif replace == "by a copy":
+            shutil.rmtree(root / layout.COMMITTED)
+        (root / "aside").rename(root / layout.COMMITTED)
+        space.put("orders", "five")
+    with spool.open(root) as space:
+        assert [message.body for message in space.browse("orders")] == ["one", "two", "three", "five"]
+
+
+def test_a_space_that_was_moved_stops_and_nothing_is_lost(root: Path, tmp_path: Path) -> None:
+    with spool.open(root) as space:
+        root.rename(tmp_path / "moved")
+        with pytest.raises(SpaceStopped, match="nothing that was committed is lost"):
+            space.put("orders", "four")
+    with spool.open(tmp_path / "moved") as space:
+        assert [message.body for message in space.browse("orders")] == ["one", "two", "three"]
+
+
+def test_every_method_of_the_disk_refuses_a_directory_that_is_a_symlink(tmp_path: Path) -> None:
+    root, outside = tmp_path / "space", tmp_path / "outside"
+    (root / "run").mkdir(parents=True)
+    outside.mkdir()
+    (outside / "file").write_bytes(b"outside")
+    (root / "own").write_bytes(b"own")
+    (root / "link").symlink_to(outside)
+    disk = Disk(str(root))
+    calls = {
+        "create": lambda: disk.create("link/new"),
+        "open": lambda: disk.open("link/file"),
+        "open for writing": lambda: disk.open("link/file", write=True),
+        "rename out": lambda: disk.rename("link/file", "run/file"),
+        "rename in": lambda: disk.rename("own", "link/own"),
+        "rename_new out": lambda: disk.rename_new("link/file", "run/file"),
+        "rename_new in": lambda: disk.rename_new("own", "link/own"),
+        "link": lambda: disk.link("own", "link/own"),
+        "unlink": lambda: disk.unlink("link/file"),
+        "exists": lambda: disk.exists("link/file"),
+        "identity": lambda: disk.identity("link/file"),
+        "set_mode": lambda: disk.set_mode("link/file", 0o777),
+        "names": lambda: disk.names("link"),
+        "make_directory": lambda: disk.make_directory("link/new"),
+        "remove_directory": lambda: disk.remove_directory("link/new"),
+        "open_directory": lambda: disk.open_directory("link"),
+        "flush_directory": lambda: disk.flush_directory("link"),
+        "watch": lambda: disk.watch("link/file"),
+        "watch_names": lambda: disk.watch_names(None, "link"),
+        "exclusively": lambda: disk.exclusively("link/file").__enter__(),
+        "has_writer": lambda: disk.has_writer("link/file"),
+    }
+    for name, call in calls.items():
+        with pytest.raises(OSError, match="link") as error:
+            call()
+        assert error.value.errno in (errno.ELOOP, errno.ENOTDIR), name
+    assert [(path.name, path.read_bytes()) for path in outside.iterdir()] == [("file", b"outside")]
+    assert (root / "own").exists()
+
+
+def test_an_error_names_the_whole_path(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    disk = Disk(str(tmp_path))
+    missing = str(tmp_path / "run" / "missing")
+    for call in (disk.open, disk.unlink, disk.set_mode, disk.has_writer, disk.remove_directory, disk.watch):
+        arguments = (0o600,) if call == disk.set_mode else ()
+        with pytest.raises(FileNotFoundError) as error:
+            call("run/missing", *arguments)
+        assert error.value.filename == missing
+    with pytest.raises(FileNotFoundError) as error:
+        disk.rename("run/missing", "run/other")
+    assert (error.value.filename, error.value.filename2) == (missing, str(tmp_path / "run" / "other"))
+
+
+def test_no_descriptor_is_left_open(root: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with spool.open(root) as space:
+        _work(space)
+    assert len(os.listdir("/proc/self/fd")) == before
