@@ -23,7 +23,7 @@ class QueueNotFound(SpoolError, LookupError):
 
 
 class QueueExists(SpoolError):
-    """A queue of that name is there already."""
+    """A queue of that name exists already, or exists with other options than those that the call gives."""
 
     diagnostic = "QMEBADQUEUE"
 
@@ -127,7 +127,7 @@ class UnknownCodec(SystemFailure):
 
 
 class SpaceExists(SpoolError, FileExistsError):
-    """The directory holds a queue space already."""
+    """The directory holds a queue space already, or one with other options than those that the call gives."""
 
     diagnostic = "QMEINVAL"
 

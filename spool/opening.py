@@ -6,6 +6,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, BinaryIO, Protocol, Unpack
 
 from spool.admin.findings import RecoveryReport
+from spool.coordination.locks import OpenLock
 from spool.disk.advice import as_failure
 from spool.disk.content import ensure_directory
 from spool.disk.disk import DIRECTORY_MODE, Disk
@@ -14,14 +15,14 @@ from spool.engine import Engine
 from spool.errors import InvalidArgument, NotASpace, SpaceExists, SpoolError
 from spool.model import layout
 from spool.model.options import SpaceOptions
-from spool.model.settings import space_config
+from spool.model.settings import SpaceConfig, differences, space_config
 from spool.model.settings_file import parse, render_new
 from spool.runtime import calls
-from spool.runtime.clock import Clock
+from spool.runtime.clock import Clock, Deadline
 from spool.space import Space
 from spool.store.parts import Files
-from spool.store.settings import write_settings
-from spool.store.store import Store, log, open_store
+from spool.store.settings import read_settings, write_settings
+from spool.store.store import WAIT_SECONDS, Store, log, open_store
 from spool.text import quoted
 
 if TYPE_CHECKING:
@@ -48,35 +49,68 @@ def _os_errors(doing: str) -> Iterator[None]:
 def create(
     path: str | os.PathLike[str],
     *,
+    exist_ok: bool = False,
     disk: Disk | None = None,
     clock: Clock | None = None,
     **options: Unpack[SpaceOptions],
 ) -> Space:
     """Make a new, empty queue space in a directory, which is made if need be; returns it open.
 
+    Several processes may call this for one directory at the same time: one of them makes the space.
+
     Args:
         path: the directory.
+        exist_ok: open the space that the directory holds, if it holds one. The options of this call must then be those
+            of the space; options that the call leaves out are not compared.
         disk, clock: for tests.
         options: see ``spool.SpaceOptions``.
 
     Raises:
-        SpaceExists: the directory holds a queue space.
+        SpaceExists: the directory holds a queue space; with ``exist_ok``: one with other options.
         UnsafeFileSystem: its file system lacks what a space needs.
         InvalidArgument: an option has a value that is not allowed.
     """
-    config = space_config(options, {})
+    config, clock = space_config(options, {}), clock or Clock()
     with _directory(path, disk) as disk, calls.deferred(disk.close_all), _os_errors("making the queue space"):
-        if disk.exists(layout.SETTINGS):
-            raise SpaceExists(f"{disk.root} holds a queue space already: open it, or choose another directory")
-        check_kind(disk, config.network_file_system)
-        check_stages(disk)
-        _tell_what_is_there(disk)
-        for name in layout.DIRECTORIES:
-            ensure_directory(disk, name)
-        if config.mirror is not None:
-            _make_mirror(disk.sibling(config.mirror))
-        write_settings(disk, render_new(config))
-        return _open_space(disk, clock or Clock())
+        with _one_process(disk, clock):
+            if not disk.exists(layout.SETTINGS):
+                _make(disk, config)
+            elif not exist_ok:
+                raise _exists(disk, ", pass exist_ok=True")
+            elif different := differences(read_settings(disk), config, options):
+                raise SpaceExists(
+                    f"{disk.root} holds a queue space with other options ({different}): give the same options, leave "
+                    f"them out, or change the space's in {layout.SETTINGS}"
+                )
+        return _open_space(disk, clock)
+
+
+def _exists(disk: Disk, otherwise: str = "") -> SpaceExists:
+    return SpaceExists(f"{disk.root} holds a queue space already: open it{otherwise}, or choose another directory")
+
+
+@contextmanager
+def _one_process(disk: Disk, clock: Clock) -> Iterator[None]:
+    """Hold the space's directory as a process does that opens the space: of several processes one makes it."""
+    lock = OpenLock(disk)
+    try:
+        lock.enter(Deadline(clock, WAIT_SECONDS, clock.monotonic() + WAIT_SECONDS))
+        yield
+        disk.funlock(lock.handle)
+    finally:
+        lock.close()
+
+
+def _make(disk: Disk, config: SpaceConfig) -> None:
+    """Make the files of a new space. ``space.toml`` is the last of them: a directory with that file is a space."""
+    check_kind(disk, config.network_file_system)
+    check_stages(disk)
+    _tell_what_is_there(disk)
+    for name in layout.DIRECTORIES:
+        ensure_directory(disk, name)
+    if config.mirror is not None:
+        _make_mirror(disk.sibling(config.mirror))
+    write_settings(disk, render_new(config))
 
 
 def import_space(
@@ -104,6 +138,8 @@ def import_space(
 
     export.check_stream(file, "read")
     with _directory(path, disk) as disk, calls.deferred(disk.close_all), _os_errors("importing the queue space"):
+        if disk.exists(layout.SETTINGS):
+            raise _exists(disk)
         if disk.names(""):
             raise SpaceExists(f"{disk.root} is not empty: choose another directory")
         check_stages(disk)
@@ -170,8 +206,6 @@ def _make_mirror(disk: Disk) -> None:
 @_os_errors("making the queue space")
 def _new_directory(root: str) -> tuple[Disk, list[str]]:
     """Make the directory; returns it, and the paths that a space adds there, the innermost first."""
-    if os.path.exists(os.path.join(root, layout.SETTINGS)):
-        raise SpaceExists(f"{root} holds a queue space already: open it, or choose another directory")
     missing = [root]
     while not os.path.lexists(missing[-1]):
         missing.append(os.path.dirname(missing[-1].rstrip(os.sep)) or os.curdir)

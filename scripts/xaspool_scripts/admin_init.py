@@ -41,8 +41,12 @@ _MAX_NAMED = 3
     metavar="KIND",
     help="The kind of network file system that the directory may lie on, e.g. nfs; without it, none is accepted.",
 )
+@click.option(
+    "--if-missing", "exist_ok", is_flag=True,
+    help="Make the space only if it does not exist; it is an error if it exists with other options than those given.",
+)  # fmt: skip
 @yes_option
-def init(path: str, yes: bool, **options: Any) -> None:
+def init(path: str, yes: bool, exist_ok: bool, **options: Any) -> None:
     """Make a new queue space in the directory PATH, which is made if it does not exist.
 
     A directory that has the messages of a space, but has lost its space.toml, becomes a space again with these
@@ -52,21 +56,24 @@ def init(path: str, yes: bool, **options: Any) -> None:
     \b
     Examples:
       spool-admin init /var/spool/shop
+      spool-admin init /var/spool/shop --if-missing
       spool-admin init /mnt/disk/shop --flush strict --max-body-bytes '1 MiB'
     """
     import spool
+    from spool.model import layout
 
     _refuse_foreign_files(path, yes)
     if options["network_file_system"] is not None:
         _require_network(path, options["network_file_system"])
-    with typed_values(), spool.create(path, **given(options)) as space:
+    existed = os.path.exists(os.path.join(path, layout.SETTINGS))
+    with typed_values(), spool.create(path, exist_ok=exist_ok, **given(options)) as space:
         damaged = space.recovery.damaged
         made = space.path
     for finding in damaged:
         note(str(finding))
     _warn_of_file_system(made)
     following = "" if damaged else f"; next: spool-admin -s {printable(shlex.quote(path))} queue create NAME"
-    note(f"made a queue space in {printable(made)}{following}")
+    note(f"{printable(made)} is a queue space" if existed else f"made a queue space in {printable(made)}{following}")
 
 
 def _refuse_foreign_files(path: str, yes: bool) -> None:

@@ -41,18 +41,24 @@ def queue() -> None:
 @click.argument("queue", metavar="QUEUE")
 @queue_options
 @_CREATE_MISSING
+@click.option(
+    "--if-missing", "exist_ok", is_flag=True,
+    help="Make the queue only if it does not exist; it is an error if it exists with other options than those given.",
+)  # fmt: skip
 @space_option
-def create(queue: str, create_missing: bool, **options: Any) -> None:
+def create(queue: str, create_missing: bool, exist_ok: bool, **options: Any) -> None:
     """Make a new queue.
 
     \b
     Examples:
       spool-admin queue create orders
       spool-admin queue create orders --order priority,fifo --retries 5 --error-queue errors --create-missing
+      spool-admin queue create orders --if-missing
     """
     with opened() as space:
-        space.create_queue(queue, create_missing=create_missing, **given(options))
-        note(f"made queue {queue}")
+        existed = queue in space.queues()
+        space.create_queue(queue, create_missing=create_missing, exist_ok=exist_ok, **given(options))
+        note(f"queue {queue} exists" if existed else f"made queue {queue}")
 
 
 @queue.command()

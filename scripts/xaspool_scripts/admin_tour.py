@@ -69,14 +69,14 @@ class _Guide:
         self._path = path
 
     def walk(self) -> None:
-        self._explain("A queue space is a directory. There is no server: init makes it.")
-        self._command("init", self._path)
+        self._explain("A queue space is a directory. There is no server: init makes it, once.")
+        self._command("init", self._path, "--if-missing")
         click.echo(f"$ export SPOOL_SPACE={shlex.quote(self._path)}")
         self._explain("A queue is named after its service. Its options name other queues, for replies and errors.")
-        self._command("queue", "create", "answers")
-        self._command("queue", "create", "errors")
+        self._command("queue", "create", "answers", "--if-missing")
+        self._command("queue", "create", "errors", "--if-missing")
         options = ("--reply-queue", "answers", "--retries", "2", "--retry-delay", "0", "--error-queue", "errors")
-        self._command("queue", "create", "strings", *options)
+        self._command("queue", "create", "strings", *options, "--if-missing")
         self._explain("Now a message is put. Once its id is printed, it is durable: it survives a power cut.")
         self._command("message", "put", "strings", "--body", _SENTENCE, "--correlation-id", "tour")
         self._command("queue", "list")

@@ -297,7 +297,7 @@ def typed_values() -> Iterator[None]:
 
     try:
         yield
-    except (spool.InvalidArgument, spool.QueueNotFound) as error:
+    except (spool.InvalidArgument, spool.QueueNotFound, spool.QueueExists, spool.SpaceExists) as error:
         command = click.get_current_context().command
         options = {str(p.name): max(p.opts, key=len) for p in command.params if isinstance(p, click.Option)}
         kind = BadValue if isinstance(error, spool.InvalidArgument) else Failure

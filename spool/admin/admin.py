@@ -43,20 +43,24 @@ class Administration:
     # -- queues ----------------------------------------------------------------------------------------------------
 
     @public_call("creating queue {name}")
-    def create_queue(self, name: str, *, create_missing: bool = False, **options: Unpack[QueueOptions]) -> QueueConfig:
-        """Make a queue, durable when this returns.
+    def create_queue(
+        self, name: str, *, create_missing: bool = False, exist_ok: bool = False, **options: Unpack[QueueOptions]
+    ) -> QueueConfig:
+        """Make a queue, durable when this returns; returns its configuration.
 
         Args:
-            create_missing: make the queues, too, that the options name and that are not there.
+            create_missing: also make the queues that the options name and that do not exist.
+            exist_ok: return the configuration of the queue if it exists. The options of this call must then be those
+                of the queue; options that the call leaves out are not compared.
             options: see ``spool.QueueOptions``.
 
         Raises:
-            QueueExists: it is there already.
-            QueueNotFound: the options name a queue that is not there.
+            QueueExists: the queue exists; with ``exist_ok``: with other options, which the text names.
+            QueueNotFound: the options name a queue that does not exist.
             InvalidArgument: an option has a value that is not allowed.
         """
         self._store.check_usable()
-        return add_queue(self._store, name, create_missing=create_missing, **options)
+        return add_queue(self._store, name, create_missing=create_missing, exist_ok=exist_ok, **options)
 
     @public_call("changing queue {name}")
     def change_queue(self, name: str, *, create_missing: bool = False, **options: Unpack[QueueOptions]) -> QueueConfig:

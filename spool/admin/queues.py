@@ -2,7 +2,7 @@
 
 import grp
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any
@@ -20,7 +20,15 @@ from spool.format.reader import FileContents
 from spool.log.sequence import flush_published, settle_all, settle_to, with_number_lock
 from spool.log.visibility import catch_up, list_prepared
 from spool.model import layout
-from spool.model.settings import QUEUE_OPTIONS, QueueConfig, SpaceConfig, check_queue_name, made_queue, queue_options
+from spool.model.settings import (
+    QUEUE_OPTIONS,
+    QueueConfig,
+    SpaceConfig,
+    check_queue_name,
+    differences,
+    made_queue,
+    queue_options,
+)
 from spool.model.settings_file import MAY_BE_LEFT_OUT, with_queue, without_queue
 from spool.runtime.clock import WaitExpired
 from spool.store.edits import edit_settings, editing
@@ -35,27 +43,46 @@ _MOST_OF_A_GROUP = 255
 _REFERRING = ("error_queue", "reply_queue", "failure_queue")
 
 
-def add_queue(store: Store, name: str, *, create_missing: bool = False, **options: Any) -> QueueConfig:
-    """Add a queue to the settings, and make its directory.
+def add_queue(
+    store: Store, name: str, *, create_missing: bool = False, exist_ok: bool = False, **options: Any
+) -> QueueConfig:
+    """Add a queue to the settings, and make its directory; returns the queue's configuration.
 
-    Args:
-        create_missing: make the queues, too, that its options name and that are not there.
-
-    Raises:
-        QueueExists: it is there already.
-        QueueNotFound: its options name a queue that is not there.
-        InvalidArgument: an option has a value that is not allowed.
+    Arguments and errors as of ``Administration.create_queue``.
     """
     made_queue(name, options, {})
 
     def edit(text: str, known: SpaceConfig) -> str:
         if name in known.queues:
-            raise QueueExists(f"queue {name!r} is there already: choose another name, or use it as it is")
+            raise QueueExists(f"queue {name!r} exists already: choose another name, or pass exist_ok=True to use it")
         config = made_queue(name, options, known.defaults)
         return _settings_text(store.files.disk, text, known, config, _REFERRING, create_missing)
 
     with editing(store):
+        if exist_ok and (present := _present(store, name, options)) is not None:
+            return present
         return _with_warning(edit_settings(store, edit).queues[name])
+
+
+def _present(store: Store, name: str, options: Mapping[str, Any]) -> QueueConfig | None:
+    """Return the configuration of a queue that exists, or None. QueueExists if one of these options differs.
+
+    Caller holds ``editing``.
+    """
+    config = read_settings(store.files.disk)
+    present = config.queues.get(name)
+    if present is None:
+        return None
+    different = differences(present, made_queue(name, options, config.defaults), options)
+    if different:
+        raise QueueExists(
+            f"queue {name!r} exists with other options ({different}): give the same options, leave them out, or change "
+            f"the queue's with change_queue or spool-admin queue change {name}"
+        )
+    if name not in store.settings.current().config.queues:  # it was written into the file by hand just now
+        store.shared.counters.bump_settings()
+        store.settings.current()
+    return present
 
 
 def change_queue(store: Store, name: str, *, create_missing: bool = False, **options: Any) -> QueueConfig:

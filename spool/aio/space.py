@@ -277,10 +277,10 @@ def open(path: str | os.PathLike[str]) -> Opening[Space]:
     return Opening(partial(spool.opening.open, path), Space)
 
 
-def create(path: str | os.PathLike[str], **options: Unpack[SpaceOptions]) -> Opening[Space]:
-    """Make a queue space: ``await`` the result, or enter it with ``async with``. Options and errors as of
+def create(path: str | os.PathLike[str], *, exist_ok: bool = False, **options: Unpack[SpaceOptions]) -> Opening[Space]:
+    """Make a queue space: ``await`` the result, or enter it with ``async with``. Arguments and errors as of
     ``spool.create``."""
-    return Opening(partial(spool.opening.create, path, **options), Space)
+    return Opening(partial(spool.opening.create, path, exist_ok=exist_ok, **options), Space)
 
 
 def import_space(

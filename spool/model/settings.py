@@ -5,7 +5,7 @@ InvalidArgument that names the option and what is allowed.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -328,6 +328,14 @@ def made_queue(
     if "retry_delay_max" not in given and longest is not None and delay is not None:
         together["retry_delay_max"] = max(delay, longest)
     return queue_config(name, together, defaults=defaults)
+
+
+def differences(present: object, wanted: object, options: Iterable[str]) -> str:
+    """Name the options, of these, that differ between two configurations: ``retries is 3, not 5``; "" if none does."""
+    pairs = ((option, getattr(present, option), getattr(wanted, option)) for option in options)
+    return ", ".join(
+        f"{option} is {_given(here)}, not {_given(there)}" for option, here, there in pairs if here != there
+    )
 
 
 def _check_marks(config: QueueConfig, where: str) -> None:

@@ -80,7 +80,7 @@ def test_c06_durability_none_is_a_value_and_removes_no_option(run: Run, path: Pa
 def test_queue_create_refuses_a_queue_that_is_there(run: Run) -> None:
     done = run("queue", "create", "orders")
     assert done.code == 1
-    one_line(done, "orders", "there already")
+    one_line(done, "orders", "exists already")
 
 
 @pytest.mark.parametrize("name", [".hidden", "a/b", "a b", "", "x" * 128, "ümlaut", "../x"])
@@ -215,3 +215,22 @@ def test_a_group_that_is_not_there_changes_nothing(run: Run, path: Path) -> None
     one_line(run("queue", "change", "orders", "--retry-delay", 7, "--drop-group", "no-such-group"), "no-such-group")
     with spool.open(path) as space:
         assert space.queues()["orders"].retry_delay != 7
+
+
+def test_what_is_made_if_it_is_missing_can_be_made_again(run: Run, tmp_path: Path) -> None:
+    space = tmp_path / "new"
+    for said, queue in (("made a queue space in", "made queue q"), ("is a queue space", "queue q exists")):
+        assert said in run("init", space, "--if-missing", "--max-body-bytes", 9, space=None).err
+        options = ("--retries", 3, "--error-queue", "e", "--create-missing", "--if-missing")
+        done = run("queue", "create", "q", *options, space=space)
+        assert (done.code, queue in done.err) == (0, True)
+    for more in ((), ("--if-missing", "--max-body-bytes", 8)):
+        done = run("init", space, *more, space=None)
+        assert done.code == 1
+    one_line(done, "--max-body-bytes is 9, not 8")
+    done = run("queue", "create", "q", "--retries", 4, "--if-missing", space=space)
+    assert done.code == 1
+    one_line(done, "queue 'q' exists with other options (retries is 3, not 4)", "spool-admin queue change q")
+    done = run("queue", "create", "q", space=space)
+    assert done.code == 1
+    one_line(done, "queue 'q' exists already", "--if-missing")
