@@ -104,6 +104,9 @@ class SimulatedDisk(Disk):
         self._handle(handle)
         self.machine.close(handle)
 
+    def disown(self) -> None:
+        """A forked child has nothing to close: the handles are the machine's."""
+
     def close_all(self) -> None:
         for number in [number for number, handle in self.machine.handles.items() if handle.process is self][::-1]:
             self.close(number)
@@ -145,6 +148,7 @@ class SimulatedDisk(Disk):
     def link(self, source: str, target: str) -> None:
         self._step("link", source, target)
         inode = self.machine.lookup(source)
+        place = self.machine.parent(target)
         if inode is None:
             raise error_of(errno.ENOENT, source)
         if self.machine.lookup(target) is not None:
@@ -153,7 +157,7 @@ class SimulatedDisk(Disk):
             raise Unsupported(errno.EPERM, os.strerror(errno.EPERM), source)
         if inode.foreign:
             raise Unsupported(errno.EPERM, os.strerror(errno.EPERM), source)
-        self.machine.record("link", Change(*self.machine.parent(target), inode))
+        self.machine.record("link", Change(*place, inode))
 
     def unlink(self, name: str) -> None:
         self._step("unlink", name)

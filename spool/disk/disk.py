@@ -88,8 +88,11 @@ class Disk:
         directory, _, last = name.rpartition("/")
         try:
             with opening:
-                place = self._directories[directory] if name else None
-                handle = os.open(last or self.root, flags, mode, dir_fd=place)
+                handle = (
+                    os.open(last, flags, mode, dir_fd=self._directories[directory])
+                    if name
+                    else os.open(self.root, flags, mode)
+                )
                 self._handles[handle] = None
         except OSError as error:
             self._complete(error, name)

@@ -3,6 +3,7 @@
 import os
 import weakref
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from spool.disk.disk import Disk
 from spool.runtime.calls import CallGuard
@@ -47,8 +48,9 @@ _alive: "weakref.WeakSet[Lifetime]" = weakref.WeakSet()
 
 
 def _disown_all() -> None:
-    for life in list(_alive):
-        life.disown()
+    with ExitStack() as stack:  # whatever one of them raises, the others close their copies
+        for life in list(_alive):
+            stack.callback(life.disown)
     _alive.clear()
 
 

@@ -117,6 +117,21 @@ def test_a_child_opens_the_space_for_itself(space: spool.Space) -> None:
     assert (repr(message.id), message.body) == (said, b"from the child")
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_child_closes_the_copies_of_every_space_although_one_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the child would keep the locks of the others: a space whose parent has ended would look as if it were open."""
+    spaces = [spool.create(tmp_path / str(n)) for n in range(3)]
+    for space in spaces:
+        with monkeypatch.context() as patch:
+            patch.setattr(space._store.files.disk, "disown", None)
+            left = in_a_child(lambda: "".join(descriptors()))
+        assert [other.path in left for other in spaces] == [other is space for other in spaces]
+    for space in spaces:
+        space.close()
+
+
 # -- in the middle of a call ------------------------------------------------------------------------------------------
 
 

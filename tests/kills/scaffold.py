@@ -43,11 +43,10 @@ def _in_vain(call: Callable[[], object]) -> Callable[[], None]:
 CALLS: dict[str, Callable[[], None]] = {
     "pwrite64": _in_vain(lambda: os.pwrite(_CLOSED, b"", 0)),
     "ftruncate": _in_vain(lambda: os.ftruncate(_CLOSED, 0)),
-    "rename": _in_vain(lambda: os.rename(_NOWHERE, _NOWHERE)),
+    "renameat": _in_vain(lambda: os.rename(_NOWHERE, _NOWHERE, src_dir_fd=_CLOSED, dst_dir_fd=_CLOSED)),
     "renameat2": _in_vain(lambda: _libc.renameat2(-1, _NOWHERE, -1, _NOWHERE, 1)),
-    "unlink": _in_vain(lambda: os.unlink(_NOWHERE)),
-    "mkdir": _in_vain(lambda: os.mkdir(_NOWHERE)),
-    "rmdir": _in_vain(lambda: os.rmdir(_NOWHERE)),
+    "unlinkat": _in_vain(lambda: os.unlink(_NOWHERE, dir_fd=_CLOSED)),  # of files and of directories
+    "mkdirat": _in_vain(lambda: os.mkdir(_NOWHERE, dir_fd=_CLOSED)),
     "fsync": _in_vain(lambda: os.fsync(_CLOSED)),
     "fdatasync": _in_vain(lambda: os.fdatasync(_CLOSED)),
     "fcntl": _in_vain(lambda: fcntl.fcntl(0, fcntl.F_GETFD)),
@@ -103,7 +102,7 @@ class Scaffold:
 
     def let_live(self, victim: str, *arguments: str) -> None:
         """Run it to its end."""
-        assert not self.kill_at("rmdir", most("rmdir"), victim, *arguments)
+        assert not self.kill_at("mkdirat", most("mkdirat"), victim, *arguments)
 
     def close(self) -> None:
         self._socket.close()

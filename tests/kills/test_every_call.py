@@ -20,7 +20,7 @@ from tests.torture import aftermath, history
 
 pytestmark = pytest.mark.strace
 
-RECOVERY_CALLS = ("pwrite64", "openat", "fsync", "unlink")
+RECOVERY_CALLS = ("pwrite64", "openat", "fsync", "unlinkat")
 NEVER = {"ftruncate"}  # a step of files that get shorter: none does in so short a life
 
 
@@ -82,10 +82,10 @@ def test_recovery_is_killed_at_every_call(call: str, life: Life, scaffold: Scaff
     for death, at in (
         ("renameat2", 4),
         ("renameat2", 12),
-        ("rename", 5),
+        ("renameat", 5),
         ("pwrite64", 30),
         ("fsync", 9),
-        ("unlink", 4),
+        ("unlinkat", 4),
     ):
         n = 1
         while True:
@@ -100,7 +100,7 @@ def test_recovery_is_killed_at_every_call(call: str, life: Life, scaffold: Scaff
     print(f"{call}: recovery killed at {kills} calls")
 
 
-@pytest.mark.parametrize("call", ["pwrite64", "renameat2", "unlink", "mkdir", "fsync"])
+@pytest.mark.parametrize("call", ["pwrite64", "renameat2", "unlinkat", "mkdirat", "fsync"])
 def test_spool_intake_takes_each_file_once_whenever_it_is_killed(
     call: str, life: Life, scaffold: Scaffold, record_property
 ) -> None:
