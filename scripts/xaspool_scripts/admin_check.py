@@ -2,9 +2,8 @@
 
 import click
 
+from xaspool_scripts.codes import COULD_NOT_LOOK, DAMAGE_LEFT
 from xaspool_scripts.common import (
-    COULD_NOT_LOOK,
-    DAMAGE_LEFT,
     Failure,
     describe,
     json_option,

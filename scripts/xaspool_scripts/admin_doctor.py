@@ -4,7 +4,8 @@ import os
 
 import click
 
-from xaspool_scripts.common import FAILED, Failure, json_option, note, space_option, space_path
+from xaspool_scripts.codes import FAILED
+from xaspool_scripts.common import Failure, json_option, note, space_option, space_path
 from xaspool_scripts.output import printable, table, write_json
 from xaspool_scripts.wording import plural
 

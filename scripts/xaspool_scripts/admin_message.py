@@ -8,8 +8,8 @@ import click
 
 from xaspool_scripts import admin_get, admin_put, admin_rearrange, bodies, message_table
 from xaspool_scripts.bodies import message_object
+from xaspool_scripts.codes import DAMAGE_LEFT
 from xaspool_scripts.common import (
-    DAMAGE_LEFT,
     Commands,
     Failure,
     complete_queue,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
+from xaspool_scripts.codes import FAILED, NOTHING_THERE, WRONG_USAGE
 from xaspool_scripts.start import INTERRUPTED, write_at_once
 from xaspool_scripts.wording import as_options
 
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from spool.space import Space
-
-# Exit codes, besides 0. One number has one meaning in every program (docs/commands.md has the table).
-FAILED, WRONG_USAGE, NOTHING_THERE, DAMAGE_LEFT, LEFT_SOME, QUARANTINED, COULD_NOT_LOOK = 1, 2, 3, 4, 5, 6, 8
 
 _SPACE = "xaspool.space"
 _SETTINGS = "space.toml"

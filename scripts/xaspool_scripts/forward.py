@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from xaspool_scripts.codes import code_of_effects
 from xaspool_scripts.common import (
-    FAILED,
-    LEFT_SOME,
     BadValue,
     Failure,
     SingleProgram,
@@ -178,10 +177,12 @@ def main(
 
     \b
     Exit codes:
-      0    everything was forwarded, or a signal or --idle-exit ended the program
-      1    a route failed, or, with --once, its service could not be reached
+      0    all messages were forwarded; without --once: a signal or --idle-exit ended the program
+      1    a route failed; with --once also: its service was not reached, or its replies found no room
       2    wrong usage, or a service that cannot be used as it is named
-      5    with --once: some messages were left for later, because they failed or are held
+      4    with --once: a message is damaged and was moved to quarantine
+      5    with --once: messages are left for later, because they failed or another program holds them
+      6    with --once: messages failed for good; they are in the error queue, or deleted
       130  the second signal ended the program: Ctrl-C (143: SIGTERM)
 
     \b
@@ -227,10 +228,15 @@ def main(
             note(mistake)
         raise BadValue(last) from None
     print_summary(summary, as_json)
-    if summary.errors or (once and summary.down):
-        context.exit(FAILED)
-    if summary.left:
-        context.exit(LEFT_SOME)
+    context.exit(_exit_code(summary, once))
+
+
+def _exit_code(summary: "Summary", once: bool) -> int:
+    """Return the exit code of a run; without ``once``, only an error is one."""
+    if not once:
+        return code_of_effects((), failed=summary.errors, left=False)
+    effects = {effect for counts in summary.effects.values() for effect, count in counts.items() if count}
+    return code_of_effects(effects, failed=summary.errors or summary.down, left=summary.left)
 
 
 def _create_queues(pipelines: "list[Pipeline]", as_json: bool) -> None:

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from xaspool_scripts.codes import exit_code
 from xaspool_scripts.common import (
-    LEFT_SOME,
-    QUARANTINED,
     SingleProgram,
     json_option,
     note,
@@ -37,8 +36,14 @@ def main(context: click.Context, once: bool, as_json: bool) -> None:
     goes to quarantine/ with the reason: see spool-admin quarantine. A file that another user wrote in place is taken
     once it has not changed for the space's drop_settle, 60 seconds by default.
 
-    SIGTERM and Ctrl-C end the program after the current commit, with exit code 0. Exit codes of --once: 0 nothing is
-    left, 5 files were left where they are (stderr says which and why), 6 files went to quarantine.
+    SIGTERM and Ctrl-C end the program after the current commit, with exit code 0.
+
+    \b
+    Exit codes of --once:
+      0  all files were taken, or there were none
+      1  it failed
+      5  files are left where they are; standard error names each with the reason
+      6  files were refused and moved to quarantine
 
     \b
     Examples:
@@ -60,7 +65,7 @@ def main(context: click.Context, once: bool, as_json: bool) -> None:
     else:
         click.echo(_in_words(counts))
     if once:
-        context.exit(QUARANTINED if counts.quarantined else LEFT_SOME if counts.left else 0)
+        context.exit(exit_code(failed_for_good=counts.quarantined, left=counts.left))
 
 
 def _on_terminal() -> bool:

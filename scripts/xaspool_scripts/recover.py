@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spool.store.parts import Shared
+from xaspool_scripts.codes import exit_code
 from xaspool_scripts.common import (
-    FAILED,
     SingleProgram,
     json_option,
     open_space,
@@ -82,7 +82,7 @@ def main(context: click.Context, dry_run: bool, as_json: bool) -> None:
     Any program that opens a space recovers it, too: this command prints a report. If other processes have the space
     open, it was recovered when the first of them opened it, and the report leaves out what they are doing.
 
-    Exit codes: 0 fine, 1 it failed or something is damaged, 2 wrong usage.
+    Exit codes: 0 fine, 1 it failed, 2 wrong usage, 4 a file is damaged.
 
     \b
     Examples:
@@ -96,8 +96,7 @@ def main(context: click.Context, dry_run: bool, as_json: bool) -> None:
     else:
         for line in _story(report, path, others, dry_run):
             click.echo(printable(line))
-    if report.damaged:
-        context.exit(FAILED)
+    context.exit(exit_code(damaged=report.damaged))
 
 
 def _recover() -> "tuple[RecoveryReport, list[str]]":

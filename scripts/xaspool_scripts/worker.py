@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from xaspool_scripts.codes import code_of_effects
 from xaspool_scripts.common import (
-    FAILED,
-    LEFT_SOME,
     BadValue,
     SingleProgram,
     describe,
@@ -67,9 +66,18 @@ def main(
     message that must not be tried again; any other exception is a failed try. The message, its reply and all that the
     function puts are one commit. Python looks for the function in the current directory first.
 
-    After the first SIGTERM or Ctrl-C, calls in progress are finished, and the exit code is 0; the second ends the
-    program at once, and its messages go back. Exit codes: 0 all is handled, 1 it failed, 5 --once left messages that
-    failed or that another program holds, 130 ended at once by Ctrl-C, 143 ended at once by SIGTERM.
+    The first SIGTERM or Ctrl-C finishes the calls in progress. The second one ends the program at once: the messages of
+    these calls go back to their queues, and each counts an attempt.
+
+    \b
+    Exit codes:
+      0    all messages were handled; without --once: a signal ended the program
+      1    it failed
+      4    with --once: a message is damaged and was moved to quarantine
+      5    with --once: messages are left for later, because they failed or another program holds them
+      6    with --once: messages failed for good; they are in the error queue, or deleted
+      130  the second Ctrl-C ended the program
+      143  the second SIGTERM ended the program
 
     \b
     Examples:
@@ -83,7 +91,7 @@ def main(
         group.run()
     for queue, worker in group.workers.items():
         print_summary(queue, worker.summary, group.errors.get(queue), as_json)
-    code = FAILED if group.errors else LEFT_SOME if any(worker.summary.left for worker in group.workers.values()) else 0
+    code = group.exit_code(once)
     if group.ended:
         note("interrupted")
         code = ended_by(group.ended)
@@ -140,6 +148,14 @@ class _WorkerGroup:
                     self.ended = self.signals[1]
                     for worker in self.workers.values():
                         worker.end()
+
+    def exit_code(self, once: bool) -> int:
+        """Return the exit code of the run; without ``once``, only an error is one."""
+        from spool.workers.effects import Effect
+
+        summaries = [worker.summary for worker in self.workers.values()] if once else []
+        effects = {effect for effect in Effect for summary in summaries if getattr(summary, effect.value, 0)}
+        return code_of_effects(effects, failed=self.errors, left=any(summary.left for summary in summaries))
 
     def _report(self, queue: str, _: "Handled") -> None:
         self._show(queue, self.workers[queue].summary)

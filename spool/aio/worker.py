@@ -84,7 +84,7 @@ class TaskWorker:
         self.check_hanging()
         if self.once is not None:
             stats = await self._receiver.threads.run(lambda: self._space.stats(self._queue))
-            self.summary.left = self.once.count_left(stats)
+            self.summary.left = self.once.count_left(stats, was_stopped=stop is not None and stop.is_set())
         return self.summary
 
     # -- the task that takes ----------------------------------------------------------------------------------------

@@ -47,6 +47,10 @@ class Effect(enum.StrEnum):
         return "moved to the error queue" if self is Effect.DEAD_LETTERED else self.value.replace("_", " ")
 
 
+FAILURES_FOR_GOOD = frozenset({Effect.REJECTED, Effect.DEAD_LETTERED, Effect.DROPPED})
+"""The effects of failures that end a message: it was deleted, or moved to the error queue."""
+
+
 @dataclass(frozen=True)
 class OutcomePolicy:
     """What decides the effects of an outcome: the queue's options, and those of the space and all its queues.

@@ -41,9 +41,17 @@ class SinglePass:
         else:
             self.passed.discard(position)
 
-    def count_left(self, stats: QueueStats) -> int:
-        """Return how many messages the run leaves in its queue. ``stats``: the figures of the queue now."""
-        if not self._is_cut_short:
+    def count_left(self, stats: QueueStats, *, was_stopped: bool) -> int:
+        """Return how many messages the run leaves in its queue.
+
+        Args:
+            stats: the figures of the queue now.
+            was_stopped: a caller ended the run before its end.
+        """
+        if not (self._is_cut_short or was_stopped):
             return self._failed + stats.claimed + stats.in_doubt
-        log.warning("%s messages failed: the run ends, and leaves the rest of the queue as it is", f"{self._failed:,}")
+        if self._is_cut_short:
+            log.warning(
+                "%s messages failed: the run ends, and leaves the rest of the queue as it is", f"{self._failed:,}"
+            )
         return stats.ready + stats.delayed + stats.claimed + stats.in_doubt

@@ -61,8 +61,8 @@ class OpenSpace(Protocol):
 class WorkSummary:
     """What became of how many messages: a count for each ``Effect``.
 
-    left: after a run with ``once``, messages that it leaves in the queue: they failed, other transactions hold them, or
-        too many had failed before.
+    left: after a run with ``once``, messages that it leaves in the queue: they failed, other transactions hold them,
+        too many had failed before, or the run was stopped before its end.
     abandoned: calls in threads that took too long and were given up.
     reasons: by the name of a count, the latest reason for it.
     """
@@ -198,7 +198,7 @@ class Worker:
             raise
         self._raise_error()
         if self._once is not None:
-            self.summary.left = self._once.count_left(self._space.stats(self.queue))
+            self.summary.left = self._once.count_left(self._space.stats(self.queue), was_stopped=self.is_stopping)
         return self.summary
 
     def _raise_error(self) -> None:

@@ -105,18 +105,18 @@ def test_a_commit_that_was_cut_off_before_it_was_visible_is_told(run: Run, path:
     assert [run("message", "get", "orders").out for _ in range(2)] == [b"1", b"2"]
 
 
-def test_damage_is_told_clearly_and_is_exit_code_1(run: Run, path: Path) -> None:
+def test_damage_is_told_clearly_and_is_exit_code_4(run: Run, path: Path) -> None:
     with spool.open(path) as space:
         space.put("orders", b"1")
         damaged = newest(path)
         space.put("orders", b"2")
     damaged.write_bytes(b"")
     for options in ([], ["--dry-run"]):
-        told = _recover(run, *options, code=1)
+        told = _recover(run, *options, code=4)
         assert "1 file was durable and is not whole any more:" in told
         assert damaged.name in told
         assert "1 file is damaged" in told.splitlines()[-1]
-        assert [f["kind"] for f in _json(run, *options, code=1)["findings"]] == ["damaged"]
+        assert [f["kind"] for f in _json(run, *options, code=4)["findings"]] == ["damaged"]
 
 
 def test_many_findings_of_a_kind_are_counted_and_not_all_listed(run: Run, path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_dry_run_knows_the_space_without_its_run_directory(run: Run, path: Pat
         space.put("orders", b"2")
     flip(damaged, 20)
     shutil.rmtree(path / "run")
-    found = _json(run, "--dry-run", code=1)
+    found = _json(run, "--dry-run", code=4)
     assert [f["name"] for f in found["findings"] if f["kind"] == "damaged"] == [f"committed/{damaged.name}"]
     assert not (path / "run").exists()
 

@@ -1,0 +1,53 @@
+"""The exit codes of all programs, and the one place that decides with which of them a run ends.
+
+One number has one meaning in every program; docs/commands.md has the table.
+"""
+
+from collections.abc import Iterable
+
+FINE, FAILED, WRONG_USAGE, NOTHING_THERE, DAMAGE_LEFT, LEFT_SOME, FAILED_FOR_GOOD, COULD_NOT_LOOK = (
+    0,
+    1,
+    2,
+    3,
+    4,
+    5,
+    6,
+    8,
+)
+
+
+def exit_code(
+    *, damaged: object = False, failed: object = False, failed_for_good: object = False, left: object = False
+) -> int:
+    """Return the exit code of a run. If several outcomes hold, the first one in the order of the arguments decides.
+
+    The order puts first the outcomes that a person has to look at. ``left`` comes last, because the next run takes up
+    what this run left; no later run reports the others again.
+
+    Args:
+        damaged: a file or a message is damaged.
+        failed: the run did not come to its end, or a service was not reached.
+        failed_for_good: messages or files were refused: rejected, deleted, moved to an error queue or to quarantine.
+        left: messages or files stay where they are for a later run.
+    """
+    if damaged:
+        return DAMAGE_LEFT
+    if failed:
+        return FAILED
+    if failed_for_good:
+        return FAILED_FOR_GOOD
+    return LEFT_SOME if left else FINE
+
+
+def code_of_effects(effects: Iterable[str], *, failed: object, left: object) -> int:
+    """Return the exit code of a run that handled messages. ``effects``: the names of those that occurred."""
+    from spool.workers.effects import FAILURES_FOR_GOOD, Effect
+
+    occurred = set(effects)
+    return exit_code(
+        damaged=Effect.SET_ASIDE in occurred,
+        failed=failed,
+        failed_for_good=occurred & FAILURES_FOR_GOOD,
+        left=left,
+    )
