@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from recovery.check import committed_numbers, find_problems
 from recovery.problem import Problem, Remedy, distinct
-from spool.admin.findings import Finding
+from spool.admin.findings import Finding, Kind
 from spool.admin.queues import add_queue
 from spool.coordination.locks import NUMBER, PREPARED_LIST, xid_byte
 from spool.disk.content import ensure_directory, opened
@@ -97,7 +97,7 @@ def _write_number(store: Store, problem: Problem) -> str:
 
 
 def _replace_by_empty(store: Store, problem: Problem) -> str:
-    moved = quarantine(store.files.disk, problem.finding.name, problem.finding.detail)
+    moved = _moved(store, problem)
     write_empty(store, problem.number)
     store.shared.feed.retract(problem.number)
     return f"moved to {moved}; its number is an empty commit now"
@@ -118,7 +118,13 @@ def _quarantine(store: Store, problem: Problem) -> str:
         return _quarantine_vote(store, problem, problem.xid)
     if problem.number:
         return _quarantine_number(store, problem)
-    return f"moved to {quarantine(store.files.disk, problem.finding.name, problem.finding.detail)}"
+    return f"moved to {_moved(store, problem)}"
+
+
+def _moved(store: Store, problem: Problem) -> str:
+    """Move the file of a problem to quarantine; return its name there."""
+    found = problem.finding
+    return quarantine(store.files.disk, found.name, found.detail, held_messages=found.kind is Kind.DAMAGED)
 
 
 def _quarantine_number(store: Store, problem: Problem) -> str:
@@ -127,7 +133,7 @@ def _quarantine_number(store: Store, problem: Problem) -> str:
     try:
         if problem.number <= highest_number(store.files.disk, store.shared.counters.read()):
             return ""
-        return f"moved to {quarantine(store.files.disk, problem.finding.name, problem.finding.detail)}"
+        return f"moved to {_moved(store, problem)}"
     finally:
         store.shared.control.unlock(NUMBER)
 
@@ -151,7 +157,7 @@ def _quarantine_vote(store: Store, problem: Problem, xid: Xid) -> str:
             store.shared.control.lock(PREPARED_LIST, deadline, "the list of prepared branches")
             try:
                 store.shared.counters.bump_prepared(store.shared.counters.read())
-                moved = quarantine(store.files.disk, problem.finding.name, problem.finding.detail)
+                moved = _moved(store, problem)
             finally:
                 store.shared.control.unlock(PREPARED_LIST)
         finally:

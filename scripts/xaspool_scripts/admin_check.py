@@ -1,8 +1,10 @@
 """``spool-admin check``: read every byte of a space, name what is wrong, and repair it."""
 
+from typing import TYPE_CHECKING
+
 import click
 
-from xaspool_scripts.codes import COULD_NOT_LOOK, DAMAGE_LEFT
+from xaspool_scripts.codes import COULD_NOT_LOOK, FINE, exit_code
 from xaspool_scripts.common import (
     Failure,
     describe,
@@ -14,7 +16,10 @@ from xaspool_scripts.common import (
 from xaspool_scripts.output import printable, write_json
 from xaspool_scripts.wording import plural
 
-CLEAN, REPAIRED = 0, 1
+if TYPE_CHECKING:
+    from spool import Finding
+
+REPAIRED = 1
 
 
 class CouldNotLook(Failure):
@@ -31,8 +36,13 @@ class CouldNotLook(Failure):
 def check(context: click.Context, repair: bool, as_json: bool) -> None:
     """Read every byte of the space and name what is wrong.
 
-    With --repair, what can be repaired is, and the rest moves to quarantine/, with the reason beside it; nothing is
-    deleted. Other processes may have the space open: a file that one of them uses is named, and not repaired.
+    With --repair, the command repairs what it can and moves the other damaged files and messages to quarantine/, with
+    the reason beside each; nothing is deleted. Other processes may have the space open: a file that one of them uses is
+    named, and not repaired.
+
+    Damage is left as long as a damaged file is in its place, or a file in which messages lay is in quarantine/: put
+    what can be read of it again, then delete it with spool-admin quarantine delete. Dropped files that were refused are
+    named, and are no damage of the space.
 
     Exit codes: 0 clean, 1 repaired, 4 damage left, 8 could not look.
 
@@ -41,13 +51,12 @@ def check(context: click.Context, repair: bool, as_json: bool) -> None:
       spool-admin check
       spool-admin check --repair
     """
-    from spool.admin.findings import Kind
     from spool.errors import SpoolError
 
     try:
         with opened(tell=False) as space:
             first = space.check(repair=repair)
-            left = [finding for finding in (space.check() if repair else first) if finding.kind is Kind.DAMAGED]
+            now = space.check() if repair else first
             kept = space.quarantined()
             checked = [*first, *kept]
             named = {finding.name for finding in checked}
@@ -60,13 +69,30 @@ def check(context: click.Context, repair: bool, as_json: bool) -> None:
         else:
             click.echo(printable(str(finding)))
     repaired = sum(finding.repaired for finding in first) if repair else 0
-    if left:
-        also = f", {plural(repaired, 'file')} repaired" if repair else ""
-        note(f"damage is left: {plural(len(left), 'file')}{also}; every other message is served")
-    elif repaired:
-        note(f"repaired: {plural(repaired, 'file')}")
-    elif kept:
-        note(f"nothing is damaged; quarantine/ keeps {plural(len(kept), 'file')}: see spool-admin quarantine list")
-    else:
-        note("clean" if not findings else "clean: nothing is damaged")
-    context.exit(DAMAGE_LEFT if left else REPAIRED if repaired else CLEAN)
+    note(_in_words(_damaged(now), _damaged(kept), repaired, len(kept)))
+    damage = _damaged(now) + _damaged(kept)
+    context.exit(exit_code(damaged=damage) or (REPAIRED if repaired else FINE))
+
+
+def _damaged(findings: "list[Finding]") -> int:
+    """Count the findings that are damage."""
+    from spool.admin.findings import Kind
+
+    return sum(finding.kind is Kind.DAMAGED for finding in findings)
+
+
+def _in_words(in_place: int, in_quarantine: int, repaired: int, kept: int) -> str:
+    """Return the summary. ``kept``: the files in quarantine, damaged or not."""
+    also = f"; repaired: {plural(repaired, 'file')}" if repaired else ""
+    if in_place:
+        return f"damage is left: {plural(in_place, 'file')}{also}; every other message is served"
+    if in_quarantine:
+        return (
+            f"damage is left in quarantine/: {plural(in_quarantine, 'file')} in which messages lay{also}; every other "
+            "message is served: see spool-admin quarantine list"
+        )
+    if repaired:
+        return f"repaired: {plural(repaired, 'file')}"
+    if kept:
+        return f"clean; quarantine/ keeps {plural(kept, 'file')} without messages: see spool-admin quarantine list"
+    return "clean: nothing is damaged"

@@ -19,7 +19,7 @@ from xaspool_scripts.options import (
     yes_option,
 )  # fmt: skip
 from xaspool_scripts.output import pairs, show, table, write_json
-from xaspool_scripts.wording import age, on_terminal, span
+from xaspool_scripts.wording import age, on_terminal, plural, span
 
 if TYPE_CHECKING:
     from spool import QueueConfig, QueueStats
@@ -158,6 +158,17 @@ def list_(watch: float | None, as_json: bool) -> None:
 
 
 def _list(space: "Space", as_json: bool) -> None:
+    _print_queues(space, as_json)
+    if kept := space.quarantined():
+        damaged = sum(finding.kind == "damaged" for finding in kept)
+        parts = [
+            f"{plural(damaged, 'file')} in which messages lay" if damaged else "",
+            f"{plural(len(kept) - damaged, 'other file')}" if len(kept) > damaged else "",
+        ]
+        note(f"quarantine/ holds {' and '.join(filter(None, parts))}: see spool-admin quarantine list")
+
+
+def _print_queues(space: "Space", as_json: bool) -> None:
     configs, stats = space.queues(), space.stats()
     queues = [_object(configs[name], stats[name]) for name in sorted(configs) if name in stats]
     if as_json:

@@ -22,6 +22,7 @@ from xaspool_scripts.wording import plural
 
 if TYPE_CHECKING:
     from spool.admin.findings import Finding, RecoveryReport
+    from spool.store.store import Store
 
 _MAX_SHOWN = 20
 
@@ -65,7 +66,6 @@ _IN_WORDS = (
         "batch of dropped files was not finished",
         "batches of dropped files were not finished",
     ),
-    ("quarantined", "file lies in quarantine", "files lie in quarantine"),
     ("stray", "file does not belong here", "files do not belong here"),
 )  # fmt: skip
 
@@ -101,6 +101,7 @@ def main(context: click.Context, dry_run: bool, as_json: bool) -> None:
 
 def _recover() -> "tuple[RecoveryReport, list[str]]":
     with open_space() as space:
+        _add_quarantine(space.recovery, space.engine.store)
         return space.recovery, [] if space.recovery.alone else _others(space.engine.store.shared)
 
 
@@ -124,7 +125,16 @@ def _plan(path: str) -> "tuple[RecoveryReport, list[str]]":
         report.seconds = store.clock.monotonic() - begun
         if alone and not store.shared.open_lock.is_alone():
             report.alone = False  # a process opened the space meanwhile, and has done what was planned
+        _add_quarantine(report, store)
         return report, [] if report.alone else _others(store.shared)
+
+
+def _add_quarantine(report: "RecoveryReport", store: "Store") -> None:
+    """Add the damage that earlier runs have moved to quarantine."""
+    from spool.admin.findings import Kind
+    from spool.admin.quarantined import findings
+
+    report.findings += [finding for finding in findings(store.files.disk) if finding.kind is Kind.DAMAGED]
 
 
 def _others(shared: "Shared") -> list[str]:
@@ -179,8 +189,8 @@ def _summary(report: "RecoveryReport", dry_run: bool) -> str:
     parts = []
     if report.damaged:
         parts.append(
-            f"{plural(len(report.damaged), 'file is', 'files are')} damaged, everything else is served: "
-            "look with spool-admin check, and restore from a backup what is missing"
+            f"{plural(len(report.damaged), 'file is', 'files are')} damaged; every message that is whole is served. "
+            "spool-admin check reads the files; a backup may have the messages that are missing"
         )
     else:
         if not report.alone:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 
 class Kind(enum.StrEnum):
-    """What a finding is about. Only DAMAGED means loss."""
+    """The kind of a finding. A finding of no other kind than DAMAGED can mean that messages are lost."""
 
     FINISHED = "finished"  # a whole commit whose writer died before it was published
     TORN = "torn"  # a file whose flush had not ended
@@ -20,8 +20,8 @@ class Kind(enum.StrEnum):
     STRAY = "stray"  # no file of a space
     MISSING = "missing"  # a directory of the space
     EXPOSED = "exposed"  # other users may read or write it
-    DAMAGED = "damaged"  # what was durable cannot be read
-    QUARANTINED = "quarantined"  # a file in quarantine
+    DAMAGED = "damaged"  # bytes that were durable cannot be read; also in quarantine, if messages lay in the file
+    QUARANTINED = "quarantined"  # another file in quarantine
 
 
 LEFT_ALONE = "left alone"

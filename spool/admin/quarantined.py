@@ -9,6 +9,7 @@ the process dies then, the next intake or the next ``restore`` removes the name 
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from spool.coordination.locks import drop_folder_byte
 from spool.disk.content import copy, unlink_if_there
 from spool.disk.disk import Disk
 from spool.disk.kernel import Unsupported
-from spool.disk.quarantine import IS_MESSAGES, MAX_REASON_BYTES, REASON_SUFFIX, stem_of
+from spool.disk.quarantine import HELD_MESSAGES, IS_MESSAGES, MAX_REASON_BYTES, REASON_SUFFIX, stem_of
 from spool.disk.stat import FileIdentity
 from spool.errors import CorruptedFile, InvalidArgument, QueueNotFound
 from spool.format.reader import open_file
@@ -32,6 +33,7 @@ _DROPPED = re.compile(
     rf"{layout.ACTIVE}/{re.escape(layout.CAPTURE_PREFIX)}(?P<queue>[^/]+)\.[0-9a-f]{{16}}/(?:\.late\.[^/]+/)?(?:\.first\.)?(?P<name>[^/]+)",
     re.DOTALL,
 )
+_NOT_DELIVERED = re.compile(r"[^ ]+: message [0-9a-f]{32} of queue ([^ :]+) was not delivered: ")
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,9 @@ class QuarantinedFile:
     since: when it was moved there, in seconds since the epoch; None if no reason is recorded.
     size: in bytes; None if it is no regular file.
     reason: what it was, and what is wrong with it.
-    queue: the queue that a dropped file was dropped for; None for other files.
+    is_damage: whether acknowledged messages of the space lay in it; if so, the space counts as damaged until the file
+        is deleted.
+    queue: the queue that a file was dropped for, or that a damaged message was in; None for other files.
     can_be_restored: whether ``restore_quarantined`` accepts it.
     advice: what can be done with it.
     beginning: its first bytes, 1,024 at most.
@@ -52,10 +56,18 @@ class QuarantinedFile:
     since: float | None
     size: int | None
     reason: str
+    is_damage: bool
     queue: str | None
     can_be_restored: bool
     advice: str
     beginning: bytes
+
+
+class _Note(NamedTuple):
+    """What is recorded of a file when it is moved: the reason, and whether acknowledged messages lay in it."""
+
+    reason: str
+    held_messages: bool = False
 
 
 class _Dropped(NamedTuple):
@@ -67,9 +79,30 @@ class _Dropped(NamedTuple):
 
 
 def findings(disk: Disk) -> list[Finding]:
-    """List what lies in quarantine, with the reasons."""
-    paths = [f"{layout.QUARANTINE}/{name}" for name in sorted(disk.names(layout.QUARANTINE))]
-    return [Finding(Kind.QUARANTINED, path, _reason(disk, path)) for path in paths if not path.endswith(REASON_SUFFIX)]
+    """List the files in quarantine, with the reasons; a file in which messages lay is DAMAGED."""
+    found = []
+    for entry in _entries(disk):
+        path = f"{layout.QUARANTINE}/{entry}"
+        note = _note(disk, path)
+        found.append(Finding(Kind.DAMAGED if note.held_messages else Kind.QUARANTINED, path, note.reason))
+    return found
+
+
+def count_by_queue(disk: Disk) -> Counter[str | None]:
+    """Count the files in quarantine by their queue, which is None for files of no queue."""
+    return Counter(_queue(entry, _note(disk, f"{layout.QUARANTINE}/{entry}")) for entry in _entries(disk))
+
+
+def _entries(disk: Disk) -> list[str]:
+    return [name for name in sorted(disk.names(layout.QUARANTINE)) if not name.endswith(REASON_SUFFIX)]
+
+
+def _queue(entry: str, note: _Note) -> str | None:
+    if note.held_messages:
+        message = _NOT_DELIVERED.match(note.reason)
+        return None if message is None else message[1]
+    dropped = _dropped(entry, note.reason)
+    return None if dropped is None else dropped.queue
 
 
 def look(disk: Disk, name: str) -> QuarantinedFile:
@@ -82,17 +115,18 @@ def look(disk: Disk, name: str) -> QuarantinedFile:
     entry = path.rpartition("/")[2]
     identity, noted = disk.identity(path), disk.identity(path + REASON_SUFFIX)
     regular = identity is not None and identity.is_regular
-    reason = _reason(disk, path)
-    dropped = _dropped(entry, reason)
+    note = _note(disk, path)
+    dropped = _dropped(entry, note.reason)
     is_messages = dropped is not None and dropped.wrong.startswith(IS_MESSAGES)
     return QuarantinedFile(
         name=entry,
         since=None if noted is None else noted.modified_ns / 1e9,
         size=identity.size if identity is not None and regular else None,
-        reason=reason,
-        queue=None if dropped is None else dropped.queue,
+        reason=note.reason,
+        is_damage=note.held_messages,
+        queue=_queue(entry, note),
         can_be_restored=dropped is not None and regular and not is_messages,
-        advice=_advice(entry, dropped, is_messages, regular),
+        advice=_advice(note, dropped, is_messages, regular),
         beginning=_read(disk, path, BEGINNING_BYTES) if regular else b"",
     )
 
@@ -107,7 +141,7 @@ def restore(store: Store, name: str) -> str:
     disk = store.files.disk
     path = _path(disk, name)
     entry = path.rpartition("/")[2]
-    dropped, file = _dropped(entry, _reason(disk, path)), look(disk, name)
+    dropped, file = _dropped(entry, _note(disk, path).reason), look(disk, name)
     if dropped is None or not file.can_be_restored:
         raise InvalidArgument(f"{entry} cannot be put back: {file.advice}")
     if dropped.queue not in read_settings(disk).queues:
@@ -217,15 +251,18 @@ def _forget_reason(disk: Disk, path: str) -> None:
 # -- reasons ---------- ----------------------------------------------------------------------------------------------
 
 
-def _reason(disk: Disk, path: str) -> str:
-    """Return the recorded reason without its line end, or a text that tells why there is none."""
+def _note(disk: Disk, path: str) -> _Note:
+    """Return what is recorded of a file in quarantine; if that cannot be read, a text that says so."""
     try:
-        text = _read(disk, path + REASON_SUFFIX, MAX_REASON_BYTES)
+        text = _read(disk, path + REASON_SUFFIX, MAX_REASON_BYTES).decode("utf-8", "replace").strip()
     except FileNotFoundError:
-        text = b""
+        text = ""
     except CorruptedFile:
-        return "its reason cannot be read"
-    return text.decode("utf-8", "replace").strip() or "no reason is recorded"
+        return _Note("its reason cannot be read")
+    reason, _, last = text.rpartition("\n")
+    if reason and last == HELD_MESSAGES:
+        return _Note(reason, True)
+    return _Note(text or "no reason is recorded")
 
 
 def _read(disk: Disk, path: str, length: int) -> bytes:
@@ -254,16 +291,16 @@ def _dropped(entry: str, reason: str) -> _Dropped | None:
     return None
 
 
-def _advice(entry: str, dropped: _Dropped | None, is_messages: bool, regular: bool) -> str:
+def _advice(note: _Note, dropped: _Dropped | None, is_messages: bool, regular: bool) -> str:
     if not regular:
         return "it is no regular file: look at it, then delete it"
     if is_messages:
         return "its messages are in the queue, or were: put what they lack as a new message, then delete it"
     if dropped is not None:
         return "change what the reason names in a copy, mv it over the file, then restore it; or delete it"
-    if entry.startswith((f"{layout.COMMITTED}.", f"{layout.PREPARED}.", f"{layout.ACTIVE}.")):
+    if note.held_messages:
         return (
-            "it cannot come back, since its bytes are not proven; what was whole of it is served. Save what can be "
-            "read of it (docs/format.md describes it) and put that again, then delete it"
+            "it cannot be restored, because its bytes are not proven; every message that is whole is served. Save "
+            "what can be read of it (docs/format.md describes it), put that again, then delete it"
         )
-    return "no message lay in it: look at it, then delete it"
+    return "no acknowledged message lay in it, except of a queue without durability: look at it, then delete it"

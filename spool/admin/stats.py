@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from spool.admin.quarantined import count_by_queue
 from spool.coordination.locks import Claims
 from spool.index.commit import DEQUEUED, ENQUEUED, EXPIRED, FAILED
 from spool.index.queue import Queue
@@ -17,7 +18,11 @@ from spool.store.store import Store
 
 @dataclass(frozen=True)
 class QueueStats:
-    """The figures of a queue at one moment. `bytes`: of all bodies in it; `oldest_age`: seconds, None if none is ready.
+    """The figures of a queue at one moment.
+
+    bytes: of all bodies in it.
+    oldest_age: seconds; None if no message is ready.
+    quarantined: files in ``quarantine/`` that hold a damaged message of the queue, or were dropped for it and refused.
 
     ``enqueued``, ``dequeued``, ``failed``, ``expired`` and ``deleted`` count since the space was created. ``deleted``
     is what left the queue in another way: deleted, purged, or moved or redriven to another queue, which counts it as
@@ -36,10 +41,12 @@ class QueueStats:
     failed: int
     expired: int
     deleted: int
+    quarantined: int
 
 
 def queue_stats(store: Store, queues: Iterable[str]) -> dict[str, QueueStats]:
     """Return the figures of the named queues, as of now."""
+    quarantined = count_by_queue(store.files.disk)
     catch_up(store, list_prepared(store))  # in this order: a branch that is committed meanwhile is counted once
     with store.view.mutex:
         now = store.clock.now()
@@ -66,6 +73,7 @@ def queue_stats(store: Store, queues: Iterable[str]) -> dict[str, QueueStats]:
                 bytes=queue.bytes, oldest_age=None if oldest is None else max(0.0, now - oldest),
                 enqueued=counts[ENQUEUED], dequeued=counts[DEQUEUED], failed=counts[FAILED],
                 expired=counts[EXPIRED], deleted=max(0, counts[ENQUEUED] - gone - queue.live),
+                quarantined=quarantined[name],
             )  # fmt: skip
     return figures
 

@@ -11,15 +11,19 @@ log = logging.getLogger("spool")
 IS_MESSAGES = "it became messages"  # how the reason of a dropped file that is set aside then begins
 REASON_SUFFIX = ".reason.txt"
 MAX_REASON_BYTES = 64 << 10
+HELD_MESSAGES = "acknowledged messages lay in it"  # the last line of the reason, if that is so
 _MAX_STEM = 200
 
 
-def quarantine(disk: Disk, name: str, reason: str) -> str:
+def quarantine(disk: Disk, name: str, reason: str, *, held_messages: bool = False) -> str:
     """Move a file to quarantine under a name that is free; returns the new name.
 
     The reason is written first. The move is durable: a file that takes the old name must not outlive it.
+
+    Args:
+        held_messages: acknowledged messages lay in the file, so the space is damaged.
     """
-    target = _free_name(disk, name, reason)
+    target = _free_name(disk, name, reason, held_messages)
     disk.give_to_owner(name)
     disk.rename(name, target)
     disk.flush_directory(layout.QUARANTINE)
@@ -29,8 +33,8 @@ def quarantine(disk: Disk, name: str, reason: str) -> str:
 
 
 def quarantine_bytes(disk: Disk, name: str, data: bytes, reason: str) -> str:
-    """Keep bytes that belong to no file of their own, e.g. one damaged body."""
-    target = _free_name(disk, name, reason)
+    """Keep bytes of acknowledged messages that have no file of their own, e.g. one damaged body."""
+    target = _free_name(disk, name, reason, held_messages=True)
     write_new(disk, target, data, durable=True)
     log.warning("%s was kept as %s: %s", name, target, reason)
     return target
@@ -45,15 +49,19 @@ def is_quarantined(disk: Disk, name: str) -> bool:
 
 
 def keep_copy(disk: Disk, name: str, reason: str) -> str:
-    """Copy a file to quarantine, and leave it in place for what can be read of it; returns the copy's name."""
-    target = _free_name(disk, name, reason)
+    """Copy a file with acknowledged messages to quarantine; returns the copy's name.
+
+    The file stays in place for the messages of it that can be read.
+    """
+    target = _free_name(disk, name, reason, held_messages=True)
     copy(disk, name, target)
     log.warning("a copy of %s was kept as %s: %s", name, target, reason)
     return target
 
 
-def _free_name(disk: Disk, name: str, reason: str) -> str:
+def _free_name(disk: Disk, name: str, reason: str, held_messages: bool) -> str:
     stem = stem_of(name)
+    lines = [f"{name}: {reason}", *([HELD_MESSAGES] if held_messages else []), ""]
     attempt = 0
     while True:
         target = f"{layout.QUARANTINE}/{stem}" + (f".{attempt}" if attempt else "")
@@ -61,8 +69,7 @@ def _free_name(disk: Disk, name: str, reason: str) -> str:
         if disk.exists(target):
             continue
         try:
-            data = f"{name}: {reason}\n".encode("utf-8", "replace")
-            write_new(disk, target + REASON_SUFFIX, data, durable=True)
+            write_new(disk, target + REASON_SUFFIX, "\n".join(lines).encode("utf-8", "replace"), durable=True)
         except FileExistsError:
             continue
         return target

@@ -70,14 +70,47 @@ def test_a_stray_file_is_named_and_is_no_damage(run: Run, path: Path) -> None:
     assert (path / "committed" / "notes.txt").exists()
 
 
-def test_what_lies_in_quarantine_is_named_with_its_reason(run: Run, path: Path) -> None:
+def test_a_damaged_message_stays_in_view_after_a_get_until_it_is_deleted(run: Run, path: Path) -> None:
+    """It is damage for check and recover, and queue list names it."""
     damaged = _three_files(path)[1]
     _damage(damaged, "body")
     for _ in range(2):
         run("message", "get", "orders")
-    (found,) = [each for each in run("check", "--json").objects if each["kind"] == "quarantined"]
-    assert damaged.name in found["name"]
+    done = run("check", "--json")
+    assert done.code == 4
+    one_line(done, "damage is left in quarantine/: 1 file", "spool-admin quarantine list")
+    (found,) = done.objects
+    assert (found["kind"], found["name"]) == ("damaged", f"quarantine/committed.{damaged.name}.0")
     assert "checksum" in found["detail"]
+    assert run("check", "--repair").code == 4
+    assert run(program="spool-recover").code == run("--dry-run", program="spool-recover").code == 4
+    listed = run("queue", "list", "--json")
+    one_line(listed, "quarantine/ holds 1 file in which messages lay", "spool-admin quarantine list")
+    assert {each["name"]: each["quarantined"] for each in listed.objects} == {"errors": 0, "orders": 1}
+    (shown,) = run("quarantine", "list", "--json").objects
+    assert (shown["is_damage"], shown["queue"]) == (True, "orders")
+    assert "put that again, then delete it" in shown["advice"]
+    assert run("quarantine", "delete", shown["name"], "--yes").code == 0
+    assert run("check").code == run(program="spool-recover").code == 0
+    assert run("queue", "list").err == ""
+
+
+def test_a_refused_file_in_quarantine_is_named_and_is_no_damage_of_the_space(run: Run, path: Path) -> None:
+    (path / "drop" / "orders" / "x: y\nacknowledged messages lay in it.msgpack").write_bytes(b"bad")
+    assert run("--once", program="spool-intake").code == 6
+    done = run("check", "--json")
+    assert (done.code, [each["kind"] for each in done.objects]) == (0, ["quarantined"])
+    one_line(done, "clean; quarantine/ keeps 1 file without messages")
+    one_line(run("queue", "list"), "quarantine/ holds 1 other file")
+    assert run("queue", "show", "orders", "--json").objects[0]["quarantined"] == 1
+    assert run(program="spool-recover").code == 0
+
+
+def test_a_file_without_acknowledged_messages_is_no_damage_in_quarantine(run: Run, path: Path) -> None:
+    """A stray is none before it is moved, and none afterwards."""
+    (path / "committed" / "notes.txt").write_text("hello")
+    assert run("check", "--repair").code == 1
+    assert run("check").code == 0
 
 
 def test_a_prepared_transaction_is_named_and_is_no_damage(run: Run, path: Path) -> None:
@@ -93,8 +126,9 @@ def test_repair_moves_a_damaged_prepared_file_to_quarantine(run: Run, path: Path
     prepare(path, xid, b"x" * 100)
     flip(path / "prepared" / f"{xid}.msgpack", -10)
     assert run("check").code == 4
-    assert run("check", "--repair").code == 1
-    assert run("check").code == 0
+    assert run("check", "--repair").code == 4
+    done = run("check")
+    assert (done.code, f"damaged: quarantine/prepared.{xid}.msgpack" in done.text) == (4, True)
     assert any(file.name.endswith(".reason.txt") for file in (path / "quarantine").iterdir())
 
 
