@@ -29,6 +29,7 @@ from spool.errors import (
     QueueExists,
     QueueNotEmpty,
     QueueNotFound,
+    RequestFailed,
     SpaceExists,
     SpaceStopped,
     SpoolError,
@@ -65,10 +66,10 @@ __all__ = [
     "GetOptions", "Holder", "InvalidArgument", "Message", "MessageFilters", "MessageInUse", "NewMessage",
     "NewerFormat", "NotASpace", "NotOpen", "Position", "ProtocolError", "PutOptions", "QuarantinedFile",
     "QueueConfig", "QueueEntry", "QueueExists", "QueueNotEmpty", "QueueNotFound", "QueueOptions", "QueueStats",
-    "RecoveryReport", "Reject", "Retry", "Space", "SpaceConfig", "SpaceExists", "SpaceOptions", "SpaceStopped",
-    "SpoolError", "SubscriptionState", "SystemFailure", "Transaction", "TransactionRolledBack", "TransactionTimeout",
-    "Translated", "UnknownCodec", "UnsafeFileSystem", "WorkSummary", "Worker", "aio", "create", "current_space",
-    "import_space", "open", "register_codec",
+    "RecoveryReport", "Reject", "RequestFailed", "Retry", "Space", "SpaceConfig", "SpaceExists", "SpaceOptions",
+    "SpaceStopped", "SpoolError", "SubscriptionState", "SystemFailure", "Transaction", "TransactionRolledBack",
+    "TransactionTimeout", "Translated", "UnknownCodec", "UnsafeFileSystem", "WorkSummary", "Worker", "aio",
+    "create", "current_space", "import_space", "open", "register_codec",
 ]  # fmt: skip
 
 

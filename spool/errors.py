@@ -6,6 +6,7 @@ condition in ``ctl->diagnostic``. None of them marks the caller's transaction ro
 
 import errno
 import queue
+from typing import Any
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
@@ -35,15 +36,39 @@ class QueueNotEmpty(SpoolError):
 
 
 class Empty(SpoolError, queue.Empty):
-    """No message can be taken now."""
+    """No message can be taken now. ``message_id``, ``correlation_id``: of a request without a reply in time."""
 
     diagnostic = "QMENOMSG"
+    message_id: str | None = None
+    correlation_id: str | None = None
 
 
 class MessageInUse(SpoolError):
     """Another transaction holds the message."""
 
     diagnostic = "QMEINUSE"
+
+
+class RequestFailed(SpoolError):
+    """A service rejected the request, or failed too often.
+
+    ``reply``: the message that the service put into the failure queue; None if there is none. ``message_id``,
+    ``correlation_id``: of the request.
+    """
+
+    diagnostic = "TPESVCFAIL"
+
+    def __init__(
+        self,
+        text: str = "",
+        reply: Any = None,
+        message_id: str | None = None,
+        correlation_id: str | None = None,
+    ) -> None:
+        super().__init__(text)
+        self.reply = reply
+        self.message_id = message_id
+        self.correlation_id = correlation_id
 
 
 class Full(SpoolError, queue.Full):

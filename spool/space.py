@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
 from functools import wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
@@ -26,6 +27,7 @@ from spool.store.store import Store
 from spool.text import shown
 from spool.transactions.claiming import check_wanted, next_of
 from spool.transactions.delivery import get_alone
+from spool.transactions.requests import check_request, wait_for_reply
 from spool.transactions.transaction import Transaction
 from spool.transactions.validation import body_list, check_time_limit, put_request
 
@@ -263,6 +265,31 @@ class Space:
         found = get_alone(self._engine, check_wanted(queue, max_messages, **options), calls.deliver_pending_signals)
         self._after_commit()
         return found
+
+    @public_call("requesting from queue {queue}")
+    def request(self, queue: str, body: Any, *, timeout: float | None = 30.0, **options: Unpack[PutOptions]) -> Message:
+        """Put a message and wait for its reply: the message with its correlation id in its reply queue, which is taken.
+
+        Both are transactions of their own.
+
+        Args:
+            body: as of ``put``.
+            timeout: seconds to wait for the reply, from the commit of the put; None waits for ever.
+            options: see ``spool.PutOptions``. Without ``reply_queue`` the reply comes to the queue's own; without
+                ``correlation_id`` the request gets a new one.
+
+        Raises:
+            Empty: no reply came in time. The request stays; the error has its ``correlation_id``, by which ``get``
+                takes a late reply.
+            RequestFailed: a service rejected the request, or it has failed too often and is in the error queue.
+            ProtocolError: the caller is in a transaction, whose put no service would see.
+            QueueNotFound, InvalidArgument, Full, BadMessageId: nothing was put.
+        """
+        checked = check_request(self._store, queue, timeout, options)
+        [message_id] = self._put(queue, (body,), **checked.options)
+        reply = wait_for_reply(self._engine, replace(checked, message_id=message_id), calls.deliver_pending_signals)
+        self._after_commit()
+        return reply
 
     @public_call("beginning a transaction")
     def transaction(self, timeout: float | None = 30.0) -> Transaction:

@@ -62,6 +62,7 @@ def get(
     Examples:
       spool-admin message get orders > order.xml
       spool-admin message get orders --timeout 60 --json
+      spool-admin message get answers --correlation-id order-1 --timeout 60
       spool-admin message get orders --all --directory inbox
     """
     if count is not None and everything:

@@ -1,26 +1,33 @@
-"""How tasks get messages: each claims in a thread; of the tasks that wait at one queue, one looks for all.
+"""How tasks get messages: each claims in a thread; of the tasks that wait for one queue, one looks for all.
 
-A task that gets a message lets the next one look. One thread listens for commits, for all queues.
+A task that gets a message lets the next one look. One thread listens for commits, for all queues. Tasks that wait for a
+message by its id or correlation id are woken when it has come; one further task listens for them (``_listen_for_all``).
 """
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import Generic, TypeVar
 
 import spool.transactions.transaction
 from spool.aio.tasks import Threads, wait_to_end
 from spool.engine import Engine
-from spool.errors import Empty
+from spool.errors import Empty, MessageInUse
 from spool.model.message import Message
 from spool.runtime.calls import public_call
-from spool.transactions.claiming import Wanted
+from spool.store.sought import Sought
+from spool.transactions.claiming import Wanted, is_there
 from spool.transactions.delivery import get_alone
-from spool.transactions.waiting import IDLE_SECONDS, pause_seconds
+from spool.transactions.requests import Request, is_held, no_reply, reply_now
+from spool.transactions.waiting import IDLE_SECONDS, pause_seconds, wake_arrived
 
 _PAUSE_MIN_SECONDS, _PAUSE_MAX_SECONDS = 0.001, 0.02
+
+T = TypeVar("T")
 
 
 class Receiver:
@@ -33,6 +40,8 @@ class Receiver:
         self._listener = ThreadPoolExecutor(1, "spool-aio-listener")
         self._listening: asyncio.Future[None] | None = None
         self._turns: dict[str, asyncio.Lock] = {}
+        self._waiting_by_key = 0
+        self._listening_for_all: asyncio.Task[None] | None = None
 
     async def take(self, wanted: Wanted) -> list[Message]:
         """Get messages in no transaction."""
@@ -40,16 +49,34 @@ class Receiver:
 
     def _take(self, wanted: Wanted) -> Awaitable[list[Message]]:
         self._store.guard.check()
-        return _GetAttempt(self.engine, self.threads, wanted).take()
+        now = replace(wanted, timeout=0)  # the task waits, and no thread
+        return _GetAttempt(self.engine, self.threads, partial(get_alone, self.engine, now)).take(wanted.queue)
+
+    async def take_reply(self, request: Request) -> Message:
+        """Wait for the reply of a request, and take it."""
+        attempt = partial(self._take_reply, request)
+        try:
+            held = partial(is_held, self._store, request)
+            return await self.wait_by_key(request.sought, held, self.until(request.timeout), attempt)
+        except Empty:
+            raise await self.threads.run(partial(no_reply, self._store, request)) from None
+
+    def _take_reply(self, request: Request) -> Awaitable[Message]:
+        self._store.guard.check()
+        get = partial(reply_now, self.engine, request)
+        return _GetAttempt(self.engine, self.threads, get).take(request.reply_queue)
 
     async def receive(self, wanted: Wanted, attempt: Callable[[], Awaitable[list[Message]]]) -> list[Message]:
         """Look; then, while there is none, wait for the queue's turn, and look whenever a message may have come."""
         try:
             return await attempt()
-        except Empty:
+        except (Empty, MessageInUse):
             if wanted.timeout == 0:
                 raise
-        until = None if wanted.timeout is None else self.threads.loop.time() + wanted.timeout
+        until = self.until(wanted.timeout)
+        if wanted.by_key:
+            is_held = partial(is_there, self._store.view, self._store.clock, wanted)
+            return await self.wait_by_key((wanted.sought,), is_held, until, attempt)
         turn = self._turns.setdefault(wanted.queue, asyncio.Lock())
         try:
             async with asyncio.timeout_at(until):
@@ -60,6 +87,10 @@ class Receiver:
             return await self._wait(wanted, until, attempt)
         finally:
             turn.release()
+
+    def until(self, timeout: float | None) -> float | None:
+        """Return when a wait that begins now is over, by the loop's clock; None: never."""
+        return None if timeout is None else self.threads.loop.time() + timeout
 
     async def _wait(
         self, wanted: Wanted, until: float | None, attempt: Callable[[], Awaitable[list[Message]]]
@@ -94,28 +125,116 @@ class Receiver:
         notifier = self._store.shared.notifier
         notifier.wait(notifier.generation, IDLE_SECONDS, seconds_without_inotify=_PAUSE_MAX_SECONDS)
 
+    # -- one message, by its id or correlation id --------------------------------------------------------------------
+
+    async def wait_by_key(
+        self,
+        sought: Collection[Sought],
+        is_held: Callable[[], bool],
+        until: float | None,
+        attempt: Callable[[], Awaitable[T]],
+    ) -> T:
+        """Look whenever one of these messages may have come; and often while one is there and held.
+
+        Raises Empty or MessageInUse as the last attempt does.
+        """
+        arrived = asyncio.Event()
+        wake = partial(self._wake, arrived)
+        pause = _PAUSE_MIN_SECONDS
+        with self._store.view.sought.entered(sought, wake):
+            self._waiting_by_key += 1
+            try:
+                while True:
+                    arrived.clear()
+                    try:
+                        return await attempt()
+                    except (Empty, MessageInUse):
+                        left = IDLE_SECONDS if until is None else until - self.threads.loop.time()
+                        if left <= 0:
+                            raise
+                    if await self.threads.run(is_held):
+                        await asyncio.sleep(min(pause, left))
+                        pause = min(pause * 1.5, _PAUSE_MAX_SECONDS)
+                        continue
+                    self._let_listen()
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout_at(until):
+                            await arrived.wait()
+            finally:
+                self._waiting_by_key -= 1
+                if not self._waiting_by_key and self._listening_for_all is not None:
+                    self._listening_for_all.cancel()
+                    self._listening_for_all = None
+
+    def _wake(self, arrived: asyncio.Event) -> None:
+        """Set the event; in any thread."""
+        try:
+            self.threads.loop.call_soon_threadsafe(arrived.set)
+        except RuntimeError:
+            pass  # the loop is closed: no task waits any more
+
+    def _let_listen(self) -> None:
+        """Begin to listen for the tasks that wait by id or correlation id, unless a task does so."""
+        if self._listening_for_all is None or self._listening_for_all.done():
+            self._listening_for_all = self.threads.loop.create_task(self._listen_for_all())
+            self._listening_for_all.add_done_callback(_forget_error)
+
+    async def _listen_for_all(self) -> None:
+        """Wake the tasks whose messages come, as long as any task waits so."""
+        notifier, pause = self._store.shared.notifier, _PAUSE_MIN_SECONDS
+        looked = self.threads.loop.time()
+        try:
+            while True:
+                heard = notifier.generation
+                now = self.threads.loop.time()
+                thorough = now - looked >= IDLE_SECONDS
+                looked = now if thorough else looked
+                if await self.threads.run(partial(self._wake_arrived, thorough)):
+                    pause = _PAUSE_MIN_SECONDS
+                if notifier.generation == heard:
+                    await self._listen_for(IDLE_SECONDS)
+                else:  # in a busy space, not every commit is worth a look
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, _PAUSE_MAX_SECONDS)
+        finally:
+            self._store.view.sought.wake_all()  # each looks, and raises what ended this
+
+    @public_call("waiting for a message")
+    def _wake_arrived(self, thorough: bool) -> bool:
+        return wake_arrived(self._store, thorough=thorough)
+
     def end(self) -> None:
         """End the listener thread: the space is closed."""
         self._listener.shutdown(wait=False)
+
+
+def _forget_error(task: "asyncio.Task[None]") -> None:
+    """Forget how a task ended: the calls that it woke raise the same."""
+    if not task.cancelled():
+        task.exception()
 
 
 class _Cancelled(Exception):
     """The task was cancelled before the commit of its get began."""
 
 
-class _GetAttempt:
-    """One attempt to get messages: claimed in a thread, and committed unless the task was cancelled meanwhile."""
+class _GetAttempt(Generic[T]):
+    """One attempt to get messages: claimed in a thread, and committed unless the task was cancelled meanwhile.
 
-    def __init__(self, engine: Engine, threads: Threads, wanted: Wanted) -> None:
-        self._engine = engine
+    ``get``: claims and commits; it calls its argument before it commits.
+    """
+
+    def __init__(self, engine: Engine, threads: Threads, get: Callable[[Callable[[], object]], T]) -> None:
         self._store = engine.store
         self._threads = threads
-        self._wanted = replace(wanted, timeout=0)  # the task waits, and no thread
+        self._get = get
         self._mutex = threading.Lock()
         self._cancelled = self._begun = False
 
-    async def take(self) -> list[Message]:
-        return await wait_to_end(self._threads.submit(partial(self._get, self._wanted.queue)), self._give_up)
+    async def take(self, queue: str) -> T:
+        taken = await wait_to_end(self._threads.submit(partial(self._take, queue)), self._give_up)
+        assert taken is not None  # (else the task was cancelled)
+        return taken
 
     def _give_up(self) -> bool:
         """Cancel the attempt; False if its commit has begun, which is then finished."""
@@ -124,11 +243,11 @@ class _GetAttempt:
         return self._cancelled
 
     @public_call("taking from queue {queue}")
-    def _get(self, queue: str) -> list[Message]:
+    def _take(self, queue: str) -> T | None:
         try:
-            return get_alone(self._engine, self._wanted, self._begin_commit)
+            return self._get(self._begin_commit)
         except _Cancelled:
-            return []
+            return None
 
     def _begin_commit(self) -> None:
         with self._mutex:

@@ -16,6 +16,7 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial, wraps
 from itertools import islice
 from types import TracebackType
@@ -38,6 +39,7 @@ from spool.model.options import JOIN, GetOptions, Join, MessageFilters, PutOptio
 from spool.runtime.calls import public_call
 from spool.space import joined_transaction
 from spool.transactions.claiming import check_wanted
+from spool.transactions.requests import Request, check_request
 from spool.transactions.validation import body_list, put_request
 from spool.workers.worker import WorkSummary
 
@@ -159,6 +161,18 @@ class Space:
         if joined is not None:
             return await joined.get_many(queue, max_messages, **options)
         return await self._receiver.take(check_wanted(queue, max_messages, **options))
+
+    async def request(
+        self, queue: str, body: Any, *, timeout: float | None = 30.0, **options: Unpack[PutOptions]
+    ) -> Message:
+        """As ``spool.Space.request``. If it is cancelled while it waits, the request stays, and so does its reply."""
+        checked = self._checked(queue, timeout, options)
+        message_id = await self.put(queue, body, transaction=None, **checked.options)
+        return await self._receiver.take_reply(replace(checked, message_id=message_id))
+
+    @public_call("requesting from queue {queue}")
+    def _checked(self, queue: str, timeout: float | None, options: PutOptions) -> Request:
+        return check_request(self._store, queue, timeout, options)
 
     # -- transactions -----------------------------------------------------------------------------------------------
 

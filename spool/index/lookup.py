@@ -88,6 +88,7 @@ class MessageTable:
         self._tables = tables
         self.runs: dict[int, list[Run]] = {}  # by commit, sorted by their first ordinal
         self.segments: SortedKeyList[Segment, int] = SortedKeyList(key=_low_of)
+        self.segments_added = 0  # how many ever were: what lies in a new one may be new, too
         self.branch_ids = BranchIds()
         self._configs = configs
         self._drop_damaged = drop_damaged
@@ -211,6 +212,16 @@ class MessageTable:
                     self._materialize(segment, table, piece)
         return known.correlated(correlation_id)
 
+    def is_in_memory(self, queue: str, id: tuple[bytes, int] | None, correlation_id: str | None) -> bool:
+        """Return whether a run of the queue has the message with that id (branch id, ordinal in the branch), or one
+        with that correlation id. What lies in segments is not searched, so that this reads no file."""
+        if id is not None:
+            position = self.branch_ids.find(*id)
+            run = None if position is None else self.run_at(*position, position.ordinal + 1)[0]
+            return run is not None and run.queue.name == queue
+        known = self.queues.get(queue)
+        return known is not None and correlation_id is not None and known.has_correlated(correlation_id)
+
     def table_of(self, segment: Segment) -> CompactedTable:
         """Read the table of a segment; CorruptedFile or FileNotFoundError if its file is not what it was."""
         return self._tables.compacted_table(segment.file, segment.entry)
@@ -318,6 +329,7 @@ class MessageTable:
         queue = self.queues[segment.queue.name]
         queue.add_segment(segment)
         self.segments.add(segment)
+        self.segments_added += 1
         for number, ordinal in segment.cuts:
             self._split_at(queue, number, ordinal)
 

@@ -165,6 +165,10 @@ class Queue:
         """Return the runs with that correlation id, in order, delayed ones included."""
         return list(self._correlated.get(correlation_id, ()))
 
+    def has_correlated(self, correlation_id: str) -> bool:
+        """Return whether a run has that correlation id."""
+        return correlation_id in self._correlated
+
     def in_order(self, now: float) -> Iterable[Run]:
         """Return the runs that can be delivered now, first to last. ``now``: seconds since the epoch."""
         if self._beside or self.order.ordered or now < self._promoted_until:

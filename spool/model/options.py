@@ -73,9 +73,8 @@ class GetOptions(TypedDict, total=False):
     """Options of ``get`` and ``get_many``.
 
     timeout: seconds to wait for a message; 0, the default, does not wait, and None waits for ever.
-    message_id: take the message with this id, out of order, without waiting.
-    correlation_id: take the first message with this correlation id, out of order, without waiting; excludes
-        ``message_id``.
+    message_id: take the message with this id, out of order.
+    correlation_id: take the first message with this correlation id, out of order; excludes ``message_id``.
     """
 
     timeout: float | None

@@ -41,7 +41,7 @@ class Deadline(NamedTuple):
     clock: Clock
     seconds: float | None
     at: float | None
-    check: Callable[[], None] | None = None
+    check: Callable[[], object] | None = None
 
     def remaining(self) -> float:
         """Return the seconds that are left: infinite without a limit, 0.0 when the deadline has passed."""

@@ -21,6 +21,7 @@ from spool.runtime.clock import Clock
 from spool.store.feed import Feed
 from spool.store.mirror import Mirror
 from spool.store.settings import Settings
+from spool.store.sought import SoughtMessages
 
 
 class Files:
@@ -116,10 +117,13 @@ class View:
     own_commits: by number, what makes the commits of this process that are not applied yet.
     was_read: whether a caller looked for messages since the housekeeper asked last.
     decodes_bodies: whether bodies are delivered as they were put; False: as bytes, as they are stored.
-    poll_locks: by queue, held by the one thread that looks for all threads that wait for its messages.
+    poll_locks: by queue, held by the one thread that looks for all threads that wait for its next message.
+    sought: the messages for which calls wait by id or correlation id.
     """
 
-    __slots__ = ("decodes_bodies", "index", "mutex", "own_commits", "poll_locks", "prepared", "settings", "was_read")
+    __slots__ = (
+        "decodes_bodies", "index", "mutex", "own_commits", "poll_locks", "prepared", "settings", "sought", "was_read",
+    )  # fmt: skip
 
     def __init__(self, index: Index, settings: Settings) -> None:
         self.mutex = threading.RLock()
@@ -130,6 +134,7 @@ class View:
         self.was_read = False
         self.decodes_bodies = True
         self.poll_locks: dict[str, threading.Lock] = {}
+        self.sought = SoughtMessages(self.mutex)
 
     def deliver_stored_bytes(self) -> None:
         """Deliver bodies as they are stored, from now on: a program that only shows them needs no codecs."""

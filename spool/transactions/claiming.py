@@ -26,6 +26,7 @@ from spool.policies.claim_journal import ClaimJournal, Owners
 from spool.policies.expiry import expire
 from spool.runtime.clock import Clock
 from spool.store.parts import PreparedBranches, View
+from spool.store.sought import Sought
 from spool.store.store import Store
 from spool.text import shown
 from spool.transactions.resolution import resolve_orphans
@@ -55,6 +56,12 @@ class Wanted:
     def by_key(self) -> bool:
         return self.message_id is not None or self.correlation_id is not None
 
+    @property
+    def sought(self) -> Sought:
+        """The message that is asked for by id or correlation id. BadMessageId: it is no id."""
+        id = None if self.message_id is None else parse_message_id(self.message_id)
+        return Sought(self.queue, id, self.correlation_id)
+
 
 def check_wanted(
     queue: str,
@@ -70,11 +77,8 @@ def check_wanted(
     if type(timeout) is not int or timeout:
         check_timeout(timeout, "0, a number of seconds, or None to wait for ever")
     wanted = Wanted(queue, count, message_id, correlation_id, timeout)
-    if message_id is not None or correlation_id is not None:
-        if timeout != 0:
-            raise InvalidArgument("a get by id or correlation id does not wait: leave timeout at 0")
-        if message_id is not None and correlation_id is not None:
-            raise InvalidArgument("message_id and correlation_id exclude each other: give one of them")
+    if message_id is not None and correlation_id is not None:
+        raise InvalidArgument("message_id and correlation_id exclude each other: give one of them")
     return wanted
 
 
@@ -107,7 +111,7 @@ def claim(
 
     Raises:
         WaitExpired: a writer that lives did not publish its number in time.
-        MessageInUse: the message was asked for by id, and another transaction holds it.
+        MessageInUse: the message was asked for by id, without waiting, and a transaction holds it.
     """
     view = store.view
     view.was_read = True
@@ -130,8 +134,8 @@ def claim(
             # Prepared branches of a coordinator that died held messages, or a commit came during the look.
             if resolve_orphans(store, store.deadline()) or view.index.applied > seen:
                 continue
-            if wanted.message_id is not None and is_there(view, store.clock, wanted):
-                raise MessageInUse(f"message {wanted.message_id} is held by another transaction: try again later")
+            if wanted.message_id is not None and wanted.timeout == 0:
+                check_not_held(view, store.clock, wanted)
             return []
         return kept
     finally:
@@ -319,6 +323,31 @@ def is_there(view: View, clock: Clock, wanted: Wanted) -> bool:
     now = clock.now()
     with view.mutex:
         return any(not run.is_expired(now) for run in _asked_for(view, wanted, now)[0])
+
+
+def check_not_held(view: View, clock: Clock, wanted: Wanted) -> None:
+    """Raise MessageInUse if the message that is asked for by id exists: a transaction holds it."""
+    if wanted.message_id is not None and is_there(view, clock, wanted):
+        raise MessageInUse(f"message {wanted.message_id} is held by a transaction: try again later")
+
+
+def check_not_own(view: View, wanted: Wanted, claims: PositionRanges) -> None:
+    """Raise MessageInUse if the message that is asked for by id is one of these claims of the same transaction."""
+    if wanted.message_id is None or not claims:
+        return
+    with view.mutex:
+        position = view.index.messages.position_of(*parse_message_id(wanted.message_id))
+    if position is not None and position in set(positions(claims)):
+        raise MessageInUse(f"message {wanted.message_id} was taken in this transaction already")
+
+
+def nothing_there(wanted: Wanted) -> str:
+    """Return the text of the error Empty."""
+    if wanted.message_id is not None:
+        return f"queue {wanted.queue} has no message {wanted.message_id}"
+    if wanted.correlation_id is not None:
+        return f"queue {wanted.queue} has no free message with the correlation id {shown(wanted.correlation_id)}"
+    return f"queue {wanted.queue} has no message that can be taken now"
 
 
 # -- after the claim --------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from spool.model.message import (
 from spool.model.position import Position, PositionRanges, subtract_ranges
 from spool.runtime.clock import Deadline, WaitExpired
 from spool.store.store import Store
-from spool.transactions.claiming import Wanted, claim, release
+from spool.transactions.claiming import Wanted, check_not_held, claim, nothing_there, release
 from spool.transactions.validation import check_queue
 from spool.transactions.waiting import wait_for
 
@@ -120,11 +120,13 @@ def receive(
 
     Raises:
         Empty: there is none within the time.
+        MessageInUse: the message was asked for by id, and a transaction held it all the time.
     """
     while True:
         got = look() if wanted.timeout == 0 else wait_for(store, wanted, begun, look, groups, check)
         if not got:
-            raise Empty(f"queue {wanted.queue} has no message that can be taken now")
+            check_not_held(store.view, store.clock, wanted)
+            raise Empty(nothing_there(wanted))
         bad: PositionRanges = []
         try:
             try:

@@ -227,6 +227,7 @@ class Transaction:
             raise TransactionTimeout(f"{error}; the transaction was rolled back") from None
         if not got:
             store.shared.control.verify()  # or a caller would wait for ever where run/ was deleted
+            claiming.check_not_own(store.view, wanted, branch.claims)
         return got
 
     def _check_queue(self, queue: str) -> tuple[CounterPage, Settings]:

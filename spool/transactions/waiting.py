@@ -1,15 +1,26 @@
-"""Wait for messages: try to claim some whenever something was published, and from time to time."""
+"""Wait for messages: try to claim some whenever one may have become free.
+
+For the next message of a queue, one thread of the process looks for all that wait for it. For a message by its id or
+correlation id, each thread waits to be woken, and one of them listens for all (``spool.store.sought``).
+"""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import TypeVar
 
 from spool.coordination.locks import GroupLocks
+from spool.log.visibility import catch_up
 from spool.model.position import PositionRanges
 from spool.runtime import calls
-from spool.runtime.clock import Clock, Deadline
+from spool.runtime.clock import POLL_MIN_SECONDS, Clock, Deadline
 from spool.store.parts import View
+from spool.store.sought import Sought
 from spool.store.store import Store
 from spool.transactions.claiming import Wanted, is_there
+from spool.transactions.resolution import resolve_orphans
+
+T = TypeVar("T")
 
 # The longest time that a waiting thread relies on notifications alone. Ctrl-C, and closing the space, wait as long.
 IDLE_SECONDS = 0.1
@@ -37,6 +48,9 @@ def wait_for(
     deadline = Deadline(store.clock, wanted.timeout, at, store.guard.check)
     if deadline.remaining() <= 0:
         return got
+    if wanted.by_key:
+        held = partial(is_there, store.view, store.clock, wanted)
+        return repeat_when_arrived(store, (wanted.sought,), held, look, deadline._replace(check=check))
     if groups.names:  # what comes may be free for this transaction alone: it looks for itself
         return _repeat(store, wanted, look, deadline)
     polling = store.view.poll_locks.setdefault(wanted.queue, threading.Lock())
@@ -84,5 +98,82 @@ def pause_seconds(view: View, clock: Clock, wanted: Wanted, short: float) -> flo
     if is_there(view, clock, wanted):
         return short
     with view.mutex:
-        due = None if wanted.by_key else view.index.messages.queue(wanted.queue).next_due()
+        due = view.index.messages.queue(wanted.queue).next_due()
     return IDLE_SECONDS if due is None else max(short, min(IDLE_SECONDS, due - clock.now()))
+
+
+# -- one message, by its id or correlation id --------------------------------------------------------------------------
+
+
+def repeat_when_arrived(
+    store: Store, sought: Collection[Sought], is_held: Callable[[], bool], look: Callable[[], T], deadline: Deadline
+) -> T:
+    """Repeat a look until it returns something or the time is over; returns what the last look did.
+
+    It is repeated when a message of ``sought`` has come; and often while one is there and held, since its holder may
+    die, or release it without a commit.
+    """
+    arrived = threading.Event()
+
+    def pause_for(short: float) -> bool:
+        if is_held():
+            store.clock.sleep(short)
+            return False
+        _await_arrival(store, arrived, deadline)
+        arrived.clear()
+        return True
+
+    with store.view.sought.entered(sought, arrived.set):
+        for _ in deadline.polls(pause_for=pause_for):
+            got = look()
+            if got:
+                break
+        return got
+
+
+def _await_arrival(store: Store, arrived: threading.Event, deadline: Deadline) -> None:
+    """Wait until ``arrived`` is set by ``SoughtMessages``, or the time is over; listen if no other thread does."""
+    listener = store.view.sought.listener
+    while not arrived.is_set() and (left := deadline.remaining()) > 0:
+        seconds = min(IDLE_SECONDS, left)
+        if listener.acquire(blocking=False):
+            try:
+                _listen(store, arrived, seconds)
+            finally:
+                listener.release()
+        else:
+            store.clock.wait(arrived.wait, seconds)
+        calls.deliver_pending_signals()
+        if deadline.check is not None:
+            deadline.check()
+
+
+def _listen(store: Store, arrived: threading.Event, seconds: float) -> None:
+    """Wake the threads whose messages come, for so long at most or until ``arrived`` is set. Caller is the listener."""
+    sought, notifier = store.view.sought, store.shared.notifier
+    deadline = Deadline(store.clock, seconds, store.clock.monotonic() + seconds)
+    pause = POLL_MIN_SECONDS
+    while not arrived.is_set() and (left := deadline.remaining()) > 0:
+        notified = notifier.wait(sought.heard, left, seconds_without_inotify=min(BUSY_SECONDS, left))
+        sought.heard = notifier.generation
+        if wake_arrived(store, thorough=deadline.remaining() <= 0):
+            pause = POLL_MIN_SECONDS
+        elif notified:  # in a busy space, not every commit is worth a look
+            store.clock.sleep(min(pause, deadline.remaining()))
+            pause = min(2 * pause, BUSY_SECONDS)
+
+
+def wake_arrived(store: Store, *, thorough: bool) -> bool:
+    """Catch up, and wake the calls whose messages have come; returns whether there are any.
+
+    ``thorough``: also resolve prepared branches whose coordinator died, which may put messages, and check that the
+    files in ``run/`` are those that other processes use.
+    """
+    page = store.check_usable()
+    settings = store.settings.current(page)
+    catch_up(store, page)
+    if thorough:
+        resolve_orphans(store, store.deadline())
+        store.shared.control.verify()
+    with store.view.mutex:
+        return store.view.sought.wake(store.view.index.messages, settings.config.queues)

@@ -90,11 +90,19 @@ def test_q06_a_waiting_get_ends_when_a_message_comes_and_blocks_no_producer(spac
     assert time.monotonic() - begun >= 0.05
 
 
-def test_q06_a_waiting_get_does_not_combine_with_ids(space: spool.Space) -> None:
+def test_q06_a_get_by_id_and_by_correlation_id_waits_too(space: spool.Space, again: Reopen) -> None:
     space.create_queue("q")
     for wanted in ({"message_id": "0" * 32}, {"correlation_id": "c"}):
-        with pytest.raises(spool.InvalidArgument, match="does not wait"):
-            space.get("q", timeout=1, **wanted)
+        with pytest.raises(spool.Empty):
+            space.get("q", timeout=0.01, **wanted)
+    other = again()
+    found: list[object] = []
+    waiting = threading.Thread(target=lambda: found.append(other.get("q", correlation_id="c", timeout=60).body))
+    waiting.start()
+    space.put_many("q", ["another's", "more"], correlation_id="d")
+    space.put("q", "here", correlation_id="c")
+    waiting.join(60)
+    assert found == ["here"]
 
 
 def test_q07_in_the_callers_transaction_or_in_its_own(space: spool.Space) -> None:

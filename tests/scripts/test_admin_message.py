@@ -88,7 +88,14 @@ def test_a_delayed_message_is_not_there_yet(run: Run) -> None:
 
 
 def test_an_empty_queue_is_exit_code_3_and_no_output(run: Run) -> None:
-    for options in ([], ["--json"], ["--timeout", "0.05"], ["--id", "0" * 32], ["--correlation-id", "none"]):
+    for options in (
+        [],
+        ["--json"],
+        ["--timeout", "0.05"],
+        ["--id", "0" * 32],
+        ["--correlation-id", "none"],
+        ["--correlation-id", "none", "--timeout", "0.05"],
+    ):
         done = run("message", "get", "orders", *options)
         assert (done.code, done.out) == (3, b""), options
         one_line(done, "orders")

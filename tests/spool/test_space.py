@@ -100,8 +100,6 @@ def test_q06_a_waiting_get_is_woken_by_a_put_and_does_not_block_it(space: spool.
     space.put("q", "at last")
     thread.join()
     assert [m.body for m in found] == ["at last"]
-    with pytest.raises(spool.InvalidArgument):
-        space.get("q", timeout=1, correlation_id="c")
 
 
 def test_q07_a_transaction_sees_nothing_of_its_own_puts_and_a_rollback_leaves_none(space: spool.Space) -> None:

@@ -1,0 +1,87 @@
+"""The messages for which calls of this process wait, each by its id or its correlation id.
+
+A call enters what it waits for, with a function that wakes it. One of the waiting calls listens for all of them: after
+each notification it catches up and then calls ``wake``, which looks at the messages in memory. So a commit wakes the
+calls that it concerns, and no others.
+"""
+
+import threading
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from spool.index.lookup import MessageTable
+
+
+class Sought(NamedTuple):
+    """One message of a queue, by its id (that of its branch, and the ordinal there) or by its correlation id."""
+
+    queue: str
+    id: tuple[bytes, int] | None
+    correlation_id: str | None = None
+
+
+class SoughtMessages:
+    """What the waiting calls of one open space wait for.
+
+    mutex: that of the view.
+    listener: held by the one call that listens for all.
+    heard: the generation of the notifier after which the listener looked last.
+    """
+
+    def __init__(self, mutex: threading.RLock) -> None:
+        self.listener = threading.Lock()
+        self.heard = -1
+        self._mutex = mutex
+        self._wakes: dict[Sought, list[Callable[[], object]]] = {}
+        self._searched: Callable[[], MessageTable | None] = lambda: None
+        self._segments_added = 0
+
+    @contextmanager
+    def entered(self, sought: Collection[Sought], wake: Callable[[], object]) -> Iterator[None]:
+        """Call ``wake`` whenever one of these messages may have come, until the body ends. ``wake`` must not wait."""
+        with self._mutex:
+            for one in sought:
+                self._wakes.setdefault(one, []).append(wake)
+        try:
+            yield
+        finally:
+            with self._mutex:
+                for one in sought:
+                    wakes = self._wakes[one]
+                    wakes.remove(wake)
+                    if not wakes:
+                        del self._wakes[one]
+                if not self.listener.locked():  # this call may have been the listener: another one takes its place
+                    _call(next(iter(self._wakes.values()), [])[:1])
+
+    def wake(self, messages: MessageTable, queues: Collection[str]) -> bool:
+        """Wake the calls whose message is there, and those whose queue is not one of ``queues``, the space's.
+
+        Caller holds the mutex. Returns whether any call was woken. The search of what lies in compacted files would
+        read them, so after a compaction every call is woken, to search once.
+        """
+        if self._searched() is not messages or self._segments_added != messages.segments_added:
+            self._searched, self._segments_added = weakref.ref(messages), messages.segments_added
+            self.wake_all()
+            return bool(self._wakes)
+        found = [
+            wakes
+            for sought, wakes in self._wakes.items()
+            if sought.queue not in queues or messages.is_in_memory(sought.queue, sought.id, sought.correlation_id)
+        ]
+        for wakes in found:
+            _call(wakes)
+        return bool(found)
+
+    def wake_all(self) -> None:
+        """Wake every call: each looks by itself, and hears what is wrong if nobody can listen any more."""
+        with self._mutex:
+            for wakes in self._wakes.values():
+                _call(wakes)
+
+
+def _call(wakes: Iterable[Callable[[], object]]) -> None:
+    for wake in wakes:
+        wake()

@@ -1,0 +1,162 @@
+"""A request: a message that is put, and the wait for its reply, which carries the request's correlation id.
+
+A service that rejects the request answers into the failure queue, and a request that has failed too often moves to the
+error queue. The caller waits for these, too, and gets RequestFailed.
+"""
+
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+from spool.engine import Engine
+from spool.errors import Empty, InvalidArgument, ProtocolError, RequestFailed
+from spool.index.run import Run
+from spool.model.message import Message, parse_message_id
+from spool.model.options import PutOptions
+from spool.runtime.clock import Deadline
+from spool.runtime.context import associated
+from spool.store.sought import Sought
+from spool.store.store import Store
+from spool.text import no_queue
+from spool.transactions.claiming import Wanted, is_there
+from spool.transactions.delivery import get_alone
+from spool.transactions.validation import check_queue, check_timeout
+from spool.transactions.waiting import repeat_when_arrived
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request that was put, or is about to be.
+
+    options: those of its put. message_id: "" before its put.
+    """
+
+    queue: str
+    options: PutOptions
+    correlation_id: str
+    reply_queue: str
+    failure_queue: str | None
+    error_queue: str | None
+    timeout: float | None
+    message_id: str = ""
+
+    @property
+    def wanted(self) -> list[Wanted]:
+        """What answers it: the reply, or the reply of a service that rejects it."""
+        queues = dict.fromkeys(queue for queue in (self.reply_queue, self.failure_queue) if queue is not None)
+        return [Wanted(queue, correlation_id=self.correlation_id) for queue in queues]
+
+    @property
+    def sought(self) -> list[Sought]:
+        """What ends the wait: an answer, or the request itself in the error queue."""
+        sought = [wanted.sought for wanted in self.wanted]
+        if self.error_queue is not None:
+            sought.append(Sought(self.error_queue, parse_message_id(self.message_id)))
+        return sought
+
+
+def check_request(store: Store, queue: str, timeout: float | None, options: PutOptions) -> Request:
+    """Check a request before its put.
+
+    Raises:
+        ProtocolError: the caller is in a transaction.
+        InvalidArgument: there is no reply queue, or an option has a value that is not allowed.
+        QueueNotFound: the queue, its reply queue or its failure queue does not exist.
+    """
+    check_timeout(timeout, "a number of seconds, or None to wait for ever")
+    if associated(store) is not None:
+        raise ProtocolError(
+            "a request inside a transaction would wait in vain: no service sees it before the transaction commits; "
+            "make the request outside of it, or put the message and get the reply in another transaction"
+        )
+    queues = check_queue(store.settings, queue, store.check_usable()).config.queues
+    config = queues[queue]
+    reply_queue = options.get("reply_queue") or config.reply_queue
+    failure_queue = options.get("failure_queue") or config.failure_queue
+    if reply_queue is None:
+        raise InvalidArgument(
+            f"a request needs a queue for its reply: pass reply_queue=, or give queue {queue} one with "
+            f"change_queue({queue!r}, reply_queue=…)"
+        )
+    for option, name in (("reply_queue", reply_queue), ("failure_queue", failure_queue)):
+        if name is not None and name not in queues:
+            raise no_queue(name, queues, f"{option}: ")
+    correlation_id = options.get("correlation_id")
+    if correlation_id is None:
+        if options.get("deduplication_key") is not None:
+            raise InvalidArgument(
+                "a request with a deduplication_key needs a correlation_id, the same each time: the reply carries that "
+                "of the first request"
+            )
+        correlation_id = uuid.uuid4().hex
+        options = {**options, "correlation_id": correlation_id}
+    return Request(queue, options, correlation_id, reply_queue, failure_queue, config.error_queue, timeout)
+
+
+def wait_for_reply(engine: Engine, request: Request, before_commit: Callable[[], object]) -> Message:
+    """Wait for the reply of a request that was put, and take it. Errors as of ``Space.request``."""
+    store, timeout = engine.store, request.timeout
+    at = None if timeout is None else store.clock.monotonic() + timeout
+    deadline = Deadline(store.clock, timeout, at, store.guard.check)
+    look = partial(take_reply, engine, request, before_commit)
+    reply = repeat_when_arrived(store, request.sought, partial(is_held, store, request), look, deadline)
+    if reply is None:
+        raise no_reply(store, request)
+    return reply
+
+
+def take_reply(engine: Engine, request: Request, before_commit: Callable[[], object]) -> Message | None:
+    """Take the reply if it is there; else return None. RequestFailed if the request has failed."""
+    for wanted in request.wanted:
+        with suppress(Empty):
+            [reply] = get_alone(engine, wanted, before_commit)
+            if reply.queue != request.reply_queue:
+                raise _failed(request, _run_of(engine.store, request), reply)
+            return reply
+    run = _run_of(engine.store, request)
+    if run is not None and run.queue.name == request.error_queue:
+        raise _failed(request, run, None)
+    return None
+
+
+def reply_now(engine: Engine, request: Request, before_commit: Callable[[], object]) -> Message:
+    """Take the reply. Empty if it is not there; RequestFailed."""
+    reply = take_reply(engine, request, before_commit)
+    if reply is None:
+        raise Empty(f"there is no reply to request {request.message_id}")
+    return reply
+
+
+def is_held(store: Store, request: Request) -> bool:
+    """Return whether an answer is there, and another transaction holds it."""
+    return any(is_there(store.view, store.clock, wanted) for wanted in request.wanted)
+
+
+def _run_of(store: Store, request: Request) -> Run | None:
+    """Return where the request itself lies; None: it has left."""
+    with store.view.mutex:
+        messages = store.view.index.messages
+        position = messages.position_of(*parse_message_id(request.message_id))
+        return None if position is None else messages.find(position)
+
+
+def _failed(request: Request, run: Run | None, reply: Message | None) -> RequestFailed:
+    reason = "" if run is None else run.attributes.get("failure_reason", "")
+    answered = "" if reply is None else f"; the service's answer of queue {reply.queue} is in the error's reply"
+    kept = "" if run is None else f"; the request is in queue {run.queue.name}"
+    text = f"request {request.message_id} to queue {request.queue} failed{reason and f': {reason}'}{answered}{kept}"
+    return RequestFailed(text, reply, request.message_id, request.correlation_id)
+
+
+def no_reply(store: Store, request: Request) -> Empty:
+    """Return the error of a wait that is over: it says where the request is, and how to get a late reply."""
+    run = _run_of(store, request)
+    where = "has left its queue" if run is None else f"stays in queue {run.queue.name}"
+    error = Empty(
+        f"no reply came within {request.timeout:g} s: request {request.message_id} {where}; get a late reply with "
+        f"get({request.reply_queue!r}, correlation_id={request.correlation_id!r})"
+    )
+    error.message_id, error.correlation_id = request.message_id, request.correlation_id
+    return error

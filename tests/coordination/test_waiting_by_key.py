@@ -1,0 +1,284 @@
+"""A get by id or correlation id waits: it is woken by its message, not by others, and misses none however it comes."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+import spool
+import spool.aio
+from spool.maintenance.reclaim import reclaim
+from spool.runtime.clock import Clock
+from spool.store.sought import Sought
+from spool.transactions import claiming, delivery
+from spool.transactions.waiting import wake_arrived
+from tests.at_once import AT_ONCE
+from tests.compaction import small_compactions
+from tests.coordination.test_waiting import LONG, Patient
+from tests.meanwhile import Processes, commit, prepare
+
+WHEN_WOKEN = LONG / 2  # and it waits longer than a test takes
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
+        for name in ("orders", "elsewhere"):
+            space.create_queue(name)
+    return tmp_path / "space"
+
+
+@pytest.fixture
+def other(path: Path) -> Iterator[spool.Space]:
+    with spool.open(path) as other:
+        yield other
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as pool:
+        yield pool
+
+
+def test_a_commit_of_another_opener_wakes_it(path: Path, pool: ThreadPoolExecutor, other: spool.Space) -> None:
+    clock = Patient()
+    with spool.open(path, clock=clock) as space:
+        found = pool.submit(space.get, "orders", correlation_id="mine", timeout=WHEN_WOKEN)
+        assert clock.waits.wait(LONG)
+        other.put("orders", "another's", correlation_id="another's")
+        other.put("orders", "mine", correlation_id="mine")
+        assert found.result(LONG).body == "mine"
+        assert all(clock.was_woken)
+
+
+def test_of_many_that_wait_each_is_woken_for_its_own_message(path: Path, other: spool.Space) -> None:
+    """And where the one that listens for all gets its message, another goes on listening."""
+    clock = Patient(8)
+    with ThreadPoolExecutor(8) as pool, spool.open(path, clock=clock) as space:
+        ids = [str(n) for n in range(8)]
+        found = [pool.submit(space.get, "orders", correlation_id=id, timeout=WHEN_WOKEN) for id in ids]
+        assert clock.waits.wait(LONG)
+        for id, one in zip(ids, found, strict=True):
+            other.put("orders", id, correlation_id=id)
+            assert one.result(LONG).body == id
+        assert all(clock.was_woken)
+
+
+def test_commits_that_do_not_concern_it_cost_it_no_look(
+    path: Path, pool: ThreadPoolExecutor, other: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str | None] = []
+    claim = claiming.claim
+
+    def counted(*args: object) -> object:
+        looks.append(args[2].correlation_id)  # type: ignore[attr-defined]
+        return claim(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(delivery, "claim", counted)
+    clock = Patient(2)
+    with spool.open(path, clock=clock) as space:
+        found = [pool.submit(space.get, "orders", correlation_id=id, timeout=WHEN_WOKEN) for id in ("one", "two")]
+        assert clock.waits.wait(LONG)
+        before = len(looks)
+        for n in range(50):
+            other.put("orders", n, correlation_id=f"another's {n}")
+        for id, one in zip(("one", "two"), found, strict=True):
+            other.put("orders", id, correlation_id=id)
+            assert one.result(LONG).body == id
+    assert len(looks) - before <= 4, "one for each that has come, and for each that takes up listening"
+
+
+# -- however it comes --------------------------------------------------------------------------------------------------
+
+
+# Each does what comes before the wait, and returns what comes during it.
+
+
+def comes_as_it_is_put(other: spool.Space) -> Callable[[], object]:
+    return lambda: other.put("orders", "new", correlation_id="c")
+
+
+def comes_among_others(other: spool.Space) -> Callable[[], object]:
+    def put() -> None:
+        with other.transaction() as tx:
+            tx.put_many("orders", ["another", "one"])
+            tx.put("elsewhere", "another", correlation_id="c")
+            tx.put("orders", "new", correlation_id="c")
+
+    return put
+
+
+def comes_before_its_time(other: spool.Space) -> Callable[[], object]:
+    return lambda: other.put("orders", "new", correlation_id="c", delay=1000)
+
+
+def comes_from_another_queue(other: spool.Space) -> Callable[[], object]:
+    id = other.put("elsewhere", "new", correlation_id="c")
+    return lambda: other.move(id, "orders")
+
+
+def _held(other: spool.Space) -> spool.Transaction:
+    other.put("orders", "new", correlation_id="c")
+    holder = other.transaction()
+    holder.get("orders")
+    return holder
+
+
+def comes_by_a_rollback(other: spool.Space) -> Callable[[], object]:
+    return _held(other).rollback
+
+
+def comes_as_a_claim_is_left(other: spool.Space) -> Callable[[], object]:
+    return _held(other).abandon
+
+
+WAYS = [
+    comes_as_it_is_put, comes_among_others, comes_before_its_time, comes_from_another_queue, comes_by_a_rollback,
+    comes_as_a_claim_is_left,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("comes", WAYS)
+def test_it_gets_its_message_however_that_comes(
+    path: Path, pool: ThreadPoolExecutor, other: spool.Space, comes: Callable[[spool.Space], Callable[[], object]]
+) -> None:
+    come = comes(other)
+    with spool.open(path) as space:
+        found = pool.submit(space.get, "orders", correlation_id="c", timeout=WHEN_WOKEN)
+        come()
+        assert found.result(LONG).body == "new"
+
+
+@pytest.mark.parametrize("comes", WAYS)
+def test_a_task_gets_its_message_however_that_comes(
+    path: Path, other: spool.Space, comes: Callable[[spool.Space], Callable[[], object]]
+) -> None:
+    come = comes(other)
+
+    async def main() -> None:
+        async with asyncio.timeout(LONG), spool.aio.open(path) as space:
+            found = asyncio.create_task(space.get("orders", correlation_id="c", timeout=None))
+            strangers = [
+                asyncio.create_task(space.get("orders", correlation_id=str(n), timeout=None)) for n in range(9)
+            ]
+            await asyncio.sleep(0)
+            await asyncio.to_thread(come)
+            assert (await found).body == "new"
+            for stranger in strangers:
+                stranger.cancel()
+
+    asyncio.run(main())
+
+
+def test_it_gets_the_message_of_a_branch_that_was_prepared_before(pool: ThreadPoolExecutor) -> None:
+    processes = Processes()
+    space = processes.space()
+    with processes.space() as other:
+        prepare(other)
+        [id] = [branch.header.branches[0].id.hex() + "0" * 8 for branch in other._store.view.prepared.branches.values()]
+        with pytest.raises(spool.Empty):
+            space.get("orders", message_id=id, timeout=0.1)
+        commit(other)
+        assert space.get("orders", message_id=id, timeout=0.1).body == "new"
+
+
+def test_it_is_woken_by_a_message_that_came_and_was_compacted_since_it_looked(path: Path, other: spool.Space) -> None:
+    with small_compactions(), spool.open(path) as space:
+        store, arrived = space._store, threading.Event()
+        [absent] = [Sought("orders", None, "c")]
+        with store.view.sought.entered([absent], arrived.set):
+            wake_arrived(store, thorough=True)
+            arrived.clear()
+            for n in range(9):
+                other.put("orders", n, correlation_id="c" if n == 4 else "another's")
+            assert other._housekeeper.compact()
+            reclaim(other._store)
+            wake_arrived(store, thorough=True)
+            assert not store.view.index.messages.is_in_memory(*absent)
+            assert arrived.is_set()
+        assert space.get("orders", correlation_id="c").body == 4
+
+
+# -- one message by its id ---------------------------------------------------------------------------------------------
+
+
+def test_a_message_that_another_transaction_holds_is_waited_for(
+    path: Path, pool: ThreadPoolExecutor, other: spool.Space
+) -> None:
+    with spool.open(path) as space:
+        id = space.put("orders", "held")
+        with other.transaction() as holder:
+            holder.get("orders")
+            with pytest.raises(spool.MessageInUse):
+                space.get("orders", message_id=id, timeout=0.05)
+            found = pool.submit(space.get, "orders", message_id=id, timeout=WHEN_WOKEN)
+            holder.rollback()
+            assert found.result(LONG).body == "held"
+
+
+def test_a_transaction_does_not_wait_for_what_it_has_taken_itself(path: Path, other: spool.Space) -> None:
+    id = other.put("orders", "mine")
+    with other.transaction() as tx:
+        tx.get("orders")
+        with pytest.raises(spool.MessageInUse, match="in this transaction"):
+            tx.get("orders", message_id=id, timeout=None)
+        tx.rollback()
+
+
+def test_several_messages_with_one_correlation_id_are_taken_together(path: Path, other: spool.Space) -> None:
+    other.put_many("orders", [1, 2, 3], correlation_id="c")
+    with other.transaction() as tx:
+        assert [m.body for m in tx.get_many("orders", 2, correlation_id="c", timeout=WHEN_WOKEN)] == [1, 2]
+        assert [m.body for m in tx.get_many("orders", 2, correlation_id="c", timeout=WHEN_WOKEN)] == [3]
+        with pytest.raises(spool.Empty, match="'c'"):
+            tx.get_many("orders", 2, correlation_id="c", timeout=0.01)
+
+
+# -- the end -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["close", "stop", "delete_queue"])
+def test_a_space_that_is_closed_or_stopped_and_a_queue_that_is_deleted_end_the_wait(
+    path: Path, pool: ThreadPoolExecutor, ending: str
+) -> None:
+    with spool.open(path) as space:
+        found = [pool.submit(space.get, "orders", correlation_id=str(n), timeout=None) for n in range(2)]
+        {"close": space.close, "stop": space._store.stop, "delete_queue": lambda: space.delete_queue("orders")}[
+            ending
+        ]()
+        for one in found:
+            assert isinstance(one.exception(LONG), spool.NotOpen | spool.SpaceStopped | spool.QueueNotFound)
+
+
+@pytest.mark.parametrize("ending", ["close", "delete_queue"])
+def test_the_same_ends_the_wait_of_tasks(path: Path, ending: str) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(LONG), spool.aio.open(path) as space:
+            found = [asyncio.create_task(space.get("orders", correlation_id=str(n), timeout=None)) for n in range(2)]
+            await asyncio.sleep(0)
+            await (space.close() if ending == "close" else space.delete_queue("orders"))
+            for one in found:
+                with pytest.raises((spool.NotOpen, spool.QueueNotFound)):
+                    await one
+
+    asyncio.run(main())
+
+
+def test_who_waits_no_more_leaves_nothing_behind(path: Path, other: spool.Space) -> None:
+    with pytest.raises(spool.Empty):
+        other.get("orders", correlation_id="c", timeout=0.01)
+    assert not other._store.view.sought._wakes
+
+
+def test_where_nothing_is_heard_it_looks_by_itself(path: Path, pool: ThreadPoolExecutor, other: spool.Space) -> None:
+    with (
+        spool.open(path, clock=Clock()) as space,
+        mock.patch.object(space._store.shared.notifier, "_watch", return_value=False),
+    ):
+        found = pool.submit(space.get, "orders", correlation_id="c", timeout=WHEN_WOKEN)
+        other.put("orders", "new", correlation_id="c")
+        assert found.result(LONG).body == "new"
