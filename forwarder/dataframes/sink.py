@@ -59,11 +59,14 @@ class Job:
     path: the directory of the space.
     rows: how rows become messages.
     batch: what the program calls this write; None: nothing.
+    is_numbered: whether the program gave the batch its number. If it did not, every write of the application has the
+        same number.
     """
 
     path: str
     rows: RowsAsPuts
     batch: BatchOf | None = None
+    is_numbered: bool = True
 
     @classmethod
     def of(cls, given: Options, schema: StructType, *, overwrite: bool) -> Self:
@@ -77,7 +80,7 @@ class Job:
         if "batchId" in found and "applicationId" not in found:
             raise InvalidArgument("batchId numbers the batches of an application: set the option applicationId, too")
         batch = BatchOf(found["applicationId"], found.get("batchId", 0)) if "applicationId" in found else None
-        return cls(found["path"], RowsAsPuts.of(schema, found.get("queue")), batch)
+        return cls(found["path"], RowsAsPuts.of(schema, found.get("queue")), batch, "batchId" in found)
 
     def begin(self, key: str | None = None) -> Coordinator:
         """Start the coordinator of the write. QueueNotFound if there is no queue of the option's name.
@@ -118,7 +121,9 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[Any]) -> None:
         """Commit what the tasks prepared. Raises what ``commit`` raises."""
-        commit(self.job.path, self.coordinator, messages, self.job.batch)
+        batch = self.job.batch
+        if not commit(self.job.path, self.coordinator, messages, batch) and batch is not None:
+            log_repetition(batch, is_numbered=self.job.is_numbered)
 
     def abort(self, messages: Sequence[Any]) -> None:
         """Roll back what is not committed."""
@@ -184,8 +189,23 @@ def check_count(rows: int) -> None:
 # -- beside the driver -------------------------------------------------------------------------------------------------
 
 
-def commit(path: str, coordinator: Coordinator, messages: Sequence[Written], batch: BatchOf | None) -> None:
-    """Commit the branches of the attempts that Spark chose, and roll back all others; nothing if it was done before.
+def log_repetition(batch: BatchOf, *, is_numbered: bool = True) -> None:
+    """Log that a write has written nothing: a warning if its application did not number it."""
+    if is_numbered:
+        log.info("batch %d of application %s was committed before: nothing is written", batch.number, batch.application)
+    else:
+        log.warning(
+            "application %s has written before, and this write has no batchId: nothing is written; if it is another "
+            "write, give each write of the application a batchId that grows",
+            batch.application,
+        )
+
+
+def commit(path: str, coordinator: Coordinator, messages: Sequence[Written], batch: BatchOf | None) -> bool:
+    """Commit the branches of the attempts that Spark chose, and roll back all others.
+
+    Returns:
+        Whether the rows were written now: False if the batch was committed before.
 
     Args:
         messages: of all partitions, in order.
@@ -200,16 +220,17 @@ def commit(path: str, coordinator: Coordinator, messages: Sequence[Written], bat
     check_count(sum(message.rows for message in messages))
     xids = [message.vote.xid for message in messages if message.vote is not None]
     with spool.open(path) as space:
-        if xids:
-            _adopt(space, xids, batch)
+        is_written = not xids or _adopt(space, xids, batch)
         _end(space, coordinator)
+    return is_written
 
 
 class _CommittedBefore(Exception):
     """The batch was committed before."""
 
 
-def _adopt(space: spool.Space, xids: Sequence[Xid], batch: BatchOf | None) -> None:
+def _adopt(space: spool.Space, xids: Sequence[Xid], batch: BatchOf | None) -> bool:
+    """Commit the branches. False if the batch was committed before."""
     store = space.engine.store
 
     def check() -> None:
@@ -221,13 +242,13 @@ def _adopt(space: spool.Space, xids: Sequence[Xid], batch: BatchOf | None) -> No
         if batch is not None:
             _record_apart(space, batch, number)
     except _CommittedBefore:
-        assert batch is not None
-        log.info("batch %d of application %s was committed before: nothing is written", batch.number, batch.application)
+        return False
     except UnknownBranch as error:
         raise TransactionRolledBack(
             f"nothing was written: the process that coordinates the write has ended before the commit ({error}); "
             "write the DataFrame again"
         ) from error
+    return True
 
 
 def _record_apart(space: spool.Space, batch: BatchOf, number: int) -> None:

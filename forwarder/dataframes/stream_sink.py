@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from forwarder.dataframes.columns import NAME, Options, parse_options
 from forwarder.dataframes.coordination.coordinator import Coordinator, address_of
 from forwarder.dataframes.puts import RowsAsPuts
-from forwarder.dataframes.sink import QUEUE, Job, Written, commit, end, write_partition
+from forwarder.dataframes.sink import QUEUE, Job, Written, commit, end, log_repetition, write_partition
 from spool.errors import InvalidArgument
 from spool.model.checks import ValueCheck
 from spool.policies.applications import BatchOf
@@ -99,7 +99,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Commit what the tasks prepared, unless the batch was committed before. Raises what ``sink.commit`` raises."""
         first: WrittenToStream = messages[0]
         batch = BatchOf(self.application or first.query, batchId, first.query)
-        commit(self.job.path, first.coordinator, messages, batch)
+        if not commit(self.job.path, first.coordinator, messages, batch):
+            log_repetition(batch)
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:
         """Roll back what is not committed."""

@@ -1,7 +1,9 @@
 """Routes as they are given to a forwarder, and whether they can work."""
 
+import logging
 from collections.abc import Mapping, Sequence
 
+from forwarder.calls import threads_of
 from forwarder.round import Route
 from forwarder.routes.base import SECONDS, check_option
 from forwarder.routes.workers import identity_of
@@ -19,6 +21,8 @@ from spool.model.checks import ValueCheck
 from spool.space import Space
 from spool.workers.effects import OnFailure
 from spool.workers.worker import AT_ONCE
+
+log = logging.getLogger("spool.forwarder")
 
 _CHECKS = {
     "on_failure": ValueCheck("reject, delete or retry", ("reject", "delete", "retry").index),
@@ -47,6 +51,9 @@ def as_routes(
             for queue, named in given.items()
         }
         made = [Route(queue, service, on_failure or "reject") for queue, service in services.items()]
+        for queue, service in services.items():
+            if threads is not None and threads_of(service) != threads:
+                log.warning("queue %s: threads has no effect on its service, which has %d", queue, threads_of(service))
     elif given and set_here:
         raise ServiceError(f"Route objects have options of their own: leave {' and '.join(set_here)} out")
     else:

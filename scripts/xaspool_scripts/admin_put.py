@@ -36,7 +36,12 @@ _LINES_AT_ONCE = 1_000
     help="The media type of the body. With application/json the body must be JSON, and a consumer in Python gets its "
     "value, e.g. a dict; application/msgpack likewise.",
 )
-@click.option("--priority", type=int, metavar="N", help="The priority, 1 to 100, the higher delivered first [50].")
+@click.option(
+    "--priority",
+    type=int,
+    metavar="N",
+    help="The priority, 1 to 100 [50]; a queue whose order names priority delivers the higher first.",
+)
 @click.option(
     "--delay", type=duration, metavar="TIME", help="The time for which the message is hidden, in seconds or e.g. 5m."
 )
@@ -115,7 +120,7 @@ def put(
 
     \b
     Examples:
-      spool-admin message put orders --body hello --priority 80
+      spool-admin message put orders --body hello --delay 5m
       spool-admin message put orders --file order.xml --header tenant=acme --content-type application/xml
       spool-admin message put orders --body '{"tea": 2}' --content-type application/json
       make-order | spool-admin message put orders

@@ -82,6 +82,8 @@ def _check_combination(context: click.Context) -> None:
         refuse(
             given.keys() - {"create_queues", "pipelines", "as_json", "space"}, "--create-queues makes queues and exits"
         )
+    if "once" in given:
+        refuse({"idle"}, "--once waits for no messages")
     if "no_spark" in given:
         refuse({"master", "conf"}, "--no-spark starts no Spark")
     if "routes" not in given:

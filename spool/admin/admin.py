@@ -20,6 +20,7 @@ from spool.model.message import Message, attributes_of
 from spool.model.options import KEEP, Keep, MessageFilters, QueueOptions
 from spool.model.settings import QueueConfig
 from spool.policies.expiry import expire
+from spool.policies.no_effect import warn_of_put
 from spool.policies.subscriptions import SubscriptionState, end, states
 from spool.runtime.calls import public_call
 from spool.transactions import delivery
@@ -270,7 +271,11 @@ class Administration:
             raise InvalidArgument("name what to change: priority, not_before or expires_at")
         attributes_of(**{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]
         bulk.act_on(self._store, self._owners, message_id, bulk.change_to(changes))
-        return delivery.find_message(self._store, message_id)
+        message = delivery.find_message(self._store, message_id)
+        config = self._store.settings.known.config.queues.get(message.queue)
+        if config is not None:
+            warn_of_put(self._store.files.disk.root, config, changes)
+        return message
 
     @public_call("purging a queue")
     def purge(

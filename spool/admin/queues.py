@@ -30,6 +30,7 @@ from spool.model.settings import (
     queue_options,
 )
 from spool.model.settings_file import MAY_BE_LEFT_OUT, with_queue, without_queue
+from spool.policies.no_effect import warn_of_queue
 from spool.runtime.clock import WaitExpired
 from spool.store.edits import edit_settings, editing
 from spool.store.parts import View
@@ -61,7 +62,9 @@ def add_queue(
     with editing(store):
         if exist_ok and (present := _present(store, name, options)) is not None:
             return present
-        return _with_warning(edit_settings(store, edit).queues[name])
+        made = edit_settings(store, edit).queues[name]
+        warn_of_queue(made, options)
+        return _with_warning(made)
 
 
 def _present(store: Store, name: str, options: Mapping[str, Any]) -> QueueConfig | None:
@@ -108,6 +111,7 @@ def change_queue(store: Store, name: str, *, create_missing: bool = False, **opt
         changed = edit_settings(store, edit).queues[name]
         if "durability" in options and changed.durability == "flush":
             _flush_all(store)
+        warn_of_queue(changed, [option for option, value in given.items() if value is not None])
         return _with_warning(changed) if {"retries", "error_queue"} & options.keys() else changed
 
 

@@ -29,7 +29,7 @@ FLUSH_MODES = ("auto", "ordered", "strict")
 
 # What a queue has that is made now and says nothing else. It is written into space.toml with the queue, so that those
 # that stand there without it, written by hand, go on as they are.
-_OF_NEW_QUEUES: Mapping[str, Any] = {"retry_delay": 1.0, "retry_delay_max": 300.0}
+OF_NEW_QUEUES: Mapping[str, Any] = {"retry_delay": 1.0, "retry_delay_max": 300.0}
 
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,126}")
 _MOST_SECONDS = 1e10
@@ -322,7 +322,7 @@ def made_queue(
     """
     check_queue_name(name)
     given = queue_options(options, f"queue {name}: ")
-    own = {option: value for option, value in _OF_NEW_QUEUES.items() if option not in defaults}
+    own = {option: value for option, value in OF_NEW_QUEUES.items() if option not in defaults}
     together = {**own, **(known or {}), **given}
     delay, longest = ({**defaults, **together}.get(option) for option in ("retry_delay", "retry_delay_max"))
     if "retry_delay_max" not in given and longest is not None and delay is not None:

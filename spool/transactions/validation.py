@@ -14,6 +14,7 @@ from spool.model.message import attributes_of, check_content_type, headers_bytes
 from spool.model.options import PutOptions
 from spool.model.order import place_before
 from spool.model.settings import BEFORE, TOP, QueueConfig, SpaceConfig, check_queue_name
+from spool.policies.no_effect import warn_of_put
 from spool.store.settings import Settings, SettingsReader
 from spool.store.store import Store
 from spool.text import no_queue, shown
@@ -85,6 +86,7 @@ def control_fields(store: Store, settings: Settings, queue: str, options: Mappin
     check_headers(attributes.get("headers", {}), settings.config)
     if TOP in attributes or BEFORE in attributes:
         _place(store, config, attributes)
+    warn_of_put(store.files.disk.root, config, attributes, options.get("deduplication_key"))
     return with_first_delay(config, attributes, options)
 
 

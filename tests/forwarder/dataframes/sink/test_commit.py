@@ -204,6 +204,22 @@ def test_x05_a_write_with_a_name_is_committed_once(space: spool.Space, attempts:
         assert bodies(space) == expected
 
 
+@pytest.mark.parametrize(("options", "level"), [({}, "WARNING"), ({"batchId": 0}, "INFO")])
+def test_a_write_that_writes_nothing_warns_if_its_application_does_not_number_it(
+    space: spool.Space, attempts: Attempts, options: dict[str, int], level: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "spool")
+    for _ in range(2):
+        writer = BatchWriter(job(space, applicationId="import", **options))
+        writer.commit([attempts.write(writer, 0, texts("a"))])
+    assert bodies(space) == ["a"]
+    (told,) = [record for record in caplog.records if "nothing is written" in record.getMessage()]
+    assert (told.levelname, "give each write of the application a batchId" in told.getMessage()) == (
+        level,
+        level == "WARNING",
+    )
+
+
 def test_x05_of_two_drivers_that_write_the_same_batch_at_once_one_does(
     space: spool.Space, attempts: Attempts, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,61 @@
+"""Options that have no effect as their queue is set. Each is accepted, and the log warns of it.
+
+An option that contradicts another one of the same call is an InvalidArgument. An option without effect is none: the
+options of a queue change without the programs that put into it.
+"""
+
+import logging
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from spool.model.settings import OF_NEW_QUEUES, PRIORITY, QueueConfig
+
+log = logging.getLogger("spool")
+
+_DEFAULTS = asdict(QueueConfig(""))
+_warned: set[tuple[str, str, str]] = set()
+
+
+def warn_of_queue(config: QueueConfig, given: Container[str]) -> None:
+    """Warn of each option without effect that is not the default. ``given``: the options that a call sets."""
+    for option, why in _of_queue(config):
+        if option in given and getattr(config, option) not in (0, OF_NEW_QUEUES.get(option, _DEFAULTS[option])):
+            log.warning("queue %s: %s has no effect, because %s", config.name, option, why)
+
+
+def _of_queue(config: QueueConfig) -> Iterator[tuple[str, str]]:
+    """Yield the options without effect, each with the reason."""
+    if config.retries == 0:
+        why = "retries is 0, so no message is tried again"
+        yield from (("retry_delay", why), ("retry_delay_max", why))
+    elif not config.retry_delay:
+        yield "retry_delay_max", "retry_delay is 0, so there is no delay to grow"
+    if config.capacity_command is None:
+        why = "there is no capacity_command to run"
+        yield from (("capacity_high", why), ("capacity_low", why), ("capacity_timeout", why))
+
+
+def warn_of_put(
+    space: str, config: QueueConfig, attributes: Mapping[str, Any], deduplication_key: str | None = None
+) -> None:
+    """Warn of each option of a message without effect, once for each queue in a process.
+
+    Args:
+        space: the path of the space.
+        attributes: the control fields that differ from their defaults.
+    """
+    if "priority" in attributes and PRIORITY not in config.order:
+        order = ",".join((PRIORITY, *config.order))
+        _warn_once(
+            (space, config.name, "priority"),
+            f"the queue's order is {','.join(config.order)} (spool-admin queue change {config.name} --order {order})",
+        )
+    if deduplication_key is not None and not config.deduplication_window:
+        _warn_once((space, config.name, "deduplication_key"), "the queue's deduplication_window is 0")
+
+
+def _warn_once(what: tuple[str, str, str], why: str) -> None:
+    if what not in _warned:
+        _warned.add(what)
+        log.warning("queue %s: %s has no effect, because %s", what[1], what[2], why)
