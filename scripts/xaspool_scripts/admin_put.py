@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from xaspool_scripts.common import complete_queue, json_option, note, opened, space_option
+from xaspool_scripts.common import BadValue, complete_queue, json_option, note, opened, space_option
 from xaspool_scripts.options import duration, given, lifetime, moment
 from xaspool_scripts.options import headers as parse_headers
 from xaspool_scripts.options import message_id as message_id_type
-from xaspool_scripts.output import answering, messages, write_bytes, write_json
+from xaspool_scripts.output import answering, messages, printable, write_bytes, write_json
 
 if TYPE_CHECKING:
     from spool.space import Space
@@ -27,7 +27,8 @@ _LINES_AT_ONCE = 1_000
     "file",
     type=click.File("rb"),
     metavar="FILE",
-    help="The file whose content is the body: bytes for a consumer in Python.",
+    help="The file whose content is the body. As in drop/, its suffix tells the type: .json is a JSON value, .txt a "
+    "text, others are bytes, unless --content-type or a --drop-type of the queue says otherwise.",
 )
 @click.option("--each-line", is_flag=True, help="Put each line of the input as one message, all of them in one commit.")
 @click.option(
@@ -121,6 +122,7 @@ def put(
     \b
     Examples:
       spool-admin message put orders --body hello --delay 5m
+      spool-admin message put orders --file order.json
       spool-admin message put orders --file order.xml --header tenant=acme --content-type application/xml
       spool-admin message put orders --body '{"tea": 2}' --content-type application/json
       make-order | spool-admin message put orders
@@ -136,6 +138,8 @@ def put(
     with opened() as space:
         if each_line:
             ids = _put_lines(space, queue, file or _standard_input(), chosen)
+        elif file is not None and "content_type" not in chosen:
+            ids = [_put_file(space, queue, file, chosen)]
         else:
             content = _text(body) if body is not None else _all_of(space, file or _standard_input())
             ids = [space.put(queue, _with_codec(content, chosen), **chosen)]
@@ -174,6 +178,21 @@ def _standard_input() -> BinaryIO:
 def _all_of(space: "Space", file: BinaryIO) -> bytes:
     """Read the file, at most one byte more than a body may have, which is refused."""
     return file.read(space.engine.store.settings.known.config.max_body_bytes + 1)
+
+
+def _put_file(space: "Space", queue: str, file: BinaryIO, chosen: dict[str, Any]) -> str:
+    """Put a file's content as the type that the suffix of its name tells: see ``type_of`` of ``spool.intake``."""
+    from spool.errors import InvalidArgument
+    from spool.intake.dropfile import body_of, type_of
+
+    config = space.queues().get(queue)
+    name = os.fspath(file.name)
+    kind = type_of(name, config.drop_types if config else {})
+    try:
+        body, content_type = body_of(_all_of(space, file), kind)
+    except InvalidArgument as error:
+        raise BadValue(f"{printable(name)}: {error}; correct it, or name another --content-type") from None
+    return space.put(queue, body, **chosen, content_type=content_type)
 
 
 def _with_codec(body: str | bytes, chosen: dict[str, Any]) -> Any:

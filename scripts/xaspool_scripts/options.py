@@ -232,10 +232,30 @@ _QUEUE_OPTIONS: tuple[tuple[str, Callable[[str], Any], str, str], ...] = (
 )  # fmt: skip
 
 
+def _drop_types(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> Any:
+    """Parse the values of --drop-type; None without any, so that the option is not given."""
+    if values == ("none",):
+        return NONE
+    found: dict[str, str] = {}
+    for text in values:
+        suffix, sign, kind = text.partition("=")
+        if not sign or suffix in found:
+            raise click.BadParameter(f"{text!r} is not SUFFIX=TYPE, each suffix once, e.g. .csv=text/csv")
+        found[suffix] = kind
+    return found or None
+
+
 def queue_options(function: AnyFunction) -> AnyFunction:
     """Add all options of a queue to a command; the value ``none`` removes an option."""
+    types = (
+        "The type of dropped files with this suffix: a content type or bytes, e.g. .csv=text/csv; may be given several "
+        "times, and replaces the types that the queue had."
+    )
     ordered = "Whether only one transaction at a time may hold messages of the queue, strictly in order."
     decorated: Any = click.option("--ordered/--not-ordered", default=None, help=ordered)(function)
+    decorated = click.option(
+        "--drop-type", "drop_types", multiple=True, callback=_drop_types, metavar="SUFFIX=TYPE", help=types
+    )(decorated)
     for name, type, metavar, text in reversed(_QUEUE_OPTIONS):
         complete = complete_queue if metavar == "QUEUE" else None
         decorated = click.option(name, type=type, metavar=metavar, shell_complete=complete, help=text)(decorated)

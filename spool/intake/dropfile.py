@@ -1,7 +1,11 @@
-"""A dropped file as messages: any file is one, a ``.msgpack`` file a stream of maps with ``put``'s argument names."""
+"""A dropped file as messages: any file is one, a ``.msgpack`` file a stream of maps with ``put``'s argument names.
+
+A file's suffix tells what its body is: a JSON value, a text, or bytes. A queue's ``drop_types`` changes that.
+"""
 
 import inspect
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import msgpack
@@ -9,9 +13,13 @@ import msgpack
 from spool.errors import InvalidArgument, SpoolError
 from spool.model import codecs
 from spool.model.message import attributes_of, check_content_type
+from spool.model.settings import AS_BYTES, UNFINISHED_SUFFIXES
 
 STREAM_SUFFIX = ".msgpack"
-HIDDEN_PREFIX, UNFINISHED_SUFFIXES = ".", (".tmp", ".part")
+HIDDEN_PREFIX = "."
+TYPES: Mapping[str, str] = {".json": codecs.JSON_TYPE, ".txt": "text/plain"}  # of every queue; others are bytes
+STREAM = "stream"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MAX_STREAM_MESSAGES = 1_000_000
 _ARGUMENTS = ("body", "content_type", *inspect.signature(attributes_of).parameters)
 
@@ -28,19 +36,58 @@ def is_unfinished(name: str) -> bool:
     return name.startswith(HIDDEN_PREFIX) or name.endswith(UNFINISHED_SUFFIXES)
 
 
-def puts_of(name: str, data: bytes, body_limit: int, check: Callable[..., object] = attributes_of) -> list[Put]:
+def type_of(name: str, types: Mapping[str, str]) -> str:
+    """Return the type of a file by the longest suffix that it has, in upper or lower case; "bytes" without any.
+
+    ``types``: those of the queue, which come before ``TYPES``.
+    """
+    known = {STREAM_SUFFIX: STREAM, **TYPES, **types}
+    suffixes = [suffix for suffix in known if name.lower().endswith(suffix)]
+    return known[max(suffixes, key=len)] if suffixes else AS_BYTES
+
+
+def body_of(data: bytes, kind: str) -> tuple[Any, str | None]:
+    """Return a file's content as a body, and its content type; InvalidArgument if it is not of that type.
+
+    A text that is not UTF-8 stays bytes. The mark that some editors write before UTF-8 is left out of texts and JSON.
+    """
+    codec = codecs.codec_of(kind)
+    if kind in (AS_BYTES, STREAM):
+        return data, None
+    if codec is not None:
+        raw = data.removeprefix(_BYTE_ORDER_MARK) if codec == "json" else data
+        try:
+            codecs.check_encoded(raw, codec)
+        except ValueError as error:
+            raise InvalidArgument(f"it is not {codec}: {error}") from None
+        return codecs.Encoded(raw, codec, proven=True), kind
+    if re.match(r"text/(?!.*charset=(?!utf-8\b))", kind, re.IGNORECASE):
+        try:
+            text = data.removeprefix(_BYTE_ORDER_MARK).decode("utf-8")
+            return text, None if kind == TYPES[".txt"] else kind
+        except UnicodeDecodeError:
+            pass
+    return data, kind
+
+
+def puts_of(
+    name: str,
+    data: bytes,
+    body_limit: int,
+    check: Callable[..., object] = attributes_of,
+    types: Mapping[str, str] = TYPES,
+) -> list[Put]:
     """Return what to put for a file.
 
     Args:
+        types: the queue's ``drop_types``.
         check: called with the options of each put; raises if its queue does not take them.
 
     Raises:
         InvalidArgument: a part of the file is not acceptable, so nothing of it is put.
     """
-    if not name.endswith(STREAM_SUFFIX):
-        puts = [Put(data, {"headers": {"filename": _printable(name)}})]
-    else:
-        puts = _stream(data)
+    kind = type_of(name, types)
+    puts = _stream(data) if kind == STREAM else [_one(name, data, kind)]
     for count, put in enumerate(puts, 1):
         try:
             check(**{key: value for key, value in put.options.items() if key != "content_type"})
@@ -53,6 +100,18 @@ def puts_of(name: str, data: bytes, body_limit: int, check: Callable[..., object
                 f"message {count} has {len(raw)} bytes, and the space's max_body_bytes is {body_limit}"
             )
     return puts
+
+
+def _one(name: str, data: bytes, kind: str) -> Put:
+    try:
+        body, content_type = body_of(data, kind)
+    except InvalidArgument as error:
+        raise InvalidArgument(
+            f"{error}; correct the file, or let the queue take such files as they are: "
+            "spool-admin queue change QUEUE --drop-type SUFFIX=bytes"
+        ) from None
+    options: dict[str, Any] = {"headers": {"filename": _printable(name)}}
+    return Put(body, options if content_type is None else {**options, "content_type": content_type})
 
 
 def _stream(data: bytes) -> list[Put]:

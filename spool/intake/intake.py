@@ -329,6 +329,7 @@ class Intake:
             data,
             settings.config.max_body_bytes,
             lambda **options: control_fields(store, settings, file.queue, options),
+            settings.config.queues[file.queue].drop_types,
         )
 
     def _read(self, file: CapturedFile) -> tuple[bytes, FileIdentity]:

@@ -54,10 +54,40 @@ _OWN = frozenset(CODECS)
 
 class Encoded(NamedTuple):
     """A body that is the bytes of one of these codecs already, e.g. JSON from a file: stored as it is, it comes back as
-    the value that it means."""
+    the value that it means. ``proven``: a consumer can read it (``check_encoded``)."""
 
     raw: bytes
     codec: str
+    proven: bool = False
+
+
+_SPARE_FRAMES = 200
+
+
+def check_encoded(raw: bytes, codec: str) -> None:
+    """Raise ValueError unless the bytes are what that codec reads: for JSON, UTF-8 without NaN and Infinity.
+
+    They are read with frames of the stack to spare, so that a consumer with a deeper stack can read them, too.
+    """
+
+    def read(spare: int) -> None:
+        if spare:
+            read(spare - 1)
+        elif codec == "json":
+            json.loads(raw.decode("utf-8"), parse_constant=_refuse)
+        else:
+            decode(raw, codec)
+
+    try:
+        read(_SPARE_FRAMES)
+    except (ValueError, CorruptedFile) as error:
+        raise ValueError(str(error)) from None
+    except RecursionError:
+        raise ValueError("its lists and maps are nested too deeply") from None
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no value of JSON")
 
 
 def codec_of(content_type: str | None) -> str | None:
@@ -111,9 +141,12 @@ def encode(value: Any, content_type: str | None = None) -> tuple[bytes, str | No
         return bytes(value), None, content_type
     if isinstance(value, Encoded):
         try:
-            decode(value.raw, value.codec)  # or no consumer could read it
-        except CorruptedFile as error:
-            raise InvalidArgument(f"{error}: mend the body, or give another content type") from None
+            if not value.proven:
+                check_encoded(value.raw, value.codec)
+        except ValueError as error:
+            raise InvalidArgument(
+                f"the body is not {value.codec}: {error}: mend the body, or give another content type"
+            ) from None
         return value.raw, value.codec, content_type or CODECS[value.codec].content_type
     name = _name_for(value, content_type)
     codec = CODECS[name]

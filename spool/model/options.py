@@ -118,6 +118,8 @@ class QueueOptions(TypedDict, total=False):
     capacity_timeout: seconds after which that command is ended; 60 by default.
     durability: "flush", the default: what was put, taken or moved is on the disk when the call returns. "none": it is
         there seconds later; until then a power cut may lose it, the death of a process does not.
+    drop_types: what files of these suffixes in ``drop/`` become, by a content type or "bytes", e.g.
+        ``{".csv": "text/csv", ".json": "bytes"}``; {} by default: ".json" a JSON value, ".txt" a text, others bytes.
     """
 
     order: "str | list[str] | tuple[str, ...] | None"
@@ -139,6 +141,7 @@ class QueueOptions(TypedDict, total=False):
     capacity_command: str | None
     capacity_timeout: float | None
     durability: Literal["flush", "none"] | None
+    drop_types: Mapping[str, str] | None
 
 
 class SpaceOptions(TypedDict, total=False):

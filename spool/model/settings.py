@@ -23,6 +23,8 @@ HARD_HEADERS_LIMIT = 4_096
 
 FIFO, LIFO, PRIORITY, TIME = "fifo", "lifo", "priority", "time"
 TOP, BEFORE = "top", "before"
+UNFINISHED_SUFFIXES = (".tmp", ".part")  # of files whose writers will rename them
+AS_BYTES = "bytes"  # a type of dropped files
 EXPIRY_MODES = ("error", "drop")
 DURABILITIES = ("flush", "none")
 FLUSH_MODES = ("auto", "ordered", "strict")
@@ -32,6 +34,9 @@ FLUSH_MODES = ("auto", "ordered", "strict")
 OF_NEW_QUEUES: Mapping[str, Any] = {"retry_delay": 1.0, "retry_delay_max": 300.0}
 
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,126}")
+_SUFFIX = re.compile(r"(\.[A-Za-z0-9_+-]{1,32}){1,3}")
+_MEDIA_TYPE = re.compile(r"[A-Za-z0-9.+-]{1,100}/[A-Za-z0-9.+-]{1,100}( *; *[\w.-]{1,50}=[\w.-]{1,50})*", re.ASCII)
+_LONGEST_TYPES = 1000  # characters: all stand in one line of space.toml
 _MOST_SECONDS = 1e10
 _MOST = 2**31
 _LARGEST = 2**62
@@ -61,6 +66,7 @@ class QueueConfig:
     capacity_command: str | None = None
     capacity_timeout: float = 60.0
     durability: str = "flush"
+    drop_types: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -159,6 +165,17 @@ def _absolute(value: Any) -> str:
     return str(value)
 
 
+def _drop_types(value: Any) -> dict[str, str]:
+    """Return types by suffixes, which are made lower case: a file is taken by its suffix in any case."""
+    _require(isinstance(value, Mapping) and all(isinstance(one, str) for pair in value.items() for one in pair))
+    found = {suffix.lower(): kind for suffix, kind in value.items()}
+    _require(len(found) == len(value) and sum(map(len, [*found, *found.values()])) <= _LONGEST_TYPES)
+    for suffix, kind in found.items():
+        _require(_SUFFIX.fullmatch(suffix) is not None and suffix not in UNFINISHED_SUFFIXES)
+        _require(kind == AS_BYTES or _MEDIA_TYPE.fullmatch(kind) is not None)
+    return found
+
+
 _delay = partial(seconds, most=_MOST_SECONDS)
 _A_DELAY = f"a number of seconds, from 0 to less than {_MOST_SECONDS:.0f}"
 _A_MARK = 'a mark like "80%", "5000 messages" or "1 GiB", or left out'
@@ -189,6 +206,9 @@ _QUEUE_CHECKS = {
     "ordered": ValueCheck("true or false", _flag),
     "on_expiry": ValueCheck(f"one of {', '.join(EXPIRY_MODES)}", _one_of(*EXPIRY_MODES)),
     "durability": ValueCheck(f"one of {', '.join(DURABILITIES)}", _one_of(*DURABILITIES)),
+    "drop_types": ValueCheck(
+        'suffixes with a content type or "bytes" for each, e.g. {".csv": "text/csv", ".txt": "bytes"}', _drop_types
+    ),
 }
 _SPACE_CHECKS = {
     "max_messages": ValueCheck(_A_LIMIT, _optional(partial(whole, most=_LARGEST))),
@@ -220,6 +240,8 @@ def _checked(
 
 
 def _given(value: object) -> str:
+    if isinstance(value, Mapping):
+        return shortened(", ".join(f"{key}={one}" for key, one in value.items())) or "empty"
     return shortened(",".join(map(str, value))) if isinstance(value, list | tuple) else shown(value)
 
 

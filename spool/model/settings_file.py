@@ -108,4 +108,10 @@ def without_mirror(text: str) -> str:
 def _rendered(value: object) -> object:
     if value is None:
         return _LEFT_OUT
+    if isinstance(value, Mapping):
+        import tomlkit
+
+        table = tomlkit.inline_table()
+        table.update(value)
+        return table
     return list(value) if isinstance(value, tuple) else value

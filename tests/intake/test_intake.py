@@ -90,7 +90,7 @@ def test_what_is_not_acceptable_goes_to_quarantine_whole_with_the_reason(
     assert counts.quarantined == 1
     (text,) = reasons(space)
     assert reason in text
-    assert [m.body for m in space.browse("orders")] == [b"good"], "the rest goes on, and half a file is nothing"
+    assert [m.body for m in space.browse("orders")] == ["good"], "the rest goes on, and half a file is nothing"
     kept = [p for p in Path(space.path, "quarantine").iterdir() if not p.name.endswith(".reason.txt")]
     assert [p.read_bytes() for p in kept] == [data]
 

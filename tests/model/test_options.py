@@ -3,7 +3,7 @@
 import inspect
 import re
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, Unpack, get_type_hints
 
@@ -16,6 +16,7 @@ from spool.model.message import FIELDS, attributes_of
 from spool.model.settings import QUEUE_OPTIONS, SPACE_OPTIONS
 
 PUTS = [spool.Space.put, spool.Space.put_many, spool.Space.submit]
+PUTS += [spool.Space.request, spool.aio.Space.request]
 PUTS += [spool.Transaction.put, spool.Transaction.put_many, spool.Transaction.submit]
 PUTS += [spool.aio.Space.put, spool.aio.Space.put_many, spool.aio.Transaction.put, spool.aio.Transaction.put_many]
 GETS = [one for kind in (spool.Space, spool.Transaction) for one in (kind.get, kind.get_many)]
@@ -60,7 +61,8 @@ def test_the_defaults_that_are_told_are_those_that_hold(options: type, config: A
     lines = dict(re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", options.__doc__ or "", re.MULTILINE))
     for field in fields(config):
         if field.name in lines and field.name != "defaults":
-            said = rf"(?<![\w.]){re.escape(_said(field.default))}(?![\w]|\.\d)"
+            default = field.default_factory() if field.default is MISSING else field.default  # type: ignore[misc]
+            said = rf"(?<![\w.]){re.escape(_said(default))}(?![\w]|\.\d)"
             assert re.search(said, lines[field.name]), field.name
 
 

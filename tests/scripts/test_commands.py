@@ -29,7 +29,7 @@ WRONG = {
     "ID...": "zz", "NAME": "nothing", "QUEUE=MODULE:FUNCTION...": "nothing", "XID": "garbage",
     "CRITERIA": "random", "WAYS": "sideways", "WHERE": "nowhere", "MARK": "full", "MODE": "sloppy", "KIND": "nfs",
     "NAME=VALUE": "novalue", "TEXT": "x" * 5000, "GROUP": "no-such-group", "COMMAND": "", "QUEUE=SERVICE": "nothing",
-    "TYPE": "", "FILE": "no-such.toml",
+    "TYPE": "", "FILE": "no-such.toml", "SUFFIX=TYPE": "csv",
 }  # fmt: skip
 # Any text will do, or what is wrong with it is not the value itself but what lies there.
 ANY = {"--body", "--file", "--space", "--keep", "--master", "file", "path", "directory", "page", "name"}
