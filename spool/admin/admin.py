@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, BinaryIO, Unpack
 
 from spool.admin import bulk, quarantined
@@ -256,20 +257,21 @@ class Administration:
         message_id: str,
         *,
         priority: int | Keep = KEEP,
-        not_before: float | Keep | None = KEEP,
-        expires_at: float | Keep | None = KEEP,
+        not_before: float | datetime | Keep | None = KEEP,
+        expires_at: float | datetime | Keep | None = KEEP,
     ) -> Message:
         """Change the priority or a time of a message; returns it as it is then. BadMessageId, MessageInUse.
 
         Args:
             priority: 1 to 100.
-            not_before, expires_at: seconds since the epoch; None takes the time away.
+            not_before, expires_at: seconds since the epoch, or a datetime with a time zone; None takes the time away.
         """
         asked = {"priority": priority, "not_before": not_before, "expires_at": expires_at}
         changes = {name: value for name, value in asked.items() if value is not KEEP}
         if not changes:
             raise InvalidArgument("name what to change: priority, not_before or expires_at")
-        attributes_of(**{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]
+        given = {name: value for name, value in changes.items() if value is not None}
+        changes |= attributes_of(**given)  # type: ignore[arg-type]
         bulk.act_on(self._store, self._owners, message_id, bulk.change_to(changes))
         message = delivery.find_message(self._store, message_id)
         config = self._store.settings.known.config.queues.get(message.queue)

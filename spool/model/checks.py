@@ -6,6 +6,7 @@ A text that has no name of its own is refused by what it is not, ``'x' is not an
 """
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from spool.errors import InvalidArgument
@@ -39,6 +40,16 @@ def seconds(value: Any, most: float, least: float = 0.0) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value < most:
         raise ValueError(f"{value!r:.40} is no number of seconds")
     return float(value)
+
+
+def moment(value: Any, most: float) -> float:
+    """Return a time in seconds since the epoch, from 0 to less than ``most``, of a number or of a datetime with a time
+    zone; ValueError for anything else."""
+    if isinstance(value, datetime):
+        if value.utcoffset() is None:
+            raise ValueError(f"{value!r:.80} has no time zone")
+        value = value.timestamp()
+    return seconds(value, most)
 
 
 def text(value: Any, most: int | None = None) -> str:

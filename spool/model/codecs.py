@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import msgpack
@@ -15,9 +16,44 @@ MSGPACK_TYPE = "application/msgpack"
 BYTES_TYPE = "application/octet-stream"
 
 
+class _NotPlain(TypeError):
+    """A value that no codec of the library can express; the text says what to put instead."""
+
+
+# What to put for a value of a type that neither msgpack nor JSON has; the types by name, which imports none of them.
+_INSTEAD = {
+    "Enum": "value.value", "date": "value.isoformat()", "time": "value.isoformat()", "set": "list(value)",
+    "frozenset": "list(value)", "Decimal": "str(value)", "UUID": "str(value)", "PurePath": "str(value)",
+    "Fraction": "str(value)", "timedelta": "value.total_seconds()", "BaseModel": "value.model_dump()",
+}  # fmt: skip
+
+
+def _refuse(value: object) -> None:
+    """Raise _NotPlain: the value is of a type that neither msgpack nor JSON has."""
+    kind = type(value)
+    if isinstance(value, datetime):
+        raise _NotPlain("a datetime without a time zone: put value.astimezone(), or value.isoformat()")
+    if hasattr(kind, "__dataclass_fields__"):
+        raise _NotPlain(f"the dataclass {kind.__name__}: put dataclasses.asdict(value)")
+    instead = next((_INSTEAD[base.__name__] for base in kind.__mro__ if base.__name__ in _INSTEAD), "a plain value")
+    raise _NotPlain(f"a value of type {kind.__name__}: put {instead}")
+
+
 def _pack(value: Any) -> bytes:
     """Encode as msgpack; a time with a time zone becomes a msgpack timestamp, and is decoded in UTC."""
-    return msgpack.packb(value, datetime=True)
+    return msgpack.packb(value, datetime=True, default=_refuse)
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, default=_refuse_in_json).encode()
+
+
+def _refuse_in_json(value: object) -> None:
+    if isinstance(value, datetime):
+        raise _NotPlain("a datetime: put value.isoformat(), or value.timestamp()")
+    if isinstance(value, bytes | bytearray | memoryview):
+        raise _NotPlain("bytes: put them as base64, or put the body as msgpack")
+    _refuse(value)
 
 
 def _unpack(raw: bytes) -> Any:
@@ -46,7 +82,7 @@ class Codec(NamedTuple):
 
 CODECS: dict[str, Codec] = {
     "text": Codec(TEXT_TYPE, lambda value: value.encode("utf-8"), lambda raw: raw.decode("utf-8")),
-    "json": Codec(JSON_TYPE, lambda value: json.dumps(value, ensure_ascii=False).encode(), json.loads),
+    "json": Codec(JSON_TYPE, _json, json.loads),
     "msgpack": Codec(MSGPACK_TYPE, _pack, _unpack),
 }
 _OWN = frozenset(CODECS)
@@ -74,7 +110,7 @@ def check_encoded(raw: bytes, codec: str) -> None:
         if spare:
             read(spare - 1)
         elif codec == "json":
-            json.loads(raw.decode("utf-8"), parse_constant=_refuse)
+            json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant)
         else:
             decode(raw, codec)
 
@@ -86,7 +122,7 @@ def check_encoded(raw: bytes, codec: str) -> None:
         raise ValueError("its lists and maps are nested too deeply") from None
 
 
-def _refuse(constant: str) -> None:
+def _refuse_constant(constant: str) -> None:
     raise ValueError(f"{constant} is no value of JSON")
 
 
@@ -157,6 +193,11 @@ def encode(value: Any, content_type: str | None = None) -> tuple[bytes, str | No
         return raw, name, content_type or codec.content_type
     except MemoryError:
         raise
+    except _NotPlain as error:
+        raise InvalidArgument(
+            f"a body cannot be written as {name}, for it is or holds {error}; or register a codec for the type of the "
+            "whole body, with spool.register_codec"
+        ) from None
     except Exception as error:  # of whatever kind: a registered codec is the application's
         raise InvalidArgument(
             f"a body of type {type(value).__name__} cannot be written as {name} ({shortened(str(error))}): put bytes, "

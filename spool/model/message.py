@@ -6,12 +6,13 @@ fields.
 """
 
 from collections.abc import Mapping
+from datetime import datetime
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
 from spool.errors import BadMessageId, InvalidArgument
-from spool.model.checks import ValueCheck, check, seconds, text, whole
+from spool.model.checks import ValueCheck, check, moment, seconds, text, whole
 from spool.model.codecs import BYTES_TYPE
 from spool.model.position import Position
 from spool.model.settings import QueueConfig, check_queue_name
@@ -25,6 +26,10 @@ _USER_CODE = ValueCheck(
     f"a whole number from {-(2**63)} to {2**63 - 1}", partial(whole, most=2**63 - 1, least=-(2**63))
 )
 _SECONDS = ValueCheck("a number of seconds from 0", partial(seconds, most=1e12))
+_MOMENT = ValueCheck(
+    "a number of seconds since the epoch from 0, or a datetime with a time zone (value.astimezone() has one)",
+    partial(moment, most=1e12),
+)
 _TEXT = ValueCheck("a text of 1 to 255 characters", partial(text, most=255))
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
@@ -245,9 +250,9 @@ def parse_message_id(text: object) -> tuple[bytes, int]:
 def attributes_of(
     *,
     priority: int = DEFAULT_PRIORITY,
-    not_before: float | None = None,
+    not_before: float | datetime | None = None,
     delay: float | None = None,
-    expires_at: float | None = None,
+    expires_at: float | datetime | None = None,
     time_to_live: float | None = None,
     correlation_id: str | None = None,
     reply_queue: str | None = None,
@@ -272,13 +277,13 @@ def attributes_of(
     if not_before is not None:
         if delay is not None:
             raise InvalidArgument("delay and not_before exclude each other: give one of them")
-        found["not_before"] = check("not_before", not_before, _SECONDS)
+        found["not_before"] = check("not_before", not_before, _MOMENT)
     elif delay is not None and check("delay", delay, _SECONDS):
         found["delay"] = float(delay)
     if expires_at is not None:
         if time_to_live is not None:
             raise InvalidArgument("time_to_live and expires_at exclude each other: give one of them")
-        found["expires_at"] = check("expires_at", expires_at, _SECONDS)
+        found["expires_at"] = check("expires_at", expires_at, _MOMENT)
     elif time_to_live is not None:
         found["time_to_live"] = check("time_to_live", time_to_live, _SECONDS)
     for name, given in (

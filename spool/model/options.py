@@ -6,6 +6,7 @@ may be is checked by ``message`` (puts), ``settings`` (queues and spaces) and ``
 
 import enum
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Final, Literal, TypeAlias, TypedDict
 
 
@@ -29,10 +30,12 @@ class PutOptions(TypedDict, total=False):
     """Options of ``put``, ``put_many`` and ``submit``.
 
     priority: 1 to 100, the higher first in a queue that orders by priority; 50 if left out.
-    not_before: the message may be taken from then on, in seconds since the epoch; at once if left out.
+    not_before: the message may be taken from then on: seconds since the epoch, or a datetime with a time zone; at once
+        if left out.
     delay: the same in seconds from the commit of the put; excludes ``not_before``. The queue's ``first_delay`` holds if
         neither is given.
-    expires_at: the message is not delivered any more from then on, in seconds since the epoch; never if left out.
+    expires_at: the message is not delivered any more from then on: seconds since the epoch, or a datetime with a time
+        zone; never if left out.
     time_to_live: the same in seconds from the commit of the put; excludes ``expires_at``.
     correlation_id: a text of 1 to 255 characters that ties answers to requests; ``get`` can ask for it.
     reply_queue: the queue for the answer of a service; the queue's own ``reply_queue`` if left out.
@@ -51,9 +54,9 @@ class PutOptions(TypedDict, total=False):
     """
 
     priority: int
-    not_before: float | None
+    not_before: float | datetime | None
     delay: float | None
-    expires_at: float | None
+    expires_at: float | datetime | None
     time_to_live: float | None
     correlation_id: str | None
     reply_queue: str | None
