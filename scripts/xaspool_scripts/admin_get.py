@@ -12,6 +12,7 @@ from xaspool_scripts.common import complete_queue, json_option, opened, space_op
 from xaspool_scripts.options import duration_or_forever
 from xaspool_scripts.options import message_id as message_id_type
 from xaspool_scripts.output import write_bytes, write_json
+from xaspool_scripts.wording import on_terminal
 
 if TYPE_CHECKING:
     from spool import Transaction
@@ -55,6 +56,8 @@ def get(
     as_json: bool,
 ) -> None:
     """Take the queue's next message and write its body, byte for byte. Exit code 3: there is none.
+
+    On a terminal, a line end follows a body that has none.
 
     A message leaves the queue once its body is written: if that fails, it stays.
 
@@ -130,7 +133,7 @@ class _BodyWriter:
             if self.as_json:
                 write_json(message_object(message))
             else:
-                write_bytes(message.body)
+                write_bytes(message.body + (b"\n" if on_terminal() and not message.body.endswith(b"\n") else b""))
             return
         name = os.path.join(self.directory, message.id)
         with open(name, "wb") as file:  # (a file of that name is left of an earlier take of this message, which failed)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from xaspool_scripts.common import BadValue, Failure, note, typed_values
-from xaspool_scripts.options import confirmed, duration, given, size, yes_option
+from xaspool_scripts.options import confirmed, duration, given, size, whole, yes_option
 from xaspool_scripts.output import printable
 from xaspool_scripts.wording import plural
 
@@ -17,6 +17,25 @@ _MAX_NAMED = 3
 
 @click.command()
 @click.argument("path", type=click.Path())
+@click.option(
+    "--mirror",
+    type=click.Path(file_okay=False),
+    metavar="DIRECTORY",
+    help="A directory, best on another disk, in which every commit is durable, too.",
+)
+@click.option(
+    "--max-messages",
+    type=whole,
+    metavar="N",
+    help="The largest number of messages in all queues together; a put that would exceed it is refused.",
+)
+@click.option(
+    "--max-bytes",
+    type=size,
+    metavar="SIZE",
+    help="The largest size of all bodies in all queues together, in bytes or e.g. '1 GiB'; a put that would exceed it "
+    "is refused.",
+)
 @click.option(
     "--max-body-bytes",
     type=size,
@@ -57,11 +76,13 @@ def init(path: str, yes: bool, exist_ok: bool, **options: Any) -> None:
     Examples:
       spool-admin init /var/spool/shop
       spool-admin init /var/spool/shop --if-missing
-      spool-admin init /mnt/disk/shop --flush strict --max-body-bytes '1 MiB'
+      spool-admin init /mnt/disk/shop --mirror /mnt/other-disk/shop --max-bytes '10 GiB'
     """
     import spool
     from spool.model import layout
 
+    if options["mirror"] is not None:
+        options["mirror"] = os.path.abspath(options["mirror"])
     _refuse_foreign_files(path, yes)
     if options["network_file_system"] is not None:
         _require_network(path, options["network_file_system"])

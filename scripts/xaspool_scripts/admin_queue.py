@@ -1,6 +1,7 @@
 """``spool-admin queue``: make, change, empty, delete and list queues."""
 
 import time
+from collections.abc import Container
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -56,9 +57,17 @@ def create(queue: str, create_missing: bool, exist_ok: bool, **options: Any) -> 
       spool-admin queue create orders --if-missing
     """
     with opened() as space:
-        existed = queue in space.queues()
+        there = space.queues()
         space.create_queue(queue, create_missing=create_missing, exist_ok=exist_ok, **given(options))
-        note(f"queue {queue} exists" if existed else f"made queue {queue}")
+        _note_missing(space, there, queue)
+        note(f"queue {queue} exists" if queue in there else f"made queue {queue}")
+
+
+def _note_missing(space: "Space", there: Container[str], queue: str) -> None:
+    """Name each queue that was made because the options of a queue name it. ``there``: those that existed before."""
+    for name in sorted(space.queues()):
+        if name not in there and name != queue:
+            note(f"made queue {name}")
 
 
 @queue.command()
@@ -82,10 +91,12 @@ def change(queue: str, create_missing: bool, drop_group: Any, **options: Any) ->
     """
     chosen = given(options)
     if not chosen and drop_group is None:
-        raise click.UsageError("name what to change: see spool-admin queue change --help")
+        raise click.UsageError("name an option to change, e.g. --retries 3")
     with opened() as space:
         if chosen:
+            there = space.queues()
             space.change_queue(queue, create_missing=create_missing, **chosen)
+            _note_missing(space, there, queue)
         if drop_group is not None:
             space.open_drop(queue, None if drop_group is NONE else drop_group)
         note(f"changed queue {queue}")

@@ -56,6 +56,7 @@ class _Boundary(click.Command):
         _running.append(program)
         _log_to_stderr(program)
         code: object = FAILED
+        typed = list(extra.get("args", args[0] if args else None) or sys.argv[1:])
         try:
             code = super().main(*args, **{**extra, "prog_name": program, "standalone_mode": False})
             if sys.stdout is not None:
@@ -65,14 +66,29 @@ class _Boundary(click.Command):
         except BaseException as error:
             if os.environ.get("SPOOL_DEBUG"):
                 traceback.print_exc()
-            code = _report(program, error)
+            code = _report(program, error, typed)
         _forget_unwritten_output()
         _running.remove(program)
         sys.exit(code if isinstance(code, int) else 0)
 
 
+class NoSuchCommand(click.UsageError):
+    """There is no command of that name."""
+
+    def __init__(self, name: str, context: click.Context) -> None:
+        super().__init__(f"No such command {name!r}.", context)
+        self.command_name = name
+
+
 class Commands(click.Group):
     """Commands, of which the help shows the first sentences whole, not cut to a line each."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if self.get_command(ctx, args[0]) is None and not args[0].startswith("-") and not ctx.resilient_parsing:
+            raise NoSuchCommand(args[0], ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         there = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
@@ -91,8 +107,8 @@ class SingleProgram(_Boundary):
     """A program that is one command."""
 
 
-def _report(program: str, error: BaseException) -> int:
-    """Print an error; return the exit code."""
+def _report(program: str, error: BaseException, typed: list[str]) -> int:
+    """Print an error; return the exit code. ``typed``: the arguments of the program."""
     if isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter):
         _print(program, describe(error))  # the value is wrong, not the form of the command: usage would not help
         return error.exit_code
@@ -100,7 +116,7 @@ def _report(program: str, error: BaseException) -> int:
         error.show()
         return error.exit_code
     if isinstance(error, click.UsageError):
-        _print_misuse(program, error)
+        _print_misuse(program, error, typed)
         return error.exit_code
     if isinstance(error, KeyboardInterrupt | click.Abort):
         _print(program, "interrupted")
@@ -114,14 +130,20 @@ def _report(program: str, error: BaseException) -> int:
     return code
 
 
-def _print_misuse(program: str, error: click.UsageError) -> None:
-    """Print the error on one line, with the command that shows the usage."""
-    text = describe(error).rstrip(".")
+def _print_misuse(program: str, error: click.UsageError, typed: list[str]) -> None:
+    """Print the error on one line, with what was probably meant and the command that shows the usage."""
+    from xaspool_scripts.suggestions import suggestion
+
+    is_unknown = isinstance(error, click.NoSuchOption)  # to whose text click adds guesses of its own
+    text = (error.message if is_unknown else describe(error)).rstrip(".")
     if error.ctx is None:
         _print(program, text)
-    else:
-        command = error.ctx.command_path
-        _print(command, f"{text[:1].lower()}{text[1:]}; see {command} --help")
+        return
+    command = error.ctx.command_path
+    meant = suggestion(error, typed)
+    _print(
+        command, f"{text[:1].lower()}{text[1:]}; {f'did you mean {meant}? See' if meant else 'see'} {command} --help"
+    )
 
 
 def describe(error: BaseException) -> str:

@@ -23,14 +23,16 @@ def advice(error: OSError, otherwise: str = "remove the cause, then try again") 
     return _TRY_AGAIN.get(error.errno or 0, otherwise)
 
 
-def as_failure(doing: str, error: OSError, kept: str = "") -> DiskFailure:
+def as_failure(doing: str, error: OSError, kept: str = "", directory: str = "") -> DiskFailure:
     """Return the error of the operating system as the library's own: what was done, what went wrong, what to do.
 
     Args:
         doing: begins the text.
         kept: what can be said of the space's messages.
+        directory: named if the error names no file, as that of a write to a full disk.
     """
-    where = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
+    place = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else directory
+    where = f": {place}" if place else ""
     return DiskFailure(error.errno or 0, f"{doing}: {error.strerror or error}{where}{kept}: {advice(error)}")
 
 

@@ -1,6 +1,7 @@
 """The settings of a space: ``space.toml``, its versions, and what this process has read of it."""
 
 import threading
+from contextlib import suppress
 from typing import NamedTuple
 
 from spool.coordination.counters import CounterPage, Counters
@@ -106,4 +107,7 @@ def _no_settings(disk: Disk) -> str:
             f"{disk.root} has the messages of a queue space, and no space.toml: take that from a backup, "
             f"or make a new one with {make}, and create its queues again"
         )
+    with suppress(OSError):
+        if layout.foreign(disk.names("")):
+            return f"{disk.root} is not a queue space: it has no space.toml. Name a directory that has one"
     return f"{disk.root} is not a queue space: it has no space.toml. Make one with: {make}"

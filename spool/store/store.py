@@ -205,4 +205,4 @@ def as_library_error(disk: Disk, doing: str, error: OSError) -> Exception:
         return error
     if isinstance(error, Unsupported):
         return unsafe(disk, doing, error)
-    return as_failure(doing, error, kept="; nothing was lost")
+    return as_failure(doing, error, kept="; nothing was lost", directory=disk.root)

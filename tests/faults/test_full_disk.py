@@ -39,6 +39,7 @@ def test_every_message_can_be_taken_from_a_full_disk(in_transactions: bool) -> N
         with pytest.raises(DiskFailure, match="free space on the disk") as refused:
             space.put("a", "no room for this")
         assert refused.value.errno == errno.ENOSPC
+        assert f"{error_of(errno.ENOSPC, '').strerror}: " in str(refused.value), "it names a path"
         for body in bodies:
             if in_transactions:
                 with space.transaction() as tx:

@@ -53,8 +53,8 @@ def test_a_list_names_damaged_messages_and_ends_with_exit_code_4(run: Run, path:
     assert taken.code == 3
     assert f"message {damaged} of queue orders was not delivered" in taken.err
     checked = run("check")
-    assert (checked.code, checked.out.count(b"quarantine/")) == (0, 1)
-    one_line(checked, "quarantine/ keeps 1 file", "spool-admin quarantine list")
+    assert (checked.code, checked.out.count(b"quarantine/")) == (4, 1)
+    one_line(checked, "damage is left in quarantine/: 1 file", "spool-admin quarantine list")
 
 
 def test_counts_of_a_queue_add_up_after_a_purge(run: Run, path: Path) -> None:

@@ -234,3 +234,10 @@ def test_what_is_made_if_it_is_missing_can_be_made_again(run: Run, tmp_path: Pat
     done = run("queue", "create", "q", space=space)
     assert done.code == 1
     one_line(done, "queue 'q' exists already", "--if-missing")
+
+
+def test_create_missing_names_every_queue_that_it_made(run: Run) -> None:
+    done = run("queue", "create", "new", "--error-queue", "failed", "--reply-queue", "orders", "--create-missing")
+    assert done.err.splitlines() == ["spool-admin: made queue failed", "spool-admin: made queue new"]
+    done = run("queue", "change", "new", "--reply-queue", "answers", "--create-missing")
+    assert done.err.splitlines() == ["spool-admin: made queue answers", "spool-admin: changed queue new"]

@@ -41,7 +41,7 @@ def test_q14_queue_change_sets_what_it_is_told_and_none_takes_it_away(run: Run, 
 def test_q14_queue_change_without_anything_to_change_is_wrong_usage(run: Run) -> None:
     done = run("queue", "change", "orders")
     assert done.code == 2
-    assert "name what to change" in done.err
+    assert "name an option to change" in done.err
 
 
 def test_q14_queue_delete_deletes_an_empty_queue_only(run: Run, path: Path) -> None:

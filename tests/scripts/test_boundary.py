@@ -196,7 +196,7 @@ def test_a_full_disk_is_one_line_that_says_what_to_do_and_loses_nothing(run: Run
         put += 1
     assert 5 < put < 30
     assert (done.code, done.out) == (1, b"")
-    one_line(done, os.strerror(errno.ENOSPC), "free space on the disk, then try again")
+    one_line(done, f"{os.strerror(errno.ENOSPC)}: {path}", "free space on the disk, then try again")
     assert run("message", "put", "orders", stdin=bytes(900_000), space=path).code == 1
     assert len(run("message", "list", "orders", "--json", space=path).objects) == put
     assert run("check", space=path).code == 0

@@ -152,3 +152,21 @@ def test_check_names_damage_once(run: Run, path: Path) -> None:
     assert (done.out + done.err.encode()).decode().count(damaged.name) == 1
     assert "looks at everything" not in done.err
     assert "damage is left: 1 file; every other message is served" in done.err
+
+
+def test_limits_and_a_mirror_are_options_of_init(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative mirror is one of the directory in which the command is typed."""
+    (tmp_path / "other-disk").mkdir()
+    monkeypatch.chdir(tmp_path)
+    limits = ("--max-messages", "2", "--max-bytes", "1 MiB")
+    assert run("init", "shop", *limits, "--mirror", "other-disk/shop", space=None).code == 0
+    with spool.open(tmp_path / "shop") as space:
+        space.create_queue("orders")
+        space.put("orders", "tea")
+        with pytest.raises(spool.Full, match="max_bytes"):
+            space.put("orders", b"x" * (1 << 20))
+        space.put("orders", "coffee")
+        with pytest.raises(spool.Full, match="max_messages"):
+            space.put("orders", "milk")
+    assert list((tmp_path / "other-disk" / "shop").rglob("*.msgpack"))
+    assert run("init", "other", "--max-messages", "-1", space=None).code == 2

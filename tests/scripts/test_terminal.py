@@ -53,10 +53,12 @@ def test_no_color_is_honoured(path: Path) -> None:
     assert "\x1b" not in _on_a_terminal("-s", path, "queue", "list", TERM="dumb")
 
 
-def test_a_body_is_written_as_it_is_on_a_terminal_too(path: Path) -> None:
+def test_a_body_ends_with_a_line_end_on_a_terminal_only(run: Run, path: Path) -> None:
     with spool.open(path) as space:
-        space.put("orders", b"no newline")
-    assert _on_a_terminal("-s", path, "message", "get", "orders") == "no newline"
+        space.put_many("orders", [b"no line end", b"one\n", b"as it is"])
+    assert _on_a_terminal("-s", path, "message", "get", "orders") == "no line end\r\n"
+    assert _on_a_terminal("-s", path, "message", "get", "orders") == "one\r\n"
+    assert run("message", "get", "orders").out == b"as it is"
 
 
 @pytest.mark.parametrize(
