@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from spool.admin.quarantined import QuarantinedFile
     from spool.admin.stats import QueueStats
     from spool.model.codecs import Codec, register_codec
-    from spool.model.message import Message
+    from spool.model.message import Message, MessageId
     from spool.model.options import JOIN, GetOptions, MessageFilters, PutOptions, QueueOptions, SpaceOptions
     from spool.model.position import Position
     from spool.model.settings import QueueConfig, SpaceConfig
@@ -63,13 +63,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "JOIN", "BadMessageId", "Codec", "CommitUnknown", "CorruptedFile", "DiskFailure", "Empty", "Finding", "Full",
-    "GetOptions", "Holder", "InvalidArgument", "Message", "MessageFilters", "MessageInUse", "NewMessage",
-    "NewerFormat", "NotASpace", "NotOpen", "Position", "ProtocolError", "PutOptions", "QuarantinedFile",
-    "QueueConfig", "QueueEntry", "QueueExists", "QueueNotEmpty", "QueueNotFound", "QueueOptions", "QueueStats",
-    "RecoveryReport", "Reject", "RequestFailed", "Retry", "Space", "SpaceConfig", "SpaceExists", "SpaceOptions",
-    "SpaceStopped", "SpoolError", "SubscriptionState", "SystemFailure", "Transaction", "TransactionRolledBack",
-    "TransactionTimeout", "Translated", "UnknownCodec", "UnsafeFileSystem", "WorkSummary", "Worker", "aio",
-    "create", "current_space", "import_space", "open", "register_codec",
+    "GetOptions", "Holder", "InvalidArgument", "Message", "MessageFilters", "MessageId", "MessageInUse",
+    "NewMessage", "NewerFormat", "NotASpace", "NotOpen", "Position", "ProtocolError", "PutOptions",
+    "QuarantinedFile", "QueueConfig", "QueueEntry", "QueueExists", "QueueNotEmpty", "QueueNotFound",
+    "QueueOptions", "QueueStats", "RecoveryReport", "Reject", "RequestFailed", "Retry", "Space", "SpaceConfig",
+    "SpaceExists", "SpaceOptions", "SpaceStopped", "SpoolError", "SubscriptionState", "SystemFailure",
+    "Transaction", "TransactionRolledBack", "TransactionTimeout", "Translated", "UnknownCodec", "UnsafeFileSystem",
+    "WorkSummary", "Worker", "aio", "create", "current_space", "import_space", "open", "register_codec",
 ]  # fmt: skip
 
 
@@ -82,7 +82,7 @@ _MODULES = {
     "admin.quarantined": ("QuarantinedFile",),
     "admin.stats": ("QueueStats",),
     "model.codecs": ("Codec", "register_codec"),
-    "model.message": ("Message",),
+    "model.message": ("Message", "MessageId"),
     "model.options": ("JOIN", "GetOptions", "MessageFilters", "PutOptions", "QueueOptions", "SpaceOptions"),
     "model.position": ("Position",),
     "model.settings": ("QueueConfig", "SpaceConfig"),

@@ -81,7 +81,8 @@ _LINES_AT_ONCE = 1_000
 @click.option(
     "--deduplication-key",
     metavar="TEXT",
-    help="A key of the message; if a message was put with this key lately, nothing is put, and its id is printed.",
+    help="A key of the message; if a message was put with this key lately, nothing is put, its id is printed, and the "
+    "command says so on standard error.",
 )
 @click.option("--correlation-id", metavar="TEXT", help="A text by which the message and its reply can be found.")
 @click.option(
@@ -149,9 +150,18 @@ def put(
     with answering(f"{_named(ids)} in queue {queue}"):
         for message_id in ids:
             if as_json:
-                write_json({"id": message_id})
+                write_json(_object(message_id))
             else:
                 write_bytes(f"{message_id}\n".encode())
+    if _object(ids[0]).get("duplicate"):
+        note(f"message {ids[0]} was put with this deduplication key before: nothing was put")
+
+
+def _object(message_id: str) -> dict[str, Any]:
+    """Return an id for JSON; of a put with a deduplication key, also whether it is that of an earlier message."""
+    from spool import MessageId
+
+    return {"id": message_id, **({"duplicate": message_id.duplicate} if isinstance(message_id, MessageId) else {})}
 
 
 def _named(ids: list[str]) -> str:

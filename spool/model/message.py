@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, Self
 
 from spool.errors import BadMessageId, InvalidArgument
 from spool.model.checks import ValueCheck, check, moment, seconds, text, whole
@@ -39,6 +39,25 @@ FIELDS = (
     "reply_queue", "failure_queue", "user_code", "client_id", "application_key", "headers", "attempts", "position",
     "origin_queue", "failure_reason", "group", "origin_attempts",
 )  # fmt: skip
+
+
+class MessageId(str):
+    """The id that a put with a ``deduplication_key`` returns: a str.
+
+    duplicate: True if a message was put with the key before, whose id this is: then the put added no message.
+    """
+
+    __slots__ = ("duplicate",)
+
+    duplicate: bool
+
+    def __new__(cls, id: str, duplicate: bool = False) -> Self:
+        made = super().__new__(cls, id)
+        made.duplicate = duplicate
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MessageId, (str(self), self.duplicate)
 
 
 class Origin(NamedTuple):

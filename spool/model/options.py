@@ -50,7 +50,7 @@ class PutOptions(TypedDict, total=False):
     before: the id of a message of the queue to stand before; excludes ``top``; the queue must allow it.
     group: a text of 1 to 255 characters; messages of one group are handled one after the other, in their order.
     deduplication_key: a text of 1 to 255 characters; a put with the key of an earlier one puts nothing and returns the
-        id of that, during the queue's ``deduplication_window``.
+        id of that, during the queue's ``deduplication_window``. The id is then a ``spool.MessageId``, which tells.
     """
 
     priority: int

@@ -31,7 +31,7 @@ from spool.log import quota
 from spool.log.commit import commit
 from spool.log.commit_queue import BranchRequest, CommitRequest
 from spool.log.futures import Promises
-from spool.model.message import Message
+from spool.model.message import Message, MessageId
 from spool.model.options import GetOptions, PutOptions
 from spool.model.position import PositionRanges
 from spool.model.xid import Xid
@@ -156,7 +156,7 @@ class Transaction:
         if key is not None:
             check_single(len(bodies))
             if (known := self._branch.known(queue, key)) is not None:
-                return [known]
+                return [MessageId(known, duplicate=True)]
         raws_of = encode_bodies(bodies, content_type, attributes, settings.config.max_body_bytes)
         if settings.config.has_limits:
             self._branch.check_room(settings, queue, raws_of)
@@ -167,6 +167,7 @@ class Transaction:
                 self._stream()
         if key is not None:
             self._branch.keys.remember(self._branch.batch, settings.config.queues[queue], key, ids[0])
+            return [MessageId(ids[0])]
         return ids
 
     def _stream(self) -> None:

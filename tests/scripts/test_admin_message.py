@@ -275,3 +275,12 @@ def test_listing_a_long_queue_needs_no_more_memory_than_one_message_at_a_time(pa
     done = subprocess.run(command, capture_output=True, check=True)
     assert len(done.stdout.splitlines()) == 401
     assert int(done.stderr) < 120_000  # kilobytes; the bodies are 400 MB
+
+
+def test_a_put_with_a_key_that_was_put_before_says_so(run: Run) -> None:
+    put = ("message", "put", "orders", "--body", "x", "--deduplication-key", "k")
+    first, second, third = run(*put), run(*put), run(*put, "--json")
+    assert (first.code, second.code, first.out, first.err) == (0, 0, second.out, "")
+    one_line(second, f"message {first.text.strip()}", "nothing was put")
+    assert third.objects == [{"id": first.text.strip(), "duplicate": True}]
+    assert run("message", "put", "orders", "--body", "x", "--json").objects[0].keys() == {"id"}
