@@ -6,8 +6,8 @@ import traceback
 from collections.abc import Callable
 
 
-def exit_code_of(act: Callable[[], object]) -> int:
-    """Do this in a forked child, and return its exit code: 0, or 1 if it raised, which it prints."""
+def start(act: Callable[[], object]) -> int:
+    """Do this in a forked child, and return its process id."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -19,4 +19,14 @@ def exit_code_of(act: Callable[[], object]) -> int:
             sys.stderr.flush()
         finally:
             os._exit(code)
+    return child
+
+
+def exit_code(child: int) -> int:
+    """Wait for the end of a child: 0, 1 if it raised, which it prints, or a signal's number, negative."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def exit_code_of(act: Callable[[], object]) -> int:
+    """Do this in a forked child, and return its exit code, as ``exit_code`` does."""
+    return exit_code(start(act))

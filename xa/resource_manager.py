@@ -7,10 +7,10 @@ makes its bytes durable again.
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, NoReturn, TypeVar, cast
 
+from spool.coordination.locks import xid_byte
 from spool.errors import (
     CommitUnknown,
     NotOpen,
@@ -19,13 +19,14 @@ from spool.errors import (
     TransactionRolledBack,
     TransactionTimeout,
 )  # fmt: skip
-from spool.model.xid import Xid
+from spool.model.xid import FORMATS_BOUND_TO_A_LIFE, Xid
 from spool.policies import heuristics
 from spool.runtime.clock import WaitExpired
 from spool.runtime.context import Joinable, associate, associated
 from spool.space import Space
 from spool.transactions import resolution, two_phase
 from spool.transactions.coordinated import CoordinatedTransaction
+from xa.branch import Branch, BranchBlock
 from xa.codes import (
     TMENDRSCAN,
     TMFAIL,
@@ -53,7 +54,7 @@ from xa.codes import (
     XAER_RMFAIL,
     XAError,
 )  # fmt: skip
-from xa.states import BranchState, Call, next_state
+from xa.states import BranchState, Call
 
 _END_CALLS = {TMSUCCESS: Call.END_SUCCESS, TMFAIL: Call.END_FAIL, TMSUSPEND: Call.END_SUSPEND}
 _EXISTS = "there is a branch {} already: use TMJOIN, or another xid"
@@ -115,13 +116,6 @@ def _translated(error: SpoolError | OSError, failure: int) -> XAError:
     return XAError(code, str(error))
 
 
-@dataclass
-class _Branch:
-    transaction: CoordinatedTransaction
-    state: BranchState = BranchState.ACTIVE
-    associations: int = 1
-
-
 class ResourceManager:
     """X/Open's xa_* calls on one open space. Calls may come from many threads.
 
@@ -133,7 +127,7 @@ class ResourceManager:
         self._engine = space.engine
         self._store = space.engine.store
         self._timeout = timeout
-        self._branches: dict[Xid, _Branch] = {}
+        self._branches: dict[Xid, Branch] = {}
         self._scan: list[Xid] | None = None
         self._scanning = threading.RLock()
         self._turns: dict[Xid, threading.Lock] = {}  # of the branches with a call under way, each held by that call
@@ -160,12 +154,12 @@ class ResourceManager:
         elif branch is None:
             self._raise_not_here(xid)
         else:
-            branch.state = next_state(branch.state, Call.JOIN if flags == TMJOIN else Call.RESUME)
+            branch.state = branch.after(Call.JOIN if flags == TMJOIN else Call.RESUME)
             branch.associations += 1
         associate(self._store, branch.transaction)
         return XA_OK
 
-    def _begin(self, xid: Xid) -> _Branch:
+    def _begin(self, xid: Xid) -> Branch:
         transaction = CoordinatedTransaction(self._engine, timeout=self._timeout, xid=xid)
         if not transaction.lock_xid_now():
             raise XAError(XAER_DUPID, f"another process has the branch {xid}: use another xid")
@@ -179,13 +173,19 @@ class ResourceManager:
         except BaseException:
             transaction.abandon()
             raise
-        return _Branch(transaction)
+        return Branch(self._store, transaction)
 
     def _refuse_when_in(self, current: Joinable) -> None:
         for xid, branch in list(self._branches.items()):
             if branch.transaction is current and branch.associations:
                 raise XAError(XAER_PROTO, f"the caller is in the branch {xid}: end it first")
-        if current.is_active:
+        if isinstance(current, CoordinatedTransaction) and current.xid.format_id not in FORMATS_BOUND_TO_A_LIFE:
+            if current.is_active:
+                raise XAError(
+                    XAER_PROTO,
+                    f"the caller is in the branch {current.xid} of another ResourceManager: end it there first",
+                )
+        elif current.is_active:
             raise XAError(XAER_OUTSIDE, "the caller is in a transaction of its own: commit it or roll it back first")
 
     @_about_a_branch()
@@ -198,13 +198,47 @@ class ResourceManager:
         if branch.associations > 1 and branch.state is BranchState.ACTIVE and call is Call.END_SUCCESS:
             branch.associations -= 1  # others are still at it
         else:
-            branch.state = next_state(branch.state, call)
+            branch.state = branch.after(call)
             branch.associations = max(0, branch.associations - 1)
         if call is Call.END_FAIL:
             branch.transaction.set_rollback_only("its transaction manager said TMFAIL")
+        if branch.state is BranchState.ROLLBACK_ONLY:
+            branch.transaction.bar(f"the branch {xid} is rollback-only: call end(xid, TMFAIL), then rollback(xid)")
+        else:
+            branch.transaction.bar(None)
         if associated(self._store) is branch.transaction:
             associate(self._store, None)
         return XA_OK
+
+    def branch(self, xid: Xid) -> BranchBlock:
+        """Return a ``with`` block for the work in a new branch: ``start`` on entering, ``end`` on leaving.
+
+        If an exception leaves the block, the branch is ended with TMFAIL and rolled back, so the caller's next puts and
+        gets are not part of it. The block may call ``end`` and ``prepare`` itself; a branch that is prepared waits for
+        its coordinator's decision, also after an exception. Errors as of ``start`` and ``end``.
+        """
+        calls = (self.start, self._end_if_active, self._undo, self._leave)
+        return BranchBlock(*(partial(call, xid) for call in calls))
+
+    def _end_if_active(self, xid: Xid) -> None:
+        branch = self._branches.get(xid)
+        if branch is not None and branch.state is BranchState.ACTIVE:
+            self.end(xid, TMSUCCESS)
+
+    def _undo(self, xid: Xid) -> None:
+        """End the caller's work in the branch with TMFAIL, and roll the branch back, unless it is prepared or gone."""
+        branch = self._branches.get(xid)
+        if branch is None or branch.state is BranchState.PREPARED or self._store.closed:
+            return
+        if branch.state is not BranchState.IDLE:
+            self.end(xid, TMFAIL)
+        self.rollback(xid)
+
+    def _leave(self, xid: Xid) -> None:
+        """Forget a branch that is not prepared: it is rolled back, as any that is dropped. Called by a ``__del__``."""
+        branch = self._branches.get(xid)
+        if branch is not None and branch.state is not BranchState.PREPARED:
+            self._branches.pop(xid, None)
 
     # -- deciding ---------------------------------------------------------------------------------------------------
 
@@ -212,7 +246,7 @@ class ResourceManager:
     def prepare(self, xid: Xid) -> int:
         """Phase one. XA_OK: the branch will commit if told to, even after a power cut. XA_RDONLY: nothing to do."""
         branch = self._branches.get(xid) or self._raise_not_here(xid)
-        state = next_state(branch.state, Call.PREPARE)
+        state = branch.after(Call.PREPARE)
         voted = False
         try:
             voted = branch.transaction.prepare()
@@ -232,7 +266,7 @@ class ResourceManager:
             raise XAError(XAER_INVAL, f"xa_commit takes TMNOFLAGS or TMONEPHASE, not {flags:#x}")
         branch = self._branches.get(xid)
         if branch is not None:
-            next_state(branch.state, Call.COMMIT)
+            branch.after(Call.COMMIT)
         try:
             two_phase.commit_prepared(self._engine, xid, vote_known=branch is not None)
         except two_phase.UnknownBranch as error:
@@ -244,7 +278,7 @@ class ResourceManager:
     def _commit_one_phase(self, xid: Xid) -> int:
         try:
             branch = self._branches.get(xid) or self._raise_not_here(xid)
-            next_state(branch.state, Call.COMMIT_ONE_PHASE)
+            branch.after(Call.COMMIT_ONE_PHASE)
             del self._branches[xid]
             branch.transaction.commit()
         except (SpoolError, OSError) as error:
@@ -253,10 +287,10 @@ class ResourceManager:
 
     @_about_a_branch(XA_RETRY)
     def rollback(self, xid: Xid) -> int:
-        """Undo a branch, prepared or not."""
+        """Undo a branch, prepared or not. XAER_PROTO while a caller is associated with it: ``end`` it first."""
         branch = self._branches.get(xid)
         if branch is not None:
-            next_state(branch.state, Call.ROLLBACK)
+            branch.after(Call.ROLLBACK)
             if branch.state is not BranchState.PREPARED:
                 del self._branches[xid]
                 if branch.transaction.is_active:
@@ -320,7 +354,9 @@ class ResourceManager:
     def _raise_not_here(self, xid: Xid) -> NoReturn:
         """Say where the branch is: one that is not prepared belongs to one process."""
         if two_phase.has_owner(self._store.shared.xids, xid):
-            raise XAError(XAER_PROTO, f"the branch {xid} belongs to another process until it is prepared")
+            here = self._store.shared.xids.is_held_here(xid_byte(xid))
+            owner = "another ResourceManager of this process" if here else "another process"
+            raise XAError(XAER_PROTO, f"the branch {xid} belongs to {owner} until it is prepared")
         if two_phase.is_prepared(self._store, xid):
             raise XAError(XAER_PROTO, f"the branch {xid} is prepared: commit it or roll it back")
         raise XAError(XAER_NOTA, f"there is no branch {xid}")

@@ -38,6 +38,9 @@ class Call(enum.Enum):
     ROLLBACK = "xa_rollback"
 
 
+ENDINGS = frozenset({Call.PREPARE, Call.COMMIT_ONE_PHASE, Call.COMMIT, Call.ROLLBACK})
+"""The calls after which a branch takes no more work."""
+
 _TABLE: dict[tuple[BranchState, Call], BranchState] = {
     (BranchState.ACTIVE, Call.JOIN): BranchState.ACTIVE,
     (BranchState.ACTIVE, Call.END_SUCCESS): BranchState.IDLE,
@@ -62,6 +65,9 @@ def next_state(state: BranchState, call: Call) -> BranchState:
     """Return the state after a call that succeeds; XAError with XAER_PROTO if the call does not fit the state."""
     found = _TABLE.get((state, call))
     if found is None:
-        fitting = ", ".join(sorted(c.value for s, c in _TABLE if s is state)) or "nothing any more"
-        raise XAError(XAER_PROTO, f"{call.value} does not fit a branch that is {state.value}; what fits: {fitting}")
+        if call in ENDINGS and state in (BranchState.ACTIVE, BranchState.SUSPENDED):
+            fitting = f"call xa_end({'TMFAIL' if call is Call.ROLLBACK else 'TMSUCCESS'}) first"
+        else:
+            fitting = f"call one of {', '.join(sorted(c.value for s, c in _TABLE if s is state))}"
+        raise XAError(XAER_PROTO, f"{call.value} does not fit a branch that is {state.value}: {fitting}")
     return found

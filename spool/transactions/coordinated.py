@@ -117,6 +117,14 @@ class CoordinatedTransaction(Transaction):
                 if position != own:
                     add_failure_outcome(branch.batch, store, settings, position, reason)
 
+    def bar(self, reason: str | None) -> None:
+        """Let puts and gets raise ProtocolError with this reason, and hold the messages; None: allow them again."""
+        self._barred = reason
+
+    def work(self) -> tuple[int, int]:
+        """Return how many messages were put and taken in it."""
+        return self._branch.batch.messages, sum(count for _, _, count in self._branch.claims)
+
     def refuse(self, reason: str) -> None:
         """Let calls end with ProtocolError from now on, also one that is under way, as soon as it looks."""
         self._left = True

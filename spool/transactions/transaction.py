@@ -89,6 +89,7 @@ class Transaction:
         self._lock = threading.RLock()
         self._rollback_only: str | None = None
         self._lost: str | None = None
+        self._barred: str | None = None  # why it takes no puts and gets; see ``CoordinatedTransaction.bar``
         self._page: CounterPage | None = None  # the counters, as a call found them that had nothing against it
         self._associations: list[Association] = []
         self._left = False
@@ -239,6 +240,7 @@ class Transaction:
             page is self._page  # as the last call found it
             and self.state is TransactionState.ACTIVE
             and self._lost is None
+            and self._barred is None
             and not store.guard.closed
             and store.clock.monotonic() < self._until
             and queue in settings.config.queues
@@ -425,6 +427,8 @@ class Transaction:
             if self._lost is not None:
                 self._undo(self._lost)
                 raise TransactionRolledBack(f"the transaction was rolled back: {self._lost}; begin a new one")
+            if self._barred is not None:
+                raise ProtocolError(self._barred)
             return page
         if self.state is TransactionState.ROLLED_BACK and not self._left:
             raise TransactionRolledBack("the transaction was rolled back: begin a new one")

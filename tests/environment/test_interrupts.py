@@ -248,8 +248,9 @@ class Lines:
     def line(self, frame: FrameType, event: str, argument: object) -> Any:
         text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
         left = text.startswith("with ") and frame.f_lineno < self._last.get(frame, 0)
+        left |= frame.f_code.co_name == "__exit__" and frame not in self._last
         self._last[frame] = frame.f_lineno
-        if event == "line" and not left:  # (between a body and its __exit__ Python looks for no signal)
+        if event == "line" and not left:  # (from the end of a body to the first call of its __exit__ nothing is ours)
             self.seen += 1
             if self.seen == self.at:
                 self.press()

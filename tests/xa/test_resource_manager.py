@@ -157,10 +157,10 @@ def test_start_answers_dupid_for_a_known_and_for_a_prepared_branch(rm: xa.Resour
 
 def test_calls_that_do_not_fit_the_state_are_protocol_errors_and_change_nothing(rm: xa.ResourceManager) -> None:
     rm.start(xid())
+    rm.space.put("out", b"x")
     for call in (rm.prepare, rm.commit, rm.rollback):
         assert failed(call, xid()) == xa.XAER_PROTO
     assert failed(rm.start, xid(b"second")) == xa.XAER_PROTO, "the caller is in a branch already"
-    rm.space.put("out", b"x")
     rm.end(xid(), xa.TMSUSPEND)
     assert failed(rm.prepare, xid()) == xa.XAER_PROTO
     rm.start(xid(), xa.TMRESUME)

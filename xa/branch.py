@@ -1,0 +1,143 @@
+"""A branch of a resource manager: its state, and the end of a branch that its program has left open.
+
+A program has left a branch if it drops the resource manager, or a ``with`` block that an exception kept from its end.
+The housekeeper rolls such a branch back. A space that is closed while it has unprepared branches names them in the log.
+"""
+
+import logging
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
+
+from spool.errors import NotOpen, ProtocolError
+from spool.runtime import calls
+from spool.runtime.context import associate, associated
+from spool.store.store import Store
+from spool.text import plural
+from spool.transactions.coordinated import CoordinatedTransaction
+from spool.transactions.transaction import mark_lost
+from xa.codes import XAError
+from xa.states import ENDINGS, BranchState, Call, next_state
+
+log = logging.getLogger("spool")
+
+_LEFT = "its program has left it"
+
+_warn = warnings.warn  # (while the interpreter ends, a module may be gone before the names that are used from it)
+
+
+class Branch:
+    """A branch that this process began: its transaction, its state, and how many callers are associated with it.
+
+    Only a resource manager refers to it; the callers' contexts refer to the transaction.
+    """
+
+    __slots__ = ("_at_close", "_store", "associations", "state", "transaction")
+
+    def __init__(self, store: Store, transaction: CoordinatedTransaction) -> None:
+        self.transaction = transaction
+        self.state = BranchState.ACTIVE
+        self.associations = 1
+        self._store = store
+        self._at_close = partial(_name_at_close, store.files.disk.root, transaction)
+        store.at_end[self._at_close] = None
+
+    def after(self, call: Call) -> BranchState:
+        """Return the state after a call that succeeds; XAError with XAER_PROTO if the call does not fit the state.
+
+        A branch that is still associated takes no puts and gets after a call that would have ended it: its program has
+        left the work, mostly by an exception. ``end`` lifts that.
+        """
+        try:
+            return next_state(self.state, call)
+        except XAError:
+            if self.state is BranchState.ACTIVE and call in ENDINGS:
+                self.transaction.bar(
+                    f"the branch {self.transaction.xid} takes no work: {call.value} was called before xa_end and was "
+                    "refused; call end(xid, TMFAIL), then rollback(xid)"
+                )
+            raise
+
+    def __del__(self) -> None:
+        """Python drops objects between any two instructions of any thread: this takes no lock and touches no file."""
+        self._store.at_end.pop(self._at_close, None)
+        if self._store.closed or not self.transaction.is_active:
+            return
+        mark_lost(self.transaction, _LEFT)
+        if associated(self._store) is self.transaction:
+            associate(self._store, None)
+        self._store.dropped.append(partial(_undo, self.transaction))
+        _warn(
+            f"{self._store.files.disk.root}: a program has left the branch {self.transaction.xid} without prepare or "
+            "rollback, and the branch is rolled back within seconds: work in it inside `with rm.branch(xid):`",
+            ResourceWarning,
+            2,
+        )
+
+
+def _undo(transaction: CoordinatedTransaction) -> None:
+    with suppress(NotOpen, ProtocolError):  # it has ended since, by a call from a copied context
+        transaction.rollback(_LEFT)
+
+
+def _name_at_close(path: str, transaction: CoordinatedTransaction) -> None:
+    if transaction.is_active:
+        puts, gets = transaction.work()
+        log.warning(
+            "%s was closed before the branch %s was prepared or rolled back: its %s and %s are undone",
+            path,
+            transaction.xid,
+            plural(puts, "put"),
+            plural(gets, "get"),
+        )
+
+
+class BranchBlock:
+    """The work in a new branch, as a ``with`` statement: see ``ResourceManager.branch``.
+
+    Args:
+        begin, end: called on entering, and on leaving without an exception.
+        undo: called when an exception leaves the block. XAError from it is logged: the caller's exception comes out.
+        leave: called when the block is dropped before its end: a signal came just before ``__exit__``.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[], object],
+        end: Callable[[], object],
+        undo: Callable[[], object],
+        leave: Callable[[], object],
+    ) -> None:
+        self._begin = begin
+        self._end = end
+        self._undo = undo
+        self._leave = leave
+        self._begun = False
+
+    def __enter__(self) -> None:
+        with calls.deferred(self._roll_back):
+            self._begin()
+            self._begun = True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with calls.deferred():
+            if kind is None:
+                self._end()
+            else:
+                self._roll_back()
+            self._begun = False
+
+    def __del__(self) -> None:
+        if self._begun:
+            self._leave()
+
+    def _roll_back(self) -> None:
+        try:
+            if self._begun:
+                self._undo()
+        except XAError as failure:
+            log.warning("a branch could not be rolled back after an exception: %s", failure)
