@@ -38,6 +38,7 @@ def find_problems(store: Store, *, reclaim_locked: bool = False) -> list[Problem
         reclaim_locked: the caller holds the reclaim lock. Otherwise it is taken for the comparison of the files with
             their digest; if another process holds it, that comparison is left out.
     """
+    store.files.disk.check_stages_in_place()
     catch_up(store)
     with store.view.mutex:
         files = {number: state.adopted for number, state in store.view.index.files.items()}

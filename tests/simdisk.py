@@ -104,6 +104,9 @@ class SimulatedDisk(Disk):
         self._handle(handle)
         self.machine.close(handle)
 
+    def check_stages_in_place(self) -> None:
+        """Nobody moves a directory of the machine's."""
+
     def disown(self) -> None:
         """A forked child has nothing to close: the handles are the machine's."""
 

@@ -9,6 +9,7 @@ import os
 import threading
 from contextlib import suppress
 
+from spool.errors import DiskFailure
 from spool.model import layout
 
 # Held from a file's opening until its handle is in a table: no fork comes between the two, or the child would keep a
@@ -40,11 +41,13 @@ class Directories(dict[str, Directory]):
     whatever the owner of the space does to names meanwhile, a process of root's reaches no file outside the space. The
     space and its four stages are opened once. Others are opened for each call: ``run/`` and a queue's drop folder can
     be removed and made again.
+
+    owner: the user that the space belongs to, for a process of root's; another user's directory is not opened.
     """
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, owner: int | None = None) -> None:
         self.root: str | None = root
-        self._found: dict[str, os.stat_result] = {}
+        self._owner = owner
 
     def __missing__(self, name: str) -> Directory:
         # No variable but the result holds a descriptor: the traceback of an error would keep it open.
@@ -59,8 +62,9 @@ class Directories(dict[str, Directory]):
                 )  # fmt: skip
             except OSError as error:
                 raise self._of(error, name) from None
+            if not name and self._owner is not None:
+                self._check_owner(os.fstat(found).st_uid)
             if name in KEPT or not name:
-                self._found[name] = os.fstat(found)
                 self[name] = found
         return found
 
@@ -72,33 +76,35 @@ class Directories(dict[str, Directory]):
         error.filename = path
         return error
 
+    def _check_owner(self, user: int) -> None:
+        if user != self._owner:
+            raise DiskFailure(
+                errno.EPERM,
+                f"{self.root} belongs to user {user}, and the space to user {self._owner}, in whose name root uses no "
+                "directory of another user: run this as the owner of the space, or give both to one user (chown -R)",
+            )
+
     def check_in_place(self, name: str) -> None:
-        """Raise OSError (ESTALE) if a stage's path leads to another directory than the one that is open.
+        """Raise OSError (ESTALE) if the path of a stage that is open leads to another directory, or nowhere.
 
         A commit in a directory that was moved away would be lost to every process that opens the space later.
         """
-        mine = self._found.get(name)
-        if mine is None:  # it is not open yet
+        if name not in self:
             return
+        mine, path = os.fstat(self[name]), f"{self.root}/{name}"
         try:
-            there = os.lstat(f"{self.root}/{name}")
+            there = os.lstat(path)
             if there.st_ino == mine.st_ino and there.st_dev == mine.st_dev:
                 return
         except (FileNotFoundError, NotADirectoryError):
             pass
-        raise OSError(errno.ESTALE, "it was moved or replaced while the space was open", f"{self.root}/{name}")
+        raise OSError(errno.ESTALE, "it was moved, replaced or removed while the space was open", path)
 
     def forget(self, name: str) -> None:
         """Close the descriptor of a directory that was removed."""
         self.pop(name, None)
-        self._found.pop(name, None)
-
-    def close(self) -> None:
-        """Close all; a later use opens again."""
-        self.clear()
-        self._found.clear()
 
     def disown(self) -> None:
         """Close all in a forked child; later uses raise OSError (EBADF)."""
         self.root = None
-        self.close()
+        self.clear()

@@ -48,13 +48,12 @@ class Disk:
     ``flushes`` counts the flushes that were asked for: one ``make_durable`` on an ordered file system is one.
     """
 
-    # The user that a process of root makes files for: the space's owner could not open a file of root's.
-    _owner: tuple[int, int] | None = None
+    # User and group for which a process of root's works in a space that is not root's; None for any other process.
+    owner: tuple[int, int] | None = None
     futexes: Futexes | None = None  # of byte locks, where processes can wake each other
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, owner: tuple[int, int] | None = None) -> None:
         self.root = os.path.abspath(root)
-        self._directories = Directories(self.root)
         self._handles: dict[int, None] = {}  # the open ones, in the order in which they were opened
         self._memory: list[SharedBytes] = []
         self.flushes = 0
@@ -65,20 +64,33 @@ class Disk:
         # Elsewhere syncfs(2) may flush nothing and say nothing (FUSE), or holds up the flushes of others.
         self.flushes_everything = kernel.SYNCFS_TELLS and self.ordered
         self.names_follow = self.ordered and file_stat.is_of_ext_kind(self.root)
-        if there and os.geteuid() == 0:
-            self._owner = kernel.owner_of(self.root)
+        if there and owner is None and os.geteuid() == 0:
+            owner = kernel.owner_of(self.root)
+        self.owner = owner
+        self._directories = Directories(self.root, owner and owner[0])
 
     def sibling(self, root: str) -> "Disk":
-        """Return the disk of another directory, a mirror's; its files belong to the same owner."""
-        side = Disk(root)
-        side._owner = self._owner
+        """Return the disk of another directory, a mirror's; its files belong to the same owner.
+
+        Raises DiskFailure if this process is root's and the directory belongs to another user than the space: whoever
+        may write ``space.toml`` chooses the directory.
+        """
+        side = Disk(root, self.owner)
+        if os.path.isdir(side.root):
+            side.identity("")
         return side
 
     def path(self, name: str) -> str:
         return f"{self.root}/{name}" if name else self.root
 
     def _complete(self, error: OSError, name: str, other: str | None = None) -> None:
-        """Give an error the whole paths; the kernel was given the last names."""
+        """Give an error the whole paths; the kernel was given the last names.
+
+        Raises OSError (ESTALE) for a FileNotFoundError if a stage is not where it was.
+        """
+        if isinstance(error, FileNotFoundError):
+            for used in (name, other or name):
+                self._directories.check_in_place(used.rpartition("/")[0])
         if not isinstance(error.filename, str) or not error.filename.startswith("/"):
             error.filename = self.path(name)
             error.filename2 = None if other is None else self.path(other)
@@ -88,11 +100,7 @@ class Disk:
         directory, _, last = name.rpartition("/")
         try:
             with opening:
-                handle = (
-                    os.open(last, flags, mode, dir_fd=self._directories[directory])
-                    if name
-                    else os.open(self.root, flags, mode)
-                )
+                handle = os.open(last or ".", flags, mode, dir_fd=self._directories[directory])
                 self._handles[handle] = None
         except OSError as error:
             self._complete(error, name)
@@ -129,7 +137,7 @@ class Disk:
         for handle in reversed(list(self._handles)):
             with suppress(OSError):  # the number is free all the same (close(2))
                 self.close(handle)
-        self._directories.close()
+        self._directories.clear()
 
     def disown(self) -> None:
         """Close the copies of descriptors in a forked child, without unlocking; later calls raise OSError (EBADF)."""
@@ -144,7 +152,7 @@ class Disk:
         handle = self._open_named(name, flags, FILE_MODE)
         if stat.S_IMODE(os.fstat(handle).st_mode) != FILE_MODE:
             kernel.set_mode(handle, FILE_MODE)
-        if self._owner is not None:
+        if self.owner is not None:
             try:
                 self._give(handle, name)
             except OSError:
@@ -159,7 +167,7 @@ class Disk:
 
     def give_to_owner(self, name: str) -> None:
         """Give it to the owner of the space, if this process is root's. A file with a second name stays another's."""
-        if self._owner is None:
+        if self.owner is None:
             return
         handle = self._open_named(name, _BY_NAME_ALONE)
         try:
@@ -171,8 +179,8 @@ class Disk:
 
     def _give(self, handle: int, name: str) -> None:
         """Give an open file to the owner of the space, if this process is root's."""
-        if self._owner is not None:
-            kernel.give(handle, self._owner, self.path(name))
+        if self.owner is not None:
+            kernel.give(handle, self.owner, self.path(name))
 
     def open(self, name: str, *, write: bool = False) -> int:
         """Open an existing regular file. Raises OSError for a symlink, a FIFO or a directory; none is followed."""
@@ -186,7 +194,7 @@ class Disk:
             raise
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             self._close(handle)
-            raise OSError(errno.EINVAL, "not a regular file", name)
+            raise OSError(errno.EINVAL, "not a regular file", self.path(name))
         return handle
 
     def open_to_overwrite(self, name: str) -> tuple[int, int, bool]:
@@ -273,7 +281,8 @@ class Disk:
         itself."""
         directory, _, last = name.rpartition("/")
         try:
-            found = os.lstat(last, dir_fd=self._directories[directory]) if name else os.stat(self.root)
+            place = self._directories[directory]
+            found = os.lstat(last, dir_fd=place) if name else os.fstat(place)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -311,7 +320,9 @@ class Disk:
             if found is None or not found.is_directory:
                 raise
             return False
-        handle = self._open_named(name, _BY_NAME_ALONE | os.O_DIRECTORY)
+        flags = _BY_NAME_ALONE | os.O_DIRECTORY
+        # A new mirror is not yet its owner's, so it cannot be opened as a directory of a space.
+        handle = self._open_named(name, flags) if name else self._opened(os.open, self.root, flags)
         try:
             if stat.S_IMODE(os.fstat(handle).st_mode) != DIRECTORY_MODE:
                 kernel.set_mode(handle, DIRECTORY_MODE)
@@ -322,6 +333,7 @@ class Disk:
 
     def _make_directory(self, name: str) -> None:
         parent, _, last = name.rpartition("/")
+        self._directories.check_in_place(name)  # another one would take the place of a stage that was moved away
         try:
             if name:
                 os.mkdir(last, DIRECTORY_MODE, dir_fd=self._directories[parent])
@@ -330,6 +342,11 @@ class Disk:
         except OSError as error:
             self._complete(error, name)
             raise
+
+    def check_stages_in_place(self) -> None:
+        """Raise OSError (ESTALE) if a stage is not where it was when this process opened it."""
+        for name in KEPT:
+            self._directories.check_in_place(name)
 
     def remove_directory(self, name: str) -> None:
         parent, _, last = name.rpartition("/")
@@ -556,9 +573,9 @@ class Disk:
         """Hold the maintenance lock, a file of its own; yields False at once if another process holds it."""
         found = self.identity(name)
         if found is None:  # a new file would not exclude the holder of the old one
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path(name))
         if not found.is_plain:
-            raise OSError(errno.EINVAL, "not a file of its own", name)
+            raise OSError(errno.EINVAL, "not a file of its own", self.path(name))
         directory, _, last = name.rpartition("/")
         with kernel.file_locked(self._directories[directory], last, FILE_MODE) as ours:
             yield ours

@@ -12,6 +12,7 @@ import tempfile
 import threading
 from typing import BinaryIO, cast
 
+from spool.disk import Disk
 from spool.format.batch import CommitBatch
 from spool.log.commit import commit_batch
 from spool.log.quota import Usage, prepared_usage, settle_and_catch_up, usage_of
@@ -41,7 +42,7 @@ def check_marks(store: Store) -> None:
             usage = usage_of(store.view, config.name, prepared_usage(store.view.prepared))
         is_high = _crossing(store.view, config, usage)
         if is_high is not None and _record(store, config, is_high) and is_high and config.capacity_command is not None:
-            run_command(store.files.disk.root, config, usage)
+            run_command(store.files.disk, config, usage)
 
 
 def _crossing(view: View, config: QueueConfig, usage: Usage) -> bool | None:
@@ -82,15 +83,20 @@ def _fact_key(queue: str) -> str:
     return f"capacity:{queue}"
 
 
-def run_command(space: str, config: QueueConfig, usage: Usage) -> None:
-    """Run the command in a thread of its own, until it ends or its time is over, also after the space was closed."""
-    threading.Thread(target=_run, args=(space, config, usage), name="xaspool capacity").start()
+def run_command(disk: Disk, config: QueueConfig, usage: Usage) -> None:
+    """Run the command in a thread of its own, until it ends or its time is over, also after the space was closed.
+
+    A process of root's runs it as the owner of the space, who may have written the command.
+    """
+    threading.Thread(target=_run, args=(disk.root, disk.owner, config, usage), name="xaspool capacity").start()
 
 
-def _run(space: str, config: QueueConfig, usage: Usage) -> None:
+def _run(space: str, owner: tuple[int, int] | None, config: QueueConfig, usage: Usage) -> None:
     assert config.capacity_command is not None
+    user, group = owner or (None, None)
+    inherited = os.environ if owner is None else {"PATH": os.defpath}
     environment = {
-        **os.environ,
+        **inherited,
         "SPOOL_SPACE": space,
         "SPOOL_QUEUE": config.name,
         "SPOOL_MESSAGES": str(usage.messages),
@@ -103,6 +109,7 @@ def _run(space: str, config: QueueConfig, usage: Usage) -> None:
             with subprocess.Popen(
                 config.capacity_command, shell=True, env=environment, cwd="/", start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                user=user, group=group, extra_groups=None if owner is None else (),
             ) as child:  # fmt: skip
                 try:
                     child.wait(config.capacity_timeout)

@@ -4,6 +4,7 @@
 use no more, of its parts. The order of locks: docs/architecture.md, "Locks, and their order".
 """
 
+import errno
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -15,10 +16,11 @@ from spool.coordination.locks import OpenLock
 from spool.disk import Disk
 from spool.disk.advice import as_failure
 from spool.disk.content import ensure_directory
+from spool.disk.descriptors import KEPT
 from spool.disk.disk import FlushFailed
 from spool.disk.kernel import Unsupported
 from spool.disk.requirements import check_kind, check_stages, unsafe
-from spool.errors import SpoolError
+from spool.errors import DiskFailure, SpoolError
 from spool.index import Index
 from spool.model import layout
 from spool.runtime.clock import Clock, Deadline
@@ -125,6 +127,12 @@ class _Opening:
         alone = self.open_lock.enter(Deadline(self._clock, WAIT_SECONDS, until, check))
         for name in layout.DIRECTORIES:
             if name != layout.RUN and not self._disk.exists(name):  # removed from outside
+                if name in KEPT and not alone:
+                    raise DiskFailure(
+                        errno.ENOENT,
+                        f"{self._disk.path(name)} is missing, and another process has the space open: "
+                        "put the directory back, or close the space in every process and open it again",
+                    )
                 ensure_directory(self._disk, name)
         return alone
 
@@ -186,6 +194,7 @@ def inspect_store(disk: Disk, clock: Clock) -> tuple[Store, bool]:
         disk: keeps in memory what is written; nothing in the directory changes.
     """
     with _opening(disk, clock) as opening:
+        check_stages(disk)
         alone = opening.open_lock.is_alone()
         return opening.store(make=alone), alone
 

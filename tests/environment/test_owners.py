@@ -182,6 +182,47 @@ def test_a_file_of_another_user_is_named_with_the_way_to_give_it_to_the_owner(di
     assert f"sudo chown -R {OWNER} {root}" in said
 
 
+@pytest.mark.root
+def test_root_changes_nothing_in_a_mirror_of_another_user_s_than_the_space(directory: Path) -> None:
+    """The owner of a space may write into its settings, and so name a directory in which only root may work."""
+    root, precious = directory / "space", directory / "precious"
+    root.mkdir()
+    os.chown(root, OWNER, GROUP)
+    assert as_owner(lambda: spool.create(root).close()) == "done"
+    precious.mkdir()
+    (precious / "0000000000000001.msgpack").write_bytes(b"root's")
+    settings = root / "space.toml"
+    settings.write_text(f'mirror = "{precious}"\n{settings.read_text()}')
+    with pytest.raises(spool.DiskFailure, match=rf"precious belongs to user 0, and the space to user {OWNER}"):
+        spool.open(root)
+    assert [file.name for file in precious.iterdir()] == ["0000000000000001.msgpack"]
+    os.chown(precious, OWNER, GROUP)
+    (precious / "0000000000000001.msgpack").unlink()
+    spool.open(root).close()
+
+
+@pytest.mark.root
+def test_a_process_of_root_s_runs_the_capacity_command_as_the_owner_of_the_space(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, said = directory / "space", directory / "said"
+    root.mkdir()
+    os.mkfifo(said)
+    for path in (root, said):
+        os.chown(path, OWNER, GROUP)
+    monkeypatch.setenv("PASSWORD", "root's")
+    command = f'echo "$(id -u) $(id -G) $PASSWORD $SPOOL_QUEUE" > {said}'
+
+    def make() -> None:
+        with spool.create(root) as space:
+            space.create_queue("q", capacity_high="1 message", capacity_command=command)
+
+    assert as_owner(make) == "done"
+    with spool.open(root) as space:
+        space.put("q", "full")
+    assert said.read_text() == f"{OWNER} {GROUP}  q\n"
+
+
 def test_an_error_that_names_no_file_has_advice_all_the_same() -> None:
     assert advice(PermissionError(13, "no")) == "let this user write into the space's directory, then try again"
 

@@ -2,19 +2,22 @@
 reads and removes files in the space's own directories only."""
 
 import errno
-import os
 import shutil
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import spool
 import xa
+from spool.disk.descriptors import KEPT
 from spool.disk.disk import Disk
 from spool.errors import CommitUnknown, DiskFailure, SpaceStopped
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from tests.at_once import AT_ONCE
+from tests.environment.pressed import descriptors
+from xaspool_scripts.recover import main as spool_recover
 
 STAGES = (layout.ACTIVE, layout.PREPARED, layout.COMMITTED, layout.FREE, layout.RUN, layout.QUARANTINE, layout.DROP)
 XID = xa.Xid(7, b"other", b"branch")
@@ -81,7 +84,7 @@ def test_a_put_into_a_moved_stage_is_refused_and_not_unknown(replace: str, root:
             (root / layout.COMMITTED).symlink_to(outside)
         elif replace == "by a copy":
             shutil.copytree(root / "aside", root / layout.COMMITTED)
-        with pytest.raises(DiskFailure, match=r"moved or replaced.*committed.*put .* back"):
+        with pytest.raises(DiskFailure, match=r"moved, replaced or removed.*committed.*put .* back"):
             space.put("orders", "four")
         if replace == "by a symlink":
             (root / layout.COMMITTED).unlink()
@@ -91,6 +94,61 @@ def test_a_put_into_a_moved_stage_is_refused_and_not_unknown(replace: str, root:
         space.put("orders", "five")
     with spool.open(root) as space:
         assert [message.body for message in space.browse("orders")] == ["one", "two", "three", "five"]
+
+
+@pytest.mark.parametrize("stage", sorted(KEPT))
+@pytest.mark.parametrize("replace", ["by a symlink", "by a directory", "by nothing"])
+def test_a_check_of_an_open_space_says_that_a_stage_was_moved(
+    stage: str, replace: str, root: Path, outside: Path
+) -> None:
+    """And neither a repair nor another opener makes another stage, which would be in the way of the moved one."""
+    moved = f"moved, replaced or removed .*{stage}.* put the directory back"
+    with spool.open(root) as space:
+        (root / stage).rename(root / "aside")
+        if replace == "by a symlink":
+            (root / stage).symlink_to(outside)
+        elif replace == "by a directory":
+            (root / stage).mkdir()
+        for repair in (False, True):
+            with pytest.raises(DiskFailure, match=moved):
+                space.check(repair=repair)
+        if replace == "by nothing":
+            with pytest.raises(DiskFailure, match=f"{stage} is missing, and another process has the space open"):
+                spool.open(root)
+            assert not (root / stage).exists()
+        elif replace == "by a symlink":
+            (root / stage).unlink()
+        else:
+            (root / stage).rmdir()
+        (root / "aside").rename(root / stage)
+        assert space.check() == []
+        space.put("orders", "four")
+    with spool.open(root) as space:
+        assert [message.body for message in space.browse("orders")] == ["one", "two", "three", "four"]
+
+
+def test_a_stage_that_was_removed_and_made_again_is_named_until_the_space_is_opened_again(root: Path) -> None:
+    with spool.open(root) as space:
+        (root / layout.ACTIVE).rmdir()
+        (root / layout.ACTIVE).mkdir()
+        for _ in range(2):
+            with pytest.raises(DiskFailure, match=r"moved, replaced or removed .*active.* open it again"):
+                space.put("orders", "four")
+    with spool.open(root) as space:
+        space.put("orders", "five")
+        assert [message.body for message in space.browse("orders")] == ["one", "two", "three", "five"]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_that_is_a_symlink_is_refused_by_an_opener_and_by_a_look(stage: str, root: Path, outside: Path) -> None:
+    (root / stage).rename(root / "aside")
+    (root / stage).symlink_to(outside)
+    text = f"{root}/{stage} is a symlink: it has to be a directory of the space's own"
+    with pytest.raises(spool.UnsafeFileSystem, match=text):
+        spool.open(root)
+    told = CliRunner().invoke(spool_recover, ["-s", str(root), "--dry-run"])
+    assert (told.exit_code, text in told.output) == (1, True)
+    assert [path.name for path in outside.iterdir()] == ["0000000000000001.msgpack"]
 
 
 def test_a_space_that_was_moved_stops_and_nothing_is_lost(root: Path, tmp_path: Path) -> None:
@@ -141,6 +199,20 @@ def test_every_method_of_the_disk_refuses_a_directory_that_is_a_symlink(tmp_path
     assert (root / "own").exists()
 
 
+def test_the_mode_of_a_space_is_set_by_its_descriptor(tmp_path: Path) -> None:
+    """Its owner may replace a directory above it, and root's repair must not change the mode of another directory."""
+    (tmp_path / "above" / "space").mkdir(parents=True)
+    (tmp_path / "other" / "space").mkdir(parents=True, mode=0o755)
+    disk = Disk(str(tmp_path / "above" / "space"))
+    assert disk.identity("")
+    (tmp_path / "above").rename(tmp_path / "moved")
+    (tmp_path / "above").symlink_to(tmp_path / "other")
+    disk.set_mode("", 0o700)
+    assert (tmp_path / "other" / "space").stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / "moved" / "space").stat().st_mode & 0o777 == 0o700
+    disk.close_all()
+
+
 def test_an_error_names_the_whole_path(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     disk = Disk(str(tmp_path))
@@ -156,7 +228,6 @@ def test_an_error_names_the_whole_path(tmp_path: Path) -> None:
 
 
 def test_no_descriptor_is_left_open(root: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
     with spool.open(root) as space:
         _work(space)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert not [name for name in descriptors() if str(root) in name]
