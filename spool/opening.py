@@ -10,7 +10,8 @@ from spool.coordination.locks import OpenLock
 from spool.disk.advice import as_failure
 from spool.disk.content import ensure_directory
 from spool.disk.disk import DIRECTORY_MODE, Disk
-from spool.disk.requirements import check_kind, check_stages
+from spool.disk.kernel import Unsupported
+from spool.disk.requirements import check_kind, check_stages, unsafe
 from spool.engine import Engine
 from spool.errors import InvalidArgument, NotASpace, SpaceExists, SpoolError
 from spool.model import layout
@@ -97,6 +98,8 @@ def _one_process(disk: Disk, clock: Clock) -> Iterator[None]:
         lock.enter(Deadline(clock, WAIT_SECONDS, clock.monotonic() + WAIT_SECONDS))
         yield
         disk.funlock(lock.handle)
+    except Unsupported as error:
+        raise unsafe(disk, "making the queue space", error) from error
     finally:
         lock.close()
 
