@@ -1,0 +1,46 @@
+"""A space for the tests of an application: empty, fast, and removed at the end.
+
+With pytest, the line pytest_plugins = ["spool.testing"] in a conftest adds the fixture ``spool_space``. Without pytest,
+``temporary_space`` is a context manager.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from tempfile import TemporaryDirectory
+from typing import Unpack
+
+from spool.model.options import QueueOptions, SpaceOptions
+from spool.opening import create
+from spool.space import Space
+
+try:
+    import pytest
+except ImportError:  # the tests use another framework
+    pytest = None  # type: ignore[assignment]
+
+# No test loses its power, and none waits for a further attempt.
+_DEFAULTS: QueueOptions = {"durability": "none", "retry_delay": 0.0}
+
+
+@contextmanager
+def temporary_space(**options: Unpack[SpaceOptions]) -> Iterator[Space]:
+    """Make a space in a directory of its own, which is removed at the end; yields it open.
+
+    Its queues are not flushed and try a failed message again at once, unless their options say otherwise.
+
+    Args:
+        options: see ``spool.SpaceOptions``.
+    """
+    merged: SpaceOptions = {**options, "defaults": {**_DEFAULTS, **options.get("defaults", {})}}
+    with TemporaryDirectory(prefix="spool-test-") as directory:
+        with create(directory, **merged) as space:
+            yield space
+
+
+if pytest is not None:
+
+    @pytest.fixture
+    def spool_space() -> Iterator[Space]:
+        """An open space, empty at the begin of each test; ``spool_space.path`` is its directory."""
+        with temporary_space() as space:
+            yield space
