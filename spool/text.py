@@ -40,6 +40,16 @@ def no_queue(name: str, queues: Iterable[str], where: str = "", how: str | None 
     return QueueNotFound(f"{where}there is no queue {name!r} (queues: {there}){otherwise} {how}")
 
 
+def storable(value: object, most: int = 4 * _MOST_CHARACTERS) -> str:
+    """Return the text of any value, of at most ``most`` characters, as UTF-8 can write it: a character that UTF-8 has
+    not is escaped. Empty if the value's own ``__str__`` fails: an exception of an application may do anything.
+    """
+    try:
+        return str(value)[:most].encode("utf-8", "backslashreplace").decode()[:most]
+    except Exception:
+        return ""
+
+
 def quoted(path: str) -> str:
     """Return the path as it can be pasted into a shell's command."""
     from shlex import quote

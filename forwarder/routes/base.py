@@ -17,6 +17,7 @@ from spool.errors import InvalidArgument, SpoolError
 from spool.model.checks import ValueCheck, check, seconds
 from spool.model.position import Position
 from spool.space import Space
+from spool.workers.outcome import describe
 
 log = logging.getLogger("spool.forwarder")
 
@@ -204,7 +205,7 @@ class BaseForwarder:
             self._fail(f"{queue}: {error}")
         except Exception as error:  # a defect of the forwarder: the other routes end too, so that it is noticed
             log.exception("the route of queue %s ended", queue)
-            self._fail(f"{queue}: {type(error).__name__}: {error}")
+            self._fail(f"{queue}: {describe(error)}")
 
     def _count(self, queue: str, result: RoundResult) -> None:
         with self._mutex:

@@ -69,7 +69,7 @@ def _free_name(disk: Disk, name: str, reason: str, held_messages: bool) -> str:
         if disk.exists(target):
             continue
         try:
-            write_new(disk, target + REASON_SUFFIX, "\n".join(lines).encode("utf-8", "replace"), durable=True)
+            write_new(disk, target + REASON_SUFFIX, "\n".join(lines).encode("utf-8", "backslashreplace"), durable=True)
         except FileExistsError:
             continue
         return target

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from spool.errors import CorruptedFile, InvalidArgument, UnknownCodec
-from spool.text import shortened, shown
+from spool.text import shown, storable
 
 TEXT_TYPE = "text/plain; charset=utf-8"
 JSON_TYPE = "application/json"
@@ -199,9 +199,10 @@ def encode(value: Any, content_type: str | None = None) -> tuple[bytes, str | No
             "whole body, with spool.register_codec"
         ) from None
     except Exception as error:  # of whatever kind: a registered codec is the application's
+        said = storable(error) or type(error).__name__
         raise InvalidArgument(
-            f"a body of type {type(value).__name__} cannot be written as {name} ({shortened(str(error))}): put bytes, "
-            "str, or what msgpack or JSON can express; spool.register_codec adds types for whole bodies, so what lies "
+            f"a body of type {type(value).__name__} cannot be written as {name} ({said}): put bytes, str, or "
+            "what msgpack or JSON can express; spool.register_codec adds types for whole bodies, so what lies "
             "inside a list or a map is made a plain value first, e.g. by str()"
         ) from None
 

@@ -19,6 +19,7 @@ from spool.model.xid import Xid
 from spool.runtime.clock import Deadline
 from spool.store.settings import Settings
 from spool.store.store import Store
+from spool.text import storable
 
 log = logging.getLogger("spool")
 
@@ -58,7 +59,7 @@ def outcome_of_failure(
         {
             "attempts": attempts + 1,
             "not_before": due if due > now else None,
-            "failure_reason": reason[:LONGEST_REASON],
+            "failure_reason": storable(reason, LONGEST_REASON),
         }
     )
 
@@ -94,7 +95,7 @@ def moved_to(origin: QueueConfig, attempts: int, reason: str) -> dict[str, Any]:
         "expires_at": None,
         "origin_queue": origin.name,
         "origin_attempts": attempts,
-        "failure_reason": reason[:LONGEST_REASON],
+        "failure_reason": storable(reason, LONGEST_REASON),
     }
 
 

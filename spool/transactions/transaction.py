@@ -31,7 +31,7 @@ from spool.log import quota
 from spool.log.commit import commit
 from spool.log.commit_queue import BranchRequest, CommitRequest
 from spool.log.futures import Promises
-from spool.model.message import Message, MessageId
+from spool.model.message import LONGEST_REASON, Message, MessageId
 from spool.model.options import GetOptions, PutOptions
 from spool.model.position import PositionRanges
 from spool.model.xid import Xid
@@ -41,6 +41,7 @@ from spool.runtime.calls import public_call
 from spool.runtime.clock import WaitExpired
 from spool.runtime.context import Association, associate, dissociate
 from spool.store.settings import Settings
+from spool.text import storable
 from spool.transactions import claiming, delivery
 from spool.transactions.branch import Branch, DropGuard
 from spool.transactions.claiming import Wanted, check_wanted, next_of
@@ -387,9 +388,9 @@ class Transaction:
             file = self._branch.file
             numbered = self.number is not None or (file is not None and file.number is not None)
             if numbered or isinstance(seen, CommitUnknown):
-                self._end(TransactionState.UNKNOWN, str(seen))
+                self._end(TransactionState.UNKNOWN, storable(seen, LONGEST_REASON))
             else:
-                self._undo(f"{doing} failed: {seen}")
+                self._undo(f"{doing} failed: {storable(seen, LONGEST_REASON)}")
         if isinstance(seen, CommitUnknown):
             seen.ids = self._branch.ids
         if isinstance(seen, WaitExpired):
@@ -491,4 +492,5 @@ def _reason(kind: type[BaseException], error: BaseException | None) -> str:
     """Say why a ``with`` block was left. A generator that is closed, as ``consume`` is, does not learn why."""
     if kind is GeneratorExit:
         return "the loop was left before its body ended (break, return or an exception)"
-    return f"{kind.__name__}: {error}"
+    said = storable(error, LONGEST_REASON)
+    return f"{kind.__name__}: {said}" if said else kind.__name__

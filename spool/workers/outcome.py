@@ -10,7 +10,7 @@ from spool.model.codecs import encode
 from spool.model.message import LONGEST_REASON, attributes_of, check_content_type
 from spool.model.options import PutOptions
 from spool.model.settings import check_queue_name
-from spool.text import shown
+from spool.text import shown, storable
 
 LONGEST_DELAY = 7 * 86400.0
 """Seconds. A longer delay asked for by a service is cut to this: a slip there must not park a message for years."""
@@ -212,9 +212,8 @@ def describe(error: BaseException) -> str:
 
 
 def one_line(text: object) -> str:
-    """Return a text as a reason: on one line, at most ``LONGEST_REASON`` characters, and storable as UTF-8."""
-    try:
-        words = str(text).encode("utf-8", "replace").decode().split()
-    except Exception:  # a foreign __str__: what it says is not worth losing the outcome for
-        return ""
-    return " ".join(words)[:LONGEST_REASON]
+    """Return a text as a reason: on one line, at most ``LONGEST_REASON`` characters, and storable as UTF-8.
+
+    Empty if the text is of an exception whose own ``__str__`` fails.
+    """
+    return " ".join(storable(text, 8 * LONGEST_REASON).split())[:LONGEST_REASON]

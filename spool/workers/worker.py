@@ -29,7 +29,7 @@ from spool.transactions.validation import check_timeout
 from spool.workers.attempt import Attempt
 from spool.workers.effects import Effect, OnFailure
 from spool.workers.functions import takes_a_message
-from spool.workers.outcome import Outcome, Reject, Retried, Retry, of_error, of_value
+from spool.workers.outcome import Outcome, Reject, Retried, Retry, describe, of_error, of_value
 from spool.workers.single_pass import SinglePass
 
 log = logging.getLogger("spool")
@@ -480,10 +480,10 @@ def log_abandoned(message: Message, reason: str, hanging: int) -> None:
 def log_failure(message: Message, error: BaseException) -> None:
     """Log what a function raised: with its traceback, unless it is a Retry or Reject."""
     if isinstance(error, Retry | Reject):
-        log.info("message %s of queue %s: %s: %s", message.id, message.queue, type(error).__name__, error)
+        log.info("message %s of queue %s: %s", message.id, message.queue, describe(error))
     else:
         log.warning(
-            "message %s of queue %s: the function failed, try %s: %s: %s",
-            message.id, message.queue, message.attempts + 1, type(error).__name__, error,
+            "message %s of queue %s: the function failed, try %s: %s",
+            message.id, message.queue, message.attempts + 1, describe(error),
             exc_info=(type(error), error, error.__traceback__),
         )  # fmt: skip

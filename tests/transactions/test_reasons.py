@@ -1,0 +1,133 @@
+"""The reason of a rollback: what an exception says is recorded, and keeps no rollback from happening."""
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spool
+import xa
+from spool.model.message import LONGEST_REASON
+from tests.at_once import AT_ONCE
+from tests.xa.branches import xid
+
+FILE = os.fsdecode(b"caf\xe9.txt")
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("it cannot be said")
+
+
+class NoText(Exception):
+    def __str__(self) -> Any:
+        return 7
+
+
+CASES = [
+    (ValueError(f"cannot read {FILE}"), r"ValueError: cannot read caf\udce9.txt"),
+    (ValueError(FILE * 10**6), "ValueError: " + r"caf\udce9.txt"),
+    (Unspeakable(), "Unspeakable"),
+    (NoText(), "NoText"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Iterator[spool.Space]:
+    with spool.create(tmp_path / "space", defaults=AT_ONCE) as made:
+        made.create_queue("errors")
+        made.create_queue("orders", retries=2, error_queue="errors")
+        made.put("orders", "tea")
+        yield made
+
+
+def by_a_transaction(space: spool.Space, error: Exception) -> None:
+    with space.transaction() as tx:
+        tx.get("orders")
+        raise error
+
+
+def by_rolling_back(space: spool.Space, error: Exception) -> None:
+    tx = space.transaction()
+    tx.get("orders")
+    said = type(error).__name__ if isinstance(error, Unspeakable | NoText) else f"{type(error).__name__}: {error}"
+    tx.rollback(said)
+    raise error
+
+
+def by_a_branch(space: spool.Space, error: Exception) -> None:
+    with xa.ResourceManager(space).branch(xid()):
+        space.get("orders")
+        raise error
+
+
+def by_consuming(space: spool.Space, error: Exception) -> None:
+    for _ in space.consume("orders", timeout=0):
+        raise error
+
+
+def in_asyncio(space: spool.Space, error: Exception) -> None:
+    async def fail() -> None:
+        async with spool.aio.open(space.path) as other, other.transaction() as tx:
+            await tx.get("orders")
+            raise error
+
+    asyncio.run(fail())
+
+
+@pytest.mark.parametrize(("error", "reason"), CASES, ids=["a surrogate", "a long one", "raises", "no text"])
+@pytest.mark.parametrize("fail", [by_a_transaction, by_rolling_back, by_a_branch, by_consuming, in_asyncio])
+def test_a_failure_is_counted_whatever_its_exception_says(
+    space: spool.Space, fail: Callable[[spool.Space, Exception], None], error: Exception, reason: str
+) -> None:
+    """The caller gets its exception, and the message comes to the error queue after its last attempt."""
+    for attempt in (1, 2, 3):
+        with pytest.raises(type(error)) as caught:
+            fail(space, error)
+        assert caught.value is error
+        if attempt < 3:
+            assert [message.attempts for message in space.browse("orders")] == [attempt]
+    [message] = space.browse("errors")
+    assert message.failure_reason is not None
+    assert len(message.failure_reason) <= LONGEST_REASON
+    if fail in (by_a_transaction, by_rolling_back, in_asyncio):
+        assert message.failure_reason.startswith(reason)
+
+
+@pytest.mark.parametrize(("error", "reason"), CASES, ids=["a surrogate", "a long one", "raises", "no text"])
+def test_a_worker_records_what_its_function_says(space: spool.Space, error: Exception, reason: str) -> None:
+    def fail(message: spool.Message) -> None:
+        raise error
+
+    async def fail_later(message: spool.Message) -> None:
+        raise error
+
+    async def work() -> None:
+        async with spool.aio.open(space.path) as other:
+            await other.work("orders", fail_later, once=True)
+
+    for _ in range(3):
+        space.work("orders", fail, once=True)
+    [message] = space.browse("errors")
+    assert message.failure_reason is not None
+    assert message.failure_reason.startswith(reason)
+    space.redrive("errors")
+    for _ in range(3):
+        asyncio.run(work())
+    [message] = space.browse("errors")
+    assert message.failure_reason.startswith(reason)
+
+
+def test_a_body_whose_codec_cannot_say_what_is_wrong_is_an_invalid_argument(space: spool.Space) -> None:
+    class Odd:
+        pass
+
+    def encode(value: object) -> bytes:
+        raise Unspeakable
+
+    spool.register_codec("odd", spool.Codec("application/x-odd", encode, lambda raw: raw), Odd)
+    with pytest.raises(spool.InvalidArgument, match="Unspeakable"):
+        space.put("orders", Odd())
