@@ -29,20 +29,22 @@ class CouldNotLook(Failure):
 
 
 @click.command()
-@click.option("--repair", is_flag=True, help="Repair what can be repaired, and move the rest to quarantine/.")
+@click.option(
+    "--repair", is_flag=True, help="Repair damaged files where that is possible, and move the others to quarantine/."
+)
 @json_option
 @space_option
 @click.pass_context
 def check(context: click.Context, repair: bool, as_json: bool) -> None:
-    """Read every byte of the space and name what is wrong.
+    """Read every byte of the space and name each damaged file.
 
-    With --repair, the command repairs what it can and moves the other damaged files and messages to quarantine/, with
-    the reason beside each; nothing is deleted. Other processes may have the space open: a file that one of them uses is
-    named, and not repaired.
+    With --repair, the command repairs the files that can be repaired and moves other damaged files and messages to
+    quarantine/, with the reason beside each; it deletes nothing. Other processes may have the space open: the command
+    does not repair a file that one of them uses.
 
-    Damage is left as long as a damaged file is in its place, or a file in which messages lay is in quarantine/: put
-    what can be read of it again, then delete it with spool-admin quarantine delete. Dropped files that were refused are
-    named, and are no damage of the space.
+    A damaged file counts as damage until it is repaired, or until its remains in quarantine/ are deleted: put again the
+    messages that can be read there, then delete the file with spool-admin quarantine delete. Dropped files that were
+    refused are named, and are no damage.
 
     Exit codes: 0 clean, 1 repaired, 4 damage left, 8 could not look.
 

@@ -16,10 +16,10 @@ from xaspool_scripts.wording import plural
 @space_option
 @click.pass_context
 def doctor(context: click.Context, directory: str | None, as_json: bool) -> None:
-    """Prove that the file system of DIRECTORY does what a queue space needs.
+    """Test whether the file system of DIRECTORY does what a queue space needs.
 
-    Without DIRECTORY it is that of the space, or the current directory. Locks, renames, flushes and so on are tried out
-    in the directory; no file is left behind. The directory may be a space, also one in use.
+    Without DIRECTORY, the command tests that of the space, or of the current directory. It tries locks, renames and
+    flushes in the directory, and leaves no file there. The directory may be a space that is in use.
 
     Exit codes: 0 good enough, perhaps with warnings, 1 refused.
 

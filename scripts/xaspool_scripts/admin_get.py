@@ -41,7 +41,7 @@ _TAKEN_IN_ONE_COMMIT = 1_000
     "--directory",
     type=click.Path(exists=True, file_okay=False, writable=True),
     metavar="DIR",
-    help="The directory where each body becomes a file named by the message's id; prints the files' names.",
+    help="The directory for the bodies: each becomes a file with the message's id as its name, which is printed.",
 )
 @json_option
 @space_option
@@ -55,11 +55,11 @@ def get(
     directory: str | None,
     as_json: bool,
 ) -> None:
-    """Take the queue's next message and write its body, byte for byte. Exit code 3: there is none.
+    """Take the queue's next message and write its body, byte for byte. Exit code 3: no message can be taken.
 
     On a terminal, a line end follows a body that has none.
 
-    A message leaves the queue once its body is written: if that fails, it stays.
+    The message leaves the queue after its body is written; if the body cannot be written, the message stays.
 
     \b
     Examples:

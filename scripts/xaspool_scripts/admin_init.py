@@ -21,7 +21,7 @@ _MAX_NAMED = 3
     "--mirror",
     type=click.Path(file_okay=False),
     metavar="DIRECTORY",
-    help="A directory, best on another disk, in which every commit is durable, too.",
+    help="The directory, best on another disk, of a mirror: each commit is durable there, too, before it returns.",
 )
 @click.option(
     "--max-messages",
@@ -46,8 +46,8 @@ _MAX_NAMED = 3
     "--drop-settle",
     type=duration,
     metavar="TIME",
-    help="A file that another user writes into drop/ in place is taken once it has not changed for this time, in "
-    "seconds or e.g. 5m; 60 seconds if not given.",
+    help="How long a file that another user writes in place in drop/ must stay unchanged before spool-intake takes it, "
+    "in seconds or e.g. 5m; 60 seconds if not given.",
 )
 @click.option(
     "--flush",
@@ -58,19 +58,19 @@ _MAX_NAMED = 3
 @click.option(
     "--network-file-system",
     metavar="KIND",
-    help="The kind of network file system that the directory may lie on, e.g. nfs; without it, none is accepted.",
+    help="The kind of network file system that PATH lies on, e.g. nfs; without this option, a network file system is "
+    "refused.",
 )
 @click.option(
     "--if-missing", "exist_ok", is_flag=True,
-    help="Make the space only if it does not exist; it is an error if it exists with other options than those given.",
+    help="Make the space only if it does not exist; if it exists with other options than these, that is an error.",
 )  # fmt: skip
 @yes_option
 def init(path: str, yes: bool, exist_ok: bool, **options: Any) -> None:
     """Make a new queue space in the directory PATH, which is made if it does not exist.
 
-    A directory that has the messages of a space, but has lost its space.toml, becomes a space again with these
-    messages: create its queues again. If the directory holds other files, the command asks on a terminal, and needs
-    --yes elsewhere.
+    If PATH holds the messages of a space that has lost its space.toml, they are messages of the new space: create their
+    queues again. If PATH holds other files, the command asks on a terminal, and needs --yes elsewhere.
 
     \b
     Examples:

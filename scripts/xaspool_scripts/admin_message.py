@@ -46,10 +46,10 @@ message.add_command(admin_get.get)
 @json_option
 @space_option
 def list_(queue: str, limit: int | None, as_json: bool, **options: Any) -> None:
-    """List a queue's messages in the order of delivery, delayed ones last, with their states. Takes none.
+    """List a queue's messages with their states, in the order of delivery, delayed ones last, and take none.
 
-    A message is ready, delayed, held by a program, or in doubt: held by a prepared transaction. Damaged messages are
-    named on standard error, and the exit code is 4.
+    A message is ready, delayed, held by a program, or in doubt, which means held by a prepared transaction. If a
+    message is damaged, standard error names it, and the exit code is 4.
 
     \b
     Examples:

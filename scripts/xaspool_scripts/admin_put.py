@@ -21,7 +21,7 @@ _LINES_AT_ONCE = 1_000
 
 @click.command()
 @click.argument("queue", metavar="QUEUE", shell_complete=complete_queue)
-@click.option("--body", metavar="TEXT", help="The body of the message, a text: a str for a consumer in Python.")
+@click.option("--body", metavar="TEXT", help="The body of the message as text; a consumer in Python gets a str.")
 @click.option(
     "--file",
     "file",
@@ -35,7 +35,7 @@ _LINES_AT_ONCE = 1_000
     "--content-type",
     metavar="TYPE",
     help="The media type of the body. With application/json the body must be JSON, and a consumer in Python gets its "
-    "value, e.g. a dict; application/msgpack likewise.",
+    "value, e.g. a dict; with application/msgpack the same holds for msgpack.",
 )
 @click.option(
     "--priority",
@@ -65,13 +65,16 @@ _LINES_AT_ONCE = 1_000
     help="The moment from which the message is not delivered any more, e.g. 2030-01-31T08:00.",
 )
 @click.option(
-    "--top", is_flag=True, default=None, help="Put the message before all others, if the queue's out-of-order has top."
+    "--top",
+    is_flag=True,
+    default=None,
+    help="Put the message before all others; the queue's --out-of-order must have top.",
 )
 @click.option(
     "--before",
     type=message_id_type,
     metavar="ID",
-    help="The message that this one is put before, if the queue's out-of-order has before.",
+    help="The message that this one is put before; the queue's --out-of-order must have before.",
 )
 @click.option(
     "--group",
@@ -118,7 +121,7 @@ def put(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Put a message: TEXT, a file, or standard input. Prints its id.
+    """Put a message, whose body is TEXT, a file or standard input, and print its id.
 
     \b
     Examples:

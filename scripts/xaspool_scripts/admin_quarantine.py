@@ -20,14 +20,14 @@ _NAME = click.argument("name", metavar="NAME", shell_complete=complete_quarantin
 @click.group(cls=Commands)
 @space_option
 def quarantine() -> None:
-    """Files in quarantine/: dropped files that were not accepted, and files of the space that were damaged."""
+    """Files in quarantine/: dropped files that were refused, and damaged files and messages of the space."""
 
 
 @quarantine.command("list")
 @json_option
 @space_option
 def list_(as_json: bool) -> None:
-    """List the files in quarantine: name, time, size, reason, and what can be done.
+    """List the files in quarantine with the time, the size, the reason, and how to end it.
 
     \b
     Example:
@@ -50,7 +50,7 @@ def list_(as_json: bool) -> None:
 @json_option
 @space_option
 def show(name: str, as_json: bool) -> None:
-    """Show why a file is in quarantine, what can be done, and its first 1,024 bytes.
+    """Show why a file is in quarantine, how to end it, and its first 1,024 bytes.
 
     \b
     Example:
@@ -82,9 +82,9 @@ def show(name: str, as_json: bool) -> None:
 @_NAME
 @space_option
 def restore(name: str) -> None:
-    """Put a dropped file back into the folder of its queue, under its first name; the next spool-intake takes it.
+    """Put a dropped file back into the folder of its queue, under its old name, where the next spool-intake takes it.
 
-    Change the file in quarantine/ first if the reason asks for it. Only dropped files can be put back.
+    If the file itself is wrong, correct it in quarantine/ first. Only dropped files can be put back.
 
     \b
     Example:
@@ -100,7 +100,7 @@ def restore(name: str) -> None:
 @yes_option
 @space_option
 def delete(name: str, yes: bool) -> None:
-    """Delete a file in quarantine and its reason for good. On a terminal, it asks first.
+    """Delete a file in quarantine and its reason for good. On a terminal, the command asks first.
 
     \b
     Example:

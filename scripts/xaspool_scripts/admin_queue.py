@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from spool.space import Space
 
 _CREATE_MISSING = click.option(
-    "--create-missing", is_flag=True, help="Make the queues that these options name and that do not exist yet."
+    "--create-missing",
+    is_flag=True,
+    help="Make the error, reply and failure queues that these options name and that do not exist yet.",
 )
 _QUEUE = click.argument("queue", metavar="QUEUE", shell_complete=complete_queue)
 
@@ -44,7 +46,7 @@ def queue() -> None:
 @_CREATE_MISSING
 @click.option(
     "--if-missing", "exist_ok", is_flag=True,
-    help="Make the queue only if it does not exist; it is an error if it exists with other options than those given.",
+    help="Make the queue only if it does not exist; if it exists with other options than these, that is an error.",
 )  # fmt: skip
 @space_option
 def create(queue: str, create_missing: bool, exist_ok: bool, **options: Any) -> None:
@@ -80,7 +82,7 @@ def _note_missing(space: "Space", there: Container[str], queue: str) -> None:
 )  # fmt: skip
 @space_option
 def change(queue: str, create_missing: bool, drop_group: Any, **options: Any) -> None:
-    """Change options of a queue; the others stay as they are. The value none removes an option (but --durability none).
+    """Change options of a queue; the others stay as they are. The value none removes an option, except of --durability.
 
     Programs that have the space open use the new options at once.
 
@@ -110,9 +112,9 @@ def change(queue: str, create_missing: bool, drop_group: Any, **options: Any) ->
 @json_option
 @space_option
 def purge(queue: str, **options: Any) -> None:
-    """Delete the queue's messages, all or those that match. Messages that a program holds stay. Prints how many.
+    """Delete the queue's messages, or those that match all filters, and print how many.
 
-    On a terminal, the command asks first.
+    Messages that a program holds stay. On a terminal, the command asks first.
 
     \b
     Examples:
@@ -152,7 +154,7 @@ def delete(queue: str) -> None:
 @json_option
 @space_option
 def list_(watch: float | None, as_json: bool) -> None:
-    """List the queues, and how many messages are in each.
+    """List the queues, and how many messages are in each. Standard error names the files in quarantine, if any.
 
     \b
     Examples:

@@ -77,7 +77,10 @@ def move(message_id: str, queue: str, as_json: bool) -> None:
 @click.command()
 @click.argument("message_id", metavar="ID", type=message_id_type)
 @click.option(
-    "--priority", type=int, metavar="N", help="The message's new priority, 1 to 100, the higher delivered first."
+    "--priority",
+    type=int,
+    metavar="N",
+    help="The message's new priority, 1 to 100; a queue whose order names priority delivers the higher first.",
 )
 @click.option(
     "--delay",
@@ -114,7 +117,7 @@ def change(message_id: str, delay: float | None, as_json: bool, **options: Any) 
             raise BadValue("--delay and --not-before exclude each other: give one of them")
         chosen["not_before"] = time.time() + delay
     if not chosen:
-        raise click.UsageError("name what to change: --priority, --delay, --not-before or --expires-at")
+        raise click.UsageError("name an option to change: --priority, --delay, --not-before or --expires-at")
     with opened() as space:
         _print_result(space.change(message_id, **chosen), "changed", as_json)
 
@@ -140,7 +143,7 @@ def _print_result(message: "Message", what: str, as_json: bool) -> None:
 @json_option
 @space_option
 def redrive(queue: str, to: str | None, dry_run: bool, as_json: bool, **options: Any) -> None:
-    """Move failed messages from an error queue back to the queues that they came from. Prints how many moved.
+    """Move failed messages from an error queue back to the queues that they came from, and print how many.
 
     \b
     Examples:

@@ -4,24 +4,22 @@ from dataclasses import asdict
 
 import click
 
-from xaspool_scripts.common import Failure, json_option, note, opened, space_option
+from xaspool_scripts.common import Commands, Failure, json_option, note, opened, space_option
 from xaspool_scripts.options import confirmed, yes_option
 from xaspool_scripts.output import messages, moment, printable, table, write_json
 
 
-@click.group()
+@click.group(cls=Commands)
 @space_option
 def subscription() -> None:
-    """Readers that take nothing, streams of Spark's, for which what is put is kept until they have read it."""
+    """Subscriptions: streams of Spark for which the space keeps each message until they have read it."""
 
 
 @subscription.command("list")
 @json_option
 @space_option
 def list_(as_json: bool) -> None:
-    """List the subscriptions, and what is kept for each.
-
-    It shows the queues of each, how far it has read, how much is kept for it, and until when.
+    """List the subscriptions, each with its queues, the place up to which it has read, and the data kept for it.
 
     \b
     Example:
@@ -48,9 +46,9 @@ def list_(as_json: bool) -> None:
 @yes_option
 @space_option
 def delete(name: str, yes: bool) -> None:
-    """Delete a subscription: what is kept for it alone is removed. On a terminal, it asks first.
+    """Delete a subscription, and remove the messages that are kept for it alone. On a terminal, the command asks first.
 
-    Its query fails at its next batch, and says what to do.
+    The query of the subscription fails at its next batch, with an error that says what to do.
 
     \b
     Example:

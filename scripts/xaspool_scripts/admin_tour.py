@@ -37,7 +37,7 @@ for _ in range(3):
 def tour(context: click.Context, keep: str | None) -> None:
     """Walk through a small application: a service answers a sentence in capitals, then it fails.
 
-    Everything that is shown is done, in a space of its own, which is removed at the end.
+    The tour runs each command that it shows, in a separate space, and removes that space at the end.
 
     \b
     Examples:

@@ -36,7 +36,7 @@ def transaction() -> None:
 @json_option
 @space_option
 def list_(as_json: bool) -> None:
-    """List the transactions in doubt, and those that were decided here and not forgotten yet.
+    """List the transactions in doubt, and the decisions that an administrator made and has not forgotten yet.
 
     \b
     Example:
@@ -81,9 +81,9 @@ def _by(row: dict[str, Any]) -> str | None:
 @json_option
 @space_option
 def show_(xid: str, as_json: bool) -> None:
-    """Show what a transaction in doubt would do: how many messages it puts into and takes from which queues.
+    """Show how many messages a transaction in doubt puts into each queue and takes from each queue.
 
-    After a decision with commit or rollback, the decision is shown until it is forgotten.
+    After spool-admin transaction commit or rollback, it shows the decision, until that is forgotten.
 
     \b
     Example:
@@ -142,7 +142,7 @@ def _decided(xid: str, outcome: str) -> dict[str, Any]:
 @_XID
 @space_option
 def commit(xid: str) -> None:
-    """Commit a transaction in doubt, instead of its coordinator, which gets this decision when it asks.
+    """Commit a transaction in doubt in place of its coordinator, which gets this decision when it asks.
 
     \b
     Example:
@@ -156,7 +156,7 @@ def commit(xid: str) -> None:
 @_XID
 @space_option
 def rollback(xid: str) -> None:
-    """Roll back a transaction in doubt, instead of its coordinator, which gets this decision when it asks.
+    """Roll back a transaction in doubt in place of its coordinator, which gets this decision when it asks.
 
     \b
     Example:
@@ -175,7 +175,7 @@ def _decide(xid: str, *, commit: bool) -> None:
 @click.argument("xid", metavar="XID")
 @space_option
 def forget(xid: str) -> None:
-    """Forget a decision made with commit or rollback: the coordinator knows it, or will never ask.
+    """Forget a decision of commit or rollback, once the coordinator knows the decision or will never ask for it.
 
     \b
     Example:

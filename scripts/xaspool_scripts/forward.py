@@ -99,22 +99,22 @@ def _check_combination(context: click.Context) -> None:
 )  # fmt: skip
 @click.option(
     "--services", metavar="WHERE", is_eager=True,
-    help="Where the services of --route QUEUE are that name none: the service then has the queue's name. With "
+    help="The place of the services for each --route that names a queue alone; the service has the queue's name. With "
     "python:shop.services it is a function of that module; with a URL, exec:DIRECTORY, file:DIRECTORY or "
-    "kafka://BROKERS, the name follows as in a path.",
+    "kafka://BROKERS, the name is added to the path.",
 )  # fmt: skip
 @click.option(
     "--pipeline", "pipelines", multiple=True, metavar="FILE",
-    help="The TOML file of a pipeline to run, with the options of its services; may be given several times, beside "
-    "routes.",
+    help="The TOML file of a pipeline to run, which has the options of its services; may be given several times, and "
+    "beside --route.",
 )  # fmt: skip
 @click.option(
     "--create-queues", is_flag=True,
-    help="Make the queues of the pipelines, or change them to what their files say, and exit.",
+    help="Make the queues of the pipelines, or change them to the options in their files, and exit.",
 )  # fmt: skip
 @click.option(
     "--once", is_flag=True,
-    help="Exit when each message that can be forwarded now was tried once, instead of waiting for more.",
+    help="Exit when each message that can be forwarded now has been attempted once, instead of waiting for more.",
 )  # fmt: skip
 @click.option(
     "--master", metavar="URL", default="local[*]", show_default=True,
@@ -129,12 +129,12 @@ def _check_combination(context: click.Context) -> None:
     "--on-failure", type=click.Choice(["reject", "delete", "retry"]), default="reject", show_default=True,
     help="What happens to a message that its service refuses for good: reject ends it at once, in the error queue "
     "if there is one; delete does the same, but deletes it if the failure queue has the service's reply; retry counts "
-    "the refusal as one of its tries.",
+    "the refusal as a failed attempt.",
 )  # fmt: skip
 @click.option(
     "--timeout", metavar="TIME", type=short_duration, default="30", show_default=True,
-    help="How long one call of a service may take, in seconds or e.g. 5m; a longer one is stopped and counts as a try "
-    "of its message.",
+    help="How long one call of a service may take, in seconds or e.g. 5m; a longer one is stopped and counts as an "
+    "attempt of its message.",
 )  # fmt: skip
 @click.option(
     "--threads", metavar="N", type=click.IntRange(1, 1000),
@@ -144,11 +144,11 @@ def _check_combination(context: click.Context) -> None:
 )  # fmt: skip
 @click.option(
     "--idle-exit", "idle", metavar="TIME", type=short_duration,
-    help="Exit when there was no message to forward for that long, in seconds or e.g. 5m, instead of waiting for more.",
+    help="Exit when there has been no message to forward for this time, in seconds or e.g. 5m.",
 )  # fmt: skip
 @click.option(
     "--no-spark", is_flag=True,
-    help="Call services in threads of this process, without Spark and Java: each message is a commit of its own.",
+    help="Call services in threads of this process, without Spark and Java; each message is a separate commit.",
 )  # fmt: skip
 @json_option
 @space_option
@@ -170,11 +170,11 @@ def main(
     no_spark: bool,
     as_json: bool,
 ) -> None:
-    """Call a service for each message; its reply goes to the message's reply queue, in the same commit.
+    """Call a service for each message, and put its reply into the message's reply queue, in the same commit.
 
-    While a service cannot be reached, or a queue for its replies is full, no tries are counted: the route pauses, for
-    longer each time. After the first Ctrl-C or SIGTERM, calls in progress are finished and committed, and the exit code
-    is 0. The second one exits at once, with 130 or 143: the calls in progress count as tries, and all messages of the
+    While a service cannot be reached, or a queue for its replies is full, the route pauses, for longer each time, and
+    counts no attempts. After the first Ctrl-C or SIGTERM, the program ends when the calls in progress have ended and
+    are committed. The second one ends it at once: the calls in progress count as attempts, and all messages of the
     round stay in the queue.
 
     \b

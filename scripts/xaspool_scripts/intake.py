@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 @version_option
 @click.pass_context
 def main(context: click.Context, once: bool, as_json: bool) -> None:
-    """Turn files in drop/QUEUE/ into messages, each exactly once; runs until it is stopped.
+    """Turn files in drop/QUEUE/ into messages, each exactly once, until a signal ends the program.
 
     Write a file under a name that begins with '.' or ends in '.tmp' or '.part', and rename it when it is complete. A
-    file ending in .msgpack is a stream of maps {body, priority, correlation_id, ...}. A file that is not acceptable
+    file ending in .msgpack is a stream of maps {body, priority, correlation_id, ...}. A file that is refused
     goes to quarantine/ with the reason: see spool-admin quarantine. A file that another user wrote in place is taken
     once it has not changed for the space's drop_settle, 60 seconds by default.
 

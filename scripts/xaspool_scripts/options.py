@@ -172,24 +172,24 @@ _QUEUE_OPTIONS: tuple[tuple[str, Callable[[str], Any], str, str], ...] = (
     ("--out-of-order", or_none(str), "WAYS", "How a put may bypass the order: top, before, or top,before."),
     (
         "--retries", or_none(whole), "N",
-        "How often a message is tried again after its first try has failed; without it, for ever.",
+        "How many more attempts follow the first failed attempt of a message; without it, no limit.",
     ),
     (
         "--retry-delay", or_none(duration), _TIME,
-        "How long a message is hidden after a failed try, in seconds or e.g. 5m.",
+        "How long a message is hidden after a failed attempt, in seconds or e.g. 5m.",
     ),
     (
         "--retry-delay-max", or_none(duration), _TIME,
-        "The longest time that a message is hidden after a failed try, in seconds or e.g. 1h; the time doubles with "
-        "each try up to this.",
+        "The longest time that a message is hidden after a failed attempt, in seconds or e.g. 1h; the delay doubles "
+        "with each attempt up to this time.",
     ),
     (
         "--first-delay", or_none(duration), _TIME,
-        "How long a new message is hidden before its first try, unless its put sets a time; in seconds or e.g. 5m.",
+        "How long a new message is hidden before its first attempt, unless its put sets a time; in seconds or e.g. 5m.",
     ),
     (
         "--error-queue", or_none(str), "QUEUE",
-        "The queue that a message moves to after its last failed try; without it, the message is deleted.",
+        "The queue that a message moves to after its last failed attempt; without it, the message is deleted.",
     ),
     ("--reply-queue", or_none(str), "QUEUE", "The reply queue of messages that are put without one."),
     ("--failure-queue", or_none(str), "QUEUE", "The failure queue of messages that are put without one."),
@@ -227,7 +227,8 @@ _QUEUE_OPTIONS: tuple[tuple[str, Callable[[str], Any], str, str], ...] = (
     ),
     (
         "--durability", str, "HOW",
-        "When a put or a get is done: flush, when the disk has it; none, at once, and a power cut may lose it.",
+        "When a put or a get returns: flush, once its commit is on the disk; none, at once, and a power cut may lose "
+        "the commit.",
     ),
 )  # fmt: skip
 
@@ -251,7 +252,9 @@ def queue_options(function: AnyFunction) -> AnyFunction:
         "The type of dropped files with this suffix: a content type or bytes, e.g. .csv=text/csv; may be given several "
         "times, and replaces the types that the queue had."
     )
-    ordered = "Whether only one transaction at a time may hold messages of the queue, strictly in order."
+    ordered = (
+        "Whether only one transaction at a time may hold messages of the queue, so that they are handled in order."
+    )
     decorated: Any = click.option("--ordered/--not-ordered", default=None, help=ordered)(function)
     decorated = click.option(
         "--drop-type", "drop_types", multiple=True, callback=_drop_types, metavar="SUFFIX=TYPE", help=types
@@ -288,7 +291,7 @@ def filter_options(function: AnyFunction) -> AnyFunction:
 
 
 def yes_option(function: AnyFunction) -> AnyFunction:
-    text = "The command goes ahead without the question that it asks on a terminal."
+    text = "Go ahead without the question that the command asks on a terminal."
     return click.option("--yes", "-y", is_flag=True, help=text)(function)
 
 

@@ -77,12 +77,13 @@ _IN_WORDS = (
 @version_option
 @click.pass_context
 def main(context: click.Context, dry_run: bool, as_json: bool) -> None:
-    """Recover a queue space after a crash, and print what was found and what was done.
+    """Recover a queue space after a crash, and print each finding with the action that was taken.
 
-    Any program that opens a space recovers it, too: this command prints a report. If other processes have the space
-    open, it was recovered when the first of them opened it, and the report leaves out what they are doing.
+    Any program that opens a space recovers it; this command also prints a report. If other processes have the space
+    open, the first of them has recovered it, and the report leaves out their transactions in progress.
 
-    Exit codes: 0 fine, 1 it failed, 2 wrong usage, 4 a file is damaged.
+    Exit codes: 0 fine, 1 it failed, 2 wrong usage, 4 a file is damaged, or quarantine/ holds
+    one in which messages lay.
 
     \b
     Examples:

@@ -44,30 +44,35 @@ def _targets(context: click.Context, parameter: click.Parameter, given: tuple[st
 
 @click.command("spool-worker", cls=SingleProgram)
 @click.argument("targets", nargs=-1, required=True, callback=_targets, metavar="QUEUE=MODULE:FUNCTION...")
-@click.option("--once", is_flag=True, help="The worker looks at each message that is there once, then exits.")
+@click.option(
+    "--once",
+    is_flag=True,
+    help="Exit when each message that can be taken now has been attempted once, instead of waiting for more.",
+)
 @click.option(
     "--threads", metavar="N", type=click.IntRange(1, 1000), default=1, show_default=True,
     help="How many threads call each function at the same time.",
 )  # fmt: skip
 @click.option(
     "--timeout", type=duration_or_forever, default="30", show_default=True, metavar="TIME",
-    help="How long a call may take, e.g. 30 (seconds), 5m or forever; then its message goes back, with one try more.",
+    help="How long a call may take, e.g. 30 (seconds), 5m or forever; a longer one is given up, and counts as an "
+    "attempt of its message.",
 )  # fmt: skip
-@click.option("-v", "--verbose", is_flag=True, help="The worker prints tracebacks, and what it logs for information.")
+@click.option("-v", "--verbose", is_flag=True, help="Print tracebacks, and the log's lines of level INFO.")
 @json_option
 @space_option
 @version_option
 def main(
     targets: dict[str, str], once: bool, threads: int, timeout: float | None, verbose: bool, as_json: bool
 ) -> None:
-    """Call a Python function with each message of a queue; what it returns goes to the message's reply queue.
+    """Call a Python function with each message of a queue; its result goes to the message's reply queue.
 
-    The function takes the message alone. It raises spool.Retry to be called again later, and spool.Reject for a
-    message that must not be tried again; any other exception is a failed try. The message, its reply and all that the
-    function puts are one commit. Python looks for the function in the current directory first.
+    The function takes one argument, the message. It raises spool.Retry to be called again later, and spool.Reject for a
+    message that must not be attempted again; any other exception is a failed attempt. The message, its reply and the
+    messages that the function puts are one commit. Python looks for the function in the current directory first.
 
-    The first SIGTERM or Ctrl-C finishes the calls in progress. The second one ends the program at once: the messages of
-    these calls go back to their queues, and each counts an attempt.
+    After the first SIGTERM or Ctrl-C, the program ends when the calls in progress have ended. The second one ends it at
+    once: the messages of these calls go back to their queues, and each call counts as an attempt.
 
     \b
     Exit codes:
