@@ -238,18 +238,22 @@ def _strays(disk: Disk, counters: Counters) -> Iterator[Problem]:
                 yield Problem(Finding(Kind.STRAY, name, detail, LEFT_ALONE), Remedy.QUARANTINE, parsed.number)
 
 
+_FILES = (layout.SETTINGS, layout.MIRROR_ID)  # of the space itself
+_UNFINISHED = tuple(f"{name}.tmp" for name in _FILES)
+
+
 def _foreign_files(disk: Disk) -> Iterator[Problem]:
     """Find what lies beside the space's directories, and reasons in quarantine that are no regular files.
 
-    It is left alone. A half-written space.toml, and a reason without its file, are what a crash leaves: no problem.
+    It is left alone. A crash leaves a half-written file of the space itself, or a reason without its file: no problem.
     """
-    names = [name for name in disk.names("") if name not in (layout.SETTINGS, *layout.DIRECTORIES)]
+    names = [name for name in disk.names("") if name not in (*_FILES, *layout.DIRECTORIES)]
     kept_names = set(disk.names(layout.QUARANTINE))
     reasons = {name for name in kept_names if name.endswith(REASON_SUFFIX)}
     orphans = {reason for reason in reasons if reason.removesuffix(REASON_SUFFIX) not in kept_names}
     for name in sorted([*names, *(f"{layout.QUARANTINE}/{name}" for name in orphans)]):
         identity = disk.identity(name)
-        if identity is None or (name == f"{layout.SETTINGS}.tmp" and identity.is_regular):
+        if identity is None or (name in _UNFINISHED and identity.is_regular):
             continue
         if not (name.endswith(REASON_SUFFIX) and identity.is_plain):
             yield Problem(Finding(Kind.STRAY, name, "no file of a queue space", LEFT_ALONE))

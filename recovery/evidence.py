@@ -25,7 +25,7 @@ from spool.text import plural
 
 # Sequence numbers are issued one after the other, so a crash leaves only a few without a file. A file with a number
 # farther ahead was put there by another program; the numbers up to it are not filled.
-_MAX_GAP = 100_000
+MAX_GAP = 100_000
 
 
 class Condition(enum.Enum):
@@ -164,7 +164,7 @@ def _read_lost_names(disk: Disk, evidence: Evidence, highest: int) -> None:
     places += [f"{layout.FREE}/{name}" for name in disk.names(layout.FREE)]
     for place in sorted(places):
         number = _stamped_number(disk, place)
-        if highest < number <= highest + _MAX_GAP and number != consumed_number(place.rpartition("/")[2]):
+        if highest < number <= highest + MAX_GAP and number != consumed_number(place.rpartition("/")[2]):
             evidence.unnamed[number] = place
 
 
@@ -193,7 +193,7 @@ def last_in_reach(seen: Iterable[int], newest: int) -> int:
     numbers = sorted(number for number in seen if number > newest)
     last = newest or (numbers[0] if numbers else 0)
     for number in numbers:
-        if number > last + _MAX_GAP:
+        if number > last + MAX_GAP:
             break
         last = number
     return last

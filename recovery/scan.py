@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from recovery.check import check, lost_queues, missing_files
 from recovery.evidence import Decision, Evidence, Step, decide, read
+from recovery.mirrored import catch_up, check_mirror, give_back, look_at_mirror, lost_commits, plan_lost
 from recovery.repair import repair
 from spool.admin.findings import Finding, Kind, RecoveryReport
 from spool.coordination.counters import Counters
@@ -41,9 +42,13 @@ def scan(store: Store, *, alone: bool) -> RecoveryReport:
     begun = store.clock.monotonic()
     deadline = store.deadline(None if alone else 30.0)
     evidence = read(store.files.disk, store.shared, alone=alone)
+    check_mirror(store, evidence)
     named = [decision for decision in decide(evidence) if decision.step is Step.NAME] if evidence.unnamed else []
     if named:  # before anything else is decided
         _give_names(store, named)
+        evidence = read(store.files.disk, store.shared, alone=alone)
+    if lost := lost_commits(store.files.mirror, evidence):
+        give_back(store, lost)
         evidence = read(store.files.disk, store.shared, alone=alone)
     if alone:
         page = store.shared.counters.read()
@@ -66,14 +71,15 @@ def scan(store: Store, *, alone: bool) -> RecoveryReport:
     rebuild(store, alone=alone, opening=True)
     if alone:
         report.findings += _damage(store.view)
-        report.findings += [
-            problem.finding for problem in missing_files(store.files.disk, store.view, store.view.index)
-        ]
+        missing = missing_files(store.files.disk, store.view, store.view.index)
+        report.findings += [problem.finding for problem in missing]
     report.findings += [problem.finding for problem in lost_queues(store)]
     decisions = decide(evidence, frozenset(store.view.index.adopted), _refused(evidence, store.view.index))
     for decision in decisions:
         if decision not in early:
             _carry_out(store, decision, deadline)
+    if alone:
+        catch_up(store, agrees=not missing)
     report.findings += [_finding(d) for d in decisions if d.kind not in _QUIET]
     report.in_doubt = sorted(map(str, store.view.prepared.branches))
     report.published = store.view.index.applied
@@ -85,6 +91,9 @@ def plan(store: Store, *, alone: bool = True) -> RecoveryReport:
     """Report what `scan` would do. Nothing is changed: the store's disk may refuse every change."""
     evidence = read(store.files.disk, store.shared, alone=alone)
     if alone:
+        if store.files.mirror is not None:
+            look_at_mirror(store, store.files.mirror, evidence)
+            plan_lost(evidence, lost_commits(store.files.mirror, evidence))
         index = read_all(store, store.settings.known, alone=True, published=evidence.published)
     else:
         rebuild(store)  # with restarts: other processes move files meanwhile

@@ -22,6 +22,7 @@ from spool.errors import (
     Full,
     InvalidArgument,
     MessageInUse,
+    MirrorMismatch,
     NewerFormat,
     NotASpace,
     NotOpen,
@@ -42,6 +43,7 @@ from spool.errors import (
 
 if TYPE_CHECKING:
     from spool import aio as aio
+    from spool import mirrors as mirrors
     from spool.admin.findings import Finding, RecoveryReport
     from spool.admin.holders import Holder
     from spool.admin.listing import QueueEntry
@@ -64,12 +66,12 @@ if TYPE_CHECKING:
 __all__ = [
     "JOIN", "BadMessageId", "Codec", "CommitUnknown", "CorruptedFile", "DiskFailure", "Empty", "Finding", "Full",
     "GetOptions", "Holder", "InvalidArgument", "Message", "MessageFilters", "MessageId", "MessageInUse",
-    "NewMessage", "NewerFormat", "NotASpace", "NotOpen", "Position", "ProtocolError", "PutOptions",
-    "QuarantinedFile", "QueueConfig", "QueueEntry", "QueueExists", "QueueNotEmpty", "QueueNotFound",
+    "MirrorMismatch", "NewMessage", "NewerFormat", "NotASpace", "NotOpen", "Position", "ProtocolError",
+    "PutOptions", "QuarantinedFile", "QueueConfig", "QueueEntry", "QueueExists", "QueueNotEmpty", "QueueNotFound",
     "QueueOptions", "QueueStats", "RecoveryReport", "Reject", "RequestFailed", "Retry", "Space", "SpaceConfig",
     "SpaceExists", "SpaceOptions", "SpaceStopped", "SpoolError", "SubscriptionState", "SystemFailure",
     "Transaction", "TransactionRolledBack", "TransactionTimeout", "Translated", "UnknownCodec", "UnsafeFileSystem",
-    "WorkSummary", "Worker", "aio", "create", "current_space", "import_space", "open", "register_codec",
+    "WorkSummary", "Worker", "aio", "create", "current_space", "import_space", "mirrors", "open", "register_codec",
 ]  # fmt: skip
 
 
@@ -101,8 +103,8 @@ def __getattr__(name: str) -> object:
 
     if name == "__version__":
         return _version()
-    if name == "aio":
-        return import_module("spool.aio")  # which makes it an attribute
+    if name in ("aio", "mirrors"):
+        return import_module(f"spool.{name}")  # which makes it an attribute
     for module, names in _MODULES.items():
         if name in names:
             found = globals()[name] = getattr(import_module(f"spool.{module}"), name)

@@ -146,6 +146,11 @@ class CorruptedFile(SystemFailure):
     """A file's bytes are not what was written."""
 
 
+class MirrorMismatch(SpoolError):
+    """The space was not opened, because its mirror is of a later state, of another space, or was not begun. Nothing was
+    changed in either directory."""
+
+
 class UnknownCodec(SystemFailure):
     """The message's body was written by a codec that this process has not registered, or that fails here; the message
     stays."""

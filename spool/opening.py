@@ -13,7 +13,7 @@ from spool.disk.disk import DIRECTORY_MODE, Disk
 from spool.disk.kernel import Unsupported
 from spool.disk.requirements import check_kind, check_stages, unsafe
 from spool.engine import Engine
-from spool.errors import InvalidArgument, NotASpace, SpaceExists, SpoolError
+from spool.errors import NotASpace, SpaceExists, SpoolError
 from spool.model import layout
 from spool.model.options import SpaceOptions
 from spool.model.settings import SpaceConfig, differences, space_config
@@ -21,6 +21,7 @@ from spool.model.settings_file import parse, render_new
 from spool.runtime import calls
 from spool.runtime.clock import Clock, Deadline
 from spool.space import Space
+from spool.store.mirror import begin_mirror
 from spool.store.parts import Files
 from spool.store.settings import read_settings, write_settings
 from spool.store.store import WAIT_SECONDS, Store, log, open_store
@@ -37,7 +38,7 @@ class Scan(Protocol):
 
 
 @contextmanager
-def _os_errors(doing: str) -> Iterator[None]:
+def os_errors(doing: str) -> Iterator[None]:
     """Raise the operating system's errors as the library's own, while there is no store yet that does."""
     try:
         yield
@@ -72,7 +73,7 @@ def create(
         InvalidArgument: an option has a value that is not allowed.
     """
     config, clock = space_config(options, {}), clock or Clock()
-    with _directory(path, disk) as disk, calls.deferred(disk.close_all), _os_errors("making the queue space"):
+    with space_directory(path, disk) as disk, calls.deferred(disk.close_all), os_errors("making the queue space"):
         with _one_process(disk, clock):
             if not disk.exists(layout.SETTINGS):
                 _make(disk, config)
@@ -83,7 +84,7 @@ def create(
                     f"{disk.root} holds a queue space with other options ({different}): give the same options, leave "
                     f"them out, or change the space's in {layout.SETTINGS}"
                 )
-        return _open_space(disk, clock)
+        return open_space(disk, clock)
 
 
 def _exists(disk: Disk, otherwise: str = "") -> SpaceExists:
@@ -106,14 +107,19 @@ def _one_process(disk: Disk, clock: Clock) -> Iterator[None]:
 
 def _make(disk: Disk, config: SpaceConfig) -> None:
     """Make the files of a new space. ``space.toml`` is the last of them: a directory with that file is a space."""
+    if disk.exists(layout.RESTORING):
+        raise SpaceExists(
+            f"a restore of {disk.root} from a mirror was interrupted: run it again, or choose another directory"
+        )
     check_kind(disk, config.network_file_system)
     check_stages(disk)
     _tell_what_is_there(disk)
     for name in layout.DIRECTORIES:
         ensure_directory(disk, name)
+    text = render_new(config)
     if config.mirror is not None:
-        _make_mirror(disk.sibling(config.mirror))
-    write_settings(disk, render_new(config))
+        begin_mirror(disk, disk.sibling(config.mirror), text)
+    write_settings(disk, text)
 
 
 def import_space(
@@ -140,7 +146,7 @@ def import_space(
     from spool.admin import export  # with tarfile and what that imports, for a rare call
 
     export.check_stream(file, "read")
-    with _directory(path, disk) as disk, calls.deferred(disk.close_all), _os_errors("importing the queue space"):
+    with space_directory(path, disk) as disk, calls.deferred(disk.close_all), os_errors("importing the queue space"):
         if disk.exists(layout.SETTINGS):
             raise _exists(disk)
         if disk.names(""):
@@ -158,7 +164,7 @@ def import_space(
         for queue in config.queues:
             ensure_directory(disk, f"{layout.DROP}/{queue}")
         write_settings(disk, settings)
-        return _open_space(disk, clock or Clock())
+        return open_space(disk, clock or Clock())
 
 
 def _clear(disk: Disk) -> None:
@@ -170,7 +176,7 @@ def _clear(disk: Disk) -> None:
 
 
 @contextmanager
-def _directory(path: str | os.PathLike[str], disk: Disk | None) -> Iterator[Disk]:
+def space_directory(path: str | os.PathLike[str], disk: Disk | None) -> Iterator[Disk]:
     """Make the directory of a new space if need be. If it becomes no space, what this call has made is removed."""
     if disk is not None:
         yield disk
@@ -199,14 +205,7 @@ def _tell_what_is_there(disk: Disk) -> None:
         log.warning("%s is not empty: the space's files lie beside what is there", disk.root)
 
 
-def _make_mirror(disk: Disk) -> None:
-    """Make an empty directory. Its parent is there: it may be the place where the other disk is mounted."""
-    disk.make_directory("")
-    if disk.names(""):
-        raise InvalidArgument(f"the mirror {disk.root} is not empty: name a directory of its own for each space")
-
-
-@_os_errors("making the queue space")
+@os_errors("making the queue space")
 def _new_directory(root: str) -> tuple[Disk, list[str]]:
     """Make the directory; returns it, and the paths that a space adds there, the innermost first."""
     missing = [root]
@@ -240,13 +239,13 @@ def open(path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock
     root = os.fspath(path)
     if disk is None and not os.path.isdir(root):
         raise NotASpace(f"{root} is not a directory: make a queue space there with: spool-admin init {quoted(root)}")
-    with _os_errors("opening the queue space"):
+    with os_errors("opening the queue space"):
         disk = disk or Disk(root)
-    with calls.deferred(disk.close_all), _os_errors("opening the queue space"):
-        return _open_space(disk, clock or Clock())
+    with calls.deferred(disk.close_all), os_errors("opening the queue space"):
+        return open_space(disk, clock or Clock())
 
 
-def _open_space(disk: Disk, clock: Clock) -> Space:
+def open_space(disk: Disk, clock: Clock) -> Space:
     """Open and recover the space in that directory. The caller closes the disk if this fails."""
     from recovery import scan  # (it is above this package, and imports it)
 
@@ -265,8 +264,6 @@ def _recover(store: Store, scan: Scan, *, alone: bool) -> RecoveryReport:
         report = scan(store, alone=alone)
         if alone:
             _stock(store.files)
-            if store.files.mirror is not None:
-                store.files.mirror.catch_up(store.view.index.retired)
         store.shared.open_lock.finish_opening()
         return report
     except OSError as error:

@@ -17,6 +17,7 @@ _MODULES = {
     "import": ("admin_archive", "import_"),
     "init": ("admin_init", "init"),
     "message": ("admin_message", "message"),
+    "mirror": ("admin_mirror", "mirror"),
     "quarantine": ("admin_quarantine", "quarantine"),
     "queue": ("admin_queue", "queue"),
     "subscription": ("admin_subscription", "subscription"),

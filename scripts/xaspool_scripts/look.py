@@ -11,6 +11,9 @@ from spool.model import layout
 class LookingDisk(Disk):
     """A `Disk` that reads and locks, and changes nothing. A missing lock file in ``run/`` is an empty one in memory."""
 
+    def sibling(self, root: str) -> "LookingDisk":
+        return LookingDisk(root)
+
     def open(self, name: str, *, write: bool = False) -> int:
         return super().open(name)
 

@@ -8,6 +8,9 @@ from typing import NamedTuple
 from spool.model.xid import Xid
 
 SETTINGS = "space.toml"
+MIRROR_ID = "mirror.id"  # in the space and in its mirror
+MIRROR_SETTINGS = "settings.toml"  # in a mirror: the text of its space's space.toml
+RESTORING = "restore.toml"  # in a directory that becomes a space, until all commits of a mirror are there
 ACTIVE, PREPARED, COMMITTED = "active", "prepared", "committed"
 DROP, QUARANTINE, FREE, RUN = "drop", "quarantine", "free", "run"
 DIRECTORIES = (ACTIVE, PREPARED, COMMITTED, DROP, QUARANTINE, FREE, RUN)
@@ -36,7 +39,7 @@ _COMMITTED_NAME = re.compile(r"([0-9]{16})(?:-([1-9][0-9]{0,7}))?\.msgpack")
 
 def foreign(names: Iterable[str]) -> list[str]:
     """Return the names that do not belong to a space, sorted."""
-    return sorted(set(names) - {SETTINGS, *DIRECTORIES, _LOST_AND_FOUND})
+    return sorted(set(names) - {SETTINGS, MIRROR_ID, *DIRECTORIES, _LOST_AND_FOUND})
 
 
 class CommittedName(NamedTuple):

@@ -96,6 +96,15 @@ def without_queue(text: str, name: str) -> str:
     return tomlkit.dumps(document)
 
 
+def with_mirror(text: str, path: str) -> str:
+    """Return the text with that directory as the mirror; comments stay."""
+    import tomlkit
+
+    document = tomlkit.parse(text)
+    document["mirror"] = path
+    return tomlkit.dumps(document)
+
+
 def without_mirror(text: str) -> str:
     """Return the text without a mirror: each space has its own."""
     import tomlkit

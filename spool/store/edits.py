@@ -13,7 +13,7 @@ from spool.errors import InvalidArgument, NewerFormat, NotASpace
 from spool.model import layout
 from spool.model.settings import SpaceConfig
 from spool.model.settings_file import parse
-from spool.store.settings import read_settings, read_settings_text, write_settings
+from spool.store.settings import read_settings_text, write_settings
 from spool.store.store import Store
 
 log = logging.getLogger("spool")
@@ -42,6 +42,8 @@ def edit_settings(store: Store, edit: Callable[[str, SpaceConfig], str]) -> Spac
     changed = edit(text, parse(text, path))
     config = parse(changed, path)
     write_settings(store.files.disk, changed)
+    if store.files.mirror is not None:
+        store.files.mirror.keep_settings(changed)
     store.shared.counters.bump_settings()
     store.settings.current()
     return config
@@ -54,10 +56,13 @@ def notice_edits(store: Store) -> None:
     with editing(store):
         known = store.settings.known
         try:
-            changed = read_settings(store.files.disk) != known.config
+            text = read_settings_text(store.files.disk)
+            changed = parse(text, store.files.disk.path(layout.SETTINGS)) != known.config
         except (InvalidArgument, NewerFormat, NotASpace) as error:
             log.error("the changed settings are not used: %s", error)
             return
         if changed and store.shared.counters.read().settings == known.version:
+            if store.files.mirror is not None:
+                store.files.mirror.keep_settings(text)
             store.shared.counters.bump_settings()
     store.settings.current()

@@ -1,21 +1,29 @@
 """Keep a second directory in which every commit is durable, too, before its caller is told.
 
-It holds each commit's files under their names in ``committed/``, byte for byte: after the loss of the space's disk they
-are put into the ``committed/`` of a new space. A mirror that fails is a flush that failed: the commit is unknown and
-the space stops, until the mirror is mended, or taken out of ``space.toml``. A process that opens the space alone brings
-the mirror up to date first.
+It holds each commit's files under their names in ``committed/``, byte for byte, and the text of ``space.toml``: after
+the loss of the space's disk a new space is made of them. A mirror that fails is a flush that failed: the commit is
+unknown and the space stops, until the mirror is repaired, or dropped. The first opener of a space compares the space
+with its mirror (``recovery.mirrored``) and brings the mirror up to date.
 """
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Set
 from functools import partial
 
-from spool.disk.content import chunks, new_file, open_first, opened, read_start, unlink_if_there, write_chunks
+from spool.disk.content import chunks, new_file, open_first, opened, read_start, replace, unlink_if_there, write_chunks
 from spool.disk.disk import Disk, FlushFailed
-from spool.errors import CorruptedFile, InvalidArgument
-from spool.format.reader import read_header
+from spool.errors import CorruptedFile, InvalidArgument, MirrorMismatch
+from spool.format.header import Header
+from spool.format.reader import prove, read_header
 from spool.model import layout
+from spool.model.settings_file import MAX_SETTINGS_BYTES
+from spool.model.xid import new_local_xid
 from spool.store.completion import Completion
+from spool.store.mirror_id import new_id, read_ids, replace_text, write_ids
+from spool.text import quoted
+
+log = logging.getLogger("spool")
 
 _TEMPORARY = ".tmp"
 
@@ -121,37 +129,143 @@ class Mirror:
         if removed:
             self.disk.flush_directory("")
 
-    def catch_up(self, retired: Set[int]) -> None:
-        """Copy the commits that are not here, and remove files that are only here. No other process has the space open.
+    # -- while no other process has the space open --------------------------------------------------------------------
+
+    def numbers(self) -> set[int]:
+        """Return the numbers of the commits that are here."""
+        found = map(layout.parse_committed, self.disk.names(""))
+        return {name.number for name in found if name is not None and not name.adoption}
+
+    def header(self, number: int) -> Header:
+        """Read the header of a commit that is here. CorruptedFile if it is not whole, or of another number."""
+        name = _here(layout.committed(number))
+        with opened(self.disk, name) as handle:
+            header = read_header(self.disk, handle)
+        if header.number != number:
+            raise CorruptedFile(f"it carries the number {header.number}")
+        return header
+
+    def is_whole(self, number: int) -> bool:
+        """Whether each byte of a commit's own file is here as it was written."""
+        try:
+            with opened(self.disk, _here(layout.committed(number))) as handle:
+                return prove(self.disk, handle).header.number == number
+        except CorruptedFile:
+            return False
+
+    def hold(self, *, alone: bool) -> None:
+        """Keep other spaces and restores away from the mirror, as long as this process has its space open.
+
+        Args:
+            alone: no other process has this space open.
+
+        Raises:
+            MirrorMismatch: a process has the mirror open as that of another space, or restores a space from it.
+        """
+        handle = self.disk.open(layout.MIRROR_ID, write=True)
+        if (alone and not self.disk.lock(handle, 0)) or not self.disk.lock(handle, 0, shared=True):
+            raise self._in_use(
+                handle,
+                f"for another space, a copy of {self.source.root} perhaps, or restores a space from it. Each space "
+                f"needs its own mirror: spool-admin -s {quoted(self.source.root)} mirror begin DIRECTORY",
+            )
+
+    def hold_for_restore(self) -> None:
+        """Keep the mirror as it is until ``disk`` is closed. MirrorMismatch if its space is open, or restored now."""
+        handle = self.disk.open(layout.MIRROR_ID)
+        if self.disk.some_lock(handle, 0, 1) is not None or not self.disk.lock(handle, 0, shared=True):
+            raise self._in_use(
+                handle, "now: close its space in every process, or copy the space with spool-admin export"
+            )
+
+    def _in_use(self, handle: int, why: str) -> MirrorMismatch:
+        holders = " and ".join(self.disk.lock_holders(handle, 0)) or "a process"
+        return MirrorMismatch(f"{holders} uses the mirror {self.disk.root} {why}")
+
+    def give_back(self, number: int) -> None:
+        """Copy a commit into the space, which lost it in a power cut; durable when this returns.
+
+        The branches that it adopts come first, as far as the space does not have them.
+        """
+        for place, one in enumerate(self.header(number).adopts, 1):
+            branch = layout.committed(number, place)
+            if not any(map(self.source.exists, (layout.prepared(one.xid), branch))):
+                self._give_back(branch)
+        self._give_back(layout.committed(number))
+
+    def _give_back(self, name: str) -> None:
+        with opened(self.disk, _here(name)) as handle:
+            replace(self.source, name, chunks(self.disk, handle), layout.copy(new_local_xid()))
+
+    def catch_up(self, retired: Set[int], adopted: Mapping[int, int], *, agrees: bool) -> None:
+        """Copy the commits that are not here, and remove files that the space does not need any more.
+
+        A commit that the space lost by damage stays here.
 
         Args:
             retired: the numbers that reclaim has recorded as going.
-
-        Raises:
-            InvalidArgument: this is the mirror of another space.
+            adopted: by number, how many branches a commit of the space adopts.
+            agrees: every number without a file in the space was reclaimed, by the space's own record.
         """
         there = {name for name in self.source.names(layout.COMMITTED) if layout.parse_committed(name)}
         here = set(self.disk.names(""))
-        self._check_ours(there & here)
         numbers = {int(name[:16]) for name in there - here}
         for number in sorted(numbers):
-            if layout.committed(number).rpartition("/")[2] in there:
+            if _here(layout.committed(number)) in there:
                 self.copy(number, retired=number in retired)
-        # A commit that only the mirror has was never reported: its head goes first, or half of the commit would stay.
-        only_here = sorted(here - there)
-        self._remove(name for name in only_here if (found := layout.parse_committed(name)) and not found.adoption)
-        self._remove(name for name in only_here if layout.parse_committed(name.removesuffix(_TEMPORARY)))
+        parsed = {name: found for name in here - there if (found := layout.parse_committed(name))}
+        heads = {name for name, found in parsed.items() if not found.adoption}
+        kept = {name for name in heads if not agrees and parsed[name].number not in retired}
+        of_kept = {parsed[name].number for name in kept}
+        branches = {
+            name
+            for name, (number, place) in parsed.items()
+            if place and number not in of_kept and (number in retired or adopted.get(number, 0) < place)
+        }
+        self._remove(sorted(heads - kept))  # a head goes first, or half of a commit would stay
+        self._remove(sorted(branches))
+        self._remove(sorted(name for name in here if _is_unfinished(name)))
+        for name in sorted(parsed.keys() - branches - (heads - kept)):
+            log.warning("%s: the mirror keeps %s, which the space has lost by damage", self.source.root, name)
 
-    def _check_ours(self, both: set[str]) -> None:
-        """Raise InvalidArgument if the newest file that both have differs. ``both``: the names of such files."""
-        if not both:
-            return
-        newest = max(both)
-        if read_start(self.source, f"{layout.COMMITTED}/{newest}", 4096) != read_start(self.disk, newest, 4096):
-            raise InvalidArgument(
-                f"{self.disk.root} holds another {newest} than the space: it is the mirror of another space, or was "
-                "changed; empty it, or name another directory in space.toml"
-            )
+    # -- the settings -------------------------------------------------------------------------------------------------
+
+    def keep_settings(self, text: str) -> None:
+        """Keep the text of the space's settings for a restore; durable when this returns."""
+        if not self.disk.exists(layout.MIRROR_SETTINGS) or self.settings() != text:
+            replace_text(self.disk, layout.MIRROR_SETTINGS, text)
+
+    def settings(self) -> str:
+        return read_start(self.disk, layout.MIRROR_SETTINGS, MAX_SETTINGS_BYTES).decode("utf-8", "replace")
+
+
+def begin_mirror(space: Disk, mirror: Disk, settings: str) -> None:
+    """Make an empty directory the mirror of a space, durable when this returns: its settings may name the mirror then.
+
+    The directory is made if need be, but not the one in which it lies: another disk may be mounted there. What a call
+    left that was interrupted is used again.
+
+    Args:
+        settings: the text of the space's settings.
+
+    Raises:
+        InvalidArgument: the directory is not empty.
+    """
+    mirror.make_directory("")
+    found, known = read_ids(mirror), read_ids(space)
+    if not set(found) <= set(known) or not set(layout.foreign(mirror.names(""))) <= _BEGUN:
+        raise InvalidArgument(f"the mirror {mirror.root} is not empty: name an empty directory, one for each space")
+    mine = found or (new_id(),)
+    write_ids(space, tuple(dict.fromkeys([*known[:1], *mine])))
+    Mirror(space, mirror).keep_settings(settings)
+    write_ids(mirror, mine)
+
+
+_BEGUN = {layout.MIRROR_ID, layout.MIRROR_SETTINGS, f"{layout.MIRROR_ID}.tmp", f"{layout.MIRROR_SETTINGS}.tmp"}
+
+
+def _is_unfinished(name: str) -> bool:
+    return name.endswith(_TEMPORARY) and layout.parse_committed(name.removesuffix(_TEMPORARY)) is not None
 
 
 def _here(name: str) -> str:

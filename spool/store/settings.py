@@ -100,6 +100,8 @@ def write_settings(disk: Disk, text: str) -> None:
 
 def _no_settings(disk: Disk) -> str:
     """Say what is wrong with a directory without ``space.toml``, and what to do."""
+    if disk.exists(layout.RESTORING):
+        return f"{disk.root} is not a queue space yet: its restore from a mirror was interrupted; run the restore again"
     make = f"spool-admin init {quoted(disk.root)}"
     commits = disk.names(layout.COMMITTED) if disk.exists(layout.COMMITTED) else ()
     if any(map(layout.parse_committed, commits)):

@@ -6,6 +6,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import spool
+from spool import mirrors
 from spool.admin.findings import Finding, Kind
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
@@ -35,6 +36,7 @@ class Tally:
     states: int = 0
     recoveries: int = 0
     restored: int = 0
+    refused: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
 
 
@@ -72,6 +74,7 @@ class Explorer:
         self._seen: set[tuple[Image, frozenset[World]]] = set()
         self._opened_again: set[tuple[Hashable, World]] = set()
         self._restored: dict[Image, World] = {}
+        self._backups: set[Image] = set()
         self._story: list[str] = []
 
     def explore(self) -> Tally:
@@ -189,10 +192,12 @@ class Explorer:
             self.tally.kinds.update(kinds_of(machine.image(), survivor.image))
             with self._telling(survivor.story):
                 self._recover(survivor, machine.boot + 1, allowed, deep=deep)
+                if survivor.image.beside is not None:
+                    self._expect_of_backup(survivor.image, machine.boot + 1, allowed)
                 if survivor.image.beside is not None and self.tally.states % _MIRRORS_LOST == 0:
                     with self._telling("the mirror's disk is lost"):
-                        emptied = Survivor(without_its_mirror(survivor.image), "")
-                        self._recover(emptied, machine.boot + 1, allowed, deep=False)
+                        emptied = self._with_a_new_mirror(survivor.image, machine.boot + 1)
+                        self._recover(Survivor(emptied, ""), machine.boot + 2, allowed, deep=False)
 
     def _recover(self, survivor: Survivor, boot: int, allowed: frozenset[World], *, deep: bool) -> None:
         """Open, look, open again; perhaps cut the recovery, too."""
@@ -304,15 +309,64 @@ class Explorer:
         marks = counters.read().durable, counters.read().published
         self._expect(marks[0] == marks[1], f"durable, published: {marks}", space)
 
+    def _with_a_new_mirror(self, image: Image, boot: int) -> Image:
+        """An empty disk is refused as a mirror, until an operator begins a new mirror there."""
+        machine = self._machine(without_its_mirror(image), boot)
+        with repeatable(SEED + boot + 3000):
+            before = machine.image()
+            process = self.recovery_disk(machine)
+            with suppress(spool.MirrorMismatch):
+                spool.open(ROOT, disk=process, clock=machine.clock)
+                raise self._violation("an empty mirror was taken")
+            machine.kill(process)
+            self._expect_unchanged(before, machine.image())
+            mirrors.begin(ROOT, MIRROR, disk=self.recovery_disk(machine), clock=machine.clock).close()
+        return machine.image()
+
+    def _expect_unchanged(self, before: Image, after: Image) -> None:
+        """A refused opening changes neither directory; what processes share does not count."""
+        if (_kept(before), _kept(before.beside)) != (_kept(after), _kept(after.beside)):
+            raise self._violation("a refused opening has changed something")
+
+    def _expect_of_backup(self, image: Image, boot: int, allowed: frozenset[World]) -> None:
+        """The space as it was before the history, beside the mirror as it is now: what is promised is there, or the
+        opening is refused, and a space restored from the mirror has it."""
+        assert image.beside is not None
+        old = self.base._replace(beside=image.beside)
+        if old in self._backups:
+            return
+        self._backups.add(old)
+        machine = self._machine(old, boot)
+        outcomes = self._without_votes(allowed)
+        with repeatable(SEED + boot + 4000), self._telling("a backup of the space is put back"):
+            process = self.recovery_disk(machine)
+            try:
+                space = spool.open(ROOT, disk=process, clock=machine.clock)
+            except spool.MirrorMismatch:
+                self.tally.refused += 1
+                machine.kill(process)
+                self._expect_unchanged(old, machine.image())
+                lost = self._machine(Image((), image.beside), boot)
+                restored = self.recovery_disk(lost)
+                space = mirrors.restore(ROOT, MIRROR, disk=restored, clock=lost.clock)
+                unchanged = _kept(lost.image().beside) == _kept(image.beside)
+                self._expect(unchanged, "a restore has changed the mirror", space)
+            world = look(space)
+            self._expect(world in outcomes, f"found {world}, allowed {sorted(map(str, outcomes))}", space)
+            damage = [finding for finding in space.check() if finding.kind is Kind.DAMAGED]
+            self._expect(not damage, f"damage: {damage}", space)
+
+    def _without_votes(self, allowed: frozenset[World]) -> frozenset[World]:
+        """A branch in doubt is gone with the disk, as if it had been rolled back, unless its commit had begun."""
+        return allowed | {self._decided[world]["rollback"] for world in allowed if world.in_doubt}
+
     # -- the mirror's side --------------------------------------------------------------------------------------------
 
     def _expect_of_mirror(self, image: Image, allowed: frozenset[World]) -> None:
-        """If the space's disk is lost now, a space made of the mirror is one that is allowed. A branch in doubt is gone
-        with the disk, as if it had been rolled back, unless its commit had begun."""
+        """If the space's disk is lost now, a space made of the mirror is one that is allowed."""
         if image.beside is None:
             return
-        gone = {self._decided[world]["rollback"] for world in allowed if world.in_doubt}
-        outcomes = allowed | gone
+        outcomes = self._without_votes(allowed)
         with self._telling("of the mirror alone"):
             found = self._restored.get(image.beside)
             if found is None:
@@ -353,6 +407,12 @@ class Explorer:
 
     def _violation(self, what: str) -> Violation:
         return Violation("\n  ".join([what, *self._story, f"seed {SEED}, at most {self.per_cut} survivors a cut"]))
+
+
+def _kept(image: Image | None) -> list[tuple[str, bytes | None]]:
+    """The files of a disk without those that processes share."""
+    files = () if image is None else image.files
+    return [(path, data) for path, _, data in files if data is not None and not path.startswith(f"{layout.RUN}/")]
 
 
 def _makes_lock_file(call: str, args: tuple[object, ...]) -> bool:

@@ -171,7 +171,7 @@ WITH_JSON = [
     ("intake", ["spool-intake", "--once"]), ("quarantined file", ["quarantine", "list"]),
     ("quarantined file", ["quarantine", "show", "order.json"]), ("subscription", ["subscription", "list"]),
     ("worked", ["spool-worker", "errors=tests.scripts.test_commands:nothing", "--once"]),
-    ("recovery", ["spool-recover"]),
+    ("recovery", ["spool-recover"]), ("mirror", ["mirror", "show"]),
 ]  # fmt: skip
 
 
@@ -184,6 +184,7 @@ def test_every_command_with_json_is_one_whose_keys_are_looked_at() -> None:
 
 @pytest.mark.parametrize(("named", "words"), WITH_JSON)
 def test_json_has_the_keys_that_the_page_names(path: Path, named: str, words: list[str]) -> None:
+    spool.mirrors.begin(path, path.parent / "mirror").close()
     with spool.open(path) as space:
         message_id = space.put("orders", b"x")
         manager = xa.ResourceManager(space)

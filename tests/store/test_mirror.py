@@ -7,15 +7,16 @@ import errno
 import os
 import shutil
 import threading
-from collections.abc import Set
 from pathlib import Path
 from unittest import mock
 
 import pytest
 
 import spool
+from spool import mirrors
 from spool.disk.disk import Disk, FlushFailed
 from spool.maintenance.reclaim import reclaim
+from spool.model import layout
 from spool.model.xid import Xid
 from spool.store.mirror import Mirror
 from spool.transactions import two_phase
@@ -65,8 +66,16 @@ def files(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
+def commits(mirror: Path) -> dict[str, bytes]:
+    """The mirror without its id and its copy of the settings."""
+    found = files(mirror)
+    assert found.pop(layout.MIRROR_ID)
+    assert found.pop(layout.MIRROR_SETTINGS)
+    return found
+
+
 def expect_same(path: Path) -> None:
-    assert files(path / "mirror") == files(path / "space" / "committed")
+    assert commits(path / "mirror") == files(path / "space" / "committed")
 
 
 def branch(space: spool.Space) -> CoordinatedTransaction:
@@ -101,11 +110,9 @@ def test_a_space_can_be_made_of_its_mirror(space: spool.Space, tmp_path: Path) -
     space.get("orders")
     space.close()
     shutil.rmtree(tmp_path / "space")
-    with spool.create(tmp_path / "new") as new:
-        new.create_queue("orders")
-    for path in (tmp_path / "mirror").iterdir():
-        shutil.copy(path, tmp_path / "new" / "committed")
-    with spool.open(tmp_path / "new") as new:
+    before = files(tmp_path / "mirror")
+    with mirrors.restore(tmp_path / "new", tmp_path / "mirror") as new:
+        assert files(tmp_path / "mirror") == before
         assert [message.id for message in new.browse("orders")] == ids[1:]
         assert bodies(new) == [1, 2, 3, 4]
         new.put("orders", "more")
@@ -169,10 +176,9 @@ def test_what_was_there_before_is_brought_over_by_who_opens_alone(tmp_path: Path
         tx.put("orders", "voted")
         tx.prepare()
         two_phase.commit_prepared(space.engine, XID, vote_known=True)
-    (tmp_path / "mirror").mkdir()
+    with mirrors.begin(tmp_path / "space", tmp_path / "mirror"):
+        expect_same(tmp_path)
     (tmp_path / "mirror" / "0000000000000099.msgpack.tmp").write_bytes(b"torn")
-    settings = tmp_path / "space" / "space.toml"
-    settings.write_text(f'mirror = "{tmp_path}/mirror"\n' + settings.read_text())
     with spool.open(tmp_path / "space") as space:
         expect_same(tmp_path)
         space.put("orders", "c")
@@ -185,7 +191,7 @@ def test_reclaim_takes_the_mirror_s_files_too(space: spool.Space, tmp_path: Path
         space.get("orders")
     assert reclaim(space._store) > 0
     expect_same(tmp_path)
-    assert len(files(tmp_path / "mirror")) < 10
+    assert len(commits(tmp_path / "mirror")) < 10
     space.close()
 
 
@@ -217,7 +223,7 @@ def adopted(space: spool.Space, tmp_path: Path) -> tuple[int, Mirror, Told]:
     tx.prepare()
     two_phase.commit_prepared(space.engine, XID, vote_known=True)
     space.close()
-    (number,) = (int(name[:16]) for name in files(tmp_path / "mirror") if "-1." in name)
+    (number,) = (int(name[:16]) for name in commits(tmp_path / "mirror") if "-1." in name)
     side = Told(str(tmp_path / "mirror"))
     return number, Mirror(Disk(str(tmp_path / "space")), side), side
 
@@ -228,19 +234,26 @@ def test_a_branch_comes_over_before_its_head_unless_reclaim_was_removing_it(adop
     for retired, first, second in ((set(), its_branch, head), ({number}, head, its_branch)):
         mirror.forget({number: 1})
         side.did.clear()
-        mirror.catch_up(retired)
+        mirror.catch_up(retired, {number: 1}, agrees=True)
         assert side.did == [f"+{first}", "flush", f"+{second}", "flush"]
 
 
-def test_of_a_commit_that_only_the_mirror_has_the_head_goes_first(
+def test_of_a_commit_that_the_space_has_reclaimed_the_head_goes_first(
     adopted: tuple[int, Mirror, Told], tmp_path: Path
 ) -> None:
     _, mirror, side = adopted
     for name in ("0000000000000099.msgpack", "0000000000000099-1.msgpack"):
         (tmp_path / "mirror" / name).write_bytes(b"a commit")
-    mirror.catch_up(set())
+    mirror.catch_up(set(), {}, agrees=True)
     assert side.did == ["-0000000000000099.msgpack", "flush", "-0000000000000099-1.msgpack", "flush"]
     expect_same(tmp_path)
+
+
+def set_mirror(path: Path, mirror: Path) -> None:
+    """As somebody does who edits the file by hand."""
+    settings = path / "space.toml"
+    lines = [line for line in settings.read_text().splitlines(keepends=True) if not line.startswith("mirror")]
+    settings.write_text("".join([f'mirror = "{mirror}"\n', *lines]))
 
 
 def test_the_mirror_of_another_space_is_refused(space: spool.Space, tmp_path: Path) -> None:
@@ -250,13 +263,144 @@ def test_the_mirror_of_another_space_is_refused(space: spool.Space, tmp_path: Pa
         spool.create(tmp_path / "other", mirror=str(tmp_path / "mirror"))
     with spool.create(tmp_path / "other") as other:
         other.create_queue("orders")
-        other.put("orders", "b")
-    settings = tmp_path / "other" / "space.toml"
-    settings.write_text(f'mirror = "{tmp_path}/mirror"\n' + settings.read_text())
-    with pytest.raises(spool.InvalidArgument, match="another space"):
+        for n in range(100):
+            other.put("orders", n)
+    before = files(tmp_path / "mirror")
+    set_mirror(tmp_path / "other", tmp_path / "mirror")
+    with pytest.raises(spool.MirrorMismatch, match=r"another space.*mirror begin"):
         spool.open(tmp_path / "other")
+    assert files(tmp_path / "mirror") == before
     with pytest.raises(spool.InvalidArgument, match="absolute"):
         spool.create(tmp_path / "third", mirror="near")
+
+
+def test_a_mount_point_whose_disk_is_missing_is_no_mirror(space: spool.Space, tmp_path: Path) -> None:
+    space.put("orders", "a")
+    space.close()
+    mirror = (tmp_path / "mirror").rename(tmp_path / "unmounted")
+    for leave in (lambda: None, (tmp_path / "mirror").mkdir):
+        leave()
+        with pytest.raises(spool.MirrorMismatch, match="Mount the disk"):
+            spool.open(tmp_path / "space")
+    assert files(tmp_path / "mirror") == {}
+    (tmp_path / "mirror").rmdir()
+    mirror.rename(tmp_path / "mirror")
+    with spool.open(tmp_path / "space") as again:
+        assert bodies(again) == ["a"]
+
+
+def test_an_older_state_of_the_mirror_is_brought_up_to_date(space: spool.Space, tmp_path: Path) -> None:
+    space.put("orders", "a")
+    space.close()
+    shutil.copytree(tmp_path / "mirror", tmp_path / "older")
+    with spool.open(tmp_path / "space") as again:
+        for n in range(5):
+            again.put("orders", n)
+    shutil.rmtree(tmp_path / "mirror")
+    (tmp_path / "older").rename(tmp_path / "mirror")
+    spool.open(tmp_path / "space").close()
+    expect_same(tmp_path)
+
+
+def puts(path: Path, *texts: str) -> None:
+    with spool.open(path) as space:
+        for text in texts:
+            space.put("orders", text)
+
+
+def test_a_space_that_is_older_than_its_mirror_is_refused_and_restored(space: spool.Space, tmp_path: Path) -> None:
+    """A backup of the space was put back: every acknowledged message is still in the mirror."""
+    space.put("orders", "monday")
+    space.close()
+    shutil.copytree(tmp_path / "space", tmp_path / "backup")
+    puts(tmp_path / "space", "tuesday", "wednesday")
+    shutil.rmtree(tmp_path / "space")
+    shutil.copytree(tmp_path / "backup", tmp_path / "space")
+    before = files(tmp_path / "mirror"), files(tmp_path / "space" / "committed")
+    with pytest.raises(spool.MirrorMismatch, match=r"older than its mirror.*mirror restore.*mirror begin"):
+        spool.open(tmp_path / "space")
+    assert before == (files(tmp_path / "mirror"), files(tmp_path / "space" / "committed"))
+    with pytest.raises(spool.SpaceExists, match="not empty"):
+        mirrors.restore(tmp_path / "space", tmp_path / "mirror")
+    (tmp_path / "space").rename(tmp_path / "older")
+    with mirrors.restore(tmp_path / "space", tmp_path / "mirror") as restored:
+        assert bodies(restored) == ["monday", "tuesday", "wednesday"]
+        assert restored.check() == []
+    with mirrors.begin(tmp_path / "older", tmp_path / "new mirror") as older:
+        assert bodies(older) == ["monday"]
+    assert files(tmp_path / "mirror") == before[0]
+
+
+def test_the_one_commit_that_a_backup_lacks_comes_back_from_the_mirror(space: spool.Space, tmp_path: Path) -> None:
+    """Nothing tells it from the commit that a power cut took from the space alone: both are right to be there."""
+    space.put("orders", "monday")
+    space.close()
+    shutil.copytree(tmp_path / "space", tmp_path / "backup")
+    puts(tmp_path / "space", "tuesday")
+    shutil.rmtree(tmp_path / "space")
+    (tmp_path / "backup").rename(tmp_path / "space")
+    with spool.open(tmp_path / "space") as again:
+        assert bodies(again) == ["monday", "tuesday"]
+        expect_same(tmp_path)
+
+
+def test_what_the_space_lost_by_damage_stays_in_the_mirror(space: spool.Space, tmp_path: Path) -> None:
+    space.put("orders", "a")
+    space.put("orders", "b")
+    space.close()
+    lost = min((tmp_path / "space" / "committed").iterdir())
+    lost.unlink()
+    with spool.open(tmp_path / "space") as again:
+        assert again.recovery.damaged
+        assert bodies(again) == ["b"]
+    assert lost.name in files(tmp_path / "mirror")
+
+
+def test_a_space_that_went_on_without_its_mirror_does_not_take_it_again(space: spool.Space, tmp_path: Path) -> None:
+    space.put("orders", "a")
+    space.close()
+    before = files(tmp_path / "mirror")
+    assert mirrors.drop(tmp_path / "space") == str(tmp_path / "mirror")
+    with pytest.raises(spool.InvalidArgument, match="has no mirror"):
+        mirrors.drop(tmp_path / "space")
+    puts(tmp_path / "space", "b")
+    set_mirror(tmp_path / "space", tmp_path / "mirror")
+    with pytest.raises(spool.MirrorMismatch, match="before it went on without this mirror"):
+        spool.open(tmp_path / "space")
+    assert files(tmp_path / "mirror") == before
+
+
+def test_a_copy_of_a_space_does_not_write_into_the_mirror(space: spool.Space, tmp_path: Path) -> None:
+    space.put("orders", "a")
+    shutil.copytree(tmp_path / "space", tmp_path / "copy")
+    before = files(tmp_path / "mirror")
+    with pytest.raises(spool.MirrorMismatch, match="a copy of"):
+        spool.open(tmp_path / "copy")
+    with pytest.raises(spool.MirrorMismatch, match="close its space"):
+        mirrors.restore(tmp_path / "restored", tmp_path / "mirror")
+    assert not (tmp_path / "restored" / "space.toml").exists()
+    for change in (
+        lambda: mirrors.drop(tmp_path / "space"),
+        lambda: mirrors.begin(tmp_path / "space", tmp_path / "new"),
+    ):
+        with pytest.raises(spool.SystemFailure, match="close it in every process"):
+            change()
+    assert files(tmp_path / "mirror") == before
+    space.close()
+    with spool.open(tmp_path / "space") as one, spool.open(tmp_path / "space") as other:
+        one.put("orders", "b")
+        assert bodies(other) == ["a", "b"]
+
+
+def test_the_mirror_has_the_queues_of_its_space(space: spool.Space, tmp_path: Path) -> None:
+    space.create_queue("parcels", order=("priority", "fifo"))
+    space.put("parcels", "a")
+    space.close()
+    with mirrors.restore(tmp_path / "new", tmp_path / "mirror") as new:
+        assert new.queues()["parcels"].order == ("priority", "fifo")
+        assert new.get("parcels").body == "a"
+    with pytest.raises(spool.NotASpace, match="not the mirror"):
+        mirrors.restore(tmp_path / "newer", tmp_path / "new")
 
 
 def test_an_opening_that_fails_behind_the_lock_leaves_nothing_open(
@@ -265,7 +409,7 @@ def test_an_opening_that_fails_behind_the_lock_leaves_nothing_open(
     spool.create(tmp_path / "space", mirror=str(tmp_path / "mirror")).close()
     mirrors: list[Mirror] = []
 
-    def fails(mirror: Mirror, retired: Set[int]) -> None:
+    def fails(mirror: Mirror, *args: object, **options: object) -> None:
         mirror.disk.open_directory("")
         mirrors.append(mirror)
         raise KeyboardInterrupt

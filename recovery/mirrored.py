@@ -1,0 +1,179 @@
+"""Compare a space with its mirror before recovery changes anything, and bring both up to date afterwards.
+
+After a power cut either of the two may have commits that the other one lacks. A commit that only the mirror has was
+perhaps acknowledged, so the space gets that commit back. A mirror of a later state is refused: each file names the
+highest number that was durable in the space when its writer began, and a power cut never takes a durable number. So a
+space whose numbers end below such a mark was put back from a backup. Reclaim and merges leave gaps among the mirror's
+numbers only below a mark, so without such a mark the mirror has every commit that the space lacks.
+"""
+
+from dataclasses import dataclass
+
+from recovery.check import committed_numbers
+from recovery.evidence import MAX_GAP, Condition, Evidence, read
+from spool.errors import CorruptedFile, MirrorMismatch
+from spool.store.mirror import Mirror
+from spool.store.mirror_id import check_ids, forget_ids, keep_id, read_ids
+from spool.store.settings import read_settings_text
+from spool.store.store import Store, log
+from spool.text import plural, quoted
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A space and its mirror, by their numbers.
+
+    newest: the highest number that the space knows.
+    mirror_newest: the highest number in the mirror.
+    durable: the highest number that the mirror's commits above ``newest`` call durable in the space.
+    unreadable: the mirror's commits above ``newest`` that cannot be read.
+    """
+
+    newest: int
+    mirror_newest: int
+    durable: int
+    unreadable: tuple[int, ...]
+
+    @property
+    def ahead(self) -> bool:
+        """Whether the mirror is of a later state than the space."""
+        return bool(self.unreadable) or self.durable > self.newest or self.mirror_newest > self.newest + MAX_GAP
+
+
+def compare(mirror: Mirror, evidence: Evidence) -> Comparison:
+    """Compare the numbers; nothing is changed."""
+    newest, numbers = max([evidence.issued, *evidence.unnamed]), mirror.numbers()
+    durable, unreadable = 0, []
+    for number in sorted(number for number in numbers if number > newest):
+        try:
+            durable = max(durable, mirror.header(number).durable_mark)
+        except CorruptedFile:
+            unreadable.append(number)
+    return Comparison(newest, max(numbers, default=0), durable, tuple(unreadable))
+
+
+def check_mirror(store: Store, evidence: Evidence) -> None:
+    """Raise MirrorMismatch unless the mirror is this space's, and of no later state. Nothing is changed by then.
+
+    This process holds the mirror afterwards, together with other processes that have the same space open.
+    """
+    space, mirror = store.files.disk, store.files.mirror
+    if mirror is None:
+        if evidence.alone:
+            forget_ids(space)
+        elif read_ids(space):
+            raise MirrorMismatch(
+                f"processes have {space.root} open with a mirror, and its space.toml names none any more: write the "
+                "line back, or close the space in every process first"
+            )
+        return
+    check_ids(space, mirror.disk)
+    mirror.hold(alone=evidence.alone)
+    if evidence.alone:
+        look_at_mirror(store, mirror, evidence)
+        keep_id(space, mirror.disk)
+
+
+def look_at_mirror(store: Store, mirror: Mirror, evidence: Evidence) -> None:
+    """Raise MirrorMismatch unless the mirror is this space's, and of no later state; change and lock nothing."""
+    check_ids(store.files.disk, mirror.disk)
+    found = compare(mirror, evidence)
+    if found.ahead:
+        raise _later_state(store.files.disk.root, mirror.disk.root, found)
+
+
+def _later_state(space: str, mirror: str, found: Comparison) -> MirrorMismatch:
+    if found.unreadable:
+        proof = f"commit {found.unreadable[0]} in the mirror cannot be read, and the space does not have it"
+    else:
+        proof = (
+            f"the space ends with commit {found.newest}, the mirror with commit {found.mirror_newest}, and the space "
+            f"had every commit up to {found.durable} when that was written"
+        )
+    return MirrorMismatch(
+        f"{space} is older than its mirror {mirror}, as a space put back from a backup is: {proof}. Nothing was "
+        f"changed. To get every message back, move {space} away, then type: spool-admin -s {quoted(space)} mirror "
+        f"restore {quoted(mirror)}. To go on with the older space, begin a new mirror: spool-admin -s {quoted(space)} "
+        "mirror begin DIRECTORY"
+    )
+
+
+def lost_commits(mirror: Mirror | None, evidence: Evidence) -> list[int]:
+    """Return the numbers of whole commits that the mirror has and the space has not: a power cut took them there."""
+    if mirror is None or not evidence.alone:
+        return []
+    missing = (
+        number
+        for number in mirror.numbers()
+        if number > evidence.published
+        and evidence.unpublished.get(number, (Condition.MISSING, ""))[0] is not Condition.WHOLE
+    )
+    return sorted(filter(mirror.is_whole, missing))
+
+
+def give_back(store: Store, numbers: list[int]) -> None:
+    """Copy the lost commits into the space. Recovery then finishes them, as those of dead writers."""
+    assert store.files.mirror is not None
+    for number in numbers:
+        store.files.mirror.give_back(number)
+    log.warning(
+        "%s: the mirror gave back %s that a power cut had taken from the space",
+        store.files.disk.root, plural(len(numbers), "commit"),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class MirrorState:
+    """The mirror of a space as an opener would find it.
+
+    mirror: its directory.
+    state: ``fine``, or ``refused``; ``detail`` then says why, and what to do.
+    commits, mirror_commits: how many commits the space has, and the mirror.
+    missing: how many of the space's commits the mirror lacks; an opener copies them.
+    """
+
+    mirror: str
+    state: str
+    detail: str
+    commits: int
+    mirror_commits: int
+    missing: int
+
+
+def describe(store: Store, *, alone: bool) -> MirrorState | None:
+    """Describe the mirror; None if the space has none. Nothing is changed: the store's disk may refuse every change."""
+    mirror, detail = store.files.mirror, ""
+    if mirror is None:
+        return None
+    try:
+        if alone:
+            look_at_mirror(store, mirror, read(store.files.disk, store.shared, alone=True))
+        else:  # the process that was first has compared the numbers
+            check_ids(store.files.disk, mirror.disk)
+    except MirrorMismatch as error:
+        detail = str(error)
+    here, there = set(committed_numbers(store.files.disk)), mirror.numbers() if read_ids(mirror.disk) else set[int]()
+    state = "refused" if detail else "fine"
+    return MirrorState(mirror.disk.root, state, detail, len(here), len(there), len(here - there))
+
+
+def plan_lost(evidence: Evidence, numbers: list[int]) -> None:
+    """Note in the evidence that recovery would find these commits whole."""
+    evidence.issued = max([evidence.issued, *numbers])
+    for number in range(evidence.published + 1, evidence.issued + 1):
+        evidence.unpublished.setdefault(number, (Condition.MISSING, "no file"))
+    evidence.unpublished.update(dict.fromkeys(numbers, (Condition.WHOLE, "the mirror has it")))
+
+
+def catch_up(store: Store, *, agrees: bool) -> None:
+    """Bring the mirror up to date: its commits, and its copy of the settings. No other process has the space open.
+
+    Args:
+        agrees: see ``Mirror.catch_up``.
+    """
+    mirror, index = store.files.mirror, store.view.index
+    if mirror is None:
+        return
+    mirror.keep_settings(read_settings_text(store.files.disk))
+    adopted = {number: len(state.adopted) for number, state in index.files.items() if state.adopted}
+    mirror.catch_up(index.retired, adopted, agrees=agrees)

@@ -1,0 +1,134 @@
+"""``spool-admin mirror``: show, begin and end the mirror of a space, and make a space out of a mirror."""
+
+import os
+
+import click
+
+from xaspool_scripts.codes import DAMAGE_LEFT, FAILED, NOTHING_THERE
+from xaspool_scripts.common import json_option, named_space, note, space_option, space_path
+from xaspool_scripts.options import progress
+from xaspool_scripts.output import printable, table, write_json
+from xaspool_scripts.wording import plural
+
+
+@click.group()
+@space_option
+def mirror() -> None:
+    """A second directory, best on another disk, that has every commit of the space."""
+
+
+@mirror.command()
+@json_option
+@space_option
+@click.pass_context
+def show(context: click.Context, as_json: bool) -> None:
+    """Show the mirror, and whether an opening accepts it.
+
+    Nothing is changed.
+
+    Exit codes: 0 fine, 1 an opening is refused, 3 the space has no mirror.
+
+    \b
+    Example:
+      spool-admin -s /var/spool/shop mirror show
+    """
+    from recovery.mirrored import describe
+    from spool.errors import NotASpace
+    from spool.runtime.clock import Clock
+    from spool.store.store import inspect_store
+    from spool.text import quoted
+    from xaspool_scripts.look import LookingDisk
+
+    path = space_path()
+    if not os.path.isdir(path):
+        raise NotASpace(f"{path} is not a directory: make a queue space there with: spool-admin init {quoted(path)}")
+    disk = LookingDisk(path)
+    try:
+        store, alone = inspect_store(disk, Clock())
+        found = describe(store, alone=alone)
+    finally:
+        disk.close_all()
+    if found is None:
+        note(f"{printable(disk.root)} has no mirror: spool-admin mirror begin DIRECTORY begins one")
+        context.exit(NOTHING_THERE)
+    if as_json:
+        write_json(found)
+    else:
+        columns = ("mirror", "state", "commits", "in the mirror", "missing there")
+        table(columns, [(found.mirror, found.state, found.commits, found.mirror_commits, found.missing)])
+        if found.detail:
+            note(found.detail)
+    if found.detail:
+        context.exit(FAILED)
+
+
+@mirror.command()
+@click.argument("directory", type=click.Path())
+@space_option
+def begin(directory: str) -> None:
+    """Begin a new mirror in DIRECTORY.
+
+    The directory is empty or does not exist yet. Every commit of the space is copied into it.
+
+    No program may have the space open meanwhile. The directory in which DIRECTORY lies has to exist: the other disk is
+    mounted there. A mirror that the space has had is not touched, and gets no more commits.
+
+    \b
+    Example:
+      spool-admin -s /var/spool/shop mirror begin /mnt/disk2/shop
+    """
+    from spool import mirrors
+
+    with mirrors.begin(space_path(), directory) as space:
+        note(f"{printable(os.path.abspath(directory))} is the mirror of {printable(space.path)} now")
+
+
+@mirror.command()
+@space_option
+def drop() -> None:
+    """End the mirror: the space goes on without one. The files of the mirror are not touched.
+
+    No program may have the space open meanwhile.
+
+    \b
+    Example:
+      spool-admin -s /var/spool/shop mirror drop
+    """
+    from spool import mirrors
+
+    path = space_path()
+    left = mirrors.drop(path)
+    note(f"{printable(path)} has no mirror any more; {printable(left)} is left as it is")
+
+
+@mirror.command()
+@click.argument("directory", metavar="MIRROR", type=click.Path())
+@space_option
+@click.pass_context
+def restore(context: click.Context, directory: str) -> None:
+    """Make a new space out of the mirror in MIRROR.
+
+    -s names the directory of the new space, which is empty. The mirror is not changed. The new space has no mirror
+    until you begin one. If the command is interrupted, run it again.
+
+    Exit codes: 0 fine, 1 it failed, 2 wrong usage, 4 a file of the mirror is damaged.
+
+    \b
+    Example:
+      spool-admin -s /var/spool/shop mirror restore /mnt/disk2/shop
+    """
+    from spool import mirrors
+
+    path = named_space()
+    if path is None:
+        raise click.UsageError("name the directory of the new space with -s PATH, or in $SPOOL_SPACE")
+    with progress("restoring", 1) as set_progress:
+        made = mirrors.restore(path, directory, progress=lambda done, of: set_progress(done / max(1, of)))
+    with made as space:
+        damaged = space.recovery.damaged
+        waiting = sum(stats.ready + stats.delayed for stats in space.stats().values())
+        note(f"made a queue space in {printable(space.path)}, with {plural(waiting, 'message')}; it has no mirror yet")
+    for finding in damaged:
+        note(str(finding))
+    if damaged:
+        context.exit(DAMAGE_LEFT)

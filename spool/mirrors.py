@@ -1,0 +1,183 @@
+"""Begin and end the mirror of a space, and make a space out of a mirror. No process has the space open meanwhile."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from spool.coordination.locks import OpenLock
+from spool.disk.content import chunks, ensure_directory, new_file, opened, write_chunks
+from spool.disk.disk import Disk
+from spool.disk.requirements import check_kind, check_stages
+from spool.errors import InvalidArgument, NotASpace, SpaceExists, SystemFailure
+from spool.model import layout
+from spool.model.settings_file import parse, with_mirror, without_mirror
+from spool.opening import open_space, os_errors, space_directory
+from spool.runtime import calls
+from spool.runtime.clock import Clock, Deadline
+from spool.space import Space
+from spool.store.mirror import Mirror, begin_mirror
+from spool.store.mirror_id import forget_ids, read_ids, replace_text
+from spool.store.settings import read_settings_text, write_settings
+
+__all__ = ["begin", "drop", "restore"]
+
+_WAIT_SECONDS = 30.0
+
+
+def begin(
+    path: str | os.PathLike[str],
+    mirror: str | os.PathLike[str],
+    *,
+    disk: Disk | None = None,
+    clock: Clock | None = None,
+) -> Space:
+    """Begin a new mirror of a space, and copy every commit into it; returns the space open.
+
+    An earlier mirror is not touched, and is no longer a mirror of the space.
+
+    Args:
+        path: the directory of the space.
+        mirror: an empty directory, best on another disk. It is made if need be; the directory in which it lies exists.
+        disk, clock: for tests.
+
+    Raises:
+        InvalidArgument: the directory is not empty.
+        SystemFailure: a process has the space open.
+        NotASpace: ``path`` holds no space.
+    """
+    with _closed(path, disk, clock) as (disk, clock):
+        text = read_settings_text(disk)
+        parse(text, disk.path(layout.SETTINGS))
+        side = disk.sibling(os.path.abspath(mirror))
+        try:
+            begin_mirror(disk, side, without_mirror(text))
+        finally:
+            side.close_all()
+        write_settings(disk, with_mirror(text, side.root))
+    with calls.deferred(disk.close_all), os_errors("opening the queue space"):
+        return open_space(disk, clock)
+
+
+def drop(path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock | None = None) -> str:
+    """End the mirror of a space, which goes on without one; returns the mirror's directory, which is not touched.
+
+    Raises:
+        InvalidArgument: the space has no mirror.
+        SystemFailure: a process has the space open.
+        NotASpace: ``path`` holds no space.
+    """
+    with _closed(path, disk, clock) as (disk, _):
+        text = read_settings_text(disk)
+        mirror = parse(text, disk.path(layout.SETTINGS)).mirror
+        if mirror is None:
+            raise InvalidArgument(f"{disk.root} has no mirror")
+        write_settings(disk, without_mirror(text))
+        forget_ids(disk)
+        return mirror
+
+
+@contextmanager
+def _closed(path: str | os.PathLike[str], disk: Disk | None, clock: Clock | None) -> Iterator[tuple[Disk, Clock]]:
+    """Keep a space closed for all processes meanwhile."""
+    root = os.fspath(path)
+    disk, clock = disk or Disk(root), clock or Clock()
+    with calls.deferred(disk.close_all), os_errors("changing the mirror of the queue space"):
+        try:
+            if not disk.exists(layout.SETTINGS):
+                read_settings_text(disk)  # which tells what is wrong
+            lock = OpenLock(disk)
+            until = clock.monotonic() + _WAIT_SECONDS
+            if not lock.enter(Deadline(clock, _WAIT_SECONDS, until, None)):
+                holders = " and ".join(lock.holders()) or "a process"
+                raise SystemFailure(
+                    f"{holders} has {disk.root} open: close it in every process first, then change its mirror"
+                )
+            yield disk, clock
+        finally:
+            disk.close_all()
+
+
+def restore(
+    path: str | os.PathLike[str],
+    mirror: str | os.PathLike[str],
+    *,
+    disk: Disk | None = None,
+    clock: Clock | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Space:
+    """Make a new space out of a mirror, which is not changed; returns the space open. It has no mirror yet.
+
+    A restore that was interrupted leaves no space, and begins again when it is called again.
+
+    Args:
+        path: the directory of the new space: an empty one, or one that an interrupted restore left.
+        mirror: the directory of the mirror.
+        disk, clock: for tests.
+        progress: called with the number of files that are copied, and of all.
+
+    Raises:
+        SpaceExists: the directory is not empty.
+        NotASpace: ``mirror`` is no mirror.
+        MirrorMismatch: a process has the space of the mirror open.
+    """
+    with (
+        space_directory(path, disk) as disk,
+        calls.deferred(disk.close_all),
+        os_errors("restoring the queue space"),
+    ):
+        side = disk.sibling(os.path.abspath(mirror))
+        try:
+            settings = _settings_of(side)
+            Mirror(disk, side).hold_for_restore()
+            _restore(disk, side, settings, progress or _silent)
+        finally:
+            side.close_all()
+        return open_space(disk, clock or Clock())
+
+
+def _settings_of(mirror: Disk) -> str:
+    """Return the settings for a space that is made of the mirror."""
+    try:
+        if read_ids(mirror):
+            return without_mirror(Mirror(mirror, mirror).settings())
+    except FileNotFoundError:
+        pass
+    raise NotASpace(f"{mirror.root} is not the mirror of a queue space: it has no {layout.MIRROR_ID}")
+
+
+def _restore(disk: Disk, mirror: Disk, settings: str, progress: Callable[[int, int], None]) -> None:
+    """Copy all that the mirror has. Until everything is durable, the settings have another name, so it is no space."""
+    config = parse(settings, mirror.path(layout.MIRROR_SETTINGS))
+    check_kind(disk, config.network_file_system)
+    if _is_taken(disk):
+        raise SpaceExists(f"{disk.root} is not empty: choose an empty or a new directory, or move away what is there")
+    check_stages(disk)
+    replace_text(disk, layout.RESTORING, settings)
+    for name in (*layout.DIRECTORIES, *(f"{layout.DROP}/{queue}" for queue in config.queues)):
+        ensure_directory(disk, name)
+    for name in disk.names(layout.COMMITTED):
+        disk.unlink(f"{layout.COMMITTED}/{name}")
+    names = sorted(name for name in mirror.names("") if layout.parse_committed(name))
+    for done, name in enumerate(names):
+        progress(done, len(names))
+        with opened(mirror, name) as source, new_file(disk, f"{layout.COMMITTED}/{name}") as target:
+            write_chunks(disk, target, chunks(mirror, source))
+            disk.flush(target)
+    disk.flush_directory(layout.COMMITTED)
+    disk.rename(layout.RESTORING, layout.SETTINGS)
+    disk.flush_directory("")
+    progress(len(names), len(names))
+
+
+def _is_taken(disk: Disk) -> bool:
+    """Whether a directory holds anything, unless an interrupted restore left it."""
+    if disk.exists(layout.SETTINGS):
+        return True
+    if disk.exists(layout.RESTORING):
+        return False
+    filled = (name for name in layout.DIRECTORIES if disk.exists(name) and disk.names(name))
+    return any(filled) or layout.foreign(disk.names("")) not in ([], [f"{layout.RESTORING}.tmp"])
+
+
+def _silent(done: int, of: int) -> None:
+    pass

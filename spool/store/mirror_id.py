@@ -1,0 +1,80 @@
+"""Which directory is the mirror of a space: both hold the same random id, in a file ``mirror.id``.
+
+A directory without the id is no mirror, so an opener writes nothing into a mount point whose disk is missing, and
+nothing into the mirror of another space. While a new mirror is begun, the space's file has two ids, one a line: that of
+the mirror which the settings still name, and that of the new one. The next opener keeps the id of the mirror that it
+finds.
+"""
+
+import os
+from collections.abc import Sequence
+
+from spool.disk.content import read_start, replace, unlink_if_there
+from spool.disk.disk import Disk
+from spool.errors import MirrorMismatch
+from spool.model import layout
+from spool.text import quoted
+
+_MAX_BYTES = 4096
+
+
+def new_id() -> str:
+    return os.urandom(16).hex()
+
+
+def read_ids(disk: Disk) -> tuple[str, ...]:
+    """Return the ids in a space, or the one in a mirror; none if the directory has no such file."""
+    try:
+        return tuple(read_start(disk, layout.MIRROR_ID, _MAX_BYTES).decode("ascii", "replace").split())
+    except FileNotFoundError:
+        return ()
+
+
+def write_ids(disk: Disk, ids: Sequence[str]) -> None:
+    """Replace the ids, all of them or none; durable when this returns."""
+    replace_text(disk, layout.MIRROR_ID, "".join(f"{one}\n" for one in ids))
+
+
+def replace_text(disk: Disk, name: str, text: str) -> None:
+    """Replace a small file of the directory itself, all of it or none; durable when this returns."""
+    temporary = f"{name}.tmp"
+    unlink_if_there(disk, temporary)
+    replace(disk, name, [text.encode()], temporary)
+
+
+def forget_ids(space: Disk) -> None:
+    """Forget the mirror: the space goes on without it, so it is a mirror of an earlier state from now on."""
+    if space.exists(layout.MIRROR_ID):
+        space.unlink(layout.MIRROR_ID)
+        space.flush_directory("")
+
+
+def check_ids(space: Disk, mirror: Disk) -> None:
+    """Raise MirrorMismatch unless the directory is the mirror that was begun for this space."""
+    begin = f"spool-admin -s {quoted(space.root)} mirror begin DIRECTORY"
+    found, known = read_ids(mirror), read_ids(space)
+    if not found:
+        state = "is no mirror: it is empty, or missing" if not layout.foreign(_names(mirror)) else "is no mirror"
+        raise MirrorMismatch(
+            f"{mirror.root}, the mirror of {space.root} by its space.toml, {state}. Mount the disk with the mirror, "
+            f"or begin a new mirror: {begin}"
+        )
+    if not set(found) & set(known):
+        raise MirrorMismatch(
+            f"{mirror.root} is the mirror of another space than {space.root}, or of the same space before it went on "
+            f"without this mirror. Name the right directory in space.toml, or begin a new mirror: {begin}"
+        )
+
+
+def keep_id(space: Disk, mirror: Disk) -> None:
+    """Keep the id of this mirror alone. ``check_ids`` has accepted the mirror."""
+    found = read_ids(mirror)
+    if read_ids(space) != found:
+        write_ids(space, found)
+
+
+def _names(disk: Disk) -> list[str]:
+    try:
+        return disk.names("")
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,55 @@
+"""``spool-admin mirror``: from a backup that was put back to a space with every message, by what the errors say."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import spool
+from tests.scripts.conftest import Run, one_line
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """A space that is older than its mirror."""
+    shop, backup = tmp_path / "shop", tmp_path / "backup"
+    with spool.create(shop, mirror=str(tmp_path / "mirror")) as space:
+        space.create_queue("orders")
+        space.put("orders", "monday")
+    shutil.copytree(shop, backup)
+    with spool.open(shop) as space:
+        space.put("orders", "tuesday")
+        space.put("orders", "wednesday")
+    shutil.rmtree(shop)
+    backup.rename(shop)
+    return shop
+
+
+def test_a_space_older_than_its_mirror_is_restored_by_what_the_error_says(run: Run, shop: Path) -> None:
+    mirror = shop.parent / "mirror"
+    done = run("message", "list", "orders", space=shop)
+    assert done.code == 1
+    one_line(done, f"mirror restore {mirror}")
+    done = run("mirror", "show", "--json", space=shop)
+    assert done.code == 1
+    assert done.objects[0]["state"] == "refused"
+    assert (done.objects[0]["commits"], done.objects[0]["mirror_commits"]) == (1, 3)
+    shop.rename(shop.parent / "older")
+    done = run("mirror", "restore", mirror, space=shop)
+    assert done.code == 0
+    one_line(done, "with 3 messages; it has no mirror yet")
+    assert run("mirror", "show", space=shop).code == 3
+    assert run("mirror", "begin", shop.parent / "new", space=shop).code == 0
+    done = run("mirror", "show", "--json", space=shop)
+    assert (done.code, done.objects[0]["state"], done.objects[0]["missing"]) == (0, "fine", 0)
+    assert run("mirror", "drop", space=shop).code == 0
+    assert run("mirror", "drop", space=shop).code == 1
+    assert run("message", "get", "orders", space=shop).out == b"monday"
+
+
+def test_a_dry_run_of_recovery_tells_of_the_refusal_and_changes_nothing(run: Run, shop: Path) -> None:
+    done = run("--dry-run", program="spool-recover", space=shop)
+    assert done.code == 1
+    assert "older than its mirror" in done.err
+    assert len(list((shop / "committed").iterdir())) == 1
+    assert len(list((shop.parent / "mirror").glob("*.msgpack"))) == 3
