@@ -286,7 +286,7 @@ def _dropped(entry: str, reason: str) -> _Dropped | None:
         stem = stem_of(reason[: queue.start()])
         if re.fullmatch(rf"{re.escape(stem)}(\.[0-9]+)?", entry):
             return _Dropped(queue[1], match["name"], reason[queue.end() :])
-        if "\ufffd" in match["name"] or "?" in match["name"]:  # of bytes that are no text
+        if "\\udc" in match["name"]:  # bytes that are no text are recorded so
             return _Dropped(queue[1], entry.removeprefix(f"{layout.ACTIVE}."), reason[queue.end() :])
     return None
 
