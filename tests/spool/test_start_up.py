@@ -74,7 +74,7 @@ def test_a_space_with_other_options_is_refused_and_the_text_names_them(tmp_path:
     spool.create(tmp_path / "shop", exist_ok=True, max_headers=8, defaults={"retries": 3}).close()
     with pytest.raises(spool.SpaceExists, match=r"max_headers is 8, not 9.*space\.toml"):
         spool.create(tmp_path / "shop", exist_ok=True, max_headers=9)
-    with pytest.raises(spool.SpaceExists, match=r"defaults is \{'retries': 3\}, not \{\}"):
+    with pytest.raises(spool.SpaceExists, match="defaults is retries=3, not empty"):
         spool.create(tmp_path / "shop", exist_ok=True, defaults={})
     with pytest.raises(spool.SpaceExists, match="exist_ok=True"):
         spool.create(tmp_path / "shop")
