@@ -17,7 +17,8 @@ from spool.model import layout
 opening = threading.RLock()
 os.register_at_fork(before=opening.acquire, after_in_parent=opening.release, after_in_child=opening.release)
 
-KEPT = frozenset((layout.ACTIVE, layout.PREPARED, layout.COMMITTED, layout.FREE))
+STAGES = frozenset((layout.ACTIVE, layout.PREPARED, layout.COMMITTED, layout.FREE))
+_KEPT = STAGES | {"", layout.RUN}
 _AS_PLACE = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC  # names in it can be used; nothing of it is read or locked
 
 
@@ -27,11 +28,20 @@ def not_open() -> OSError:
 
 
 class Directory(int):
-    """The descriptor of a directory, as ``dir_fd`` of the calls on names in it. The last reference closes it."""
+    """The descriptor of a directory, as ``dir_fd`` of the calls on names in it.
 
-    def __del__(self) -> None:
-        with suppress(OSError):
-            os.close(self)
+    It is closed once, by ``close`` or with the last reference: afterwards its number may be another file's.
+    """
+
+    _is_open = True
+
+    def close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            with suppress(OSError):
+                os.close(self)
+
+    __del__ = close
 
 
 class Directories(dict[str, Directory]):
@@ -39,8 +49,8 @@ class Directories(dict[str, Directory]):
 
     A directory is opened below its parent's descriptor, and no symlink is followed, except that to the space itself. So
     whatever the owner of the space does to names meanwhile, a process of root's reaches no file outside the space. The
-    space and its four stages are opened once. Others are opened for each call: ``run/`` and a queue's drop folder can
-    be removed and made again.
+    space, its four stages and ``run/`` are opened once; a space whose ``run/`` was removed has stopped. Others are
+    opened for each call: a queue's drop folder can be removed and made again while the space is open.
 
     owner: the user that the space belongs to, for a process of root's; another user's directory is not opened.
     """
@@ -64,7 +74,7 @@ class Directories(dict[str, Directory]):
                 raise self._of(error, name) from None
             if not name and self._owner is not None:
                 self._check_owner(os.fstat(found).st_uid)
-            if name in KEPT or not name:
+            if name in _KEPT:
                 self[name] = found
         return found
 
@@ -89,7 +99,7 @@ class Directories(dict[str, Directory]):
 
         A commit in a directory that was moved away would be lost to every process that opens the space later.
         """
-        if name not in self:
+        if name not in STAGES or name not in self:
             return
         mine, path = os.fstat(self[name]), f"{self.root}/{name}"
         try:
@@ -105,6 +115,11 @@ class Directories(dict[str, Directory]):
         self.pop(name, None)
 
     def disown(self) -> None:
-        """Close all in a forked child; later uses raise OSError (EBADF)."""
+        """Close all in a forked child; later uses raise OSError (EBADF).
+
+        References may be left: the frames of the parent's other threads are never cleared in the child.
+        """
         self.root = None
+        for directory in self.values():
+            directory.close()
         self.clear()

@@ -21,7 +21,7 @@ from typing import Any
 
 from spool.disk import kernel
 from spool.disk import stat as file_stat
-from spool.disk.descriptors import KEPT, Directories, not_open, opening
+from spool.disk.descriptors import STAGES, Directories, not_open, opening
 from spool.disk.kernel import FLOCK, NO_LOCKS, RENAME_NOREPLACE, NameChange, as_unsupported, renameat2
 from spool.disk.memory import Futexes, SharedBytes, share
 from spool.disk.stat import FileIdentity, FileSystem, identity_of
@@ -222,7 +222,7 @@ class Disk:
         before, _, old = source.rpartition("/")
         after, _, new = target.rpartition("/")
         directories = self._directories
-        if after in KEPT:
+        if after in STAGES:
             directories.check_in_place(after)
         encoded = old.encode(_ENCODING, "surrogateescape"), new.encode(_ENCODING, "surrogateescape")
         if renameat2(directories[before], encoded[0], directories[after], encoded[1], RENAME_NOREPLACE) == 0:
@@ -345,7 +345,7 @@ class Disk:
 
     def check_stages_in_place(self) -> None:
         """Raise OSError (ESTALE) if a stage is not where it was when this process opened it."""
-        for name in KEPT:
+        for name in STAGES:
             self._directories.check_in_place(name)
 
     def remove_directory(self, name: str) -> None:

@@ -16,7 +16,7 @@ from spool.coordination.locks import OpenLock
 from spool.disk import Disk
 from spool.disk.advice import as_failure
 from spool.disk.content import ensure_directory
-from spool.disk.descriptors import KEPT
+from spool.disk.descriptors import STAGES
 from spool.disk.disk import FlushFailed
 from spool.disk.kernel import Unsupported
 from spool.disk.requirements import check_kind, check_stages, unsafe
@@ -127,7 +127,7 @@ class _Opening:
         alone = self.open_lock.enter(Deadline(self._clock, WAIT_SECONDS, until, check))
         for name in layout.DIRECTORIES:
             if name != layout.RUN and not self._disk.exists(name):  # removed from outside
-                if name in KEPT and not alone:
+                if name in STAGES and not alone:
                     raise DiskFailure(
                         errno.ENOENT,
                         f"{self._disk.path(name)} is missing, and another process has the space open: "

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -130,6 +131,27 @@ def test_a_child_closes_the_copies_of_every_space_although_one_fails(
         assert [other.path in left for other in spaces] == [other is space for other in spaces]
     for space in spaces:
         space.close()
+
+
+def test_a_child_closes_the_descriptors_of_directories_that_other_threads_were_using(tmp_path: Path) -> None:
+    """The frames of those threads are never cleared in the child, and keep a reference."""
+    with spool.create(tmp_path / "space") as space:
+        directories = space._store.files.disk._directories
+        used, go_on = threading.Event(), threading.Event()
+
+        def use() -> None:
+            held = list(directories.values())
+            used.set()
+            go_on.wait()
+            held.clear()
+
+        thread = threading.Thread(target=use)
+        thread.start()
+        used.wait()
+        left = in_a_child(lambda: sorted(name for name in descriptors() if str(tmp_path) in name))
+        go_on.set()
+        thread.join()
+    assert left == "[]"
 
 
 # -- in the middle of a call ------------------------------------------------------------------------------------------

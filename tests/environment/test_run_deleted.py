@@ -204,11 +204,15 @@ def work(turn):
         space.put("a", body)
         say("put", body)
     else:
-        with space.transaction() as tx:
-            body = tx.get("a", timeout=1).body
-            tx.put("b", body)
-            say("moving", body)
-        say("moved", body)
+        try:
+            with space.transaction() as tx:
+                body = tx.get("a", timeout=1).body
+                tx.put("b", body)
+                say("moving", body)
+            say("moved", body)
+        except spool.Empty:  # those who put were stopped before; a put notices it, too
+            space.put("a", body)
+            say("put", body)
 turn = 0
 say("begun")
 try:

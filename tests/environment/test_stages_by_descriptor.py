@@ -10,13 +10,13 @@ from click.testing import CliRunner
 
 import spool
 import xa
-from spool.disk.descriptors import KEPT
+from spool.disk import descriptors
 from spool.disk.disk import Disk
 from spool.errors import CommitUnknown, DiskFailure, SpaceStopped
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from tests.at_once import AT_ONCE
-from tests.environment.pressed import descriptors
+from tests.environment import pressed
 from xaspool_scripts.recover import main as spool_recover
 
 STAGES = (layout.ACTIVE, layout.PREPARED, layout.COMMITTED, layout.FREE, layout.RUN, layout.QUARANTINE, layout.DROP)
@@ -96,7 +96,7 @@ def test_a_put_into_a_moved_stage_is_refused_and_not_unknown(replace: str, root:
         assert [message.body for message in space.browse("orders")] == ["one", "two", "three", "five"]
 
 
-@pytest.mark.parametrize("stage", sorted(KEPT))
+@pytest.mark.parametrize("stage", sorted(descriptors.STAGES))
 @pytest.mark.parametrize("replace", ["by a symlink", "by a directory", "by nothing"])
 def test_a_check_of_an_open_space_says_that_a_stage_was_moved(
     stage: str, replace: str, root: Path, outside: Path
@@ -230,4 +230,4 @@ def test_an_error_names_the_whole_path(tmp_path: Path) -> None:
 def test_no_descriptor_is_left_open(root: Path) -> None:
     with spool.open(root) as space:
         _work(space)
-    assert not [name for name in descriptors() if str(root) in name]
+    assert not [name for name in pressed.descriptors() if str(root) in name]

@@ -22,7 +22,7 @@ MOST = {
     "get": (119, 161),  # 70 + 110
     "transaction of a get and a put": (240, 274),
     "the commit of such a transaction": (107, 134),
-    "two-phase commit of a put, all five calls": (241, 302),  # 200 + 250
+    "two-phase commit of a put, all five calls": (248, 306),  # 200 + 250
     "each further put of a transaction": (9, 14),  # 8 + 15
     "each further get of a transaction, of messages of one commit": (35, 42),  # 25 + 30
     "each further get of a transaction, of messages of a commit each": (33, 41),  # 25 + 30
