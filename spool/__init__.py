@@ -47,8 +47,10 @@ if TYPE_CHECKING:
     from spool.admin.findings import Finding, RecoveryReport
     from spool.admin.holders import Holder
     from spool.admin.listing import QueueEntry
+    from spool.admin.manifest import ExportReport
     from spool.admin.quarantined import QuarantinedFile
     from spool.admin.stats import QueueStats
+    from spool.admin.unpack import verify_export
     from spool.model.codecs import Codec, register_codec
     from spool.model.message import Message, MessageId
     from spool.model.options import JOIN, GetOptions, MessageFilters, PutOptions, QueueOptions, SpaceOptions
@@ -64,14 +66,15 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
-    "JOIN", "BadMessageId", "Codec", "CommitUnknown", "CorruptedFile", "DiskFailure", "Empty", "Finding", "Full",
-    "GetOptions", "Holder", "InvalidArgument", "Message", "MessageFilters", "MessageId", "MessageInUse",
-    "MirrorMismatch", "NewMessage", "NewerFormat", "NotASpace", "NotOpen", "Position", "ProtocolError",
-    "PutOptions", "QuarantinedFile", "QueueConfig", "QueueEntry", "QueueExists", "QueueNotEmpty", "QueueNotFound",
-    "QueueOptions", "QueueStats", "RecoveryReport", "Reject", "RequestFailed", "Retry", "Space", "SpaceConfig",
-    "SpaceExists", "SpaceOptions", "SpaceStopped", "SpoolError", "SubscriptionState", "SystemFailure",
-    "Transaction", "TransactionRolledBack", "TransactionTimeout", "Translated", "UnknownCodec", "UnsafeFileSystem",
-    "WorkSummary", "Worker", "aio", "create", "current_space", "import_space", "mirrors", "open", "register_codec",
+    "JOIN", "BadMessageId", "Codec", "CommitUnknown", "CorruptedFile", "DiskFailure", "Empty", "ExportReport",
+    "Finding", "Full", "GetOptions", "Holder", "InvalidArgument", "Message", "MessageFilters", "MessageId",
+    "MessageInUse", "MirrorMismatch", "NewMessage", "NewerFormat", "NotASpace", "NotOpen", "Position",
+    "ProtocolError", "PutOptions", "QuarantinedFile", "QueueConfig", "QueueEntry", "QueueExists",
+    "QueueNotEmpty", "QueueNotFound", "QueueOptions", "QueueStats", "RecoveryReport", "Reject", "RequestFailed",
+    "Retry", "Space", "SpaceConfig", "SpaceExists", "SpaceOptions", "SpaceStopped", "SpoolError",
+    "SubscriptionState", "SystemFailure", "Transaction", "TransactionRolledBack", "TransactionTimeout",
+    "Translated", "UnknownCodec", "UnsafeFileSystem", "WorkSummary", "Worker", "aio", "create", "current_space",
+    "import_space", "mirrors", "open", "register_codec", "verify_export",
 ]  # fmt: skip
 
 
@@ -81,8 +84,10 @@ _MODULES = {
     "admin.findings": ("Finding", "RecoveryReport"),
     "admin.holders": ("Holder",),
     "admin.listing": ("QueueEntry",),
+    "admin.manifest": ("ExportReport",),
     "admin.quarantined": ("QuarantinedFile",),
     "admin.stats": ("QueueStats",),
+    "admin.unpack": ("verify_export",),
     "model.codecs": ("Codec", "register_codec"),
     "model.message": ("Message", "MessageId"),
     "model.options": ("JOIN", "GetOptions", "MessageFilters", "PutOptions", "QueueOptions", "SpaceOptions"),

@@ -3,12 +3,13 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, Protocol, Unpack
 
-from spool.admin.findings import RecoveryReport
+from spool.admin.findings import Finding, RecoveryReport
 from spool.coordination.locks import OpenLock
 from spool.disk.advice import as_failure
-from spool.disk.content import ensure_directory
+from spool.disk.content import ensure_directory, unlink_if_there, write_new
 from spool.disk.disk import DIRECTORY_MODE, Disk
 from spool.disk.kernel import Unsupported
 from spool.disk.requirements import check_kind, check_stages, unsafe
@@ -17,7 +18,7 @@ from spool.errors import NotASpace, SpaceExists, SpoolError
 from spool.model import layout
 from spool.model.options import SpaceOptions
 from spool.model.settings import SpaceConfig, differences, space_config
-from spool.model.settings_file import parse, render_new
+from spool.model.settings_file import render_new
 from spool.runtime import calls
 from spool.runtime.clock import Clock, Deadline
 from spool.space import Space
@@ -28,7 +29,10 @@ from spool.store.store import WAIT_SECONDS, Store, log, open_store
 from spool.text import quoted
 
 if TYPE_CHECKING:
-    from spool.admin.export import Progress
+    from spool.admin.manifest import Progress
+
+
+Look = Callable[[Store], list[Finding]]
 
 
 class Scan(Protocol):
@@ -74,6 +78,7 @@ def create(
     """
     config, clock = space_config(options, {}), clock or Clock()
     with space_directory(path, disk) as disk, calls.deferred(disk.close_all), os_errors("making the queue space"):
+        _check_no_import(disk)
         with _one_process(disk, clock):
             if not disk.exists(layout.SETTINGS):
                 _make(disk, config)
@@ -85,6 +90,11 @@ def create(
                     f"them out, or change the space's in {layout.SETTINGS}"
                 )
         return open_space(disk, clock)
+
+
+def _check_no_import(disk: Disk) -> None:
+    if disk.exists(layout.IMPORTING) and not disk.exists(layout.SETTINGS):
+        raise SpaceExists(f"an import into {disk.root} is not complete: import again, or choose another directory")
 
 
 def _exists(disk: Disk, otherwise: str = "") -> SpaceExists:
@@ -111,6 +121,7 @@ def _make(disk: Disk, config: SpaceConfig) -> None:
         raise SpaceExists(
             f"a restore of {disk.root} from a mirror was interrupted: run it again, or choose another directory"
         )
+    _check_no_import(disk)
     check_kind(disk, config.network_file_system)
     check_stages(disk)
     _tell_what_is_there(disk)
@@ -132,47 +143,83 @@ def import_space(
 ) -> Space:
     """Make a new space out of what ``Space.export`` wrote; returns it open.
 
-    The directory is made if need be, and must be empty. An import that was cut off in the middle leaves no space.
+    The directory is made if need be, and must be empty. It is a space once the export is proven to its end, and all its
+    files are durable. An import that fails leaves nothing; one that was cut off leaves what the next import removes.
 
     Args:
         path: the directory.
-        file: the export, open for reading bytes.
+        file: the export, open for reading bytes; its compression is recognised.
         progress: called with the number of files so far.
 
     Raises:
         SpaceExists: the directory is not empty.
-        CorruptedFile: the export is damaged.
+        CorruptedFile: the export is damaged, or no export.
+        NewerFormat: a later version of the library wrote it.
     """
-    from spool.admin import export  # with tarfile and what that imports, for a rare call
+    from spool.admin import export, unpack  # with all that reads exports, for a rare call
 
     export.check_stream(file, "read")
     with space_directory(path, disk) as disk, calls.deferred(disk.close_all), os_errors("importing the queue space"):
+        with _importing(disk):
+            check_stages(disk)
+            for name in layout.DIRECTORIES:
+                ensure_directory(disk, name)
+            found = unpack.unpack(disk, file, progress)
+            check_kind(disk, found.config.network_file_system)
+            write_settings(disk, found.settings)
+        return open_space(disk, clock or Clock(), partial(unpack.differences, report=found.report))
+
+
+@contextmanager
+def _importing(disk: Disk) -> Iterator[None]:
+    """Keep an empty directory for an import, whose last step is to write the settings; empty it if the import fails.
+
+    ``IMPORTING`` is there before anything else, so the next import knows what a killed one has left.
+    """
+    directory = disk.open_directory("")
+    try:
         if disk.exists(layout.SETTINGS):
             raise _exists(disk)
-        if disk.names(""):
+        if not disk.flock(directory):
+            raise SpaceExists(f"another process makes or imports a space in {disk.root}: choose another directory")
+        names = layout.in_use(disk.names(""))
+        if layout.IMPORTING in names and layout.SETTINGS not in names:
+            _clear(disk)  # an import was cut off
+        elif names:
             raise SpaceExists(f"{disk.root} is not empty: choose another directory")
-        check_stages(disk)
-        for name in layout.DIRECTORIES:
-            ensure_directory(disk, name)
+        write_new(disk, layout.IMPORTING, b"", durable=True)
         try:
-            settings = export.unpack(disk, file, progress)
-            config = parse(settings, layout.SETTINGS)
-            check_kind(disk, config.network_file_system)
+            yield
         except BaseException:
-            _clear(disk)
+            with suppress(OSError):  # the first error tells more
+                _clear(disk)
             raise
-        for queue in config.queues:
-            ensure_directory(disk, f"{layout.DROP}/{queue}")
-        write_settings(disk, settings)
-        return open_space(disk, clock or Clock())
+        disk.unlink(layout.IMPORTING)
+    except Unsupported as error:
+        raise unsafe(disk, "importing the queue space", error) from error
+    finally:
+        disk.close(directory)
 
 
 def _clear(disk: Disk) -> None:
-    """Remove what has become no space."""
+    """Remove all that an import has made. Its mark is removed last: with it, the next import may go on here."""
+    for name in (layout.SETTINGS, layout.SETTINGS_TEMPORARY):
+        unlink_if_there(disk, name)
     for directory in layout.DIRECTORIES:
-        for name in disk.names(directory):
-            disk.unlink(f"{directory}/{name}")
-        disk.remove_directory(directory)
+        if disk.exists(directory):
+            _remove_tree(disk, directory)
+    disk.unlink(layout.IMPORTING)
+
+
+def _remove_tree(disk: Disk, directory: str) -> None:
+    for name in disk.names(directory):
+        path = f"{directory}/{name}"
+        identity = disk.identity(path)
+        if identity is not None and identity.is_directory:
+            _remove_tree(disk, path)
+        else:
+            disk.unlink(path)
+    disk.remove_directory(directory)
 
 
 @contextmanager
@@ -245,25 +292,31 @@ def open(path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock
         return open_space(disk, clock or Clock())
 
 
-def open_space(disk: Disk, clock: Clock) -> Space:
-    """Open and recover the space in that directory. The caller closes the disk if this fails."""
+def open_space(disk: Disk, clock: Clock, look: Look | None = None) -> Space:
+    """Open and recover the space in that directory. The caller closes the disk if this fails.
+
+    ``look`` finds more for the report, if this process is alone.
+    """
     from recovery import scan  # (it is above this package, and imports it)
 
     store, alone = open_store(disk, clock)
     try:
         engine = Engine.of(store)
-        return Space(engine, scan, _recover(store, scan.scan, alone=alone))
+        return Space(engine, scan, _recover(store, scan.scan, alone=alone, look=look))
     except BaseException:
         store.guard.end()  # which closes the mirror, too
         raise
 
 
-def _recover(store: Store, scan: Scan, *, alone: bool) -> RecoveryReport:
+def _recover(store: Store, scan: Scan, *, alone: bool, look: Look | None) -> RecoveryReport:
     """Recover the space if this process is alone; else join the others, and set no counter."""
     try:
         report = scan(store, alone=alone)
         if alone:
+            unlink_if_there(store.files.disk, layout.IMPORTING)  # of an import that died when all was done
             _stock(store.files)
+            if look is not None:
+                report.findings += look(store)
         store.shared.open_lock.finish_opening()
         return report
     except OSError as error:

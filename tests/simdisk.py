@@ -234,6 +234,10 @@ class SimulatedDisk(Disk):
             raise error_of(errno.EINVAL, str(handle))
         self.machine.truncate(self._handle(handle), length)
 
+    def set_modified(self, handle: int, modified_ns: int) -> None:
+        self._step("set_modified", handle)
+        self._handle(handle).version = modified_ns
+
     def map(self, handle: int, length: int) -> SharedBytes:
         self._step("map", handle, length)
         return SimulatedMemory(self, handle)

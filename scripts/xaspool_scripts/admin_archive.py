@@ -1,105 +1,246 @@
-"""``spool-admin export`` and ``import``: write a space into one file, and read it back."""
+"""``spool-admin export`` and ``import``: write a space into one file, prove such a file, and read it back."""
 
+import fcntl
 import os
+import stat
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, BinaryIO
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import click
 
-from xaspool_scripts.common import Failure, named_space, note, opened, space_option
+from xaspool_scripts.codes import DAMAGE_LEFT
+from xaspool_scripts.common import BadValue, Failure, named_space, note, opened, space_option
 from xaspool_scripts.options import progress
 from xaspool_scripts.output import printable
 from xaspool_scripts.wording import plural
 
 if TYPE_CHECKING:
-    from spool.admin.export import Progress
+    from spool import ExportReport
+    from spool.admin.manifest import Progress
 
 _STANDARD = "-"
+_SUFFIXES = {
+    ".tar": "", ".tar.gz": "gz", ".tgz": "gz", ".tar.bz2": "bz2", ".tbz2": "bz2", ".tar.xz": "xz", ".txz": "xz",
+}  # fmt: skip
+_MOST_NAMED = 20
+
+
+class _Damaged(Failure):
+    exit_code = DAMAGE_LEFT
 
 
 @click.command("export")
 @click.argument("file", type=click.Path())
+@click.option("--replace", is_flag=True, help="FILE may exist: it is replaced when the new export is complete.")
+@click.option("--verify", is_flag=True, help="FILE is read back from the disk and proven before it gets its name.")
 @space_option
-def export(file: str) -> None:
+def export(file: str, replace: bool, verify: bool) -> None:
     """Write the whole space into FILE, a tar of its files as they are at one moment; - is standard output.
 
-    Everything is kept but claims: a message that a program holds is ready in the copy. Programs may use the space
-    meanwhile. A name that ends in .gz compresses.
+    Everything is kept but claims: a message that a program holds is ready in the copy. What waits in drop/ is kept as
+    well; a file that is not complete is named and left out. Programs may use the space meanwhile.
+
+    The name tells the compression: .tar, .tar.gz, .tgz, .tar.bz2, .tbz2, .tar.xz or .txz. With --verify, the exit code
+    is 4 if FILE cannot be read back as it was written; it is not made then.
 
     \b
     Examples:
-      spool-admin export /backup/shop.tar.gz
+      spool-admin export --verify --replace /backup/shop.tar.gz
       spool-admin export - | ssh elsewhere spool-admin import - -s /var/spool/shop
     """
-    with opened() as space, _written(file) as stream, _bar("exporting") as set_progress:
-        count = space.export(stream, compress=file.endswith(".gz"), progress=set_progress)
-    note(f"exported {plural(count, 'file')} to {'standard output' if file == _STANDARD else printable(file)}")
+    if file == _STANDARD:
+        _check_not_for_standard_output(replace=replace, verify=verify)
+        with opened() as space, _bar("exporting") as set_progress:
+            report = space.export(sys.stdout.buffer, progress=set_progress)
+            sys.stdout.buffer.flush()
+    else:
+        compress = _compression(file)
+        with opened() as space, _NewFile(file, replace=replace) as target:
+            with _bar("exporting") as set_progress:
+                report = space.export(cast(BinaryIO, target), compress=compress, progress=set_progress)
+            target.make_durable()
+            if verify:
+                _verify_written(file, target)
+            target.publish()
+    for name, reason in sorted(report.left_out.items())[:_MOST_NAMED]:
+        note(f"left out: {printable(name)}: {reason}")
+    if len(report.left_out) > _MOST_NAMED:
+        note(f"left out: {len(report.left_out) - _MOST_NAMED:,} more, which the manifest in the export names")
+    where = "standard output" if file == _STANDARD else printable(file)
+    note(f"exported {_contents(report)} to {where}{', and proved it' if verify else ''}")
 
 
 @click.command("import")
 @click.argument("file", type=click.Path())
+@click.option("--verify", is_flag=True, help="FILE is proven, and nothing is made.")
 @space_option
-def import_(file: str) -> None:
+def import_(file: str, verify: bool) -> None:
     """Make a new space of FILE, which export wrote; - is standard input. -s names the directory, which must be empty.
 
+    Nothing is made of a damaged export, and the exit code is 4. It is 4 as well if the space was damaged when it was
+    exported; then the new space has every other message.
+
     \b
-    Example:
+    Examples:
       spool-admin import /backup/shop.tar.gz -s /var/spool/copy
+      spool-admin import --verify /backup/shop.tar.gz
     """
+    if verify:
+        _verify(file)
+        return
     import spool
 
     path = named_space()
     if path is None:
         raise click.UsageError("name the directory of the new space with -s PATH, or in $SPOOL_SPACE")
     with _read(file) as stream, _bar("importing") as set_progress:
-        try:
-            made = spool.import_space(path, stream, progress=set_progress)
-        except (spool.CorruptedFile, spool.NewerFormat) as error:
-            raise Failure(f"{file}: {error}") from error
+        made = spool.import_space(path, stream, progress=set_progress)
     with made as space:
-        damaged = [finding for finding in space.check() if finding.kind == "damaged"]
+        findings = {str(finding): None for finding in space.recovery.damaged}
+        findings.update((str(finding), None) for finding in space.check() if finding.kind == "damaged")
         note(
             f"made a queue space in {printable(space.path)}; its queues: {', '.join(sorted(space.queues())) or 'none'}"
         )
-    for finding in damaged[:-1]:
-        note(str(finding))
-    if damaged:
-        raise Failure(f"{damaged[-1]} (the export was damaged; every other message is served)")
+    *others, last = findings or [""]
+    for text in others:
+        note(text)
+    if last:
+        raise _Damaged(f"{last} (the space was damaged when it was exported; every other message is served)")
 
 
-@contextmanager
-def _written(file: str) -> Iterator[BinaryIO]:
-    """Open a new file that gets its name when it is whole and durable."""
-    if file == _STANDARD:
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    if os.path.exists(file):
-        raise Failure(f"{file} exists already: choose another name, or remove it")
-    unfinished = f"{file}.part"
-    directory = os.path.dirname(file)
-    if directory and not os.path.isdir(directory):
-        raise Failure(f"{file} cannot be written: there is no directory {directory}")
-    with open(unfinished, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as stream:
+def _verify(file: str) -> None:
+    import spool
+
+    with _read(file) as stream, _bar("verifying") as set_progress:
+        report = spool.verify_export(stream, set_progress)
+    note(f"{printable(file)} is a whole export of {_contents(report)}")
+
+
+def _contents(report: "ExportReport") -> str:
+    text = plural(report.files, "file")
+    text += f" with {plural(sum(report.messages.values()), 'message')} in {plural(len(report.messages), 'queue')}"
+    return text + (f" and {plural(len(report.dropped), 'dropped file')}" if report.dropped else "")
+
+
+# -- the file ----------------------------------------------------------------------------------------------------------
+
+
+def _check_not_for_standard_output(**options: bool) -> None:
+    for option, given in options.items():
+        if given:
+            raise click.UsageError(f"--{option} is for a FILE, not for standard output")
+
+
+def _compression(file: str) -> str:
+    name = os.path.basename(file).lower()
+    for suffix in sorted(_SUFFIXES, key=len, reverse=True):
+        if name.endswith(suffix):
+            return _SUFFIXES[suffix]
+    raise BadValue(f"{printable(file)}: the name of an export ends in one of {', '.join(_SUFFIXES)}")
+
+
+class _NewFile:
+    """A file that gets its name when it is complete and durable; until then it is FILE.part, which is locked.
+
+    What a killed export has left under that name is overwritten.
+    """
+
+    def __init__(self, file: str, *, replace: bool) -> None:
+        self._file = file
+        self._may_replace = replace
+        self._path = os.path.realpath(file)
+        self.part = f"{self._path}.part"
+        self._check_free()
+        directory = os.path.dirname(self._path)
+        if not os.path.isdir(directory):
+            raise self._failure(f"there is no directory {directory}")
+
+    def _check_free(self) -> None:
+        if not os.path.lexists(self._path):
+            return
+        if not self._may_replace:
+            raise Failure(f"{printable(self._file)} exists already: choose another name, or replace it with --replace")
+        if not stat.S_ISREG(os.lstat(self._path).st_mode):
+            raise self._failure("it is no regular file, which --replace could replace")
+
+    def __enter__(self) -> "_NewFile":
         try:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-            os.rename(unfinished, file)
-        except BaseException:
-            os.unlink(unfinished)
-            raise
+            handle = os.open(self.part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            self._stream = os.fdopen(handle, "wb")
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.path.samestat(os.fstat(handle), os.lstat(self.part)):
+                raise BlockingIOError
+            self._stream.truncate(0)
+        except (BlockingIOError, FileNotFoundError):
+            raise self._failure("another export writes it now") from None
+        except OSError as error:
+            raise self._failure(str(error.strerror)) from None
+        return self
+
+    def write(self, data: bytes) -> int:
+        try:
+            return self._stream.write(data)
+        except OSError as error:
+            raise self._failure(str(error.strerror)) from None
+
+    def make_durable(self) -> None:
+        try:
+            self._stream.flush()
+            os.fsync(self._stream.fileno())
+            os.posix_fadvise(self._stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # what is verified is on the disk
+        except OSError as error:
+            raise self._failure(str(error.strerror)) from None
+
+    def publish(self) -> None:
+        """Give the file its name, durably."""
+        self._check_free()
+        try:
+            os.rename(self.part, self._path)
+            directory = os.open(os.path.dirname(self._path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+        except OSError as error:
+            raise self._failure(str(error.strerror)) from None
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is not None:
+            with suppress(OSError):
+                os.unlink(self.part)
+        with suppress(OSError):
+            self._stream.close()
+
+    def _failure(self, reason: str) -> Failure:
+        return Failure(f"{printable(self._file)} cannot be written: {reason}")
+
+
+def _verify_written(file: str, target: _NewFile) -> None:
+    import spool
+
+    try:
+        with open(target.part, "rb") as stream, _bar("verifying") as set_progress:
+            spool.verify_export(stream, set_progress)
+    except spool.CorruptedFile as error:
+        raise _Damaged(f"{printable(file)} was not made, since what was written is damaged: {error}") from error
 
 
 @contextmanager
 def _read(file: str) -> Iterator[BinaryIO]:
-    if file == _STANDARD:
-        yield sys.stdin.buffer
-        return
-    with open(file, "rb") as stream:
-        yield stream
+    """Open an export; its damage is a failure that names the file."""
+    import spool
+
+    try:
+        if file == _STANDARD:
+            yield sys.stdin.buffer
+            return
+        with open(file, "rb") as stream:
+            yield stream
+    except (spool.CorruptedFile, spool.NewerFormat) as error:
+        kind = _Damaged if isinstance(error, spool.CorruptedFile) else Failure
+        raise kind(f"{printable(file)}: {error}") from error
 
 
 @contextmanager

@@ -51,6 +51,9 @@ class LookingDisk(Disk):
     def truncate(self, handle: int, length: int) -> None:
         self._refuse("")
 
+    def set_modified(self, handle: int, modified_ns: int) -> None:
+        self._refuse("")
+
     def map(self, handle: int, length: int) -> SharedBytes:
         return ByCalls(self, handle)
 

@@ -28,7 +28,7 @@ from spool.transactions import delivery
 from spool.transactions.validation import check_queue
 
 if TYPE_CHECKING:
-    from spool.admin.export import Progress
+    from spool.admin.manifest import ExportReport, Progress
 
 log = logging.getLogger("spool")
 
@@ -93,17 +93,28 @@ class Administration:
 
     @public_call("exporting the space")
     def export(
-        self, file: BinaryIO, *, compress: bool = False, progress: "Callable[[Progress], None] | None" = None
-    ) -> int:
-        """Write everything but claims into one file, as it is at one moment; returns how many files that were.
+        self,
+        file: BinaryIO,
+        *,
+        compress: bool | str = False,
+        progress: "Callable[[Progress], None] | None" = None,
+    ) -> "ExportReport":
+        """Write everything but claims into one file, as it is at one moment; returns its contents, and what it lacks.
 
-        ``spool.import_space`` makes a space of it. Other threads and processes go on meanwhile.
+        ``spool.import_space`` makes a space of it, and ``spool.verify_export`` proves it. Other threads and processes
+        go on meanwhile.
 
         Args:
-            file: open for writing bytes.
+            file: open for writing bytes; it need not be seekable.
+            compress: True, ``"gz"``, ``"bz2"`` or ``"xz"``.
             progress: called with the number of files so far.
+
+        Raises:
+            InvalidArgument: ``file`` or ``compress`` is none of these.
+            SystemFailure: another process was removing or compacting files for the whole time: try again later.
+            CorruptedFile: a file of the space has lost bytes.
         """
-        from spool.admin.export import export  # with tarfile and what that imports, for a rare call
+        from spool.admin.export import export  # with what that imports, for a rare call
 
         return export(self._store, file, progress, compress)
 

@@ -1,78 +1,73 @@
-"""Write a space into one file, and read it back: for a backup, or to move it to another machine.
+"""Write a space into one file: for a backup, or to move it to another machine. ``unpack`` reads it back.
 
-The file is a tar of the space's own files, as they are at one moment: all commits up to one number, and the branches
-that are in doubt. So it keeps everything that is durable: ids, positions, order, times, tries, facts and counts. Claims
-are not kept: a message that a transaction held is ready in the copy. Files in ``drop/`` are no messages yet: left out.
+The file is a tar of the space's own files as they are at one moment: all commits up to one number, the branches that
+are in doubt, dropped files that are no messages yet, and quarantine. So it keeps everything that is durable: ids,
+positions, order, times, attempts, facts and counts. Claims are not kept: a message that a transaction held is ready in
+the copy. The last member is the manifest; it names each file that is left out, with the reason.
 
 Other processes may use the space meanwhile. The reclaim lock is held, so that no file of the snapshot is removed.
 """
 
-import io
-import json
-import tarfile
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
+from spool.admin import manifest
+from spool.admin.archive import COMPRESSIONS, Writer
+from spool.admin.dropped import DroppedFile, DroppedFiles, Version, version_of
+from spool.admin.manifest import ExportReport, Progress
 from spool.coordination.locks import NUMBER
-from spool.disk.content import new_file, write_chunks
-from spool.disk.disk import Disk
-from spool.errors import CorruptedFile, InvalidArgument, NewerFormat, SystemFailure
+from spool.errors import CorruptedFile, InvalidArgument, SystemFailure
 from spool.log.sequence import settle_all, with_number_lock
 from spool.log.visibility import catch_up
 from spool.model import layout
-from spool.model.settings_file import MAX_SETTINGS_BYTES, without_mirror
+from spool.model.settings_file import parse
 from spool.model.xid import Xid
 from spool.store.settings import read_settings_text
 from spool.store.store import Store
 from spool.text import shown
 
-_BEGIN, _END = "xaspool-export.json", "xaspool-export-end.json"
-_FORMAT = 1
-_MAX_NOTE_BYTES = 1 << 16
-_PIECE_BYTES = 1 << 20
-_MAX_FILE_BYTES = 1 << 40
-
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """How many files are done, `of` all."""
+class _Snapshot:
+    """The space at the moment of the export. ``names``: of its commits and branches. ``waiting``: of dropped files."""
 
-    files: int
-    of: int
+    settings: str
+    names: list[str]
+    messages: dict[str, int]
+    waiting: dict[Version, str]
+
+    @property
+    def newest(self) -> int:
+        """The number of the last commit."""
+        committed = (layout.parse_committed(name.rpartition("/")[2]) for name in self.names)
+        return max((name.number for name in committed if name is not None), default=0)
 
 
 def check_stream(stream: object, what: str) -> None:
     """Raise InvalidArgument if `stream` has no method `what`, as a name has none."""
     if not callable(getattr(stream, what, None)):
-        raise InvalidArgument(f"export and import_space take a file that is open for bytes, not {shown(stream)}")
+        raise InvalidArgument(f"an export is a file that is open for bytes, not {shown(stream)}")
 
 
-# -- out ---------------------------------------------------------------------------------------------------------------
-
-
-def export(store: Store, stream: BinaryIO, progress: Callable[[Progress], None] | None, compress: bool) -> int:
-    """Write the space to a stream; return the number of files.
+def export(
+    store: Store, stream: BinaryIO, progress: Callable[[Progress], None] | None, compress: bool | str
+) -> ExportReport:
+    """Write the space to a stream; return what was written.
 
     Raises:
+        InvalidArgument: there is no such compression.
         SystemFailure: another process held the reclaim lock for the whole time.
+        CorruptedFile: a file of a commit has lost bytes while it was written.
     """
     check_stream(stream, "write")
+    compression = "gz" if compress is True else compress or None
+    if compression is not None and compression not in COMPRESSIONS:
+        raise InvalidArgument(f"compress is True, False or one of {', '.join(COMPRESSIONS)}, not {shown(compress)}")
     with _reclaim_blocked(store):
-        settings, names = _snapshot(store)
-        with tarfile.open(fileobj=stream, mode="w|gz" if compress else "w|") as archive:
-            _add(archive, _BEGIN, json.dumps({"format": _FORMAT, "files": len(names)}).encode())
-            _add(archive, layout.SETTINGS, settings.encode())
-            written = 0
-            for done, name in enumerate(names, 1):
-                written += _add_file(store, archive, name)
-                if progress is not None:
-                    progress(Progress(done, len(names)))
-            _add(archive, _END, json.dumps({"files": written}).encode())
-    return written
+        return _Export(store, Writer(stream, compression), progress).write()
 
 
 @contextmanager
@@ -86,56 +81,116 @@ def _reclaim_blocked(store: Store) -> Iterator[None]:
     raise SystemFailure(f"another process has been reclaiming for {deadline.seconds:g} s: try again later")
 
 
-def _snapshot(store: Store) -> tuple[str, list[str]]:
-    """Return the settings and the names of all files at one moment, when no commit is unpublished."""
-    deadline = store.deadline()
-    with_number_lock(store.shared.control, deadline)
-    try:
-        settle_all(store, deadline)
-        settings = read_settings_text(store.files.disk)
-        names = [
-            f"{layout.PREPARED}/{name}" for name in store.files.disk.names(layout.PREPARED) if layout.parse_xid(name)
-        ]
-        numbered = (name for name in store.files.disk.names(layout.COMMITTED) if layout.parse_committed(name))
-        names += [f"{layout.COMMITTED}/{name}" for name in sorted(numbered)]
-    finally:
-        store.shared.control.unlock(NUMBER)
-    quarantined = (f"{layout.QUARANTINE}/{name}" for name in sorted(store.files.disk.names(layout.QUARANTINE)))
-    for name in quarantined:
-        identity = store.files.disk.identity(name)
-        if identity is not None and identity.is_regular:
-            names.append(name)
-    return settings, names
+class _Export:
+    """One export while it is written."""
+
+    def __init__(self, store: Store, writer: Writer, progress: Callable[[Progress], None] | None) -> None:
+        self._store = store
+        self._disk = store.files.disk
+        self._writer = writer
+        self._progress = progress
+        self._about = len(store.view.index.files)
+        self._dropped = DroppedFiles(store)
+        self._left_out: dict[str, str] = {}
+        self._files = 0
+
+    def write(self) -> ExportReport:
+        self._writer.add_bytes(manifest.BEGIN, manifest.begin(self._about))
+        read = [file for file in self._dropped.to_read() if self._add(file.name, self._open(file.name))]
+        snapshot = self._snapshot()
+        self._writer.add_bytes(layout.SETTINGS, snapshot.settings.encode())
+        for name in snapshot.names:
+            if self._add(name, self._open_of_commit(name)) is False:
+                raise CorruptedFile(f"{name} has lost bytes while it was exported: see spool-admin check")
+        for name in self._quarantined():
+            if not self._add(name, self._open(name)):
+                self._left_out[name] = "it was changed or moved while the export was written"
+        dropped = self._still_waiting(read, snapshot.waiting)
+        self._left_out.update(self._dropped.left_out)
+        report = ExportReport(
+            len(self._writer.members) - 1, snapshot.newest, snapshot.messages, dropped, self._left_out
+        )
+        self._writer.add_bytes(manifest.MANIFEST, manifest.manifest(report, self._writer.members))
+        self._writer.finish()
+        return report
+
+    def _snapshot(self) -> _Snapshot:
+        """Look at the space at one moment, when no commit is unpublished."""
+        store, deadline = self._store, self._store.deadline()
+        with_number_lock(store.shared.control, deadline)
+        try:
+            catch_up(store, settle_all(store, deadline))
+            settings = read_settings_text(self._disk)
+            config = parse(settings, self._disk.path(layout.SETTINGS))
+            prepared = (name for name in self._disk.names(layout.PREPARED) if layout.parse_xid(name))
+            numbered = (name for name in self._disk.names(layout.COMMITTED) if layout.parse_committed(name))
+            names = [f"{layout.PREPARED}/{name}" for name in sorted(prepared)]
+            names += [f"{layout.COMMITTED}/{name}" for name in sorted(numbered)]
+            messages = {**dict.fromkeys(config.queues, 0), **messages_of(store)}
+            return _Snapshot(settings, names, messages, self._dropped.waiting())
+        finally:
+            store.shared.control.unlock(NUMBER)
+
+    def _quarantined(self) -> Iterator[str]:
+        for entry in sorted(self._disk.names(layout.QUARANTINE)):
+            name = f"{layout.QUARANTINE}/{entry}"
+            identity = self._disk.identity(name)
+            if identity is not None and identity.is_regular:
+                yield name
+            else:
+                self._left_out[name] = "it is no regular file"
+
+    def _still_waiting(self, read: list[DroppedFile], waiting: dict[Version, str]) -> dict[str, int]:
+        """Return the dropped files that were read and waited at the moment of the export: names, and their times."""
+        waiting = dict(waiting)
+        kept = {
+            file.name: max(0, file.identity.modified_ns)
+            for file in read
+            if waiting.pop(version_of(file.identity), None) is not None
+        }
+        for name in set(waiting.values()) - self._dropped.left_out.keys():
+            self._left_out[name] = "it was dropped or changed while the export was written"
+        return kept
+
+    # -- one file ------------------------------------------------------------------------------------------------------
+
+    def _add(self, name: str, handle: int | None) -> bool | None:
+        """Add an open file, and close it; None without one, False if it has lost bytes meanwhile."""
+        if handle is None:
+            return None
+        try:
+            size = self._disk.handle_identity(handle).size
+            whole = self._writer.add(name, size, partial(self._disk.read_at, handle))
+        finally:
+            self._disk.close(handle)
+        if self._progress is not None:
+            self._files += 1
+            self._progress(Progress(self._files, max(self._files, self._about)))
+        return whole
+
+    def _open(self, name: str) -> int | None:
+        try:
+            return self._disk.open(name)
+        except FileNotFoundError:
+            return None
+
+    def _open_of_commit(self, name: str) -> int | None:
+        """Open a file of the snapshot; None if it is a branch that was rolled back since.
+
+        A branch that was committed since has its file under another name.
+        """
+        xid = layout.parse_xid(name.rpartition("/")[2]) if name.startswith(layout.PREPARED) else None
+        if xid is None:
+            return self._disk.open(name)
+        handle = self._open(name)
+        moved = _adopted_as(self._store, xid) if handle is None else None
+        return handle if moved is None else self._open(moved)
 
 
-def _add_file(store: Store, archive: tarfile.TarFile, name: str) -> bool:
-    handle = _open(store, name)
-    if handle is None:
-        return False
-    try:
-        size = store.files.disk.handle_identity(handle).size
-        archive.addfile(_member(name, size), io.BufferedReader(_Reader(store.files.disk, handle, size), _PIECE_BYTES))
-    finally:
-        store.files.disk.close(handle)
-    return True
-
-
-def _open(store: Store, name: str) -> int | None:
-    """Open a file of the snapshot; None if it is a branch that was rolled back since.
-
-    A branch that was committed since has its file under another name.
-    """
-    try:
-        return store.files.disk.open(name)
-    except FileNotFoundError:
-        xid = layout.parse_xid(name.rpartition("/")[2])
-        if xid is None or not name.startswith(layout.PREPARED):
-            raise
-    moved = _adopted_as(store, xid)
-    try:
-        return None if moved is None else store.files.disk.open(moved)
-    except FileNotFoundError:
-        return None
+def messages_of(store: Store) -> dict[str, int]:
+    """Return how many messages each queue has that has any, as of the commits that this process has read."""
+    with store.view.mutex:
+        return {name: queue.live for name, queue in sorted(store.view.index.messages.queues.items()) if queue.live}
 
 
 def _adopted_as(store: Store, xid: Xid) -> str | None:
@@ -145,108 +200,3 @@ def _adopted_as(store: Store, xid: Xid) -> str | None:
         return (
             None if number is None else layout.committed(number, store.view.index.files[number].adopted.index(xid) + 1)
         )
-
-
-class _Reader(io.RawIOBase):
-    """The first `size` bytes of an open file of the space."""
-
-    def __init__(self, disk: Disk, handle: int, size: int) -> None:
-        self._disk, self._handle, self._left, self._at = disk, handle, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._disk.read_at(self._handle, self._at, min(len(buffer), self._left))
-        buffer[: len(data)] = data
-        self._at += len(data)
-        self._left -= len(data)
-        return len(data)
-
-
-def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
-    archive.addfile(_member(name, len(data)), io.BytesIO(data))
-
-
-def _member(name: str, size: int) -> tarfile.TarInfo:
-    member = tarfile.TarInfo(name)
-    member.size, member.mode = size, 0o600
-    return member
-
-
-# -- in ----------------------------------------------------------------------------------------------------------------
-
-
-def unpack(disk: Disk, stream: BinaryIO, progress: Callable[[Progress], None] | None) -> str:
-    """Write an export's files into empty directories, durably; return the text of the settings.
-
-    The caller writes the settings last: with them, the directory is a space.
-
-    Raises:
-        CorruptedFile: it is no whole export of a space.
-    """
-    try:
-        with tarfile.open(fileobj=stream, mode="r|*") as archive:
-            settings = _unpack(disk, archive, progress)
-    except (tarfile.TarError, EOFError, ValueError, LookupError, zlib.error) as error:
-        raise CorruptedFile(f"it is not a whole export of a space: {error}") from None
-    for directory in layout.DIRECTORIES:
-        disk.flush_directory(directory)
-    return settings
-
-
-def _unpack(disk: Disk, archive: tarfile.TarFile, progress: Callable[[Progress], None] | None) -> str:
-    begin = archive.next()
-    if begin is None or begin.name != _BEGIN:
-        raise CorruptedFile("it is not an export of a space")
-    head = _note(archive, begin)
-    if head["format"] > _FORMAT:
-        raise NewerFormat(f"the export has format {head['format']}, and this program reads {_FORMAT}: use a later one")
-    settings: str | None = None
-    done = 0
-    while (member := archive.next()) is not None:
-        if member.name == _END:
-            if settings is None or _note(archive, member)["files"] != done:
-                break
-            return settings
-        content = archive.extractfile(member) if _is_ours(member) else None
-        if content is None:
-            raise CorruptedFile(f"it holds {shown(member.name)}, which is no file of a space")
-        if member.name == layout.SETTINGS:
-            settings = without_mirror(content.read().decode("utf-8"))
-            continue
-        _write(disk, member, content)
-        done += 1
-        if progress is not None:
-            progress(Progress(done, head["files"]))
-    raise CorruptedFile("it is not a whole export of a space: its end is missing")
-
-
-def _note(archive: tarfile.TarFile, member: tarfile.TarInfo) -> dict[str, Any]:
-    """Read the first or last entry, which tell the format and the number of files."""
-    content = archive.extractfile(member)
-    if content is None or member.size > _MAX_NOTE_BYTES:
-        raise CorruptedFile("it is not an export of a space")
-    fields = json.loads(content.read())
-    if not isinstance(fields, dict):
-        raise CorruptedFile("it is not an export of a space")
-    return {name: int(value) for name, value in fields.items()}
-
-
-def _is_ours(member: tarfile.TarInfo) -> bool:
-    if not member.isreg() or not 0 <= member.size <= _MAX_FILE_BYTES:
-        return False
-    if member.name == layout.SETTINGS:
-        return member.size <= MAX_SETTINGS_BYTES
-    directory, slash, name = member.name.partition("/")
-    if not slash or "/" in name or "\0" in name or name in ("", ".", ".."):
-        return False
-    if directory == layout.QUARANTINE:
-        return True
-    return directory in (layout.COMMITTED, layout.PREPARED) and bool(layout.OWN_NAMES[directory](name))
-
-
-def _write(disk: Disk, member: tarfile.TarInfo, content: Any) -> None:
-    with new_file(disk, member.name) as handle:
-        write_chunks(disk, handle, iter(partial(content.read, _PIECE_BYTES), b""))
-        disk.flush(handle)

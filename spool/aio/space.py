@@ -24,9 +24,9 @@ from typing import Any, BinaryIO, Concatenate, ParamSpec, Self, TypeVar, Unpack,
 
 import spool.opening
 import spool.space
-from spool.admin.export import Progress
 from spool.admin.findings import RecoveryReport
 from spool.admin.listing import QueueEntry
+from spool.admin.manifest import ExportReport, Progress
 from spool.admin.stats import QueueStats
 from spool.aio.receiver import Receiver
 from spool.aio.tasks import Opening, Threads
@@ -303,3 +303,10 @@ def import_space(
     """Make a queue space of an export: ``await`` the result, or enter it with ``async with``. Errors as of
     ``spool.import_space``."""
     return Opening(partial(spool.opening.import_space, path, file, progress=progress), Space)
+
+
+async def verify_export(file: BinaryIO, progress: Callable[[Progress], None] | None = None) -> ExportReport:
+    """Prove that a file is a whole export, in a thread. Errors as of ``spool.verify_export``."""
+    from spool.admin.unpack import verify_export  # with all that reads exports, for a rare call
+
+    return await asyncio.to_thread(verify_export, file, progress)

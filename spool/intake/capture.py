@@ -21,13 +21,12 @@ from spool.disk.kernel import Unsupported
 from spool.disk.quarantine import IS_MESSAGES
 from spool.disk.stat import FileIdentity
 from spool.intake import safety_copies
-from spool.intake.directories import FIRST_PREFIX, CapturedFile, CaptureDirectories, queue_of
-from spool.intake.dropfile import is_unfinished
+from spool.intake.directories import CapturedFile, CaptureDirectories
 from spool.intake.late_writes import LateWrites, growth_reason
-from spool.intake.writers import Complete, Evidence
 from spool.log.sequence import settle_all
 from spool.log.visibility import catch_up
 from spool.model import layout
+from spool.policies.writers import Complete, Evidence
 from spool.runtime.calls import public_call
 from spool.store.store import Store
 
@@ -223,7 +222,7 @@ class Capture:
 
     def _finish_directory(self, directory: str) -> list[CapturedFile] | None:
         """Return what is to be read of a directory; None if this intake does not keep it. Caller holds its byte."""
-        path, queue = f"{layout.ACTIVE}/{directory}", queue_of(directory)
+        path, queue = f"{layout.ACTIVE}/{directory}", layout.queue_of_capture(directory)
         identity = self._disk.identity(path)
         if identity is None:
             return None  # another intake was faster
@@ -239,11 +238,11 @@ class Capture:
         self._recover_copies(queue, path)
         left = []
         for name in sorted(self._disk.names(path)):
-            if is_unfinished(name) and not name.startswith(FIRST_PREFIX):  # it was not dropped
+            if layout.is_unfinished(name) and not name.startswith(layout.FIRST_PREFIX):  # it was not dropped
                 self.late_writes.take_over(queue, f"{path}/{name}")
                 continue
-            meanwhile = name.startswith(FIRST_PREFIX)
-            file = CapturedFile(queue, directory, name.removeprefix(FIRST_PREFIX), came_meanwhile=meanwhile)
+            meanwhile = name.startswith(layout.FIRST_PREFIX)
+            file = CapturedFile(queue, directory, name.removeprefix(layout.FIRST_PREFIX), came_meanwhile=meanwhile)
             if meanwhile and self._is_second_name(file):
                 self._disk.unlink(file.path)
                 continue

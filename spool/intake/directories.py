@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 
 from spool.coordination.locks import capture_byte
 from spool.errors import SpoolError
-from spool.intake.writers import Complete
 from spool.model import layout
+from spool.policies.writers import Complete
 from spool.store.store import Store
 
-FIRST_PREFIX = ".first."  # see ``capture``
 _MOST_NAMES = 10_000  # in one directory, since its intake remembers them
 
 
@@ -41,7 +40,7 @@ class CapturedFile:
 
     @property
     def entry(self) -> str:
-        return f"{FIRST_PREFIX}{self.name}" if self.came_meanwhile else self.name
+        return f"{layout.FIRST_PREFIX}{self.name}" if self.came_meanwhile else self.name
 
     @property
     def path(self) -> str:
@@ -56,10 +55,6 @@ class CapturedFile:
     def record(self) -> tuple[str, bytes]:
         """What a commit names it by: file names are bytes."""
         return self.directory, os.fsencode(self.entry)
-
-
-def queue_of(directory: str) -> str:
-    return directory.removeprefix(layout.CAPTURE_PREFIX).rpartition(".")[0]
 
 
 class CaptureDirectories:

@@ -13,10 +13,9 @@ import msgpack
 from spool.errors import InvalidArgument, SpoolError
 from spool.model import codecs
 from spool.model.message import attributes_of, check_content_type
-from spool.model.settings import AS_BYTES, UNFINISHED_SUFFIXES
+from spool.model.settings import AS_BYTES
 
 STREAM_SUFFIX = ".msgpack"
-HIDDEN_PREFIX = "."
 TYPES: Mapping[str, str] = {".json": codecs.JSON_TYPE, ".txt": "text/plain"}  # of every queue; others are bytes
 STREAM = "stream"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -29,11 +28,6 @@ class Put(NamedTuple):
 
     body: Any
     options: dict[str, Any]
-
-
-def is_unfinished(name: str) -> bool:
-    """Return whether a name says that its writer will rename the file when it is complete."""
-    return name.startswith(HIDDEN_PREFIX) or name.endswith(UNFINISHED_SUFFIXES)
 
 
 def type_of(name: str, types: Mapping[str, str]) -> str:

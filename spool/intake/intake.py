@@ -18,10 +18,10 @@ from spool.disk.stat import FileIdentity
 from spool.errors import BadMessageId, Full, InvalidArgument, MessageInUse, NotOpen
 from spool.intake.capture import Capture
 from spool.intake.directories import CapturedFile
-from spool.intake.dropfile import Put, is_unfinished, puts_of
+from spool.intake.dropfile import Put, puts_of
 from spool.intake.renames import Renames
-from spool.intake.writers import Complete, Evidence, Writers
 from spool.model import layout
+from spool.policies.writers import Complete, Evidence, Writers
 from spool.runtime.calls import public_call
 from spool.space import Space
 from spool.transactions.transaction import record_captured_file
@@ -186,7 +186,7 @@ class Intake:
         for name in sorted(self._disk.names(layout.DROP)):
             if name in known:
                 found.append(name)
-            elif not is_unfinished(name):
+            elif not layout.is_unfinished(name):
                 self._report(f"{layout.DROP}/{name}", self._why_ignored(name))
         return found
 
@@ -212,7 +212,7 @@ class Intake:
             return []
         arrivals = []
         for name in names:
-            if not is_unfinished(name):
+            if not layout.is_unfinished(name):
                 complete = self._arrival(queue, name)
                 if complete is not None:
                     arrivals.append((complete.identity.modified_ns, name, complete))

@@ -25,6 +25,10 @@ JOURNAL_SUFFIX = ".claims"
 COMMITTED_FILE = f"{COMMITTED}/%016d{SUFFIX}"  # % a number: its commit's own file
 COPY_SUFFIX = ".copy"
 CAPTURE_PREFIX = "drop."
+UNFINISHED_SUFFIXES = (".tmp", ".part")  # of dropped files whose writers will rename them
+FIRST_PREFIX = ".first."  # of a captured file that was given the name of another one meanwhile
+IMPORTING = f"{SETTINGS}.import"  # there before an import makes anything, until its space is complete
+SETTINGS_TEMPORARY = f"{SETTINGS}.tmp"
 
 # The root of a file system of its own has it from the start.
 _LOST_AND_FOUND = "lost+found"
@@ -34,12 +38,20 @@ MAX_NUMBER = 2**39 - 1
 ORDINAL_BITS = 24
 MAX_ORDINAL = 2**ORDINAL_BITS - 1
 
+_QUEUE_NAME = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,126}"
+is_queue_name = re.compile(_QUEUE_NAME).fullmatch  # each queue has a folder of its name in drop/
+_CAPTURE_NAME = re.compile(rf"{re.escape(CAPTURE_PREFIX)}{_QUEUE_NAME}\.[0-9a-f]{{16}}")
 _COMMITTED_NAME = re.compile(r"([0-9]{16})(?:-([1-9][0-9]{0,7}))?\.msgpack")
 
 
 def foreign(names: Iterable[str]) -> list[str]:
     """Return the names that do not belong to a space, sorted."""
-    return sorted(set(names) - {SETTINGS, MIRROR_ID, *DIRECTORIES, _LOST_AND_FOUND})
+    return sorted(set(names) - {SETTINGS, IMPORTING, MIRROR_ID, *DIRECTORIES, _LOST_AND_FOUND})
+
+
+def in_use(names: Iterable[str]) -> set[str]:
+    """Return the names that keep a directory from being empty."""
+    return set(names) - {_LOST_AND_FOUND}
 
 
 class CommittedName(NamedTuple):
@@ -87,6 +99,26 @@ def parse_xid(name: str, suffix: str = SUFFIX) -> Xid | None:
         return Xid.parse(name[: -len(suffix)])
     except ValueError:
         return None
+
+
+def is_unfinished(name: str) -> bool:
+    """Whether a dropped file's name says that its writer will rename it when it is complete."""
+    return name.startswith(".") or name.endswith(UNFINISHED_SUFFIXES)
+
+
+def is_capture(name: str) -> bool:
+    """Whether an entry of ``active/`` is named as a directory of captured files."""
+    return _CAPTURE_NAME.fullmatch(name) is not None
+
+
+def is_captured(name: str) -> bool:
+    """Whether an entry of such a directory is named as a captured file; its other entries are an intake's own."""
+    return name.startswith(FIRST_PREFIX) or not is_unfinished(name)
+
+
+def queue_of_capture(directory: str) -> str:
+    """Return the queue of a directory of captured files in ``active/``."""
+    return directory.removeprefix(CAPTURE_PREFIX).rpartition(".")[0]
 
 
 # What belongs where; drop/ and quarantine/ hold whatever comes.

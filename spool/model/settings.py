@@ -11,6 +11,7 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from spool.errors import InvalidArgument
+from spool.model import layout
 from spool.model.checks import ValueCheck, seconds, text, whole
 from spool.text import shortened, shown
 
@@ -23,7 +24,6 @@ HARD_HEADERS_LIMIT = 4_096
 
 FIFO, LIFO, PRIORITY, TIME = "fifo", "lifo", "priority", "time"
 TOP, BEFORE = "top", "before"
-UNFINISHED_SUFFIXES = (".tmp", ".part")  # of files whose writers will rename them
 AS_BYTES = "bytes"  # a type of dropped files
 EXPIRY_MODES = ("error", "drop")
 DURABILITIES = ("flush", "none")
@@ -33,7 +33,6 @@ FLUSH_MODES = ("auto", "ordered", "strict")
 # that stand there without it, written by hand, go on as they are.
 OF_NEW_QUEUES: Mapping[str, Any] = {"retry_delay": 1.0, "retry_delay_max": 300.0}
 
-_QUEUE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,126}")
 _SUFFIX = re.compile(r"(\.[A-Za-z0-9_+-]{1,32}){1,3}")
 _MEDIA_TYPE = re.compile(r"[A-Za-z0-9.+-]{1,100}/[A-Za-z0-9.+-]{1,100}( *; *[\w.-]{1,50}=[\w.-]{1,50})*", re.ASCII)
 _LONGEST_TYPES = 1000  # characters: all stand in one line of space.toml
@@ -171,7 +170,7 @@ def _drop_types(value: Any) -> dict[str, str]:
     found = {suffix.lower(): kind for suffix, kind in value.items()}
     _require(len(found) == len(value) and sum(map(len, [*found, *found.values()])) <= _LONGEST_TYPES)
     for suffix, kind in found.items():
-        _require(_SUFFIX.fullmatch(suffix) is not None and suffix not in UNFINISHED_SUFFIXES)
+        _require(_SUFFIX.fullmatch(suffix) is not None and suffix not in layout.UNFINISHED_SUFFIXES)
         _require(kind == AS_BYTES or _MEDIA_TYPE.fullmatch(kind) is not None)
     return found
 
@@ -294,7 +293,7 @@ def fullness(unit: str, messages: int, size: int, max_messages: int | None, max_
 
 def check_queue_name(name: object, where: str = "") -> str:
     """Return the name. Raises InvalidArgument, which says what a name may be."""
-    if not isinstance(name, str) or not _QUEUE_NAME.fullmatch(name):
+    if not isinstance(name, str) or not layout.is_queue_name(name):
         raise InvalidArgument(
             f"{where}{shown(name)} cannot be a queue's name: it takes 1 to 127 letters, digits, '.', '_' or '-', "
             "and does not start with a dot"

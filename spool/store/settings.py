@@ -93,15 +93,16 @@ def read_settings_text(disk: Disk) -> str:
 
 def write_settings(disk: Disk, text: str) -> None:
     """Replace the text of the settings, all of it or none; durable when this returns. One process at a time."""
-    temporary = f"{layout.SETTINGS}.tmp"
-    unlink_if_there(disk, temporary)
-    replace(disk, layout.SETTINGS, [text.encode()], temporary)
+    unlink_if_there(disk, layout.SETTINGS_TEMPORARY)
+    replace(disk, layout.SETTINGS, [text.encode()], layout.SETTINGS_TEMPORARY)
 
 
 def _no_settings(disk: Disk) -> str:
     """Say what is wrong with a directory without ``space.toml``, and what to do."""
     if disk.exists(layout.RESTORING):
         return f"{disk.root} is not a queue space yet: its restore from a mirror was interrupted; run the restore again"
+    if disk.exists(layout.IMPORTING):
+        return f"an import into {disk.root} is not complete: import again, which begins from the start"
     make = f"spool-admin init {quoted(disk.root)}"
     commits = disk.names(layout.COMMITTED) if disk.exists(layout.COMMITTED) else ()
     if any(map(layout.parse_committed, commits)):

@@ -80,6 +80,8 @@ def test_a_space_is_administered_by_tasks(tmp_path: Path) -> None:
             with pytest.raises(spool.QueueNotFound):
                 await space.stats("orders")
         exported.seek(0)
+        assert (await spool.aio.verify_export(exported)).files > 0
+        exported.seek(0)
         async with spool.aio.import_space(tmp_path / "copy", exported) as copy:
             assert (await copy.stats("orders")).ready == 2
 

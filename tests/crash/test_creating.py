@@ -6,6 +6,7 @@ import pytest
 
 import spool
 from spool.admin.findings import Kind
+from spool.disk.content import read_start
 from tests.machine import NO_FILES, Image, Machine, PowerCut
 from tests.meanwhile import Processes, prepare
 from tests.simdisk import CHANGES, ROOT, SimulatedDisk, repeatable
@@ -89,11 +90,20 @@ def _import(machine: Machine, exported: bytes) -> bool:
         return False
 
 
+_DROPPED, _CAPTURED = "drop/orders/four.txt", "active/drop.orders.0123456789abcdef/four.txt"
+
+
 @pytest.fixture(scope="module")
 def exported() -> bytes:
-    """Of a space with two files of messages and one of a branch in doubt."""
+    """Of a space with two files of messages, one of a branch in doubt, and two dropped ones."""
     processes, file = Processes(), BytesIO()
     with processes.space() as space:
+        disk = space._store.files.disk
+        disk.make_directory(_CAPTURED.rpartition("/")[0])
+        for name in (_DROPPED, _CAPTURED):
+            handle = disk.create(name)
+            disk.write_at(handle, 0, b"four")
+            disk.close(handle)
         space.put_many("orders", ["one", "two"])
         prepare(space, take=True)
         space.put("orders", "three")
@@ -121,9 +131,12 @@ def test_an_import_that_was_cut_anywhere_is_no_space_or_a_whole_one(rules: Rules
                 space = spool.open(ROOT, disk=SimulatedDisk(left), clock=left.clock)
             except spool.NotASpace:
                 assert not answered, survivor.story
-                continue
+                assert _import(left, exported), survivor.story
+                space = spool.open(ROOT, disk=SimulatedDisk(left), clock=left.clock)
             with space:
                 assert [message.body for message in space.browse("orders")] == ["two", "three"], survivor.story
                 assert space.stats("orders").in_doubt == 2
+                for name in (_DROPPED, _CAPTURED):
+                    assert read_start(space._store.files.disk, name, 10) == b"four", survivor.story
                 assert [finding for finding in space.check() if finding.kind is Kind.DAMAGED] == []
     assert len(seen) > len(steps) / 2

@@ -3,7 +3,6 @@
 import io
 import os
 import shutil
-import tarfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -148,8 +147,11 @@ def test_q16_everything_but_claims_goes_along(tmp_path: Path, clock: MovedClock,
         held = first.transaction()
         held.get("q")
         file = io.BytesIO()
-        count = first.export(file, compress=how == "compressed")
-        assert count > 5
+        report = first.export(file, compress=how == "compressed")
+        assert report.files > 5
+        assert report.messages == {
+            queue: counts.ready + counts.delayed + counts.claimed for queue, counts in stats.items()
+        }
         first.close()
         file.seek(0)
         second = spool.import_space(tmp_path / "second", file, clock=clock)
@@ -176,7 +178,14 @@ def test_q16_others_go_on_while_a_space_is_exported(tmp_path: Path, clock: Moved
             space.put("q", "new")
             space._housekeeper._reclaim(0)
 
-    space.export(file, progress=meanwhile)
+    done = []
+
+    def noted(progress: Any) -> None:
+        done.append(progress.files)
+        meanwhile(progress)
+
+    space.export(file, progress=noted)
+    assert done == [*range(1, len(done) + 1)]
     space.close()
     file.seek(0)
     with spool.import_space(tmp_path / "second", file, clock=clock) as second:
@@ -233,63 +242,11 @@ def test_q16_an_export_holds_whole_commits_and_nothing_that_is_under_way() -> No
     assert page.published == page.issued == processes.newest()
 
 
-def _tar(*members: tuple[str, bytes]) -> bytes:
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w") as archive:
-        for name, data in members:
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
-    return file.getvalue()
-
-
-_BEGIN = ("xaspool-export.json", b'{"format": 1, "files": 1}')
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"no tar",
-        _tar(("other", b"")),
-        _tar(_BEGIN),
-        _tar(("xaspool-export.json", b"[]")),
-        _tar(_BEGIN, ("space.toml", b"format = 1\n[queues]\n")),
-        _tar(_BEGIN, ("../outside", b"x")),
-        _tar(_BEGIN, ("committed/../../outside", b"x")),
-        _tar(_BEGIN, ("run/counters", b"x")),
-        _tar(_BEGIN, ("committed/stranger", b"x")),
-    ],
-    ids=range(10),
-)
-def test_q16_what_is_no_whole_export_makes_no_space(tmp_path: Path, data: bytes) -> None:
-    with pytest.raises(spool.CorruptedFile):
-        spool.import_space(tmp_path / "space", io.BytesIO(data))
-    assert not (tmp_path / "outside").exists()
-    with pytest.raises(spool.NotASpace):
-        spool.open(tmp_path / "space")
-
-
-def test_q16_an_export_that_was_cut_off_anywhere_is_noticed(tmp_path: Path, clock: MovedClock) -> None:
-    file = io.BytesIO()
-    with _furnish(tmp_path / "first", clock) as space:
-        space.export(file)
-    data = file.getvalue()
-    for place, end in enumerate(range(0, len(data) - 11_000, 997)):
-        with pytest.raises(spool.CorruptedFile):
-            spool.import_space(tmp_path / f"cut {place}", io.BytesIO(data[:end]))
-
-
-def test_q16_an_export_that_lacks_a_file_is_noticed(tmp_path: Path, clock: MovedClock) -> None:
-    file = io.BytesIO()
-    with _furnish(tmp_path / "first", clock) as space:
-        space.export(file)
-    file.seek(0)
-    with tarfile.open(fileobj=file) as archive:
-        members = [(member.name, archive.extractfile(member).read()) for member in archive]  # type: ignore[union-attr]
-    del members[5]
-    with pytest.raises(spool.CorruptedFile, match="its end is missing"):
-        spool.import_space(tmp_path / "second", io.BytesIO(_tar(*members)))
+def test_q16_an_export_counts_what_other_processes_have_put() -> None:
+    processes, file = Processes(), io.BytesIO()
+    exporting, other = processes.space(), processes.space()
+    other.put_many("orders", [1, 2, 3])
+    assert exporting.export(file).messages == {"orders": 3}
 
 
 def test_q16_nothing_is_imported_over_anything(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import spool
 from spool.coordination.locks import drop_folder_byte
 from spool.disk.stat import FileIdentity
 from spool.intake import Intake
-from spool.intake.writers import Complete, Evidence
 from spool.model import layout
+from spool.policies.writers import Complete, Evidence
 from tests.machine import OF_ANOTHER, Machine, PowerCut
 from tests.meanwhile import Processes
 from tests.simdisk import ROOT, SimulatedDisk

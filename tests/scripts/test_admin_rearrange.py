@@ -181,31 +181,6 @@ def test_a_group_may_drop_files_if_it_is_let(run: Run, path: Path) -> None:
     one_line(run("queue", "change", "orders", "--drop-group", "no-such-group"), "there is no group 'no-such-group'")
 
 
-def test_q16_export_and_import(run: Run, path: Path, tmp_path: Path) -> None:
-    _put(path, 1, 2)
-    for file in ("out.tar", "out.tar.gz"):
-        done = run("export", tmp_path / file)
-        assert (done.code, done.out) == (0, b"")
-        one_line(run("export", tmp_path / file), "exists already")
-        copy = tmp_path / f"from {file}"
-        assert run("import", tmp_path / file, space=copy).code == 0
-        assert _bodies(copy) == [1, 2]
-        one_line(run("import", tmp_path / file, space=copy), "holds a queue space already")
-    (tmp_path / "broken").write_bytes((tmp_path / "out.tar").read_bytes()[:3000])
-    done = run("import", tmp_path / "broken", space=tmp_path / "nothing")
-    assert done.code == 1
-    one_line(done, "not a whole export")
-    one_line(run("import", tmp_path / "absent", space=tmp_path / "nothing"), "No such file")
-    assert [name for name in os.listdir(tmp_path) if name.endswith(".part")] == []
-
-
-def test_q16_export_to_standard_output_is_the_same_file(run: Run, path: Path, tmp_path: Path) -> None:
-    _put(path, 1)
-    (tmp_path / "out").write_bytes(run("export", "-").out)
-    assert run("import", "-", space=tmp_path / "copy", stdin=(tmp_path / "out").read_bytes()).code == 0
-    assert _bodies(tmp_path / "copy") == [1]
-
-
 def test_q19_the_tour_walks_through_the_sample_application(run: Run, tmp_path: Path) -> None:
     done = run("tour", "--keep", tmp_path / "tour", space=None)
     assert done.code == 0

@@ -124,7 +124,7 @@ def test_an_import_that_fails_leaves_nothing_and_says_where_to_name_the_space(ru
     assert done.code == 2
     assert "name the directory of the new space with -s PATH" in done.err
     assert "space.toml" not in done.err
-    assert run("import", tmp_path / "broken", space=tmp_path / "a" / "b").code == 1
+    assert run("import", tmp_path / "broken", space=tmp_path / "a" / "b").code == 4
     assert not (tmp_path / "a").exists()
 
 

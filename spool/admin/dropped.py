@@ -1,0 +1,122 @@
+"""The dropped files that an export takes along: those that an intake would take, and those that it has captured.
+
+Intakes go on meanwhile, so the files are read first, and the moment of the export comes afterwards: a file that became
+a message up to that moment, or was removed, no longer counts (``waiting``). So each file is in the export once, as a
+file or as a message. The reclaim lock, which the caller holds, keeps the record of each captured file.
+"""
+
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from spool.disk.stat import FileIdentity
+from spool.model import layout
+from spool.policies.writers import Writers
+from spool.store.settings import read_settings
+from spool.store.store import Store
+
+Version = tuple[int, int, int, int]  # of a file and its bytes: device, inode, size and time of the last change
+
+
+def version_of(identity: FileIdentity) -> Version:
+    return identity.device, identity.inode, identity.size, identity.modified_ns
+
+
+class DroppedFile(NamedTuple):
+    """A dropped file: its name below the space's directory, and its identity when it was listed."""
+
+    name: str
+    identity: FileIdentity
+
+
+class DroppedFiles:
+    """The dropped files of a space. ``left_out``: by name, why a file is not among them."""
+
+    def __init__(self, store: Store) -> None:
+        self.left_out: dict[str, str] = {}
+        self._store = store
+        self._disk = store.files.disk
+        self._writers = Writers(store, self._leave_out, self._leave_out)
+
+    def to_read(self) -> Iterator[DroppedFile]:
+        """Yield the files that are complete, each queue's by the time of their last change.
+
+        The captured files are listed after the others were read, so a file that an intake moves meanwhile is among one
+        or the other.
+        """
+        for folder in self._folders():
+            yield from self._by_time(file for name in self._names(folder) for file in self._dropped(folder, name))
+        for folder in self._captures():
+            yield from self._by_time(file for name in self._names(folder) for file in self._captured(folder, name))
+
+    def waiting(self) -> dict[Version, str]:
+        """Return the name of each file that waits now, for its version. Caller holds the number lock.
+
+        A file that an intake moves meanwhile is found where it goes: no commit has a number meanwhile, so no intake
+        removes it.
+        """
+        found: dict[Version, str] = {}
+        for folder in self._folders():
+            for name in self._names(folder):
+                if not layout.is_unfinished(name):
+                    self._note(found, f"{folder}/{name}")
+        taken = self._store.view.index.captured
+        for folder in self._captures():
+            for name in self._names(folder):
+                if (folder.rpartition("/")[2], os.fsencode(name)) not in taken and layout.is_captured(name):
+                    self._note(found, f"{folder}/{name}")
+        return found
+
+    def _note(self, found: dict[Version, str], path: str) -> None:
+        identity = self._disk.identity(path)
+        if identity is not None and identity.is_regular:
+            found.setdefault(version_of(identity), path)
+
+    def _folders(self) -> Iterator[str]:
+        """Yield the folders of the queues."""
+        queues = read_settings(self._disk).queues
+        for name in sorted(self._disk.names(layout.DROP)):
+            folder = f"{layout.DROP}/{name}"
+            identity = self._disk.identity(folder)
+            if name in queues and identity is not None and identity.is_directory:
+                yield folder
+            else:
+                self._leave_out(folder, "it belongs to no queue")
+
+    def _captures(self) -> Iterator[str]:
+        for name in sorted(self._disk.names(layout.ACTIVE)):
+            if layout.is_capture(name):
+                yield f"{layout.ACTIVE}/{name}"
+
+    def _names(self, folder: str) -> list[str]:
+        try:
+            return self._disk.names(folder)
+        except (FileNotFoundError, NotADirectoryError):  # its intake, or the queue, has gone meanwhile
+            return []
+
+    def _dropped(self, folder: str, name: str) -> Iterator[DroppedFile]:
+        path = f"{folder}/{name}"
+        identity, active = self._disk.identity(path), self._disk.identity(layout.ACTIVE)
+        if identity is None:
+            return
+        if layout.is_unfinished(name):
+            self._leave_out(path, "by its name, its writer has not completed it")
+        elif not identity.is_regular:
+            self._leave_out(path, "it is no regular file")
+        elif active is not None and identity.device != active.device:
+            self._leave_out(path, "it lies on another device")
+        elif self._writers.judge(path, identity, path, lambda: False) is not None:
+            yield DroppedFile(path, identity)
+
+    def _captured(self, folder: str, name: str) -> Iterator[DroppedFile]:
+        path = f"{folder}/{name}"
+        identity = self._disk.identity(path)
+        if identity is not None and identity.is_regular and layout.is_captured(name):
+            yield DroppedFile(path, identity)
+
+    @staticmethod
+    def _by_time(files: Iterator[DroppedFile]) -> list[DroppedFile]:
+        return sorted(files, key=lambda file: (file.identity.modified_ns, file.name))
+
+    def _leave_out(self, name: str, reason: str) -> None:
+        self.left_out[name] = reason

@@ -1,0 +1,149 @@
+"""The manifest of an export: its last member, which says what the export holds. A reader believes it over the files.
+
+It is JSON, one object a line: a summary, then each file with its size and the SHA-256 of its bytes, in their order in
+the export, and at last the SHA-256 of all lines before. The first member of an export, which says that it is one and of
+which format, ends with such a checksum, too.
+"""
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
+from typing import Any
+
+from spool.admin.archive import Member
+from spool.errors import CorruptedFile, NewerFormat
+from spool.text import shown
+
+BEGIN, MANIFEST = "xaspool-export.json", "xaspool-manifest.json"
+FORMAT = 1
+MAX_BEGIN_BYTES = 1 << 12
+_MAX_SUMMARY_BYTES = 1 << 26
+_MAX_LINE_BYTES = 1 << 13
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How many files are done, of about `of`."""
+
+    files: int
+    of: int
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """What an export holds.
+
+    files: how many files of the space.
+    newest: the number of its last commit.
+    messages: the number of messages in each queue; those of transactions in doubt are not counted.
+    dropped: for each dropped file that is no message yet, by name below the space's directory, the time of its last
+        change, in nanoseconds since the epoch.
+    left_out: what is not in the export, by name below the space's directory, each with the reason.
+    """
+
+    files: int
+    newest: int
+    messages: dict[str, int]
+    dropped: dict[str, int] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+_FIELDS = {"files": int, "newest": int, "messages": dict, "dropped": dict, "left_out": dict}
+
+
+def begin(files: int) -> bytes:
+    """Return the first member. ``files``: about how many follow."""
+    return _sealed(_line({"format": FORMAT, "files": files}))
+
+
+def read_begin(data: bytes) -> int:
+    """Return about how many files follow. CorruptedFile, NewerFormat."""
+    found = _object(_unsealed(data), format=int, files=int)
+    if found["format"] > FORMAT:
+        raise NewerFormat(
+            f"the export has format {found['format']}, and this program reads {FORMAT}: use a later version"
+        )
+    files: int = found["files"]
+    return files
+
+
+def manifest(report: ExportReport, members: Iterable[Member]) -> bytes:
+    """Return the last member. ``members``: all before this one."""
+    return _sealed(_line({"format": FORMAT, **asdict(report)}) + b"".join(map(_member, members)))
+
+
+def max_manifest_bytes(members: int) -> int:
+    """Return the most bytes that the manifest of so many members may have."""
+    return _MAX_SUMMARY_BYTES + members * _MAX_LINE_BYTES
+
+
+def read_manifest(data: bytes, members: Collection[Member]) -> ExportReport:
+    """Return the manifest's summary.
+
+    Raises:
+        CorruptedFile: its own checksum is wrong, or these members are not those that it lists.
+    """
+    summary, _, listed = _unsealed(data).partition(b"\n")
+    found = _object(summary, format=int, **_FIELDS)
+    if listed != b"".join(map(_member, members)):
+        raise CorruptedFile(_difference(listed.splitlines(keepends=True), members))
+    report = ExportReport(**{name: found[name] for name in _FIELDS})
+    numbers, texts = (*report.messages.values(), *report.dropped.values()), report.left_out.values()
+    if found["format"] != FORMAT or not all(map(_is_count, numbers)) or any(type(text) is not str for text in texts):
+        raise CorruptedFile("its manifest has a value that none has")
+    return report
+
+
+def _difference(listed: list[bytes], members: Collection[Member]) -> str:
+    """Say how the members differ from those that the manifest lists."""
+    for line, member in zip_longest(listed, members):
+        if member is None or line is None:
+            break
+        if line != _member(member):
+            if line.startswith(_member(member).partition(b', "size"')[0]):
+                return f"the bytes of {shown(member.name)} are not those that its manifest lists"
+            return f"it holds {shown(member.name)} where its manifest lists another file"
+    return f"it holds {len(members):,} members, and its manifest lists {len(listed):,}"
+
+
+def _member(member: Member) -> bytes:
+    return _line({"name": member.name, "size": member.size, "sha256": member.checksum})
+
+
+def _line(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields).encode("ascii") + b"\n"
+
+
+def _sealed(lines: bytes) -> bytes:
+    return lines + _seal(lines)
+
+
+def _seal(lines: bytes) -> bytes:
+    return _line({"sha256": hashlib.sha256(lines).hexdigest()})
+
+
+def _unsealed(data: bytes) -> bytes:
+    """Return the lines without the checksum at their end. CorruptedFile if it is wrong."""
+    lines = data[: data.rfind(b"\n", 0, -1) + 1]
+    if data != _sealed(lines):
+        raise CorruptedFile("its manifest or its first member is damaged")
+    return lines
+
+
+def _object(line: bytes, **types: type) -> dict[str, Any]:
+    """Parse an object that has exactly these keys, except that a later format may have others."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        raise CorruptedFile("its manifest or its first member is not JSON") from None
+    if not isinstance(found, dict) or any(type(found.get(name)) is not kind for name, kind in types.items()):
+        raise CorruptedFile("its manifest or its first member lacks a field")
+    if not all(_is_count(found[name]) for name, kind in types.items() if kind is int):
+        raise CorruptedFile("its manifest or its first member has a number out of range")
+    return found
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 63

@@ -1,0 +1,224 @@
+"""Read an export: to prove it, or to write its files into the directory of a new space.
+
+Nothing of it is believed before its end: each file has the checksum that the manifest lists, the manifest has its own,
+and the compressed stream is read to its end. An export is written by anyone who can name a file, so each name is that
+of a file which an export writes, and nothing is followed, allocated or nested by its word.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, NamedTuple
+
+from spool.admin import manifest
+from spool.admin.archive import Member, Reader
+from spool.admin.export import check_stream, messages_of
+from spool.admin.findings import Finding, Kind
+from spool.admin.manifest import ExportReport, Progress
+from spool.disk.content import ensure_directory, new_file, opened, write_chunks
+from spool.disk.disk import Disk
+from spool.errors import CorruptedFile
+from spool.model import layout
+from spool.model.settings import SpaceConfig
+from spool.model.settings_file import MAX_SETTINGS_BYTES, parse, without_mirror
+from spool.store.store import Store
+from spool.text import shown
+
+_MAX_ENTRY_BYTES = 255
+
+Keep = Callable[[str, Iterator[bytes]], None]
+
+
+class Unpacked(NamedTuple):
+    """What an export said. ``void``: members that do not belong to the space."""
+
+    settings: str
+    config: SpaceConfig
+    report: ExportReport
+    void: list[str]
+
+
+def verify_export(file: BinaryIO, progress: Callable[[Progress], None] | None = None) -> ExportReport:
+    """Prove that a file is a whole export, to its last byte; returns what it holds. Nothing is made of it.
+
+    Args:
+        file: the export, open for reading bytes; its compression is recognised.
+        progress: called with the number of files so far.
+
+    Raises:
+        CorruptedFile: it is damaged, or no export.
+        NewerFormat: a later version of the library wrote it.
+    """
+    return read(file, _pass_over, progress).report
+
+
+def _pass_over(name: str, pieces: Iterator[bytes]) -> None:
+    for _ in pieces:
+        pass
+
+
+def unpack(disk: Disk, stream: BinaryIO, progress: Callable[[Progress], None] | None) -> Unpacked:
+    """Write an export's files into the empty directories of a space, durably, all but its settings.
+
+    Raises:
+        CorruptedFile: it is no whole export of a space. Some of its files may be there.
+    """
+    folders: set[str] = set()
+
+    def keep(name: str, pieces: Iterator[bytes]) -> None:
+        folder = name.rpartition("/")[0]
+        if folder not in folders:
+            folders.add(folder)
+            if folder not in layout.DIRECTORIES:
+                ensure_directory(disk, folder)
+        with new_file(disk, name) as handle:
+            write_chunks(disk, handle, pieces)
+            disk.flush(handle)
+
+    found = read(stream, keep, progress)
+    for name in found.void:
+        disk.unlink(name)
+    for name, modified_ns in found.report.dropped.items():
+        with opened(disk, name, write=True) as handle:  # an intake takes them in the order of these times
+            disk.set_modified(handle, modified_ns)
+    for folder in sorted(folders - set(layout.DIRECTORIES)):
+        if not disk.names(folder):
+            disk.remove_directory(folder)
+        else:
+            disk.flush_directory(folder)
+    for queue in found.config.queues:
+        ensure_directory(disk, f"{layout.DROP}/{queue}")
+    for directory in layout.DIRECTORIES:
+        disk.flush_directory(directory)
+    return found
+
+
+def differences(store: Store, report: ExportReport) -> list[Finding]:
+    """Return how the messages of an imported space, which was just read, differ from those that were exported.
+
+    The bytes are proven, so the space was damaged already when it was exported.
+    """
+    there = messages_of(store)
+    return [
+        Finding(
+            Kind.DAMAGED, layout.COMMITTED,
+            f"queue {queue} has {there.get(queue, 0):,} messages, and the space that was exported had {count:,}",
+        )
+        for queue, count in report.messages.items()
+        if there.get(queue, 0) != count
+    ]  # fmt: skip
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def read(stream: BinaryIO, keep: Keep, progress: Callable[[Progress], None] | None) -> Unpacked:
+    """Read an export to its end; ``keep`` is called with the name and the bytes of each file but the settings.
+
+    Raises:
+        CorruptedFile, NewerFormat: only then, what was kept is worth nothing.
+    """
+    check_stream(stream, "read")
+    try:
+        members = _Members(stream)
+        if members.next() != manifest.BEGIN:
+            raise CorruptedFile("it does not begin as one")
+        about = manifest.read_begin(members.content(manifest.MAX_BEGIN_BYTES))
+        settings = b""
+        while (name := members.next()) != manifest.MANIFEST:
+            if name == layout.SETTINGS:
+                settings = members.content(MAX_SETTINGS_BYTES)
+            elif _is_ours(name):
+                members.keep(keep)
+            else:
+                raise CorruptedFile(f"it holds {shown(name)}, which is no file that an export writes")
+            if progress is not None:
+                done = len(members.read) - 1
+                progress(Progress(done, max(done, about)))
+        files = list(members.read.values())
+        text = members.content(manifest.max_manifest_bytes(len(files)))
+        members.check_end()
+        return _consistent(settings, manifest.read_manifest(text, files), {file.name for file in files})
+    except CorruptedFile as error:
+        raise CorruptedFile(f"it is not a whole export of a space: {error}") from None
+
+
+class _Members:
+    """The members of an export, one after the other. ``read``: those that were read, by name."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self.read: dict[str, Member] = {}
+        self._archive = Reader(stream)
+        self._name, self._size = "", 0
+
+    def next(self) -> str:
+        """Return the name of the next member, which is to be read by ``content`` or ``keep``."""
+        found = self._archive.next()
+        if found is None:
+            raise CorruptedFile("its manifest is missing")
+        self._name, self._size = found
+        if self._name in self.read:
+            raise CorruptedFile(f"it holds {shown(self._name)} twice")
+        return self._name
+
+    def content(self, most: int) -> bytes:
+        """Read a member that has so many bytes at most."""
+        if self._size > most:
+            raise CorruptedFile(f"{self._name} has {self._size:,} bytes in it, and {most:,} is the most")
+        return b"".join(self._pieces())
+
+    def keep(self, keep: Keep) -> None:
+        keep(self._name, self._pieces())
+
+    def check_end(self) -> None:
+        if self._archive.next() is not None:
+            raise CorruptedFile("more members follow its manifest")
+        self._archive.check_end()
+
+    def _pieces(self) -> Iterator[bytes]:
+        checksum = hashlib.sha256()
+        for piece in self._archive.pieces(self._size):
+            checksum.update(piece)
+            yield piece
+        self.read[self._name] = Member(self._name, self._size, checksum.hexdigest())
+
+
+def _is_ours(name: str) -> bool:
+    """Whether an export writes files of that name."""
+    directory, _, entry = name.rpartition("/")
+    if not entry or entry in (".", "..") or len(os.fsencode(entry)) > _MAX_ENTRY_BYTES:
+        return False
+    if directory in (layout.COMMITTED, layout.PREPARED):
+        return bool(layout.OWN_NAMES[directory](entry))
+    if directory == layout.QUARANTINE:
+        return True
+    parent, _, folder = directory.partition("/")
+    if parent == layout.DROP:
+        return bool(layout.is_queue_name(folder)) and not layout.is_unfinished(entry)
+    return parent == layout.ACTIVE and layout.is_capture(folder) and layout.is_captured(entry)
+
+
+def _consistent(settings: bytes, report: ExportReport, names: set[str]) -> Unpacked:
+    """Compare the parts of an export with each other: each is proven, but perhaps no export wrote them."""
+    text, config = _parsed(settings)
+    committed = (layout.parse_committed(name.removeprefix(f"{layout.COMMITTED}/")) for name in names)
+    newest = max((name.number for name in committed if name is not None), default=0)
+    dropped = {name for name in names if name.startswith((f"{layout.DROP}/", f"{layout.ACTIVE}/"))}
+    void = dropped - report.dropped.keys()
+    void |= {name for name in names & report.left_out.keys() if name.startswith(f"{layout.QUARANTINE}/")}
+    queues = {name.split("/")[1] for name in dropped - void if name.startswith(layout.DROP)}
+    if (report.files, report.newest) != (len(names) - 1, newest):
+        raise CorruptedFile("its manifest counts other files than it lists")
+    if report.dropped.keys() - (dropped - void) or queues - config.queues.keys():
+        raise CorruptedFile("it lacks a dropped file, or the queue of one")
+    return Unpacked(text, config, report, sorted(void))
+
+
+def _parsed(settings: bytes) -> tuple[str, SpaceConfig]:
+    """Return the settings as the new space has them: without a mirror, since each space has its own."""
+    try:
+        text = settings.decode("utf-8")
+        config = parse(text, layout.SETTINGS)
+        return text if config.mirror is None else without_mirror(text), config
+    except (ValueError, RecursionError) as error:  # InvalidArgument is a ValueError
+        raise CorruptedFile(str(error)) from None

@@ -1,0 +1,1 @@
+"""Exports: whole or noticed, whatever happens to them, and made of a space that others use meanwhile."""
