@@ -19,7 +19,7 @@ from spool.text import plural
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.transaction import mark_lost
 from xa.codes import XAError
-from xa.states import ENDINGS, BranchState, Call, next_state
+from xa.states import ENDINGS, TRANSITIONS, BranchState, Call, refusal
 
 log = logging.getLogger("spool")
 
@@ -50,15 +50,15 @@ class Branch:
         A branch that is still associated takes no puts and gets after a call that would have ended it: its program has
         left the work, mostly by an exception. ``end`` lifts that.
         """
-        try:
-            return next_state(self.state, call)
-        except XAError:
-            if self.state is BranchState.ACTIVE and call in ENDINGS:
-                self.transaction.bar(
-                    f"the branch {self.transaction.xid} takes no work: {call.value} was called before xa_end and was "
-                    "refused; call end(xid, TMFAIL), then rollback(xid)"
-                )
-            raise
+        found = TRANSITIONS.get((self.state, call))
+        if found is not None:
+            return found
+        if self.state is BranchState.ACTIVE and call in ENDINGS:
+            self.transaction.bar(
+                f"the branch {self.transaction.xid} takes no work: {call.value} was called before xa_end and was "
+                "refused; call end(xid, TMFAIL), then rollback(xid)"
+            )
+        raise refusal(self.state, call)
 
     def __del__(self) -> None:
         """Python drops objects between any two instructions of any thread: this takes no lock and touches no file."""

@@ -41,7 +41,7 @@ class Call(enum.Enum):
 ENDINGS = frozenset({Call.PREPARE, Call.COMMIT_ONE_PHASE, Call.COMMIT, Call.ROLLBACK})
 """The calls after which a branch takes no more work."""
 
-_TABLE: dict[tuple[BranchState, Call], BranchState] = {
+TRANSITIONS: dict[tuple[BranchState, Call], BranchState] = {
     (BranchState.ACTIVE, Call.JOIN): BranchState.ACTIVE,
     (BranchState.ACTIVE, Call.END_SUCCESS): BranchState.IDLE,
     (BranchState.ACTIVE, Call.END_FAIL): BranchState.ROLLBACK_ONLY,
@@ -61,13 +61,10 @@ _TABLE: dict[tuple[BranchState, Call], BranchState] = {
 }
 
 
-def next_state(state: BranchState, call: Call) -> BranchState:
-    """Return the state after a call that succeeds; XAError with XAER_PROTO if the call does not fit the state."""
-    found = _TABLE.get((state, call))
-    if found is None:
-        if call in ENDINGS and state in (BranchState.ACTIVE, BranchState.SUSPENDED):
-            fitting = f"call xa_end({'TMFAIL' if call is Call.ROLLBACK else 'TMSUCCESS'}) first"
-        else:
-            fitting = f"call one of {', '.join(sorted(c.value for s, c in _TABLE if s is state))}"
-        raise XAError(XAER_PROTO, f"{call.value} does not fit a branch that is {state.value}: {fitting}")
-    return found
+def refusal(state: BranchState, call: Call) -> XAError:
+    """Return the error of a call that does not fit the state: XAER_PROTO, with the calls that fit."""
+    if call in ENDINGS and state in (BranchState.ACTIVE, BranchState.SUSPENDED):
+        fitting = f"call xa_end({'TMFAIL' if call is Call.ROLLBACK else 'TMSUCCESS'}) first"
+    else:
+        fitting = f"call one of {', '.join(sorted(c.value for s, c in TRANSITIONS if s is state))}"
+    return XAError(XAER_PROTO, f"{call.value} does not fit a branch that is {state.value}: {fitting}")

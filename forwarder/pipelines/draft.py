@@ -48,8 +48,7 @@ class Draft(NamedTuple):
         given: dict[str, Any] = dict(changes)
         fields = dict(self.fields)
         codec, raw, old_type = fields.pop("codec", None), self.raw, fields.pop("content_type", None)
-        content_type = given.pop("content_type", old_type if body is BODY else None)
-        check_content_type(content_type)
+        content_type = check_content_type(given.pop("content_type", old_type if body is BODY else None))
         if body is BODY:
             body = self.message.body
             if content_type is None and codec in CODECS:

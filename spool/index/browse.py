@@ -7,7 +7,7 @@ be missed: its new place may be one that the cursor has passed.)
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from itertools import islice
 from typing import Any, NamedTuple, Self
@@ -63,8 +63,8 @@ class Filter:
             parse_message_id(self.message_id)
         if self.older_than is not None and not (isinstance(self.older_than, int | float) and self.older_than >= 0):
             raise InvalidArgument(f"older_than is a number of seconds from 0, not {shown(self.older_than)}")
-        attributes_of(correlation_id=self.correlation_id, headers=self.headers)
-        return self
+        found = attributes_of(correlation_id=self.correlation_id, headers=self.headers)
+        return replace(self, headers=found.get("headers"))
 
     def matches(self, attributes: Mapping[str, Any], committed_at: float, now: float) -> bool:
         """Return whether a message fulfils all conditions but ``message_id``."""

@@ -7,6 +7,7 @@ A text that has no name of its own is refused by what it is not, ``'x' is not an
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 from spool.errors import InvalidArgument
@@ -24,8 +25,15 @@ def check(name: str, value: object, value_check: ValueCheck) -> Any:
     """Return the value as it is kept; InvalidArgument, which names it and what it takes, if it is not allowed."""
     try:
         return value_check.convert(value)
+    except UnicodeEncodeError:
+        raise unwritable(name, value) from None
     except ValueError:
         raise InvalidArgument(f"{name} is {value_check.expected}, not {shown(value)}") from None
+
+
+def unwritable(name: str, value: object) -> InvalidArgument:
+    """Return the error for a text that UTF-8 cannot write: one with half of a pair, as ``os.fsdecode`` makes."""
+    return InvalidArgument(f"{name} cannot be written as UTF-8: {shown(value)}")
 
 
 def whole(value: Any, most: int, least: int = 0) -> int:
@@ -53,7 +61,22 @@ def moment(value: Any, most: float) -> float:
 
 
 def text(value: Any, most: int | None = None) -> str:
-    """Return a text of one character at least, and of ``most`` at most; ValueError for anything else."""
-    if not isinstance(value, str) or not value or (most is not None and len(value) > most):
-        raise ValueError(f"{value!r:.40} is no text of the right length")
-    return str(value)
+    """Return a text of one character at least, and of ``most`` at most; ValueError for anything else.
+
+    UnicodeEncodeError, which is a ValueError: UTF-8 cannot write the text, so no file can hold it.
+    """
+    found = plain(value)
+    if not found or (most is not None and len(found) > most):
+        raise ValueError("it is no text of the right length")
+    found.encode("utf-8")
+    return found
+
+
+def plain(value: Any) -> str:
+    """Return a text as a ``str``, also one of a class derived from ``str``; ValueError for anything else."""
+    if not isinstance(value, str):
+        raise ValueError("it is no text")
+    return str.__str__(value)
+
+
+SHORT_TEXT = ValueCheck("a text of 1 to 255 characters", partial(text, most=255))

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from spool.errors import CorruptedFile, InvalidArgument, UnknownCodec
+from spool.model.checks import SHORT_TEXT, check
 from spool.text import shown, storable
 
 TEXT_TYPE = "text/plain; charset=utf-8"
@@ -142,10 +143,10 @@ def register_codec(name: str, codec: Codec, *types: type) -> None:
 
     InvalidArgument if the name, or a type, has another codec already.
     """
-    if not isinstance(name, str) or not 1 <= len(name) <= 255:
-        raise InvalidArgument(f"a codec has a name of 1 to 255 characters, not {shown(name)}")
+    name = check("the name of a codec", name, SHORT_TEXT)
     if not isinstance(codec, Codec) or not (callable(codec.encode) and callable(codec.decode)):
         raise InvalidArgument(f"a codec is a spool.Codec(content_type, encode, decode), not {shown(codec)}")
+    check("the content_type of a codec", codec.content_type, SHORT_TEXT)
     if not types or not all(isinstance(one, type) for one in types):
         raise InvalidArgument(f"a codec is for types, e.g. Decimal, not for {shown(types)}")
     if CODECS.get(name, codec) != codec:

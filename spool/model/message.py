@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn, Self
 
 from spool.errors import BadMessageId, InvalidArgument
-from spool.model.checks import ValueCheck, check, moment, seconds, text, whole
+from spool.model.checks import SHORT_TEXT, ValueCheck, check, moment, plain, seconds, unwritable, whole
 from spool.model.codecs import BYTES_TYPE
 from spool.model.position import Position
 from spool.model.settings import QueueConfig, check_queue_name
@@ -30,7 +30,6 @@ _MOMENT = ValueCheck(
     "a number of seconds since the epoch from 0, or a datetime with a time zone (value.astimezone() has one)",
     partial(moment, most=1e12),
 )
-_TEXT = ValueCheck("a text of 1 to 255 characters", partial(text, most=255))
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -312,16 +311,16 @@ def attributes_of(
         ("group", group),
     ):
         if given is not None:
-            found[name] = _text(name, given)
+            found[name] = check_text(name, given)
     for name, queue in (("reply_queue", reply_queue), ("failure_queue", failure_queue)):
         if queue is not None:
             found[name] = check_queue_name(queue)
     if user_code:
         found["user_code"] = check("user_code", user_code, _USER_CODE)
-    if headers:
-        found["headers"] = _headers(headers)
+    if headers is not None and (copied := _headers(headers)):
+        found["headers"] = copied
     if deduplication_key is not None:
-        _text("deduplication_key", deduplication_key)
+        check_text("deduplication_key", deduplication_key)
     if top or before is not None:
         found.update(_place(top, before))
     return found
@@ -341,32 +340,43 @@ def _place(top: object, before: object) -> dict[str, Any]:
 attributes_of.__qualname__ = "put"  # whose options these are: Python's own error names the call that was made
 
 
-def check_content_type(value: object) -> None:
-    """Raise InvalidArgument unless it is None or a text that can be stored."""
-    if value is not None:
-        _text("content_type", value)
+def check_content_type(value: object) -> str | None:
+    """Return a content type as it is stored; InvalidArgument unless it is None or a text that can be stored."""
+    return None if value is None else check_text("content_type", value)
 
 
-def _text(name: str, value: object) -> str:
-    return _storable(name, check(name, value, _TEXT))
-
-
-def _storable(name: str, value: str) -> str:
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError:
-        raise InvalidArgument(f"{name} cannot be written as UTF-8: {shown(value)}") from None
-    return value
+def check_text(name: str, value: object) -> str:
+    """Return the value of an option that takes a text, as it is stored; InvalidArgument, which names the option."""
+    return check(name, value, SHORT_TEXT)  # type: ignore[no-any-return]
 
 
 def _headers(headers: Mapping[str, str]) -> dict[str, str]:
-    if not isinstance(headers, Mapping) or not all(
-        isinstance(k, str) and isinstance(v, str) and k for k, v in headers.items()
-    ):
-        raise InvalidArgument(f"headers is a map of names to texts, e.g. {{'tenant': 'acme'}}, not {shown(headers)}")
-    for one in (*headers, *headers.values()):
-        _storable("a header", one)
-    return dict(headers)
+    """Copy a caller's headers, which are read once, and check the copy, so that nothing changes them later."""
+    given, found = _copied(headers), {}
+    for name, value in given.items():
+        try:
+            name, words = plain(name), plain(value)
+            f"{name}{words}".encode()
+        except UnicodeEncodeError:
+            raise unwritable("a header", f"{name}={words}") from None
+        except ValueError:
+            name = ""
+        if not name:
+            raise InvalidArgument(f"{_A_MAP}, not {shown(given)}")
+        found[name] = words
+    return found
+
+
+_A_MAP = "headers is a map of names to texts, e.g. {'tenant': 'acme'}"
+
+
+def _copied(headers: Mapping[str, str]) -> dict[str, str]:
+    if not isinstance(headers, Mapping):
+        raise InvalidArgument(f"{_A_MAP}, not {shown(headers)}")
+    try:
+        return dict(headers)
+    except Exception as error:  # a mapping of the application's may do anything
+        raise InvalidArgument(f"{_A_MAP}, and this one fails ({shown(error)}): give a dict") from error
 
 
 def headers_bytes(headers: Mapping[str, str]) -> int:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from spool.errors import InvalidArgument
 from spool.model import layout
-from spool.model.checks import ValueCheck, seconds, text, whole
+from spool.model.checks import ValueCheck, seconds, text, unwritable, whole
 from spool.text import shortened, shown
 
 BODY_LIMIT_BYTES = 256 << 20
@@ -160,8 +160,8 @@ def _mark(value: Any) -> str:
 
 
 def _absolute(value: Any) -> str:
-    _require(isinstance(value, str) and value.startswith("/"))
-    return str(value)
+    _require(text(value).startswith("/"))
+    return text(value)
 
 
 def _drop_types(value: Any) -> dict[str, str]:
@@ -233,6 +233,8 @@ def _checked(
             raise InvalidArgument(f"{where}there is no option {shown(option)}; there are {known}")
         try:
             found[option] = check.convert(value)
+        except UnicodeEncodeError:
+            raise unwritable(f"{where}{option}", value) from None
         except ValueError:
             raise InvalidArgument(f"{where}{option} is {check.expected}, not {_given(value)}") from None
     return found

@@ -20,7 +20,7 @@ from spool.coordination.locks import Claims, GroupLocks, GroupName
 from spool.errors import InvalidArgument, MessageInUse
 from spool.index.run import Run
 from spool.log.visibility import catch_up, list_prepared, revalidate
-from spool.model.message import parse_message_id
+from spool.model.message import check_text, parse_message_id
 from spool.model.position import Position, PositionRanges, append_range, positions, subtract_ranges
 from spool.policies.claim_journal import ClaimJournal, Owners
 from spool.policies.expiry import expire
@@ -76,6 +76,8 @@ def check_wanted(
         raise InvalidArgument(f"max_messages is a whole number from 1, not {shown(count)}")
     if type(timeout) is not int or timeout:
         check_timeout(timeout, "0, a number of seconds, or None to wait for ever")
+    if correlation_id is not None:
+        correlation_id = check_text("correlation_id", correlation_id)  # or the get could wait in vain, and for ever
     wanted = Wanted(queue, count, message_id, correlation_id, timeout)
     if message_id is not None and correlation_id is not None:
         raise InvalidArgument("message_id and correlation_id exclude each other: give one of them")

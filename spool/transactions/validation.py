@@ -137,7 +137,7 @@ def encode_bodies(
 ) -> list[tuple[Sequence[bytes], dict[str, Any]]]:
     """Encode bodies; returns groups of neighbours with the same control fields. ``limit``: bytes of a body."""
     if content_type is not None:
-        check_content_type(content_type)
+        content_type = check_content_type(content_type)
     if set(map(type, bodies)) == {bytes}:
         fields = attributes if content_type is None else {**attributes, "content_type": content_type}
         if max(map(len, bodies)) > limit:

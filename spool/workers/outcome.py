@@ -75,11 +75,10 @@ class NewMessage:
 
     def __init__(self, queue: str, body: Any, **options: Unpack[PutOptions]) -> None:
         given: dict[str, Any] = dict(options)
-        content_type = given.pop("content_type", None)
+        content_type = check_content_type(given.pop("content_type", None))
         for name in _OF_PUT_ALONE:
             if given.get(name):
                 raise InvalidArgument(f"{name} depends on what is in the queue: put the message with space.put")
-        check_content_type(content_type)
         self.queue = check_queue_name(queue)
         self.raw, codec, content_type = encode(body, content_type)
         stored = {"codec": codec, "content_type": content_type}

@@ -14,6 +14,8 @@ import spool
 from tests.scripts.conftest import Run, execute, one_line, start
 
 AWKWARD = b"\x00\xff\xfe line\r\n\x1b[31m\x80 no newline at the end"
+LONE = os.fsdecode(b"caf\xe9")
+TEXT_OPTIONS = ("--correlation-id", "--client-id", "--application-key", "--deduplication-key", "--content-type")
 
 
 def test_a_body_from_standard_input_comes_back_byte_for_byte(path: Path) -> None:
@@ -57,6 +59,22 @@ def test_put_prints_the_id_alone(run: Run) -> None:
     assert run("message", "show", done.text.strip()).code == 0
     (described,) = run("message", "put", "orders", "--body", "x", "--json").objects
     assert run("message", "show", described["id"]).code == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(("put", "orders", "--body", "x", option, LONE) for option in TEXT_OPTIONS),
+        ("put", "orders", "--body", "x", "--header", f"a={LONE}"),
+        ("list", "orders", "--header", f"a={LONE}"),
+        ("get", "orders", "--correlation-id", LONE),
+    ],
+)
+def test_an_argument_that_is_not_utf8_is_refused_by_its_option(run: Run, words: tuple[str, ...]) -> None:
+    done = run("message", *words)
+    assert (done.code, done.out) == (2, b"")
+    option = "a header" if "--header" in words else words[-2]
+    assert f"{option} cannot be written as UTF-8: " in done.err
 
 
 def test_every_option_of_put_arrives(run: Run, path: Path) -> None:
