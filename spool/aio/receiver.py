@@ -22,7 +22,7 @@ from spool.runtime.calls import public_call
 from spool.store.sought import Sought
 from spool.transactions.claiming import Wanted, is_there
 from spool.transactions.delivery import get_alone
-from spool.transactions.requests import Request, is_held, no_reply, reply_now
+from spool.transactions.requests import PendingRequest, is_held, no_reply, reply_now
 from spool.transactions.waiting import IDLE_SECONDS, pause_seconds, wake_arrived
 
 _PAUSE_MIN_SECONDS, _PAUSE_MAX_SECONDS = 0.001, 0.02
@@ -52,7 +52,7 @@ class Receiver:
         now = replace(wanted, timeout=0)  # the task waits, and no thread
         return _GetAttempt(self.engine, self.threads, partial(get_alone, self.engine, now)).take(wanted.queue)
 
-    async def take_reply(self, request: Request) -> Message:
+    async def take_reply(self, request: PendingRequest) -> Message:
         """Wait for the reply of a request, and take it."""
         attempt = partial(self._take_reply, request)
         try:
@@ -61,7 +61,7 @@ class Receiver:
         except Empty:
             raise await self.threads.run(partial(no_reply, self._store, request)) from None
 
-    def _take_reply(self, request: Request) -> Awaitable[Message]:
+    def _take_reply(self, request: PendingRequest) -> Awaitable[Message]:
         self._store.guard.check()
         get = partial(reply_now, self.engine, request)
         return _GetAttempt(self.engine, self.threads, get).take(request.reply_queue)

@@ -39,7 +39,7 @@ from spool.model.options import JOIN, GetOptions, Join, MessageFilters, PutOptio
 from spool.runtime.calls import public_call
 from spool.space import joined_transaction
 from spool.transactions.claiming import check_wanted
-from spool.transactions.requests import Request, check_request
+from spool.transactions.requests import PendingRequest, check_request
 from spool.transactions.validation import body_list, put_request
 from spool.workers.worker import WorkSummary
 
@@ -171,7 +171,7 @@ class Space:
         return await self._receiver.take_reply(replace(checked, message_id=message_id))
 
     @public_call("requesting from queue {queue}")
-    def _checked(self, queue: str, timeout: float | None, options: PutOptions) -> Request:
+    def _checked(self, queue: str, timeout: float | None, options: PutOptions) -> PendingRequest:
         return check_request(self._store, queue, timeout, options)
 
     # -- transactions -----------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from spool.transactions.waiting import repeat_when_arrived
 
 
 @dataclass(frozen=True)
-class Request:
+class PendingRequest:
     """A request that was put, or is about to be.
 
     options: those of its put. message_id: "" before its put.
@@ -57,7 +57,7 @@ class Request:
         return sought
 
 
-def check_request(store: Store, queue: str, timeout: float | None, options: PutOptions) -> Request:
+def check_request(store: Store, queue: str, timeout: float | None, options: PutOptions) -> PendingRequest:
     """Check a request before its put.
 
     Raises:
@@ -92,10 +92,10 @@ def check_request(store: Store, queue: str, timeout: float | None, options: PutO
             )
         correlation_id = uuid.uuid4().hex
         options = {**options, "correlation_id": correlation_id}
-    return Request(queue, options, correlation_id, reply_queue, failure_queue, config.error_queue, timeout)
+    return PendingRequest(queue, options, correlation_id, reply_queue, failure_queue, config.error_queue, timeout)
 
 
-def wait_for_reply(engine: Engine, request: Request, before_commit: Callable[[], object]) -> Message:
+def wait_for_reply(engine: Engine, request: PendingRequest, before_commit: Callable[[], object]) -> Message:
     """Wait for the reply of a request that was put, and take it. Errors as of ``Space.request``."""
     store, timeout = engine.store, request.timeout
     at = None if timeout is None else store.clock.monotonic() + timeout
@@ -107,7 +107,7 @@ def wait_for_reply(engine: Engine, request: Request, before_commit: Callable[[],
     return reply
 
 
-def take_reply(engine: Engine, request: Request, before_commit: Callable[[], object]) -> Message | None:
+def take_reply(engine: Engine, request: PendingRequest, before_commit: Callable[[], object]) -> Message | None:
     """Take the reply if it is there; else return None. RequestFailed if the request has failed."""
     for wanted in request.wanted:
         with suppress(Empty):
@@ -121,7 +121,7 @@ def take_reply(engine: Engine, request: Request, before_commit: Callable[[], obj
     return None
 
 
-def reply_now(engine: Engine, request: Request, before_commit: Callable[[], object]) -> Message:
+def reply_now(engine: Engine, request: PendingRequest, before_commit: Callable[[], object]) -> Message:
     """Take the reply. Empty if it is not there; RequestFailed."""
     reply = take_reply(engine, request, before_commit)
     if reply is None:
@@ -129,12 +129,12 @@ def reply_now(engine: Engine, request: Request, before_commit: Callable[[], obje
     return reply
 
 
-def is_held(store: Store, request: Request) -> bool:
+def is_held(store: Store, request: PendingRequest) -> bool:
     """Return whether an answer is there, and another transaction holds it."""
     return any(is_there(store.view, store.clock, wanted) for wanted in request.wanted)
 
 
-def _run_of(store: Store, request: Request) -> Run | None:
+def _run_of(store: Store, request: PendingRequest) -> Run | None:
     """Return where the request itself lies; None: it has left."""
     with store.view.mutex:
         messages = store.view.index.messages
@@ -142,7 +142,7 @@ def _run_of(store: Store, request: Request) -> Run | None:
         return None if position is None else messages.find(position)
 
 
-def _failed(request: Request, run: Run | None, reply: Message | None) -> RequestFailed:
+def _failed(request: PendingRequest, run: Run | None, reply: Message | None) -> RequestFailed:
     reason = "" if run is None else run.attributes.get("failure_reason", "")
     answered = "" if reply is None else f"; the service's answer of queue {reply.queue} is in the error's reply"
     kept = "" if run is None else f"; the request is in queue {run.queue.name}"
@@ -150,7 +150,7 @@ def _failed(request: Request, run: Run | None, reply: Message | None) -> Request
     return RequestFailed(text, reply, request.message_id, request.correlation_id)
 
 
-def no_reply(store: Store, request: Request) -> Empty:
+def no_reply(store: Store, request: PendingRequest) -> Empty:
     """Return the error of a wait that is over: it says where the request is, and how to get a late reply."""
     run = _run_of(store, request)
     where = "has left its queue" if run is None else f"stays in queue {run.queue.name}"

@@ -262,3 +262,10 @@ def try_dropped(data: bytes, tried: dict[str, int]) -> None:
     else:
         tried["accepted"] += 1
         assert all(len(codecs.encode(put.body, put.options.get("content_type"))[0]) <= 1000 for put in puts)
+    with little_memory():
+        try:
+            [put] = dropfile.puts_of("file.json", data, 1000)
+        except InvalidArgument:
+            return
+        raw, codec, _ = codecs.encode(put.body)
+        codecs.decode(raw, codec)

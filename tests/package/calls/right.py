@@ -5,6 +5,7 @@ import io
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import forwarder
 import spool
@@ -16,7 +17,9 @@ OLD: spool.MessageFilters = {"older_than": 60}
 
 def administer(path: str) -> list[str]:
     space: spool.Space = spool.create(path, flush="auto", max_messages=None, defaults={"retry_delay": 2.5})
+    spool.create(path, exist_ok=True).close()
     config: spool.QueueConfig = space.create_queue("orders", **ORDERS)
+    space.create_queue("orders", exist_ok=True, drop_types={".csv": "text/csv"})
     space.create_queue("errors", order=["priority", "time"], on_expiry="drop", capacity_high="5000 messages")
     space.change_queue("orders", max_bytes=1 << 30, reply_queue=None, ordered=True)
     count: int = space.purge("orders", dry_run=True, **OLD)
@@ -30,7 +33,10 @@ def administer(path: str) -> list[str]:
 def work(space: spool.Space, bodies: Iterable[object]) -> int:
     one: str = space.put("orders", {"amount": 3}, priority=90, headers={"tenant": "acme"}, time_to_live=60.0)
     some: list[str] = space.put_many("orders", bodies, delay=5, group="acme", content_type="application/json")
-    space.put("orders", b"x", before=one, deduplication_key="k")
+    again = space.put("orders", b"x", before=one, deduplication_key="k", not_before=datetime.now(UTC))
+    known: bool = isinstance(again, spool.MessageId) and again.duplicate
+    reply: spool.Message = space.request("orders", {"known": known}, timeout=None, **LATER)
+    one = reply.id
     later: Future[str] = space.submit("orders", b"x", transaction=None, **LATER)
     message: spool.Message = space.get("orders", timeout=None, message_id=later.result())
     for tx, taken in space.consume("orders", timeout=5):
@@ -39,7 +45,7 @@ def work(space: spool.Space, bodies: Iterable[object]) -> int:
         tx.submit("audit", taken.id, not_before=taken.not_before, top=True).cancel()
     with space.transaction(timeout=30) as tx:
         space.put("orders", "x", transaction=tx)
-        tx.get("orders", correlation_id="x")
+        tx.get("orders", correlation_id="x", timeout=5)
     browsed = [message.attempts for message in space.browse("orders", older_than=5)]
     return len(some) + space.stats("orders").ready + len(space.stats()) + message.priority + sum(browsed)
 
@@ -54,6 +60,7 @@ async def tasks(path: str) -> list[str]:
             await space.put_many("orders", [b"x"], transaction=tx, **LATER)
             message: spool.Message = await tx.get("orders", timeout=5)
         await space.put("orders", b"x", reply_queue="orders", transaction=None)
+        await space.request("orders", b"x", timeout=3)
         for other in await space.get_many("orders", 9, timeout=None):
             await space.move(other.id, "orders")
         count: int = await space.purge("orders", older_than=5, progress=print)

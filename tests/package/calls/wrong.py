@@ -10,8 +10,10 @@ FOR_EVER: spool.QueueOptions = {"retries": "for ever"}  # error
 def administer(space: spool.Space) -> None:
     spool.create("shop", flush="never")  # error
     spool.create("shop", max_body_byte=5)  # error
+    spool.create("shop", exists_ok=True)  # error
     space.create_queue("orders", retires=3)  # error
     space.create_queue("orders", on_expiry="lose")  # error
+    space.create_queue("orders", drop_types={".csv": 3})  # error
     space.create_queue("orders", retry_delay="5m")  # error
     space.change_queue("orders", max_messages="9")  # error
     space.change_queue("orders", out_of_ordr=("top",))  # error
@@ -33,6 +35,8 @@ def work(space: spool.Space, message: spool.Message) -> None:
     space.submit("orders", b"x", headers={"tenant": 3})  # error
     space.submit("orders", b"x", queue_reply="replies")  # error
     space.get("orders", timout=3)  # error
+    space.request("orders", b"x", timeout="3")  # error
+    space.request("orders", b"x", transaction=None)  # error
     space.transaction(timeout="30")  # error
     with space.transaction() as tx:
         tx.put("orders", b"x", contenttype="text/plain")  # error
