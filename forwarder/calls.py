@@ -51,11 +51,15 @@ class Calls(Generic[Key]):
 
     As a context manager it ends when all calls have ended: a thread cannot be ended, and what it does counts.
 
+    Args:
+        on_end: called with a call's key as soon as the call has ended, in the thread that made it.
+
     under_way: the calls that were begun and whose end `wait` has not told.
     """
 
-    def __init__(self, threads: CallThreads) -> None:
+    def __init__(self, threads: CallThreads, on_end: Callable[[Key], object] = lambda key: None) -> None:
         self._threads = threads
+        self._on_end = on_end
         self._ended: SimpleQueue[tuple[Key, Outcome | BaseException]] = SimpleQueue()
         self.under_way = 0
 
@@ -66,7 +70,12 @@ class Calls(Generic[Key]):
 
     def begin(self, key: Key, request: Request) -> None:
         """Begin a call; `key` is what `wait` names it by."""
-        self._threads.begin(request, lambda ended: self._ended.put((key, ended)))
+
+        def end(ended: Outcome | BaseException) -> None:
+            self._on_end(key)
+            self._ended.put((key, ended))
+
+        self._threads.begin(request, end)
         self.under_way += 1
 
     def wait(self) -> tuple[Key, Outcome]:

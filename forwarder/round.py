@@ -19,11 +19,12 @@ from forwarder.task import IN_A_QUEUE, Block, Chunk, count_of
 from forwarder.time_limits import GRACE_SECONDS, took_too_long
 from spool.coordination.locks import coordinator_byte
 from spool.errors import Full, NotOpen, ProtocolError, SpoolError, SystemFailure
-from spool.index.stretch import Stretch, cut
+from spool.index.stretch import Stretch
 from spool.log.quota import room_in
 from spool.log.visibility import catch_up, list_prepared
-from spool.model.position import Position
+from spool.model.position import Position, positions
 from spool.model.settings import QueueConfig
+from spool.policies.claim_journal import CallMarks, read_journal
 from spool.policies.retries import count_failures, with_error_queue
 from spool.space import Space
 from spool.store.store import Store
@@ -120,7 +121,8 @@ class Round:
         self._space = space
         self._store = space.engine.store
         self._blocks: list[Block] = []
-        self._transaction = CoordinatedTransaction(space.engine, timeout=None, journaled=False)
+        self._marks: CallMarks | None = None
+        self._transaction = CoordinatedTransaction(space.engine, timeout=None, counted=False)
         self._open = ExitStack()
         self._open.enter_context(_coordinating(self._store, self.id, self._transaction))
 
@@ -172,10 +174,41 @@ class Round:
             return
         known, route = self._store.settings.known.config, self.route
         policy = OutcomePolicy(with_error_queue(known, route.queue), known, route.on_failure)
-        whole = Chunk(self._space.path, self.id, route.service, policy, self.held, in_order=self.in_order)
-        self._blocks = _deliver(self._space, job, whole, tasks, calling)
+        self._marks = self._transaction.begin_calls()
+        whole = Chunk(
+            self._space.path, self.id, route.service, policy, self.held, in_order=self.in_order, marks=self._marks
+        )
+        self._blocks = self._deliver(job, whole, tasks, calling)
         for block in self._blocks:
             self.result.add(block)
+
+    def _deliver(self, job: Job, whole: Chunk, tasks: int, calling: float) -> list[Block]:
+        """Run tasks for all messages; halve the work when a task dies, until the message that kills it is alone."""
+        clock = self._store.clock
+        begun = clock.monotonic()
+        try:
+            return job(split(replace(whole, until=clock.now() + calling), tasks))
+        except TaskDied as error:
+            if whole.marks is not None:
+                self._transaction.end_calls(whole.marks.first, len(whole))
+            if len(whole) == 1:
+                return [_count_killer(self._space, whole, error, clock.monotonic() - begun)]
+            log.info("a task died with its worker; looking for the message in halves: %s", error)
+            blocks = []
+            for half in whole.parts((len(whole) + 1) // 2):
+                blocks += self._deliver(job, half, tasks, calling)
+                if whole.in_order:  # the second half may have to wait for a message of the first one
+                    break
+            return blocks
+
+    def count_calls(self) -> None:
+        """Count a try of each message whose call is in progress, because the round is abandoned."""
+        store, marks = self._store, self._marks
+        if marks is not None:
+            with suppress(SpoolError, OSError), store.guard:
+                begun = positions(read_journal(store.files.disk, marks.xid).begun)
+                reason = "the forwarder was ended while the service worked on it"
+                count_failures(store, begun, reason, store.deadline(_COUNT_SECONDS))
 
     def commit(self) -> RoundResult:
         """Commit everything that the result counts, or raise; give back the other messages."""
@@ -259,27 +292,6 @@ def _count_try(space: Space, held: Stretch, reason: str) -> bool:
     return True
 
 
-def count_calls_in_progress(space: Space, chunks: list[Chunk]) -> None:
-    """Count a try of each message whose call is in progress, because the round is abandoned."""
-    store = space.engine.store
-    with suppress(SpoolError, OSError), store.guard:
-        positions = []
-        for chunk in chunks:
-            first = chunk.first_byte
-            positions += [chunk.position(byte - first) for byte in _locked(store, first, first + len(chunk))]
-        reason = "the forwarder was ended while the service worked on it"
-        count_failures(store, positions, reason, store.deadline(_COUNT_SECONDS))
-
-
-def _locked(store: Store, first: int, end: int) -> Iterator[int]:
-    """Yield the bytes of run/xids from `first` to before `end` that another description has locked."""
-    if first < end and (lock := store.files.disk.some_lock(store.shared.xids.handle, first, end - first)) is not None:
-        start, stop = max(lock[0], first), min(lock[0] + lock[1], end)
-        yield from range(start, stop)
-        yield from _locked(store, first, start)
-        yield from _locked(store, stop, end)
-
-
 @contextmanager
 def _coordinating(store: Store, round_id: bytes, transaction: CoordinatedTransaction) -> Iterator[None]:
     """Hold the lock on a round's id, and its transaction, and release both at the end.
@@ -312,24 +324,6 @@ def _commit(store: Store, transaction: CoordinatedTransaction, blocks: list[Bloc
         transaction.commit(adopt=adopt)
 
 
-def _deliver(space: Space, job: Job, whole: Chunk, tasks: int, calling: float) -> list[Block]:
-    """Run tasks for all messages; halve the work when a task dies, until the message that kills it is alone."""
-    clock = space.engine.store.clock
-    begun = clock.monotonic()
-    try:
-        return job(split(replace(whole, until=clock.now() + calling), tasks))
-    except TaskDied as error:
-        if len(whole) == 1:
-            return [_count_killer(space, whole, error, clock.monotonic() - begun)]
-        log.info("a task died with its worker; looking for the message in halves: %s", error)
-        blocks = []
-        for half in cut(whole.stretches, (len(whole) + 1) // 2):
-            blocks += _deliver(space, job, replace(whole, stretches=half), tasks, calling)
-            if whole.in_order:  # the second half may have to wait for a message of the first one
-                break
-        return blocks
-
-
 def _count_killer(space: Space, chunk: Chunk, error: TaskDied, seconds: float) -> Block:
     """Count a try of the message whose task died after `seconds`, at once, while its claim is held."""
     store, held, limit = space.engine.store, chunk.stretches[0], chunk.service.watched
@@ -360,10 +354,10 @@ def split(whole: Chunk, tasks: int) -> list[Chunk]:
     Messages that are handled in order are one chunk: what is too much for one waits for the next round.
     """
     if whole.in_order:
-        return [replace(whole, stretches=next(cut(whole.stretches, _CHUNK_MESSAGES, _CHUNK_BYTES)))]
+        return [next(whole.parts(_CHUNK_MESSAGES, _CHUNK_BYTES))]
     return [
-        replace(whole, stretches=part, must_call=whole.must_call and place < tasks)
-        for place, part in enumerate(cut(whole.stretches, chunk_messages(len(whole), tasks), _CHUNK_BYTES))
+        replace(part, must_call=whole.must_call and place < tasks)
+        for place, part in enumerate(whole.parts(chunk_messages(len(whole), tasks), _CHUNK_BYTES))
     ]
 
 

@@ -6,9 +6,10 @@ small `Block` that names the prepared branch.
 
 import math
 import os
+import sys
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from socket import gethostname
 
@@ -17,13 +18,13 @@ from forwarder.calls import Calls, CallThreads, threads_of
 from forwarder.failures import Failures
 from forwarder.services import Request, Service, ServiceError
 from forwarder.time_limits import Watchdog
-from spool.coordination.locks import call_byte
 from spool.errors import CorruptedFile, SpoolError, UnknownCodec
-from spool.index.stretch import Stretch
+from spool.index.stretch import Stretch, cut
 from spool.model import codecs
 from spool.model.message import Message, message_id
 from spool.model.position import Position
 from spool.model.xid import BRANCH_ID_BYTES, FORMAT_ROUND, Xid
+from spool.policies.claim_journal import CallMarks
 from spool.policies.retries import is_last
 from spool.remote.branch import RemoteBranch, Vote
 from spool.workers.effects import Effect, OutcomePolicy, effective_outcome, record
@@ -42,6 +43,7 @@ class Chunk:
     until: when the task stops to begin calls, in seconds since the epoch. The messages left stay in the queue.
     must_call: the task makes its first call also after that time.
     in_order: a message that goes back to the queue keeps those behind it waiting.
+    marks: by which the task records that the call of a message is in progress; None if it cannot.
     """
 
     path: str
@@ -52,23 +54,19 @@ class Chunk:
     until: float = math.inf
     must_call: bool = True
     in_order: bool = False
+    marks: CallMarks | None = None
 
-    @property
-    def first_byte(self) -> int:
-        """The first of the bytes whose locks tell which message's call is in progress."""
-        return call_byte(self.round_id, *self.stretches[0].position)
+    def parts(self, messages: int, most_bytes: int = sys.maxsize) -> Iterator["Chunk"]:
+        """Yield chunks of so many messages at most, and of so many bytes; the order of the messages stays."""
+        marks = self.marks
+        for stretches in cut(self.stretches, messages, most_bytes):
+            yield replace(self, stretches=stretches, marks=marks)
+            if marks is not None:
+                marks = CallMarks(marks.xid, marks.first + count_of(stretches))
 
     def __len__(self) -> int:
         """How many messages it has."""
         return count_of(self.stretches)
-
-    def position(self, place: int) -> Position:
-        """Return the position of a message; `place` counts the messages from 0."""
-        for stretch in self.stretches:
-            if place < stretch.length:
-                return Position(stretch.number, stretch.first + place)
-            place -= stretch.length
-        raise IndexError(place)
 
 
 def count_of(stretches: Iterable[Stretch]) -> int:
@@ -141,6 +139,8 @@ def deliver(chunk: Chunk, place: int, attempt: int) -> Block:
     xid = Xid(FORMAT_ROUND, chunk.round_id, f"{place}.{attempt}".encode())
     branch = RemoteBranch(chunk.path, xid, os.urandom(BRANCH_ID_BYTES))
     try:
+        if chunk.marks is not None:
+            branch.record_calls(chunk.marks)
         block = _call_service(chunk, branch)
         block.vote = branch.prepare()
         return block
@@ -153,19 +153,22 @@ def _call_service(chunk: Chunk, branch: RemoteBranch) -> Block:
 
     Outcomes are written in the order of the messages, whatever the order in which the calls ended.
     """
-    block, ended, is_over, first_byte = Block(), list[_Ended](), False, chunk.first_byte
+    block, ended, is_over = Block(), list[_Ended](), False
     try:
         threads = _threads(chunk.service)
     except Exception as error:  # of a service that was written elsewhere: no call of it can succeed here, as things are
         why = str(error) if isinstance(error, ServiceError) else describe(error)
         block.count(Effect.KEPT, one_line(f"on {gethostname()}: {why}"))
         return block
-    with Watchdog(chunk.service.watched) as watchdog, Calls[tuple[int, Request]](threads) as calls:
+
+    def end_call(key: tuple[int, Request]) -> None:
+        branch.end_call(key[0])
+
+    with Watchdog(chunk.service.watched) as watchdog, Calls(threads, end_call) as calls:
 
         def wait() -> None:
             nonlocal is_over
             (place, request), outcome = calls.wait()
-            branch.end_call(first_byte + place)
             ended.append(_Ended(place, request, outcome, time.time()))
             is_over = is_over or ended[-1].was_not_reached or (chunk.in_order and ended[-1].goes_back(chunk.policy))
 
@@ -177,7 +180,7 @@ def _call_service(chunk: Chunk, branch: RemoteBranch) -> Block:
                 block.count(Effect.SET_ASIDE, request)
                 continue
             watchdog.begin_call()
-            branch.begin_call(first_byte + place)
+            branch.begin_call(place)
             calls.begin((place, request), request)
             while calls.is_full or (chunk.in_order and calls.under_way):
                 wait()

@@ -421,7 +421,7 @@ def _about_journal(evidence: Evidence, xid: Xid) -> Decision:
     if xid in evidence.locked:
         return Decision(Step.NOTHING, Kind.ALIVE, layout.claim_journal(xid), "its owner works on it", xid)
     return Decision(
-        Step.COUNT, Kind.COUNTED, layout.claim_journal(xid), "the process that held these messages died", xid
+        Step.COUNT, Kind.COUNTED, layout.claim_journal(xid), "the process that worked on these messages died", xid
     )
 
 

@@ -35,9 +35,18 @@ def put(path: Path, opened: ExitStack) -> Action:
 def get(path: Path, opened: ExitStack) -> Action:
     space = opened.enter_context(spool.open(path))
     space.put("orders", b"one")
-    with spool.open(path) as other, other.transaction() as held:
+    other = opened.enter_context(spool.open(path))
+    with other.transaction() as held:
         other.put_many("orders", [b"two", b"three"], transaction=None)  # something to catch up with
         held.get("orders")  # so that there is an owner of claims
+    claims = space._store.shared.claims
+    claim = claims.claim
+
+    def claim_beside_a_put(number: int, first: int, count: int) -> list[tuple[int, int]]:
+        other.put("orders", b"four")  # something that the second look sees
+        return claim(number, first, count)
+
+    claims.claim = claim_beside_a_put  # type: ignore[method-assign]
 
     def alone_and_in_a_transaction() -> None:
         space.get("orders", timeout=5)

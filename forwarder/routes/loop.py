@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Unpack
 
 from forwarder.events import Claimed, Done
-from forwarder.round import Job, Round, RoundResult, Route, count_calls_in_progress
+from forwarder.round import Job, Round, RoundResult, Route
 from forwarder.routes.base import Loop, RunOptions
 from forwarder.routes.pace import Pace, RoundSize, is_through
 from forwarder.task import Block, Chunk
@@ -57,7 +57,6 @@ class RouteLoop(Loop):
         self._calling: _Calling | None = None
         self._next: _Claimed | None = None
         self._is_working = False
-        self._in_progress: list[Chunk] = []
 
     @property
     def is_working(self) -> bool:
@@ -66,7 +65,8 @@ class RouteLoop(Loop):
 
     def count_calls(self) -> None:
         """Count a try of each message whose call is in progress in a task."""
-        count_calls_in_progress(self._space, self._in_progress)
+        if (calling := self._calling) is not None:
+            calling.claimed.round.count_calls()
 
     def run(self) -> None:
         """Run rounds, one after the other. What was claimed is committed or given back, whatever is raised."""
@@ -127,11 +127,7 @@ class RouteLoop(Loop):
     def _run(self, chunks: list[Chunk]) -> list[Block]:
         if self._stop.is_set():  # also after a task died: its messages are not given to a task again
             return []
-        self._in_progress = chunks
-        try:
-            return self._job(chunks)
-        finally:
-            self._in_progress = []
+        return self._job(chunks)
 
     def _end(self, calling: _Calling) -> None:
         """Wait for the calls of a round, begin those of the next one, and commit the round."""

@@ -109,8 +109,15 @@ class TaskWorker:
     async def _begin(self, wanted: Wanted) -> list[Message]:
         attempt = Attempt(self._space.engine)
         found = None
+
+        def take() -> Effect | None:
+            found = attempt.take(wanted.queue, 0.0, frozenset(wanted.passed))
+            if attempt.message is not None:
+                attempt.begin_call()
+            return found
+
         try:
-            found = await self._run_to_end(partial(attempt.take, wanted.queue, 0.0, frozenset(wanted.passed)))
+            found = await self._run_to_end(take)
         except TransactionTimeout:  # another process holds a lock for very long: look again
             pass
         finally:

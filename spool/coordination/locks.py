@@ -177,12 +177,6 @@ def coordinator_byte(gtrid: bytes) -> int:
     return _byte(b"coordinator:" + gtrid)
 
 
-def call_byte(gtrid: bytes, number: int, ordinal: int) -> int:
-    """Return the byte of run/xids that a coordinator's task holds while it calls a service with this message, the first
-    that the task was given; for the second message it holds the next byte, and so on."""
-    return _byte(b"in hand:%s:%d.%d" % (gtrid, number, ordinal))
-
-
 def capture_byte(directory: str) -> int:
     """Return the byte of run/xids that an intake holds while this capture directory is its own."""
     return _byte(b"taken:" + directory.encode("utf-8", "surrogateescape"))

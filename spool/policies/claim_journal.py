@@ -3,6 +3,10 @@
 A journal is a file ``active/<xid>.claims``. It is never flushed: it has to survive a killed process, not a power cut.
 It names its owner, a number whose bytes in the claim files are locked as long as the process lives (rule 6 of
 docs/architecture.md).
+
+A program works on a message from its claim on, so each message in its journal counts. A forwarding round claims
+thousands of messages, and tasks in other processes call the service with one after the other. So the journal of a round
+ends with a *mark* for each message, a byte, which a task sets while the call is in progress. Only those messages count.
 """
 
 import logging
@@ -31,11 +35,14 @@ from spool.store.store import Store
 log = logging.getLogger("spool")
 
 _MAX_NOTE_BYTES = 64 << 20
-_NAME, _VERSION = "xaspool-claims", 2
+_NAME, _VERSION = "xaspool-claims", 3
+MARKED, UNMARKED = b"\1", b"\0"
 
 
 class JournalContents(NamedTuple):
     """What a journal says. ``owner``: 0 if it cannot be read; ``ranges``: (number, first ordinal, count).
+
+    ``marks``: of a round's journal, a byte for each message; None in the journal of any other transaction.
 
     For people: the process that wrote it, and the time of its first claim, in seconds since the epoch; None where the
     journal does not say it.
@@ -46,10 +53,37 @@ class JournalContents(NamedTuple):
     pid: int | None = None
     program: str | None = None
     since: float | None = None
+    marks: bytes | None = None
+
+    @property
+    def begun(self) -> list[tuple[int, int, int]]:
+        """The messages that count as tried if the process has died: those that a program or a service works on."""
+        return self.ranges if self.marks is None else _marked(self.ranges, self.marks)
+
+
+class CallMarks(NamedTuple):
+    """Marks in the journal of a round, for messages that it has claimed one after the other.
+
+    xid: of the round's transaction. first: the place of the first mark in the file.
+    """
+
+    xid: Xid
+    first: int
+
+
+def _marked(ranges: Iterable[tuple[int, int, int]], marks: bytes) -> list[tuple[int, int, int]]:
+    found, begin = [], 0
+    for number, first, count in ranges:
+        place = marks.find(MARKED, begin, begin + count)
+        while place >= 0:
+            found.append((number, first + place - begin, 1))
+            place = marks.find(MARKED, place + 1, begin + count)
+        begin += count
+    return found
 
 
 class ClaimJournal:
-    """The journal of one transaction; its file is made with the first claim."""
+    """The journal of one transaction; its file is made with the first claim. Caller holds the lock of the xid."""
 
     def __init__(self, store: Store, xid: Xid) -> None:
         self.store = store
@@ -57,6 +91,11 @@ class ClaimJournal:
         self._name = ""  # of the file, once it is made
         self._handle: int | None = None
         self._end = 0
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether it has a file."""
+        return self._handle is not None
 
     def add(self, ranges: Iterable[tuple[int, int, int]]) -> None:
         """Record claims: (number, first ordinal, count). On a full disk there is no record, and no try is counted."""
@@ -73,6 +112,28 @@ class ClaimJournal:
             if error.errno not in NO_ROOM:
                 raise
             log.warning("claims cannot be recorded: %s", error)
+
+    def add_marks(self, count: int) -> int | None:
+        """Add a mark for each claim, none of them set; returns the place of the first one, or None if it has no room.
+
+        No claim is added afterwards.
+        """
+        at = self._end + len(packed := msgpack.packb(bytes(count))) - count
+        try:
+            if self._handle is not None:
+                self.store.files.disk.write_at(self._handle, self._end, packed)
+                return at
+        except OSError as error:
+            self.remove()
+            if error.errno not in NO_ROOM:
+                raise
+            log.warning("claims cannot be recorded: %s", error)
+        return None
+
+    def clear_marks(self, first: int, count: int) -> None:
+        """Unset marks. ``first``: the place of the first one in the file."""
+        if self._handle is not None:
+            self.store.files.disk.write_at(self._handle, first, UNMARKED * count)
 
     def _begin(self) -> bytes:
         """Make the file; returns its first record."""
@@ -171,6 +232,8 @@ def read_journal(disk: Disk, xid: Xid) -> JournalContents:
         while True:
             start = unpacker.tell()
             record = unpacker.unpack()
+            if isinstance(record, bytes):
+                return journal._replace(marks=record)
             packed = data[start : unpacker.tell()]
             if unpacker.unpack() != zlib.crc32(packed):
                 break
@@ -213,7 +276,7 @@ def count_journal(store: Store, xid: Xid, deadline: Deadline) -> bool:
     else:
         return False
     try:
-        ranges = read_journal(store.files.disk, xid).ranges
+        ranges = read_journal(store.files.disk, xid).begun
         if not store.files.disk.exists(layout.prepared(xid)):  # else the branch holds its messages by its file
             settle_all(store, deadline)
             catch_up(store)

@@ -91,7 +91,7 @@ class _Look(NamedTuple):
 def _adopt(engine: Engine, xids: Sequence[Xid], facts: CommitBatch | None, check: Callable[[], object]) -> int | None:
     """Try once; None if a commit behind the look has put one of the keys."""
     store = engine.store
-    transaction = CoordinatedTransaction(engine, timeout=None, journaled=False)
+    transaction = CoordinatedTransaction(engine, timeout=None, counted=False)
     try:
         contents, keys, seen, left_out = _look_at(store, xids, check)
         copied = max((place for place, found in enumerate(left_out, 1) if found), default=0)

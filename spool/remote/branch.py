@@ -10,15 +10,18 @@ from typing import Any, NamedTuple, Unpack
 
 from spool.coordination.locks import coordinator_byte, xid_byte
 from spool.disk.disk import Disk
+from spool.disk.memory import SharedBytes
 from spool.disk.requirements import on_another_machine
 from spool.errors import ProtocolError, TransactionRolledBack
 from spool.format.batch import CommitBatch
 from spool.format.writer import CommitFileWriter
 from spool.index.stretch import Stretch
 from spool.log.commit import write
+from spool.model import layout
 from spool.model.message import message_id
 from spool.model.options import PutOptions
 from spool.model.xid import BRANCH_ID_BYTES, Xid
+from spool.policies.claim_journal import MARKED, UNMARKED, CallMarks
 from spool.policies.deduplication import check_single, fact_key
 from spool.runtime import calls
 from spool.runtime.calls import public_call
@@ -26,6 +29,8 @@ from spool.runtime.clock import Clock
 from spool.store.store import Store, attach_store
 from spool.transactions.two_phase import vote
 from spool.transactions.validation import check_queue, control_fields, encode_bodies
+
+_ENDED = "its coordinator has ended: the transaction is rolled back"
 
 
 class Vote(NamedTuple):
@@ -72,6 +77,8 @@ class RemoteBranch:
         self._file: CommitFileWriter | None = None
         self._id = branch_id
         self._keys: set[str] = set()  # of facts, in this branch
+        self._marks: SharedBytes | None = None
+        self._first_mark = 0
         disk = Disk(path)
         with calls.deferred(disk.close_all):
             self._store = _attached(disk)
@@ -81,7 +88,7 @@ class RemoteBranch:
 
     def _check_coordinator(self) -> None:
         if self._store.shared.xids.is_free(coordinator_byte(self.xid.gtrid)):
-            raise TransactionRolledBack("its coordinator has ended: the transaction is rolled back")
+            raise TransactionRolledBack(_ENDED)
 
     @public_call("putting into queue {queue}")
     def put(self, queue: str, bodies: Iterable[Any], **options: Unpack[PutOptions]) -> None:
@@ -122,13 +129,35 @@ class RemoteBranch:
         """Read the bodies of messages as they are stored; CorruptedFile if one is damaged."""
         return self._store.files.cache.bodies(stretch, stretch.first, stretch.length)
 
-    def begin_call(self, byte: int) -> None:
-        """Show the coordinator that the call for the message of this byte is in progress (``call_byte``)."""
-        self._store.files.disk.lock(self._store.shared.xids.handle, byte)
+    @public_call("opening the record of calls")
+    def record_calls(self, marks: CallMarks) -> None:
+        """Record calls in progress by these marks, so that a call which ends all processes counts as an attempt.
 
-    def end_call(self, byte: int) -> None:
-        """Show the coordinator that the call has ended."""
-        self._store.files.disk.unlock(self._store.shared.xids.handle, byte)
+        Raises:
+            TransactionRolledBack: the coordinator has ended.
+        """
+        disk = self._store.files.disk
+        try:
+            handle = disk.open(layout.claim_journal(marks.xid), write=True)
+        except FileNotFoundError:
+            raise TransactionRolledBack(_ENDED) from None
+        self._marks, self._first_mark = disk.map(handle, disk.handle_identity(handle).size), marks.first
+
+    def begin_call(self, place: int) -> None:
+        """Record that the call is in progress for the message at this place among the marks."""
+        self._mark(place, MARKED)
+
+    def end_call(self, place: int) -> None:
+        """Record that the call has ended."""
+        self._mark(place, UNMARKED)
+
+    def _mark(self, place: int, mark: bytes) -> None:
+        if self._marks is not None:
+            at = self._first_mark + place
+            try:
+                self._marks[at : at + 1] = mark
+            except OSError:  # of a disk that is full, where it is written by calls: no attempt is counted
+                self._marks = None
 
     @public_call("preparing a branch")
     def prepare(self) -> Vote | None:

@@ -37,9 +37,9 @@ log = logging.getLogger("spool")
 class Branch:
     """One branch, in X/Open's terms. Not thread-safe: the transaction serialises its calls."""
 
-    def __init__(self, store: Store, xid: Xid | None, *, journaled: bool) -> None:
-        """``journaled``: record claims in a journal, so that the death of this process counts as a try of the messages
-        that it holds, as its rollback does."""
+    def __init__(self, store: Store, xid: Xid | None, *, counted: bool, journaled: bool) -> None:
+        """``counted``: a rollback counts a try of the messages that it holds. ``journaled``: claims are recorded in a
+        journal, so that the death of this process does, too."""
         self.id = os.urandom(BRANCH_ID_BYTES)
         self.prefix = self.id.hex()  # of the ids of its messages
         self.xid = xid or Xid(FORMAT_LOCAL, self.id, b"")
@@ -50,6 +50,7 @@ class Branch:
         self.groups = GroupLocks(store.shared.xids, self.claims)
         self._keys: DeduplicationKeys | None = None
         self._store = store
+        self.counted = counted
         self.journal = ClaimJournal(store, self.xid) if journaled else None
         self.byte: int | None = None  # of the xid in run/xids, while it is locked
         self._left = False  # to the next process that opens the space
@@ -154,9 +155,25 @@ class Branch:
 
     # -- claims -----------------------------------------------------------------------------------------------------
 
+    def begin_journal(self) -> ClaimJournal:
+        """Record the claims in a journal, those of now and those to come."""
+        self.lock_xid()
+        self.journal = ClaimJournal(self._store, self.xid)
+        self.journal.add(self.claims)
+        return self.journal
+
+    def end_journal(self) -> None:
+        """Remove the journal: the death of this process counts no try any more."""
+        journal, self.journal = self.journal, None
+        try:
+            if journal is not None:
+                journal.remove()
+        except OSError as error:
+            log.warning("a journal of claims stays behind: %s", error)
+
     def count_tries(self, reason: str) -> None:
         """Count a try of the claimed messages. Called before the claims are released: the next consumer must see it."""
-        if self.claims and self.journal is not None:
+        if self.claims and self.counted:
             retries.count_failures(self._store, positions(self.claims), reason, self._store.deadline())
 
     def undo(self, reason: str) -> None:
@@ -177,11 +194,8 @@ class Branch:
         """Release claims, journal, group locks, keys and xid. After a vote the file holds what the claims held."""
         if self._left:
             return
-        try:
-            if self.journal is not None:
-                self.journal.remove()
-        except OSError as error:
-            log.warning("a journal of claims stays behind: %s", error)
+        if self.journal is not None and self.journal.is_begun:
+            self.end_journal()
         if self.claims:
             claims = self.claims[:]
             self.claims.clear()

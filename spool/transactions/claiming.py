@@ -106,7 +106,7 @@ def claim(
     Args:
         page: the counters, just read.
         groups: the group locks of the transaction; those of claimed messages stay locked.
-        journal: records claims as soon as they are locked.
+        journal: records the claims that are returned.
 
     Returns:
         The claims; [] if there is nothing free now.
@@ -130,7 +130,7 @@ def claim(
         while not kept:
             got = _claim_free(store.shared.claims, view, store.clock, wanted, skip, groups)
             if got:
-                kept = _confirm(store, owners, wanted, got, page, groups, journal)
+                kept = _confirm(store, owners, wanted, got, page, groups)
                 continue
             seen = view.index.applied
             # Prepared branches of a coordinator that died held messages, or a commit came during the look.
@@ -139,7 +139,13 @@ def claim(
             if wanted.message_id is not None and wanted.timeout == 0:
                 check_not_held(view, store.clock, wanted)
             return []
+        if journal is not None:
+            journal.add(kept)  # before they are delivered; a message that was only claimed counts no try
         return kept
+    except BaseException:
+        release(store.shared.claims, kept)
+        kept = []
+        raise
     finally:
         if groups.names:
             with view.mutex:
@@ -169,16 +175,13 @@ def _claim_free(
 
 
 def _confirm(
-    store: Store, owners: Owners, wanted: Wanted, got: PositionRanges, seen: CounterPage, groups: GroupLocks,
-    journal: ClaimJournal | None,
-) -> PositionRanges:  # fmt: skip
+    store: Store, owners: Owners, wanted: Wanted, got: PositionRanges, seen: CounterPage, groups: GroupLocks
+) -> PositionRanges:
     """Look again at locked messages (rule 4): return those that are free, release the others.
 
     ``seen``: the counters of the first look.
     """
     try:
-        if journal is not None:
-            journal.add(got)
         page = store.shared.counters.read()
         if (page.owner > owners.seen or owners.others) and owners.count_tries_of_dead(got, page):
             page = store.shared.counters.read()

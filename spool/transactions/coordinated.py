@@ -15,6 +15,7 @@ from spool.index.stretch import Stretch
 from spool.log.quota import room_for
 from spool.model.position import Position, PositionRanges, positions
 from spool.model.xid import Xid
+from spool.policies.claim_journal import CallMarks
 from spool.policies.retries import add_failure_outcome
 from spool.runtime.calls import public_call
 from spool.store.settings import Settings
@@ -86,6 +87,35 @@ class CoordinatedTransaction(Transaction):
             got = wait_for(self._store, wanted, self._store.clock.monotonic(), look, self._branch.groups, check_both)
             self._branch.claims += got
             return delivery.held_stretches(self._store, got)
+
+    @public_call("recording that a call begins")
+    def begin_call(self) -> None:
+        """From now on the death of this process counts a try of the messages that are held: a call works on them."""
+        with self._lock:
+            self._branch.begin_journal()
+
+    @public_call("recording that a call has ended")
+    def end_call(self) -> None:
+        """From now on the death of this process counts no try."""
+        with self._lock:
+            self._branch.end_journal()
+
+    @public_call("preparing to record calls")
+    def begin_calls(self) -> CallMarks | None:
+        """Record the messages that are held, each with a mark that a task sets while its call is in progress.
+
+        Returns the marks, in the order in which the messages were claimed; None if the disk is full.
+        """
+        with self._lock:
+            first = self._branch.begin_journal().add_marks(sum(count for _, _, count in self._branch.claims))
+            return None if first is None else CallMarks(self.xid, first)
+
+    @public_call("recording that calls have ended")
+    def end_calls(self, first: int, count: int) -> None:
+        """Unset marks, of calls that have ended with their task. ``first``: the place of the first one."""
+        with self._lock:
+            if self._branch.journal is not None:
+                self._branch.journal.clear_marks(first, count)
 
     @public_call("committing")
     def conclude(self, record: Callable[[Branch], T], *, failed: bool) -> T:

@@ -19,7 +19,7 @@ from spool.log.quota import added_by
 from spool.log.sequence import finish_dead_writers
 from spool.log.visibility import catch_up, list_prepared, prepared_contents
 from spool.model import layout
-from spool.model.xid import FORMAT_ROUND, FORMATS_BOUND_TO_A_LIFE, Xid
+from spool.model.xid import FORMATS_BOUND_TO_A_LIFE, Xid
 from spool.policies.heuristics import COMMITTED, ROLLED_BACK, fact_key, heuristic_fact, heuristic_outcome
 from spool.runtime.clock import Deadline, WaitExpired
 from spool.store.parts import View, addressed_positions
@@ -53,8 +53,7 @@ def resolve_orphans(store: Store, deadline: Deadline) -> list[Xid]:
         if reason is None:
             continue
         try:
-            # The death of a forwarder does not concern the messages of its round.
-            rollback_prepared(store, xid, deadline, reason, count=xid.format_id != FORMAT_ROUND)
+            rollback_prepared(store, xid, deadline, reason)
             done.append(xid)
         except UnknownBranch:
             continue

@@ -65,8 +65,8 @@ class Transaction:
     Args:
         timeout: seconds from its begin after which it is rolled back and its next call says so; None: never.
         xid: its id; a new one if left out.
-        journaled: whether its claims are recorded in a journal, so that the death of this process counts as a try of
-            the messages that it holds, as a rollback does.
+        counted: whether a rollback counts a try of the messages that it holds.
+        journaled: whether the death of this process does, too, from the claim on: claims are recorded in a journal.
         guarded: whether it is rolled back, with a ResourceWarning, if it is dropped before it has ended. (What the
             engine begins for itself it ends.)
     """
@@ -77,6 +77,7 @@ class Transaction:
         *,
         timeout: float | None = None,
         xid: Xid | None = None,
+        counted: bool = True,
         journaled: bool = True,
         guarded: bool = False,
     ) -> None:
@@ -84,7 +85,7 @@ class Transaction:
         self.number: int | None = None
         self._engine = engine
         self._store = store = engine.store
-        self._branch = Branch(store, xid, journaled=journaled)
+        self._branch = Branch(store, xid, counted=counted, journaled=counted and journaled)
         self._timeout = timeout
         self._until = inf if timeout is None else store.clock.monotonic() + timeout
         self._lock = threading.RLock()

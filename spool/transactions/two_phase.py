@@ -28,7 +28,7 @@ from spool.log.sequence import copy_over, settle_all, with_number_lock
 from spool.log.visibility import catch_up, list_prepared, prepared_contents
 from spool.model import layout
 from spool.model.position import Position
-from spool.model.xid import FORMAT_ROUND, Xid
+from spool.model.xid import FORMAT_ROUND, FORMATS_BOUND_TO_A_LIFE, Xid
 from spool.policies import retries
 from spool.policies.heuristics import heuristic_fact
 from spool.runtime.clock import Deadline, WaitExpired
@@ -259,19 +259,19 @@ def make_durable(store: Store, xid: Xid, deadline: Deadline) -> None:
 
 
 def rollback_prepared(
-    store: Store, xid: Xid, deadline: Deadline, reason: str = "its transaction was rolled back", *, count: bool = True
+    store: Store, xid: Xid, deadline: Deadline, reason: str = "its transaction was rolled back"
 ) -> None:
     """Roll back a prepared branch, without a flush: its puts are gone, its messages free, with one try more counted.
 
-    Args:
-        count: False counts no try: the failure does not concern the messages.
+    A branch of a coordinator of ours counts none: whatever handled its messages had answered before the branch voted,
+    and only the coordinator's end rolls the branch back.
 
     Raises:
         UnknownBranch: the branch is not there to be rolled back.
     """
     failed = _held_by(store, xid, deadline)
     # Counted while the branch still holds them: no process may take a message before its count is visible.
-    if count:
+    if xid.format_id not in FORMATS_BOUND_TO_A_LIFE:
         retries.count_failures(store, failed, reason, deadline, held_by=xid)
     with_number_lock(store.shared.control, deadline)
     try:

@@ -1,8 +1,11 @@
-"""One try of a message: its transaction, from the claim to the commit of what a worker's function made of it.
+"""One attempt at a message: its transaction, from the claim to the commit of the function's outcome.
 
 The message is claimed and stays in its queue until the outcome is known. Then one commit has all that it causes: what
 the function put, the reply and the removal; or, if the function failed, nothing of what it put, and the retry, the move
 to the error queue or the drop. The claim is held from the beginning to the end of that commit.
+
+If the process dies while the function works on the message, that counts as an attempt; before the call and after it, it
+does not.
 """
 
 from collections.abc import Callable
@@ -47,7 +50,7 @@ class Attempt:
         on_failure: OnFailure = "reject",
         on_full: Callable[[Message, Full], bool] | None = None,
     ) -> None:
-        self.transaction = CoordinatedTransaction(engine)
+        self.transaction = CoordinatedTransaction(engine, journaled=False)
         self.transaction.on_full = self._is_no_try
         self.message: Message | None = None
         self.unreadable = ""
@@ -109,6 +112,10 @@ class Attempt:
             self.unreadable = one_line(error.__context__ or error)  # without the message's id: all are of one kind
             return delivery.read_messages(self._store, number, ordinal, 1, only_shown=True)[0]
 
+    def begin_call(self) -> None:
+        """Note that the function is called now, until ``conclude``."""
+        self.transaction.begin_call()
+
     def abandon(self) -> None:
         """Give the message back, unless the try has ended. It does not count."""
         self.transaction.abandon()
@@ -130,6 +137,8 @@ class Attempt:
         if self.transaction.state is TransactionState.ROLLED_BACK:
             return self._rolled_back, self.transaction.lost or "its transaction was rolled back"
         failed = isinstance(outcome, Retried | Rejected)
+        if not (isinstance(outcome, Retried) and outcome.counted):
+            self.transaction.end_call()
         try:
             return self.transaction.conclude(partial(self._record, self.message, outcome), failed=failed)
         except (Full, QueueNotFound, TransactionRolledBack) as error:

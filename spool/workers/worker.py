@@ -348,6 +348,7 @@ class Worker:
                 return None
             limit = float("inf") if self._timeout is None else self._timeout
             now = self._space.engine.store.clock.monotonic()
+            attempt.begin_call()
             with self._changed:
                 if self.is_stopping:
                     return None  # perhaps the call that stopped it has just given this message back

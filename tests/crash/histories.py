@@ -306,8 +306,8 @@ WITHOUT_THE_THIRD = replace(SINGLES.got("a"), queues=(tuple("2456"), (), ()))
 
 def _group(space: spool.Space, ledger: Ledger) -> None:
     """Several branches and plain messages in one file: all of them, or none."""
-    acknowledged = spool.Transaction(space.engine, journaled=False)  # (without claim journals, for brevity)
-    forwarded = spool.Transaction(space.engine, journaled=False)
+    acknowledged = spool.Transaction(space.engine, counted=False)  # (without claim journals, for brevity)
+    forwarded = spool.Transaction(space.engine, counted=False)
     acknowledged.get("a")
     forwarded.get("a")
     forwarded.put("b", "reply")

@@ -64,7 +64,7 @@ def replying(book: Book, letter: str, before: Program = _nothing, begin: Begin =
 
 def unjournaled(space: spool.Space) -> Transaction:
     """A transaction whose claims are in no journal, as those of a round are: nothing looks for its death."""
-    return Transaction(space.engine, journaled=False)
+    return Transaction(space.engine, counted=False)
 
 
 def acknowledging(book: Book, name: str, before: Program = _nothing) -> Program:

@@ -178,7 +178,7 @@ def _round(book: Book) -> Program:
         byte = coordinator_byte(ROUND.gtrid)
         assert store.shared.xids.try_lock(byte)
         deed = book.begin("round", from_queue="a")
-        tx = CoordinatedTransaction(space.engine, timeout=None, journaled=False)
+        tx = CoordinatedTransaction(space.engine, timeout=None, counted=False)
         held = tx.hold("a", 1)
         if held:
             disk = type(store.files.disk)(store.files.disk.machine, store.files.disk.schedule)  # type: ignore[attr-defined]

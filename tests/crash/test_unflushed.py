@@ -109,7 +109,7 @@ def what_is_moved_is_flushed(rules: Rules) -> None:
 def a_commit_of_both_is_flushed(rules: Rules) -> None:
     story = Story(rules)
     story.space.put("lossy", "one")
-    with spool.Transaction(story.space.engine, journaled=False) as tx:
+    with spool.Transaction(story.space.engine, counted=False) as tx:
         tx.put("safe", f"reply to {tx.get('lossy').body}")
     story.after_cuts(lambda space: _expect((bodies(space, "safe"), bodies(space, "lossy")), (["reply to one"], [])))
 

@@ -78,7 +78,7 @@ def _round(space: spool.Space, ledger: Ledger, disk: SimulatedDisk) -> None:
     store = space._store
     byte = coordinator_byte(_ROUND.gtrid)
     assert store.shared.xids.try_lock(byte)
-    transaction = CoordinatedTransaction(space.engine, timeout=None, journaled=False)
+    transaction = CoordinatedTransaction(space.engine, timeout=None, counted=False)
     [held] = transaction.hold("a", 1)
     with (
         mock.patch.object(remote, "Disk", return_value=disk),

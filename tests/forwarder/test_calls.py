@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import spool
-from forwarder.round import Route, count_calls_in_progress
+from forwarder.round import Round, Route
 from forwarder.services import Request
 from forwarder.task import Block, Chunk, deliver
 from spool.workers.effects import Effect
@@ -158,22 +158,21 @@ def test_a_service_that_is_watched_is_called_one_message_at_a_time(space: spool.
 
 def test_all_calls_that_are_under_way_count_when_the_forwarder_is_ended(space: spool.Space) -> None:
     ids = space.put_many("work", [b"a", b"b", b"c", b"d"])
-    began, seen, chunks = threading.Barrier(3), list[int](), list[Chunk]()
+    began, seen = threading.Barrier(3), list[int]()
+    round_ = Round(space, Route("work", Scripted("it", threads=4)))
 
     def answer(request: Request) -> Outcome:
         if request.raw == b"b":
             return Replied()
         if began.wait(PATIENT_SECONDS) == 0:
-            with spool.open(space.path) as other:
-                count_calls_in_progress(other, [joined(chunks)])
-                seen.extend(other.show(id_).attempts for id_ in ids)
+            round_.count_calls()
+            seen.extend(space.show(id_).attempts for id_ in ids)
         began.wait(PATIENT_SECONDS)
         return Replied()
 
-    def job(given: list[Chunk]) -> list[Block]:
-        chunks.extend(given)
-        return in_one_task(given)
-
-    forward(space, answer, threads=4, job=job)
+    answers["it"] = answer
+    with round_:
+        round_.claim(10, timeout=0)
+        round_.call(in_one_task, tasks=2)
     assert [seen[0], seen[2], seen[3]] == [1, 1, 1]
     assert seen[1] in (0, 1), "its call may have ended"

@@ -296,6 +296,10 @@ def test_chunks_keep_the_order_and_are_bounded(space: spool.Space) -> None:
 
     forward(space, lambda request: Replied(b""), job=job)
     (chunks,) = seen
-    assert [chunk.position(place).ordinal for chunk in chunks for place in range(len(chunk))] == list(range(20))
+    assert [one.first + place for chunk in chunks for one in chunk.stretches for place in range(one.length)] == list(
+        range(20)
+    )
+    marks = [chunk.marks.first - chunks[0].marks.first for chunk in chunks]
+    assert marks == [sum(map(len, chunks[:place])) for place in range(len(chunks))], "a mark for each message, in order"
     assert all(sum(stretch.bytes for stretch in chunk.stretches) <= 8 << 20 for chunk in chunks)
     assert [len(chunk) for chunk in split(chunks[0], 1)] == [3, 2], "about two a task"

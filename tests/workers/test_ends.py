@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import spool
+from spool.transactions.coordinated import CoordinatedTransaction
 from spool.workers import attempt
 from spool.workers import worker as work_module
 from spool.workers.attempt import Attempt
@@ -232,6 +233,24 @@ def test_x06_a_function_that_kills_its_process_costs_the_message_a_try(space: sp
     seen: list[int] = []
     space.work("orders", lambda message: seen.append(message.attempts), once=True)
     assert seen == [1]
+
+
+@pytest.mark.parametrize("dies_in", ["begin_call", "conclude"])
+def test_a_process_that_dies_before_the_call_or_after_it_costs_no_try(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch, dies_in: str
+) -> None:
+    """A message that was only claimed has not failed, nor has one that the function has answered."""
+    space.put("orders", "x")
+
+    def work() -> None:
+        monkeypatch.setattr(CoordinatedTransaction, dies_in, lambda *args, **options: os._exit(7))
+        with spool.open(space.path) as mine:
+            mine.work("orders", lambda message: "done", once=True)
+
+    assert exit_code_of(work) == 7
+    seen: list[int] = []
+    space.work("orders", lambda message: seen.append(message.attempts), once=True)
+    assert seen == [0]
 
 
 def test_a_space_that_fails_ends_the_worker_with_its_error(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
