@@ -10,6 +10,7 @@ from spool.disk.disk import Disk
 from spool.disk.requirements import check_kind, check_stages
 from spool.errors import InvalidArgument, NotASpace, SpaceExists, SystemFailure
 from spool.model import layout
+from spool.model.settings import space_config
 from spool.model.settings_file import parse, with_mirror, without_mirror
 from spool.opening import open_space, os_errors, space_directory
 from spool.runtime import calls
@@ -41,10 +42,11 @@ def begin(
         disk, clock: for tests.
 
     Raises:
-        InvalidArgument: the directory is not empty.
+        InvalidArgument: the directory is not empty, or its name cannot stand in ``space.toml``.
         SystemFailure: a process has the space open.
         NotASpace: ``path`` holds no space.
     """
+    space_config({"mirror": os.path.abspath(mirror)}, {})  # before a file is made there
     with _closed(path, disk, clock) as (disk, clock):
         text = read_settings_text(disk)
         parse(text, disk.path(layout.SETTINGS))

@@ -5,13 +5,13 @@ import os
 import click
 
 from xaspool_scripts.codes import DAMAGE_LEFT, FAILED, NOTHING_THERE
-from xaspool_scripts.common import json_option, named_space, note, space_option, space_path
+from xaspool_scripts.common import Commands, json_option, named_space, note, space_option, space_path
 from xaspool_scripts.options import progress
 from xaspool_scripts.output import printable, table, write_json
 from xaspool_scripts.wording import plural
 
 
-@click.group()
+@click.group(cls=Commands)
 @space_option
 def mirror() -> None:
     """A second directory, best on another disk, that has every commit of the space."""
@@ -30,7 +30,7 @@ def show(context: click.Context, as_json: bool) -> None:
 
     \b
     Example:
-      spool-admin -s /var/spool/shop mirror show
+      spool-admin mirror show -s /var/spool/shop
     """
     from recovery.mirrored import describe
     from spool.errors import NotASpace
@@ -75,7 +75,7 @@ def begin(directory: str) -> None:
 
     \b
     Example:
-      spool-admin -s /var/spool/shop mirror begin /mnt/disk2/shop
+      spool-admin mirror begin /mnt/disk2/shop -s /var/spool/shop
     """
     from spool import mirrors
 
@@ -92,7 +92,7 @@ def drop() -> None:
 
     \b
     Example:
-      spool-admin -s /var/spool/shop mirror drop
+      spool-admin mirror drop -s /var/spool/shop
     """
     from spool import mirrors
 
@@ -115,7 +115,7 @@ def restore(context: click.Context, directory: str) -> None:
 
     \b
     Example:
-      spool-admin -s /var/spool/shop mirror restore /mnt/disk2/shop
+      spool-admin mirror restore /mnt/disk2/shop -s /var/spool/shop
     """
     from spool import mirrors
 
