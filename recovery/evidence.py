@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from spool.admin.findings import LEFT_ALONE, Kind
-from spool.coordination.counters import Counters
+from spool.coordination.counters import CounterPage, Counters
 from spool.coordination.locks import LockFile, capture_byte, coordinator_byte, xid_byte
 from spool.disk.disk import Disk
 from spool.disk.recycler import consumed_number
@@ -42,6 +42,7 @@ class Evidence:
 
     alone: no other process has the space open.
     unnamed: where each commit lies that has lost its name in a power cut, by its number (Rule 13).
+    same_life: no power was cut since a process had the space open; known by a process that is alone.
     issued, published: the highest sequence numbers issued and published.
     unpublished: the state of each number between them, with the reason or the content in words.
     adoptions: for each adopted file, its branch (None if it is damaged) and what is wrong.
@@ -60,6 +61,7 @@ class Evidence:
 
     alone: bool
     unnamed: dict[int, str] = field(default_factory=dict)
+    same_life: bool = False
     issued: int = 0
     published: int = 0
     unpublished: dict[int, tuple[Condition, str]] = field(default_factory=dict)
@@ -149,10 +151,24 @@ def _read_numbers(disk: Disk, counters: Counters, evidence: Evidence, names: Ite
     issued = last_in_reach(seen - {0}, newest)
     evidence.issued = issued
     evidence.published = min(mark, issued)
+    evidence.same_life = _is_same_life(disk, page, numbers)
     if page.boot_id == disk.boot_id():  # after a failed flush, only what was durable before counts
-        evidence.published = min(issued, max(mark, page.durable if page.is_stopped else page.published))
+        believed = page.published if evidence.same_life and not page.is_stopped else page.durable
+        evidence.published = min(issued, max(mark, believed))
     for number in range(evidence.published + 1, issued + 1):
         evidence.unpublished[number] = _condition(disk, number) if number in numbers else (Condition.MISSING, "no file")
+
+
+def _is_same_life(disk: Disk, page: CounterPage, numbers: set[int]) -> bool:
+    """Whether no power was cut since the counters were written: the same boot, and every published commit is whole.
+
+    The boot id alone does not tell: within one boot a snapshot of the disk can be mounted, or the disk after it was
+    unplugged. Then ``run/`` is as old as the other files, and may tell of commits whose files were not flushed.
+    """
+    if page.boot_id != disk.boot_id():
+        return False
+    unflushed = range(page.durable + 1, page.published + 1)
+    return all(number in numbers and _condition(disk, number)[0] is Condition.WHOLE for number in unflushed)
 
 
 def _read_lost_names(disk: Disk, evidence: Evidence, highest: int) -> None:

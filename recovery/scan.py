@@ -7,10 +7,9 @@ from recovery.evidence import Decision, Evidence, Step, decide, read
 from recovery.mirrored import catch_up, check_mirror, give_back, look_at_mirror, lost_commits, plan_lost
 from recovery.repair import repair
 from spool.admin.findings import Finding, Kind, RecoveryReport
-from spool.coordination.counters import Counters
 from spool.coordination.locks import xid_byte
 from spool.disk.content import opened
-from spool.disk.disk import Disk, FlushFailed
+from spool.disk.disk import FlushFailed
 from spool.disk.quarantine import quarantine
 from spool.errors import SpoolError
 from spool.index import Index
@@ -52,16 +51,16 @@ def scan(store: Store, *, alone: bool) -> RecoveryReport:
         evidence = read(store.files.disk, store.shared, alone=alone)
     if alone:
         page = store.shared.counters.read()
-        same_boot = page.boot_id == store.files.disk.boot_id()
         store.shared.feed.start()
         store.shared.counters.start(
             issued=evidence.issued,
             published=evidence.published,
-            durable=_durable(store.files.disk, store.shared.counters, evidence.published),
-            suspect=same_boot and (page.is_stopped or page.is_suspect),
+            # After a power cut *published* was itself read from a durable mark.
+            durable=min(evidence.published, page.durable) if evidence.same_life else evidence.published,
+            suspect=page.boot_id == store.files.disk.boot_id() and (page.is_stopped or page.is_suspect),
         )
         # Where renames are not ordered, a spare may also lie in committed/ after a power cut.
-        store.files.recycler.clear(everything=not store.files.disk.ordered and not same_boot)
+        store.files.recycler.clear(everything=not store.files.disk.ordered and not evidence.same_life)
         _finish_numbers(store, evidence)
     report = RecoveryReport(alone, [_finding(decision) for decision in named])
     decisions = decide(evidence)
@@ -123,12 +122,6 @@ def _give_names(store: Store, decisions: Iterable[Decision]) -> None:
     for decision in decisions:
         assert decision.number is not None
         store.files.disk.rename_new(decision.name, layout.committed(*decision.number))
-
-
-def _durable(disk: Disk, counters: Counters, published: int) -> int:
-    """Return the highest durable number. After a reboot, `published` was itself read from a durable mark."""
-    same_boot = counters.read().boot_id == disk.boot_id()
-    return min(published, counters.read().durable) if same_boot else published
 
 
 def _finish_numbers(store: Store, evidence: Evidence) -> None:

@@ -44,10 +44,10 @@ class Story:
         machine = Machine(image, boot=boot, **self.rules.told)
         return machine, spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
 
-    def after_cuts(self, check: Callable[[spool.Space], None], limit: int = LIMIT) -> None:
-        """Look at what a power cut now may leave; nothing of it is damage."""
+    def after_cuts(self, check: Callable[[spool.Space], None], limit: int = LIMIT, boot: int = 3) -> None:
+        """Look at what a power cut now may leave; nothing of it is damage. ``boot`` 2: only the disk was cut off."""
         for survivor in islice(survivors(self.machine, self.rules, limit=limit, seed=1), limit):
-            _, space = self.opened(survivor.image, 3)
+            _, space = self.opened(survivor.image, boot)
             _expect_whole(space.recovery.findings, survivor.story)
             check(space)
             _expect_whole(space.check(), survivor.story)
@@ -134,6 +134,20 @@ def a_mark_over_what_is_flushed(rules: Rules) -> None:
         story.after_cuts(lambda space, there=there: _expect(bodies(space, "lossy"), there), limit=8)  # type: ignore[misc]
 
 
+def a_disk_that_comes_back_in_the_same_boot(rules: Rules) -> None:
+    """A snapshot of the disk, or the disk after it was away: ``run/`` tells of numbers whose files were not flushed."""
+    story = Story(rules)
+    story.space.put("safe", "kept")
+    for body in "0123":
+        story.space.put("lossy", body)
+
+    def check(space: spool.Space) -> None:
+        _expect(bodies(space, "safe"), ["kept"])
+        assert set(bodies(space, "lossy")) <= set("0123")
+
+    story.after_cuts(check, boot=2)
+
+
 def dropped_files(rules: Rules) -> None:
     """A file that was dropped into such a queue is not lost: it leaves its folder for a commit that is flushed."""
     story = Story(rules)
@@ -163,7 +177,8 @@ def _expect_whole(findings: Iterable[Finding], story: str) -> None:
 
 STORIES = (
     a_vote_that_names_what_is_lost, a_journal_that_names_what_is_lost, what_is_moved_is_flushed,
-    a_commit_of_both_is_flushed, a_queue_that_becomes_durable, a_mark_over_what_is_flushed, dropped_files,
+    a_commit_of_both_is_flushed, a_queue_that_becomes_durable, a_mark_over_what_is_flushed,
+    a_disk_that_comes_back_in_the_same_boot, dropped_files,
 )  # fmt: skip
 
 
