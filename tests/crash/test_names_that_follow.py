@@ -127,7 +127,7 @@ def test_a_live_process_takes_over_what_is_overwritten(record_property) -> None:
 
 # -- each rule, left out ----------------------------------------------------------------------------------------------
 
-_ABOVE = "highest < number <= highest + _MAX_GAP"
+_ABOVE = "highest < number <= highest + MAX_GAP"
 _CONSUMED = ' and number != consumed_number(place.rpartition("/")[2])'
 _MOVES_ARE_DURABLE = "        gone.append(number)\n    files.disk.flush_directory(layout.COMMITTED)\n"
 
