@@ -42,7 +42,7 @@ def warn_of_put(
     """Warn of each option of a message without effect, once for each queue in a process.
 
     Args:
-        space: the path of the space.
+        space: the path of the space; "" where it is not known.
         attributes: the control fields that differ from their defaults.
     """
     if "priority" in attributes and PRIORITY not in config.order:

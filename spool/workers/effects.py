@@ -15,6 +15,7 @@ from spool.format.batch import CommitBatch
 from spool.log.quota import Usage, never_fits
 from spool.model.message import Message, stored_fields
 from spool.model.settings import QueueConfig, SpaceConfig
+from spool.policies.no_effect import warn_of_put
 from spool.policies.retries import moved_to, outcome_of_failure, tries
 from spool.transactions.validation import check_headers, check_size, with_first_delay
 from spool.workers.outcome import NewMessage, Outcome, Passed, Rejected, Replied, Retried, Translated
@@ -201,6 +202,7 @@ def _answer(batch: CommitBatch, policy: OutcomePolicy, queue: str, request: Mess
 def _fields_of(policy: OutcomePolicy, new: NewMessage, source: Message) -> dict[str, Any]:
     """Return the control fields of a new message: its own, and the correlation id of the one that it comes from."""
     fields = {"correlation_id": source.correlation_id or source.id, **new.attributes}
+    warn_of_put("", policy.queues[new.queue], new.attributes)
     return with_first_delay(policy.queues[new.queue], fields)
 
 

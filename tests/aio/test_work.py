@@ -230,6 +230,19 @@ def test_messages_under_way_are_not_among_those_that_failed(path: Path, monkeypa
     play(path, story)
 
 
+def test_a_run_that_is_stopped_before_its_end_has_left_some(path: Path) -> None:
+    async def story(space: spool.aio.Space) -> None:
+        await space.put_many("orders", ["good"] * 5)
+        stop = asyncio.Event()
+
+        async def function(message: spool.Message) -> None:
+            stop.set()
+
+        assert counts(await space.work("orders", function, once=True, stop=stop)) == {"delivered": 1, "left": 4}
+
+    play(path, story)
+
+
 def test_a_failure_of_the_space_is_heard_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(self: attempt.Attempt, *args: Any) -> None:
         raise spool.DiskFailure(5, "the disk is gone")

@@ -83,6 +83,19 @@ def test_a_dropped_file_s_priority_is_told(space: spool.Space, caplog: pytest.Lo
     assert ["queue orders: priority has no effect" in text for text in caplog.messages] == [True]
 
 
+def test_a_new_message_s_priority_is_told(space: spool.Space, caplog: pytest.LogCaptureFixture) -> None:
+    """It is that of a message which a function returns."""
+    space.create_queue("menus")
+    space.create_queue("dishes")
+    space.put_many("menus", ["soup", "cake"])
+
+    def split(message: spool.Message) -> spool.Translated:
+        return spool.Translated([spool.NewMessage("dishes", message.body, priority=90)])
+
+    assert space.work("menus", split, once=True).delivered == 2
+    assert ["queue dishes: priority has no effect" in text for text in caplog.messages] == [True]
+
+
 def test_a_deduplication_key_without_a_window_is_told(space: spool.Space, caplog: pytest.LogCaptureFixture) -> None:
     space.create_queue("orders", deduplication_window=0)
     for _ in range(2):
