@@ -1,9 +1,8 @@
-"""Workers of docs/transactions-and-xa.md side by side on one space and one database, killed at each line of a booking.
+"""Programs of docs/transactions-and-xa.md that work side by side, and are killed at each line of a recipe.
 
-Every message becomes one row, and no worker that lives has an error: a recovery never decides against its branch.
+Every message arrives once, and no program that lives has an error: a recovery never decides against its branch.
 """
 
-import os
 import signal
 import threading
 import uuid
@@ -24,57 +23,68 @@ from tests.xa.recipes import Connection, Rows, SQLite, at_line, die, make_tables
 
 BACKLOG = 20
 STOP = "stop"
-EMPTY = 2
+LEFT = 5  # messages for the worker that is killed
 
 Connect = Callable[[], Connection]
 
-booking = recipe("booking")
+booking, transfer = recipe("booking"), recipe("transfer")
 
 
-@pytest.fixture(params=["SQLite", "PostgreSQL"])
-def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Connect]:
-    if request.param == "SQLite":
-        yield partial(SQLite, tmp_path / "database")
-        return
-    psycopg = pytest.importorskip("psycopg")
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
     with postgresql() as where:
-        yield partial(psycopg.connect, where)
+        yield where
+
+
+@pytest.fixture(params=[pytest.param("SQLite", marks=pytest.mark.slow), "PostgreSQL"])
+def connect(request: pytest.FixtureRequest, memory: Path) -> Connect:
+    """Connect to a database without bookings."""
+    if request.param == "SQLite":
+        return partial(SQLite, memory / "database")
+    found = partial(pytest.importorskip("psycopg").connect, request.getfixturevalue("server"))
+    with closing(found()) as database:
+        database.execute("drop table if exists bookings, decisions")
+        database.commit()
+    return found
+
+
+def is_stopped(space: spool.Space) -> bool:
+    """Wait a moment for a message in the queue ``stop``."""
+    try:
+        space.get(STOP, timeout=0.02)
+    except spool.Empty:
+        return False
+    return True
 
 
 def work(path: Path, connect: Connect) -> None:
-    """Book and recover, as the page's worker does, until the queue ``stop`` says so."""
+    """Book and recover, until there is a message in the queue ``stop``."""
     with spool.open(path) as space, closing(connect()) as database:
-        while not space.stats(STOP).ready:
+        while not is_stopped(space):
             booking.recover(space, database)
-            try:
-                while True:
-                    booking.book(space, database, uuid.uuid4().bytes)
-            except spool.Empty:
-                pass
+            while space.stats("in").ready > LEFT:
+                booking.book(space, database, uuid.uuid4().bytes)
 
 
 def die_at_line(path: Path, connect: Connect, n: int) -> None:
     with spool.open(path) as space, closing(connect()) as database, at_line(booking, n, die):
-        try:
-            booking.book(space, database, uuid.uuid4().bytes)
-        except spool.Empty:  # the others have taken all
-            os._exit(EMPTY)
+        booking.book(space, database, uuid.uuid4().bytes)
 
 
-def test_x03_workers_that_are_killed_at_any_line_lose_and_double_nothing(tmp_path: Path, connect: Connect) -> None:
-    path, line, code, put = tmp_path / "s", 1, EMPTY, 0
+def test_x03_workers_that_are_killed_at_any_line_lose_and_double_nothing(memory: Path, connect: Connect) -> None:
+    path, line, code, put = memory / "s", 1, -signal.SIGKILL, 0
     with spool.create(path, defaults=AT_ONCE) as space, closing(connect()) as database:
         make_tables(booking, database)
         space.create_queue("in")
         space.create_queue(STOP)
         workers = [start(partial(work, path, connect)) for _ in range(2)]
         try:
-            while code in (EMPTY, -signal.SIGKILL):
+            while code == -signal.SIGKILL:
                 space.put_many("in", map(str, range(put, put := put + BACKLOG)))
                 code = exit_code(start(partial(die_at_line, path, connect, line)))
-                line += code == -signal.SIGKILL
+                line += 1
         finally:
-            space.put(STOP, "")
+            space.put_many(STOP, ["", ""])
             codes = [exit_code(worker) for worker in workers]
         assert codes == [0, 0], "no worker that lives has an error"
         assert code == 0
@@ -108,12 +118,12 @@ class Watched:
         self._connection.commit()
 
 
-def test_x03_a_recovery_waits_for_a_worker_that_lives(tmp_path: Path, connect: Connect) -> None:
+def test_x03_a_recovery_waits_for_a_worker_that_lives(memory: Path, connect: Connect) -> None:
     """It begins between the worker's vote and the worker's decision."""
     decides, threads = threading.Event(), []
 
     def recover() -> None:
-        with spool.open(tmp_path / "s") as space, closing(Watched(connect(), "insert", decides.set)) as database:
+        with spool.open(memory / "s") as space, closing(Watched(connect(), "insert", decides.set)) as database:
             booking.recover(space, database)
         decides.set()
 
@@ -122,7 +132,7 @@ def test_x03_a_recovery_waits_for_a_worker_that_lives(tmp_path: Path, connect: C
         threads[-1].start()
         assert decides.wait(60)
 
-    with spool.create(tmp_path / "s", defaults=AT_ONCE) as space, closing(connect()) as database:
+    with spool.create(memory / "s", defaults=AT_ONCE) as space, closing(connect()) as database:
         make_tables(booking, database)
         space.create_queue("in")
         space.put("in", "tea")
@@ -131,3 +141,47 @@ def test_x03_a_recovery_waits_for_a_worker_that_lives(tmp_path: Path, connect: C
         assert database.execute("select text from bookings").fetchall() == [("tea",)]
         assert space.stats("in").ready == 0
         assert xa.ResourceManager(space).recover() == []
+
+
+def move(east: Path, west: Path) -> None:
+    """Transfer and recover, until there is a message in the queue ``stop``."""
+    with spool.open(east) as source, spool.open(west) as target:
+        while not is_stopped(source):
+            transfer.recover(source, target)
+            while source.stats("in").ready > LEFT:
+                transfer.transfer(uuid.uuid4().bytes, source, target, 1)
+
+
+def die_moving(east: Path, west: Path, line: int) -> None:
+    with spool.open(east) as source, spool.open(west) as target, at_line(transfer, line, die):
+        transfer.transfer(uuid.uuid4().bytes, source, target, 1)
+
+
+def test_transfers_that_are_killed_at_any_line_lose_and_double_nothing(
+    memory: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """At each line with --long, at each seventh without."""
+    step = 1 if request.config.getoption("--long") else 7
+    east, west, line, code, put = memory / "east", memory / "west", 1, -signal.SIGKILL, 0
+    monkeypatch.chdir(memory)
+    (memory / "decisions").mkdir()
+    with spool.create(east, defaults=AT_ONCE) as source, spool.create(west) as target:
+        for space, queue in ((source, "in"), (source, STOP), (target, "out")):
+            space.create_queue(queue)
+        workers = [start(partial(move, east, west)) for _ in range(2)]
+        try:
+            while code == -signal.SIGKILL:
+                source.put_many("in", map(str, range(put, put := put + BACKLOG)))
+                code = exit_code(start(partial(die_moving, east, west, line)))
+                line += step
+        finally:
+            source.put_many(STOP, ["", ""])
+            codes = [exit_code(worker) for worker in workers]
+        assert codes == [0, 0], "no worker that lives has an error"
+        assert code == 0
+        assert line > 20
+        transfer.recover(source, target)
+        for _ in range(source.stats("in").ready):
+            transfer.transfer(uuid.uuid4().bytes, source, target, 1)
+        moved = sorted(int(message.body.removeprefix("1 for ")) for message in target.browse("out"))
+        assert moved == list(range(put))

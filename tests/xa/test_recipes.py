@@ -34,13 +34,13 @@ def made(path: Path) -> spool.Space:
 
 
 @pytest.fixture
-def booking(tmp_path: Path) -> Iterator[Recipe]:
+def booking(memory: Path) -> Iterator[Recipe]:
     module = recipe("booking")
-    with closing(SQLite(tmp_path / "database")) as database, made(tmp_path / "s") as space:
+    with closing(SQLite(memory / "database")) as database, made(memory / "s") as space:
         make_tables(module, database)
 
         def booked() -> int:
-            with closing(SQLite(tmp_path / "database")) as another:
+            with closing(SQLite(memory / "database")) as another:
                 return len(another.execute("select text from bookings").fetchall())
 
         yield Recipe(
@@ -54,11 +54,11 @@ def booking(tmp_path: Path) -> Iterator[Recipe]:
 
 
 @pytest.fixture
-def transfer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recipe]:
+def transfer(memory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recipe]:
     module = recipe("transfer")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "decisions").mkdir()
-    with made(tmp_path / "east") as east, made(tmp_path / "west") as west:
+    monkeypatch.chdir(memory)
+    (memory / "decisions").mkdir()
+    with made(memory / "east") as east, made(memory / "west") as west:
         yield Recipe(
             lambda name: module.transfer(name, east, west, 500),
             lambda: module.recover(east, west),
