@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from forwarder.events import Event
     from forwarder.forwarder import Forwarder
     from forwarder.pipelines.dispositions import Continue, Error, Kill, Send
+    from forwarder.pipelines.former import MessagesLeft
     from forwarder.pipelines.pipeline import Pipeline
     from forwarder.round import Route
     from forwarder.routes.given import as_routes
@@ -27,6 +28,7 @@ __all__ = [
     "Event",
     "Forwarder",
     "Kill",
+    "MessagesLeft",
     "MissingQueue",
     "Outcome",
     "Pipeline",
@@ -53,6 +55,7 @@ _MODULES = {
     "forwarder.forwarder": ("Forwarder",),
     "forwarder.pipelines.dispositions": ("Continue", "Error", "Kill", "Send"),
     "forwarder.routes.in_threads": ("ThreadForwarder",),
+    "forwarder.pipelines.former": ("MessagesLeft",),
     "forwarder.pipelines.pipeline": ("Pipeline",),
     "forwarder.round": ("Route",),
     "forwarder.routes.given": ("as_routes",),

@@ -208,6 +208,11 @@ class Description(_Described):
             stages += [self.first_queue(name), *([self.last_queue(name)] if destination.outbound else [])]
         return [*stages, self.errors, self.failures]
 
+    def is_of_another_shape(self, queue: str) -> bool:
+        """Return whether a pipeline of this name has a queue of that name in another shape, and not in this one."""
+        is_stage = queue == f"{self.name}.translate" or queue.startswith(f"{self.name}.to.")
+        return is_stage and queue not in self.queue_names
+
     @property
     def source_queue(self) -> str:
         """Where messages come in."""

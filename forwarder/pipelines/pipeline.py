@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from forwarder.forwarder import Forwarder
+from forwarder.pipelines.former import check_left, left_queues
 from forwarder.round import Route
 from forwarder.routes.in_threads import ThreadForwarder
 from forwarder.services import ServiceError
@@ -67,15 +68,25 @@ class Pipeline:
         pipeline._describe(read_toml(path), str(path))
         return pipeline
 
-    def create_queues(self, space: "Space") -> dict[str, str]:
+    def create_queues(self, space: "Space", *, leave: bool = False) -> dict[str, str]:
         """Make the queues that are missing, and change options that differ from the description.
+
+        Args:
+            leave: also if messages wait in queues that the pipeline had before and has no more.
 
         Returns:
             By queue, what was done: "created", "changed", or "as it was".
+
+        Raises:
+            MessagesLeft: messages wait in such queues; nothing was done.
         """
         from forwarder.pipelines.queues import create_queues
 
-        return create_queues(space, self.description)
+        return create_queues(space, self.description, leave=leave)
+
+    def left_queues(self, space: "Space") -> dict[str, int]:
+        """Return the queues that the pipeline had before and has no more, and how many messages wait in each."""
+        return left_queues(space, [self.description])
 
     def routes(self, *, by_name: bool = True) -> list[Route]:
         """Return what is called with the messages of each queue; nothing for a destination that is stopped.
@@ -94,19 +105,36 @@ class Pipeline:
             raise ServiceError(f"{self._where}: {error}") from None
 
     def run(
-        self, path: str, spark: "SparkSession | None" = None, *, once: bool = False, master: str = "local[*]"
+        self,
+        path: str,
+        spark: "SparkSession | None" = None,
+        *,
+        once: bool = False,
+        master: str = "local[*]",
+        leave: bool = False,
     ) -> "Summary":
         """Run the pipeline through Spark, on the space in the directory ``path``, and return what was done.
 
         Args:
             spark: the session to use; without it, one is started on ``master``.
             once: end when each message that can be handled now has gone as far as it gets.
+            leave: run also if messages wait in queues that the pipeline had before and has no more.
 
         Raises:
+            MessagesLeft: messages wait in such queues; nothing was done.
             ServiceError, SparkUnavailable: as ``Forwarder``.
         """
+        self._check_left(path, leave)
         return Forwarder(path, self.routes(), spark, master=master).run(once)
 
-    def work(self, path: str, *, once: bool = False) -> "Summary":
-        """Run the pipeline in threads of this process, without Spark. Arguments and result as of ``run``."""
+    def work(self, path: str, *, once: bool = False, leave: bool = False) -> "Summary":
+        """Run the pipeline in threads of this process, without Spark. Arguments, result and errors as of ``run``."""
+        self._check_left(path, leave)
         return ThreadForwarder(path, self.routes(by_name=False)).run(once)
+
+    def _check_left(self, path: str, leave: bool) -> None:
+        from spool.opening import open as open_space
+
+        if not leave:
+            with open_space(path) as space:
+                check_left(space, self.description)

@@ -3,6 +3,7 @@
 from typing import Any
 
 from forwarder.pipelines.description import Description
+from forwarder.pipelines.former import check_left
 from spool.space import Space
 
 
@@ -37,12 +38,20 @@ def queue_options(description: Description) -> dict[str, dict[str, Any]]:
     return found
 
 
-def create_queues(space: Space, description: Description) -> dict[str, str]:
+def create_queues(space: Space, description: Description, *, leave: bool = False) -> dict[str, str]:
     """Make the queues that are missing, and change options that differ from the description.
+
+    Args:
+        leave: also if queues of a former shape of the pipeline hold messages.
 
     Returns:
         By queue, what was done: "created", "changed", or "as it was".
+
+    Raises:
+        MessagesLeft: such queues hold messages; nothing was done.
     """
+    if not leave:
+        check_left(space, description)
     done, there = {}, space.queues()
     for name, options in queue_options(description).items():
         wanted = {option: value for option, value in options.items() if value is not None}

@@ -33,7 +33,7 @@ from xaspool_scripts.start import ended_by, write_at_once
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from forwarder import Forwarder, Pipeline, Summary, ThreadForwarder
+    from forwarder import Forwarder, Pipeline, Route, Summary, ThreadForwarder
     from forwarder.events import Event
     from spool.workers.effects import OnFailure
 
@@ -80,12 +80,15 @@ def _check_combination(context: click.Context) -> None:
 
     if "create_queues" in given:
         refuse(
-            given.keys() - {"create_queues", "pipelines", "as_json", "space"}, "--create-queues makes queues and exits"
+            given.keys() - {"create_queues", "pipelines", "leave", "as_json", "space"},
+            "--create-queues makes queues and exits",
         )
     if "once" in given:
         refuse({"idle"}, "--once waits for no messages")
     if "no_spark" in given:
         refuse({"master", "conf"}, "--no-spark starts no Spark")
+    if "pipelines" not in given:
+        refuse({"leave"}, "--leave is about queues that a pipeline had before")
     if "routes" not in given:
         refuse({"services", "on_failure", "timeout", "threads"}, "options of a pipeline's services are in its FILE")
 
@@ -111,6 +114,11 @@ def _check_combination(context: click.Context) -> None:
 @click.option(
     "--create-queues", is_flag=True,
     help="Make the queues of the pipelines, or change them to the options in their files, and exit.",
+)  # fmt: skip
+@click.option(
+    "--leave", is_flag=True,
+    help="Go on although messages wait in queues that a pipeline had before its file was changed, and has no more. "
+    "Nothing forwards these messages.",
 )  # fmt: skip
 @click.option(
     "--once", is_flag=True,
@@ -160,6 +168,7 @@ def main(
     services: str | None,
     pipelines: tuple[str, ...],
     create_queues: bool,
+    leave: bool,
     once: bool,
     master: str,
     conf: dict[str, str],
@@ -180,7 +189,8 @@ def main(
     \b
     Exit codes:
       0    all messages were forwarded; without --once: a signal or --idle-exit ended the program
-      1    a route failed; with --once also: its service was not reached, or its replies found no room
+      1    a route failed, or messages wait in queues that a pipeline has no more; with --once also: a service was not
+           reached, or its replies found no room
       2    wrong usage, or a service that cannot be used as it is named
       4    with --once: a message is damaged and was moved to quarantine
       5    with --once: messages are left for later, because they failed or another program holds them
@@ -195,7 +205,16 @@ def main(
       spool-forward --pipeline adt.toml --create-queues
       spool-forward --pipeline adt.toml --no-spark
     """
-    from forwarder import Forwarder, MissingQueue, Pipeline, ServiceError, SparkUnavailable, ThreadForwarder, as_routes
+    from forwarder import (
+        Forwarder,
+        MessagesLeft,
+        MissingQueue,
+        Pipeline,
+        ServiceError,
+        SparkUnavailable,
+        ThreadForwarder,
+        as_routes,
+    )
 
     if create_queues and not pipelines:
         raise click.UsageError("--create-queues makes the queues of pipelines: give --pipeline FILE")
@@ -205,10 +224,12 @@ def main(
     try:
         declared = [Pipeline.load(file) for file in pipelines]
         if create_queues:
-            _create_queues(declared, as_json)
+            _create_queues(declared, leave, as_json)
             return
         to_services = as_routes(routes, on_failure=on_failure, timeout=timeout, threads=threads) if routes else []
         all_routes = [*to_services, *(route for one in declared for route in one.routes())]
+        if declared and not leave:
+            _check_left(declared, to_services)
         lines = EventLines() if as_json else None
         with _shown([route.queue for route in all_routes], lines) as (on_event, say):
             forwarder: Forwarder | ThreadForwarder
@@ -222,7 +243,9 @@ def main(
                 lines.stop = forwarder.stop
             _stop_on_signals(forwarder)
             summary = forwarder.run(once)
-    except (MissingQueue, SparkUnavailable) as error:
+        if once and leave:
+            summary.left |= _left_queues(declared, to_services)
+    except (MessagesLeft, MissingQueue, SparkUnavailable) as error:
         raise Failure(str(error)) from None
     except ServiceError as error:
         *others, last = str(error).splitlines()
@@ -241,10 +264,27 @@ def _exit_code(summary: "Summary", once: bool) -> int:
     return code_of_effects(effects, failed=summary.errors or summary.down, left=summary.left)
 
 
-def _create_queues(pipelines: "list[Pipeline]", as_json: bool) -> None:
+def _left_queues(pipelines: "list[Pipeline]", routes: "list[Route]") -> dict[str, int]:
+    """Return the queues of the pipelines' former shapes that hold messages; not those that a route serves."""
+    from forwarder.pipelines.former import left_queues
+
+    with opened() as space:
+        return left_queues(space, [one.description for one in pipelines], [route.queue for route in routes])
+
+
+def _check_left(pipelines: "list[Pipeline]", routes: "list[Route]") -> None:
+    from forwarder import MessagesLeft
+
+    if left := _left_queues(pipelines, routes):
+        raise MessagesLeft(left)
+
+
+def _create_queues(pipelines: "list[Pipeline]", leave: bool, as_json: bool) -> None:
+    if not leave:
+        _check_left(pipelines, [])
     with opened() as space:
         for pipeline in pipelines:
-            for queue, done in pipeline.create_queues(space).items():
+            for queue, done in pipeline.create_queues(space, leave=True).items():
                 if as_json:
                     write_json({"queue": queue, "done": done})
                 else:
@@ -335,7 +375,7 @@ def print_summary(summary: "Summary", as_json: bool) -> None:
             for effect, reason, count in summary.failures.get(queue, ()):
                 if effect == name:
                     click.echo(f"  {count:,} {words}: {reason}")
-    if not summary.handled:
+    if not (summary.handled or summary.left):
         click.echo("nothing was forwarded")
     for queue, reason in sorted(summary.down.items()):
         note(f"{queue}: {reason}; its messages wait in the queue")

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 import spool
-from forwarder import MissingQueue, Outcome, Pipeline, Replied, Request, ServiceError, ThreadForwarder
+from forwarder import MessagesLeft, MissingQueue, Outcome, Pipeline, Replied, Request, ServiceError, ThreadForwarder
 from forwarder.events import Begun, Done, Down, Event, Paused, Stopping, Up
 from tests.pipelines import hooks
 from tests.pipelines.conftest import HOOKS, Run, declared
@@ -338,3 +338,70 @@ def test_spool_forward_says_what_is_missing(
     (tmp_path / "adt.toml").write_text(TOML)
     result = CliRunner().invoke(main, ["-s", space.path, *words])
     assert (result.exit_code, said in result.stderr) == (2, True), result.stderr
+
+
+# -- a pipeline that was changed ---------------------------------------------------------------------------------------
+
+PLAIN = """
+name = "p"
+[[routes]]
+name = "all"
+to = "one"
+[destinations.one]
+service = "python:tests.pipelines.hooks:one"
+"""
+
+
+def changed_while_messages_wait(space: spool.Space, tmp_path: Path) -> Path:
+    """Messages wait in three queues of its former shape; returns the file of the new one."""
+    destinations = {
+        "one": {"service": f"python:{HOOKS}:one", "outbound": f"{HOOKS}:same"},
+        "two": {"service": f"python:{HOOKS}:two"},
+    }
+    declared(inbound=f"{HOOKS}:same", destinations=destinations).create_queues(space)
+    space.put_many("p.translate", range(3))
+    space.put("p.to.one.deliver", "x")
+    space.put("p.to.two", "x", delay=1000.0)
+    space.put("p.errors", "for a person")
+    file = tmp_path / "p.toml"
+    file.write_text(PLAIN)
+    return file
+
+
+LEFT = "p.to.one.deliver (1), p.to.two (1), p.translate (3); run the former file with --once first, or move them"
+
+
+@pytest.mark.parametrize("step", ["--create-queues", "--once"])
+def test_a_changed_pipeline_leaves_no_messages_behind_without_a_word(
+    space: spool.Space, tmp_path: Path, step: str
+) -> None:
+    file = changed_while_messages_wait(space, tmp_path)
+    before = space.queues()
+    arguments = ["-s", space.path, "--pipeline", str(file), step, *(["--no-spark"] if step == "--once" else [])]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 1
+    assert LEFT in result.stderr
+    assert space.queues() == before
+    result = CliRunner().invoke(main, [*arguments, "--leave"])
+    if step == "--once":
+        assert (result.exit_code, "nothing was forwarded" in result.stdout) == (5, False)
+        assert "p.translate: 3 left for later" in result.stdout
+    else:
+        assert result.exit_code == 0, result.output
+
+
+def test_messages_of_a_former_shape_may_be_moved_or_forwarded(space: spool.Space, tmp_path: Path) -> None:
+    file = changed_while_messages_wait(space, tmp_path)
+    pipeline = Pipeline.load(file)
+    for run in (pipeline.work, lambda path: pipeline.create_queues(space)):
+        with pytest.raises(MessagesLeft) as left:
+            run(space.path)
+        assert (
+            left.value.queues == pipeline.left_queues(space) == {"p.to.one.deliver": 1, "p.to.two": 1, "p.translate": 3}
+        )
+    assert space.redrive("p.translate", to="p") == 3
+    space.redrive("p.to.two", to="p")
+    arguments = ["-s", space.path, "--pipeline", str(file), "--no-spark", "--once"]
+    result = CliRunner().invoke(main, [*arguments, "--route", "p.to.one.deliver=queue:p.to.one"])
+    assert result.exit_code == 0, result.output
+    assert pipeline.left_queues(space) == {}
