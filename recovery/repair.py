@@ -24,6 +24,7 @@ from spool.maintenance.reclaim import reset_retired_digest
 from spool.model import layout
 from spool.model.xid import Xid
 from spool.store.store import Store, log
+from spool.text import plural
 from spool.transactions import claiming, delivery
 from spool.transactions.resolution import finish_moves
 
@@ -189,9 +190,28 @@ def _set_aside(store: Store, problem: Problem) -> str:
 
 
 def _reset_digest(store: Store, problem: Problem) -> str:
+    """Count the missing files as removed, unless the mirror has them: the next opener would remove them there, too."""
+    lost = _only_in_mirror(store)
+    if lost:
+        assert store.files.mirror is not None
+        raise SystemFailure(
+            f"the mirror {store.files.mirror.disk.root} has {plural(len(lost), 'commit')} that the space lost: close "
+            "it, and make a new space out of the mirror with spool-admin mirror restore"
+        )
     record = _record(store, problem)
     reset_retired_digest(store, committed_numbers(store.files.disk))
     return f"{record}; no longer counted as missing"
+
+
+def _only_in_mirror(store: Store) -> set[int]:
+    """Return the numbers of published commits that the mirror has, and the space has neither got nor reclaimed."""
+    if store.files.mirror is None:
+        return set()
+    catch_up(store)
+    with store.view.mutex:
+        applied, retired = store.view.index.applied, set(store.view.index.retired)
+    there = {number for number in store.files.mirror.numbers() if number <= applied}
+    return there - retired - set(committed_numbers(store.files.disk))
 
 
 def _create_queue(store: Store, problem: Problem) -> str:

@@ -10,16 +10,15 @@ from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 from hypothesis import settings
 
 import spool
 from spool.model import codecs
-from spool.store import feed
 from tests.held import Gathering
 from tests.meanwhile import Processes, Watched
+from tests.simdisk import few_slots
 
 # A flush takes as long as the disk likes, so no example has a deadline.
 settings.register_profile("xaspool", deadline=None)
@@ -34,9 +33,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.fixture(autouse=True, scope="session")
 def _small_ring() -> Iterator[None]:
-    """The feed of these processes has few slots: a simulated disk copies a file at each write, and a ring that is small
-    is overrun. (The programs that tests start have it as it is.)"""
-    with mock.patch.object(feed, "SLOTS", 6):
+    """In all processes of these tests, and not in the programs that they start."""
+    with few_slots():
         yield
 
 

@@ -17,6 +17,7 @@ from spool.disk import Disk
 from spool.disk.kernel import Unsupported
 from spool.disk.memory import WORD_BYTES, SharedBytes
 from spool.disk.stat import FileIdentity, FileSystem
+from spool.store import feed
 from tests.machine import Change, Inode, Lock, Machine, error_of
 
 ROOT = "/space"
@@ -40,6 +41,13 @@ def repeatable(seed: int) -> Iterator[None]:
 def few_claim_files() -> Iterator[None]:
     """In spaces that only this process opens, or most of the steps of an opening would be theirs."""
     with mock.patch.object(locks, "CLAIM_FILES", 4):
+        yield
+
+
+@contextmanager
+def few_slots() -> Iterator[None]:
+    """The feed has few slots: a simulated disk copies a file at each write, and a ring that is small is overrun."""
+    with mock.patch.object(feed, "SLOTS", 6):
         yield
 
 

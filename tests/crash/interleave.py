@@ -30,7 +30,7 @@ from tests.crash.schedule import (
     scheduled_locks,
 )  # fmt: skip
 from tests.machine import NO_FILES, Image, Machine
-from tests.simdisk import ROOT, SimulatedDisk, repeatable
+from tests.simdisk import ROOT, SimulatedDisk, few_slots, repeatable
 from tests.survivors import Rules, survivors
 
 SEED = 7
@@ -136,7 +136,7 @@ class Interleaver:
         self._seen: set[tuple[Image, str]] = set()
         self._ends: set[tuple[Hashable, str]] = set()
         self._start = Book([("a", body) for body in scenario.there])
-        with repeatable(SEED):
+        with repeatable(SEED), few_slots():
             self.base = self._set_up()
 
     def _set_up(self) -> Image:
@@ -208,7 +208,7 @@ class Interleaver:
         book = copy.deepcopy(self._start)
         stage = Stage(machine, schedule, book, self.scenario.disk)
         try:
-            with repeatable(SEED + 1), mirrors_last(), stage.remote_branches():
+            with repeatable(SEED + 1), few_slots(), mirrors_last(), stage.remote_branches():
                 self.scenario.cast(stage)
                 schedule.follow([_of(choice, len(schedule.actors)) for choice in plan])
                 schedule.run()

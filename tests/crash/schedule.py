@@ -8,6 +8,7 @@ again. A waiting actor sleeps in simulated time: it goes on when all others wait
 import _thread
 import random
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +19,10 @@ from unittest import mock
 from tests.machine import Machine, PowerCut, SimulatedClock
 from tests.simdisk import SimulatedDisk
 
+# The longest schedule takes some 800 steps, with a feed of six slots (``few_slots``). "A ring that is overrun" puts as
+# many messages as the feed has slots, in 30 steps each: 2,048 slots are beyond this limit, and that is no livelock.
 MAX_STEPS = 60_000
+_LAST_STEPS = 1_000
 _PRIVATE = frozenset(("close", "handle_identity", "truncate", "has_writer"))
 
 
@@ -159,7 +163,7 @@ class Schedule:
             return
         self.steps += 1
         if self.steps > MAX_STEPS:
-            raise Livelock(f"no end after {self.steps} steps")
+            raise Livelock(f"no end after {self.steps} steps; of the last {_LAST_STEPS}: {self._last_steps()}")
         actor.process = disk
         self.trace.append((self.actors.index(actor), call))
         self._calls.append((call, args))
@@ -177,6 +181,11 @@ class Schedule:
             following = self._numbers.choice([one for one in self.actors if not one.done])
         if following is not actor:
             self._hand_over(actor, following)
+
+    def _last_steps(self) -> str:
+        """Who took the last steps, and which: actors that come on make other calls than those that wait."""
+        last = Counter((self.actors[actor].name, call) for actor, call in self.trace[-_LAST_STEPS:])
+        return ", ".join(f"{actor} {call} {count}" for (actor, call), count in last.most_common(8))
 
     def kill(self, victim: Actor) -> Actor | None:
         """End the victim's process; every actor of it, which goes on to unwind."""

@@ -84,6 +84,22 @@ def expect_all(machine: Machine) -> None:
         space.put("orders", "more")
 
 
+def make(machine: Machine) -> None:
+    spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock, mirror=MIRROR).close()
+
+
+@BY_TWO_RULES
+def test_a_space_with_a_mirror_whose_making_was_cut_anywhere_can_be_made_or_opened(rules: Rules) -> None:
+    def look(machine: Machine, answered: bool) -> None:
+        try:
+            spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock).close()
+        except spool.NotASpace:
+            assert not answered
+            make(machine)
+
+    each_cut(make, NO_FILES, rules, look)
+
+
 @BY_RULES
 def test_a_restore_that_was_cut_anywhere_is_no_space_or_a_whole_one(rules: Rules, mirrored: Image) -> None:
     def look(machine: Machine, answered: bool) -> None:

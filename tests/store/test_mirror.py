@@ -353,7 +353,13 @@ def test_what_the_space_lost_by_damage_stays_in_the_mirror(space: spool.Space, t
     with spool.open(tmp_path / "space") as again:
         assert again.recovery.damaged
         assert bodies(again) == ["b"]
-    assert lost.name in files(tmp_path / "mirror")
+    for _ in range(2):  # not even if the loss is no longer counted as one
+        with spool.open(tmp_path / "space") as again:
+            assert [finding.kind for finding in again.check(repair=True)] == ["damaged"]
+        assert lost.name in files(tmp_path / "mirror")
+    with mirrors.restore(tmp_path / "new", tmp_path / "mirror") as new:
+        assert "a" in bodies(new)
+        assert new.check() == []
 
 
 def test_a_space_that_went_on_without_its_mirror_does_not_take_it_again(space: spool.Space, tmp_path: Path) -> None:
