@@ -5,9 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.crash.harness import Explorer
+from recovery import mirrored, scan
+from tests.crash.harness import Explorer, Violation
 from tests.crash.histories import HISTORIES
 from tests.crash.mirrors import MirrorLast
+from tests.crash.planted import Bug, planted
 from tests.crash.test_every_crash_point import record
 from tests.simdisk import SimulatedDisk
 from tests.survivors import Rules
@@ -64,6 +66,21 @@ def test_either_disk_is_enough_when_what_brings_the_mirror_up_to_date_is_cut(
     """What only the mirror has goes from it, head first; what reclaim had begun to remove comes back, head first."""
     explorer = CutsOfTheMirror(MIRRORED[name], Rules.ORDERED, per_cut=per_cut, again=1)
     record(explorer.explore(), record_property, WITH_A_MIRROR)
+
+
+BROKEN = (
+    (Bug("what the mirror alone has is not given back", scan.scan,
+         (("lost_commits(store.files.mirror, evidence)", "[]"),), "put"), "a backup of the space is put back"),
+    (Bug("every mirror that has more is refused", mirrored.look_at_mirror,
+         (("if found.ahead:", "if found.mirror_newest > found.newest:"),), "put"), "MirrorMismatch"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("bug", "told"), BROKEN, ids=[bug.what for bug, _ in BROKEN])
+def test_a_part_of_rule_17_that_is_left_out_is_missed(bug: Bug, told: str, record_property) -> None:
+    record_property("planted bugs", 1)
+    with planted(bug), pytest.raises(Violation, match=told):
+        Explorer(MIRRORED[bug.noticed_by], Rules.ORDERED, per_cut=1).explore()
 
 
 @BY_NAME
