@@ -187,8 +187,8 @@ def _importing(disk: Disk) -> Iterator[None]:
             _clear(disk)  # an import was cut off
         elif names:
             raise SpaceExists(f"{disk.root} is not empty: choose another directory")
-        write_new(disk, layout.IMPORTING, b"", durable=True)
         try:
+            write_new(disk, layout.IMPORTING, b"", durable=True)
             yield
         except BaseException:
             with suppress(OSError):  # the first error tells more

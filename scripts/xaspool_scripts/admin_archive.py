@@ -1,5 +1,6 @@
 """``spool-admin export`` and ``import``: write a space into one file, prove such a file, and read it back."""
 
+import errno
 import fcntl
 import os
 import stat
@@ -39,8 +40,8 @@ class _Damaged(Failure):
 def export(file: str, replace: bool, verify: bool) -> None:
     """Write the whole space into FILE, a tar of its files as they are at one moment; - is standard output.
 
-    Everything is kept but claims: a message that a program holds is ready in the copy. What waits in drop/ is kept as
-    well; a file that is not complete is named and left out. Programs may use the space meanwhile.
+    Everything is kept but claims: a message that a program holds is ready in the copy. Dropped files that wait in drop/
+    are kept as well; an incomplete one is left out, and named. Programs may use the space meanwhile.
 
     The name tells the compression: .tar, .tar.gz, .tgz, .tar.bz2, .tbz2, .tar.xz or .txz. With --verify, the exit code
     is 4 if FILE cannot be read back as it was written; it is not made then.
@@ -114,7 +115,7 @@ def _verify(file: str) -> None:
     import spool
 
     with _read(file) as stream, _bar("verifying") as set_progress:
-        report = spool.verify_export(stream, set_progress)
+        report = spool.verify_export(stream, progress=set_progress)
     note(f"{printable(file)} is a whole export of {_contents(report)}")
 
 
@@ -144,7 +145,7 @@ def _compression(file: str) -> str:
 class _NewFile:
     """A file that gets its name when it is complete and durable; until then it is FILE.part, which is locked.
 
-    What a killed export has left under that name is overwritten.
+    The next export overwrites the FILE.part of a killed one.
     """
 
     def __init__(self, file: str, *, replace: bool) -> None:
@@ -169,15 +170,26 @@ class _NewFile:
         try:
             handle = os.open(self.part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             self._stream = os.fdopen(handle, "wb")
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not os.path.samestat(os.fstat(handle), os.lstat(self.part)):
-                raise BlockingIOError
-            self._stream.truncate(0)
-        except (BlockingIOError, FileNotFoundError):
-            raise self._failure("another export writes it now") from None
         except OSError as error:
             raise self._failure(str(error.strerror)) from None
+        if not self._is_ours(handle):
+            self._stream.close()
+            raise self._failure("another export writes it now")
+        self._stream.truncate(0)
         return self
+
+    def _is_ours(self, handle: int) -> bool:
+        """Lock the file; False if another export has it, or has just given it its name."""
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass  # a file system without locks
+        try:
+            return os.path.samestat(os.fstat(handle), os.lstat(self.part))
+        except FileNotFoundError:
+            return False
 
     def write(self, data: bytes) -> int:
         try:
@@ -189,7 +201,7 @@ class _NewFile:
         try:
             self._stream.flush()
             os.fsync(self._stream.fileno())
-            os.posix_fadvise(self._stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # what is verified is on the disk
+            os.posix_fadvise(self._stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # so --verify reads the disk
         except OSError as error:
             raise self._failure(str(error.strerror)) from None
 
@@ -201,6 +213,9 @@ class _NewFile:
             directory = os.open(os.path.dirname(self._path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 os.fsync(directory)
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # a file system that flushes no directories
+                    raise
             finally:
                 os.close(directory)
         except OSError as error:
@@ -222,9 +237,11 @@ def _verify_written(file: str, target: _NewFile) -> None:
 
     try:
         with open(target.part, "rb") as stream, _bar("verifying") as set_progress:
-            spool.verify_export(stream, set_progress)
+            spool.verify_export(stream, progress=set_progress)
     except spool.CorruptedFile as error:
-        raise _Damaged(f"{printable(file)} was not made, since what was written is damaged: {error}") from error
+        raise _Damaged(
+            f"{printable(file)} was not made, since it cannot be read back as it was written: {error}"
+        ) from error
 
 
 @contextmanager
@@ -244,6 +261,6 @@ def _read(file: str) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def _bar(what: str) -> Iterator["Callable[[Progress], None]"]:
-    with progress(what, 1) as set_progress:
+def _bar(doing: str) -> Iterator["Callable[[Progress], None]"]:
+    with progress(doing, 1) as set_progress:
         yield lambda done: set_progress(done.files / max(1, done.of))

@@ -24,7 +24,7 @@ _COMPRESSIONS: dict[str, tuple[bytes, Callable[[], Any], Callable[[], Any]]] = {
     "gz": (b"\x1f\x8b", lambda: zlib.compressobj(wbits=31), lambda: zlib.decompressobj(wbits=31)),
     "bz2": (b"BZh", bz2.BZ2Compressor, bz2.BZ2Decompressor),
     "xz": (b"\xfd7zXZ\0", lzma.LZMACompressor, lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, _MOST_MEMORY_BYTES)),
-}  # by name: the first bytes, what compresses, and what decompresses
+}  # by name: the first bytes, a compressor, a decompressor
 COMPRESSIONS = tuple(_COMPRESSIONS)
 
 _BLOCK_BYTES, _RECORD_BYTES = 512, 10_240
@@ -110,7 +110,7 @@ class Writer:
 
 
 class Reader:
-    """Reads the members of an archive in their order, each to its end, whatever its compression.
+    """Reads the members of an archive in their order, each to its end, and recognises the compression.
 
     Each method raises CorruptedFile if the archive is not as a ``Writer`` wrote it. The stream need not be seekable.
     """
@@ -223,8 +223,7 @@ def _decompressed(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _decoded(pieces: Iterable[bytes], decoder: Any) -> Iterator[bytes]:
-    """Yield what one compressed stream holds, which ends with the last piece. At most so much is decompressed at once
-    as one piece has bytes."""
+    """Yield the content of one compressed stream, which ends with the last piece; at most ``PIECE_BYTES`` at once."""
     for piece in pieces:
         left, full = piece, True
         while not decoder.eof and (left or full):

@@ -46,16 +46,16 @@ class _Snapshot:
         return max((name.number for name in committed if name is not None), default=0)
 
 
-def check_stream(stream: object, what: str) -> None:
-    """Raise InvalidArgument if `stream` has no method `what`, as a name has none."""
-    if not callable(getattr(stream, what, None)):
+def check_stream(stream: object, method: str) -> None:
+    """Raise InvalidArgument if `stream` lacks that method, as a name does."""
+    if not callable(getattr(stream, method, None)):
         raise InvalidArgument(f"an export is a file that is open for bytes, not {shown(stream)}")
 
 
 def export(
     store: Store, stream: BinaryIO, progress: Callable[[Progress], None] | None, compress: bool | str
 ) -> ExportReport:
-    """Write the space to a stream; return what was written.
+    """Write the space to a stream; return the contents of the export.
 
     Raises:
         InvalidArgument: there is no such compression.

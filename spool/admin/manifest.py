@@ -1,4 +1,4 @@
-"""The manifest of an export: its last member, which says what the export holds. A reader believes it over the files.
+"""The manifest of an export: its last member, which lists the contents. A reader believes it over the files.
 
 It is JSON, one object a line: a summary, then each file with its size and the SHA-256 of its bytes, in their order in
 the export, and at last the SHA-256 of all lines before. The first member of an export, which says that it is one and of
@@ -33,14 +33,14 @@ class Progress:
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What an export holds.
+    """The contents of an export.
 
     files: how many files of the space.
     newest: the number of its last commit.
     messages: the number of messages in each queue; those of transactions in doubt are not counted.
     dropped: for each dropped file that is no message yet, by name below the space's directory, the time of its last
         change, in nanoseconds since the epoch.
-    left_out: what is not in the export, by name below the space's directory, each with the reason.
+    left_out: for each file that is not in the export, by name below the space's directory, the reason.
     """
 
     files: int

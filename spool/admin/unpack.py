@@ -30,7 +30,7 @@ Keep = Callable[[str, Iterator[bytes]], None]
 
 
 class Unpacked(NamedTuple):
-    """What an export said. ``void``: members that do not belong to the space."""
+    """The parts of an export that is proven. ``void``: members that do not belong to the space."""
 
     settings: str
     config: SpaceConfig
@@ -38,8 +38,8 @@ class Unpacked(NamedTuple):
     void: list[str]
 
 
-def verify_export(file: BinaryIO, progress: Callable[[Progress], None] | None = None) -> ExportReport:
-    """Prove that a file is a whole export, to its last byte; returns what it holds. Nothing is made of it.
+def verify_export(file: BinaryIO, *, progress: Callable[[Progress], None] | None = None) -> ExportReport:
+    """Prove that a file is a whole export, to its last byte; returns its contents. Nothing is made of it.
 
     Args:
         file: the export, open for reading bytes; its compression is recognised.
@@ -116,7 +116,7 @@ def read(stream: BinaryIO, keep: Keep, progress: Callable[[Progress], None] | No
     """Read an export to its end; ``keep`` is called with the name and the bytes of each file but the settings.
 
     Raises:
-        CorruptedFile, NewerFormat: only then, what was kept is worth nothing.
+        CorruptedFile, NewerFormat: the files that were kept by then prove nothing.
     """
     check_stream(stream, "read")
     try:

@@ -305,8 +305,8 @@ def import_space(
     return Opening(partial(spool.opening.import_space, path, file, progress=progress), Space)
 
 
-async def verify_export(file: BinaryIO, progress: Callable[[Progress], None] | None = None) -> ExportReport:
+async def verify_export(file: BinaryIO, *, progress: Callable[[Progress], None] | None = None) -> ExportReport:
     """Prove that a file is a whole export, in a thread. Errors as of ``spool.verify_export``."""
     from spool.admin.unpack import verify_export  # with all that reads exports, for a rare call
 
-    return await asyncio.to_thread(verify_export, file, progress)
+    return await asyncio.to_thread(verify_export, file, progress=progress)
