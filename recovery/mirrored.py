@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from recovery.check import committed_numbers
 from recovery.evidence import MAX_GAP, Condition, Evidence, read
-from spool.errors import CorruptedFile, MirrorMismatch
+from spool.errors import MirrorMismatch
 from spool.store.mirror import Mirror
 from spool.store.mirror_id import check_ids, forget_ids, keep_id, read_ids
 from spool.store.settings import read_settings_text
@@ -45,9 +45,9 @@ def compare(mirror: Mirror, evidence: Evidence) -> Comparison:
     newest, numbers = max([evidence.issued, *evidence.unnamed]), mirror.numbers()
     durable, unreadable = 0, []
     for number in sorted(number for number in numbers if number > newest):
-        try:
+        if mirror.is_whole(number):
             durable = max(durable, mirror.header(number).durable_mark)
-        except CorruptedFile:
+        else:
             unreadable.append(number)
     return Comparison(newest, max(numbers, default=0), durable, tuple(unreadable))
 

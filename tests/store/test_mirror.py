@@ -344,6 +344,21 @@ def test_the_one_commit_that_a_backup_lacks_comes_back_from_the_mirror(space: sp
         expect_same(tmp_path)
 
 
+def test_a_damaged_commit_that_only_the_mirror_has_is_not_removed(space: spool.Space, tmp_path: Path) -> None:
+    space.put("orders", "monday")
+    space.close()
+    shutil.copytree(tmp_path / "space", tmp_path / "backup")
+    puts(tmp_path / "space", "tuesday")
+    shutil.rmtree(tmp_path / "space")
+    (tmp_path / "backup").rename(tmp_path / "space")
+    damaged = max((tmp_path / "mirror").glob("*.msgpack"))
+    damaged.write_bytes(damaged.read_bytes().replace(b"tuesday", b"tUesday"))
+    before = files(tmp_path / "mirror")
+    with pytest.raises(spool.MirrorMismatch, match="cannot be read"):
+        spool.open(tmp_path / "space")
+    assert files(tmp_path / "mirror") == before
+
+
 def test_what_the_space_lost_by_damage_stays_in_the_mirror(space: spool.Space, tmp_path: Path) -> None:
     space.put("orders", "a")
     space.put("orders", "b")
