@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from forwarder.dataframes import register
 
 if TYPE_CHECKING:
+    from forwarder.dataframes.decoding import decode
     from forwarder.events import Event
     from forwarder.forwarder import Forwarder
     from forwarder.pipelines.dispositions import Continue, Error, Kill, Send
@@ -47,11 +48,13 @@ __all__ = [
     "ThreadForwarder",
     "TookTooLong",
     "as_routes",
+    "decode",
     "register",
 ]
 
 # Spark starts a process for each step of a read or a write, which needs little of this package and none of these.
 _MODULES = {
+    "forwarder.dataframes.decoding": ("decode",),
     "forwarder.forwarder": ("Forwarder",),
     "forwarder.pipelines.dispositions": ("Continue", "Error", "Kill", "Send"),
     "forwarder.routes.in_threads": ("ThreadForwarder",),

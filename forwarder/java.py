@@ -61,7 +61,8 @@ def find_java(
             return JavaHome(home, version)
     raise JavaNotFound(
         f"Spark needs Java {OLDEST} or newer, and none was found: install one (and set JAVA_HOME if it lies in an "
-        "unusual place), or install xaspool with the extra [spark] (spool-admin docs install)"
+        "unusual place), install xaspool with the extra [spark] (spool-admin docs install), or forward without Spark "
+        "(spool-forward --no-spark)"
     )
 
 

@@ -75,7 +75,8 @@ def start(
         java = find_java()
     except ImportError:
         raise SparkUnavailable(
-            "Spark is not installed: install xaspool with the extra [spark] (spool-admin docs install)"
+            "Spark is not installed: install xaspool with the extra [spark] (spool-admin docs install), or forward "
+            "without Spark (spool-forward --no-spark)"
         ) from None
     except JavaNotFound as error:
         raise SparkUnavailable(str(error)) from None

