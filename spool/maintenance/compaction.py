@@ -93,13 +93,21 @@ def _must_stay(run: Run, held: Collection[Position]) -> bool:
     return bool(held) and any(Position(run.number, ordinal) in held for ordinal in range(run.first, run.end))
 
 
-def fragmented(files: Mapping[int, Retention]) -> set[int]:
+def fragmented(files: Mapping[int, Retention], newest: int) -> set[int]:
     """Return the numbers whose files are to be compacted, however fast their queues are.
 
     They are the files that waste most, if all together waste too much, and small files of earlier compactions, if there
     are many.
+
+    Args:
+        newest: the newest number at the begin of the round. A file that the round itself wrote is no reason to write
+            again: a small file stays as long as one of its messages is held, so the round would not end.
     """
-    small = {number for number, state in files.items() if state.span is not None and 0 < state.live < SMALL_FILE}
+    small = {
+        number
+        for number, state in files.items()
+        if number <= newest and state.span is not None and 0 < state.live < SMALL_FILE
+    }
     found = small if len(small) >= SMALL_FILES else set()
     alive = [(state.live_bytes / state.body_bytes, number) for number, state in files.items() if state.live_bytes]
     live = sum(state.live_bytes for state in files.values())
@@ -130,7 +138,8 @@ class Compactor:
         served = self._served_since()
         try:
             done += merge_tombstones(self.store)
-            while written := self._compact(served):
+            newest = self.store.view.index.applied
+            while written := self._compact(served, newest):
                 done += written
                 self._catch_up()
         except _Overtaken:
@@ -148,11 +157,15 @@ class Compactor:
         before, self._served = self._served, now
         return {name: max(0, count - before.get(name, 0)) for name, count in now.items()}
 
-    def _compact(self, served: Mapping[str, int]) -> int:
-        """Compact at most ``MAX_EXTENTS`` pieces; returns how many files were written."""
+    def _compact(self, served: Mapping[str, int], newest: int) -> int:
+        """Compact at most ``MAX_EXTENTS`` pieces; returns how many files were written.
+
+        Args:
+            newest: see ``fragmented``.
+        """
         with self.store.view.mutex:
             index = self.store.view.index
-            fragmented_files = fragmented(index.files)
+            fragmented_files = fragmented(index.files, newest)
             if not fragmented_files and sum(queue.entries for queue in index.messages.queues.values()) < MIN_MESSAGES:
                 return 0
             held = self._held()

@@ -273,12 +273,32 @@ def test_files_that_waste_too_much_are_compacted_whatever_their_queues_do() -> N
         return Retention(live=live, live_bytes=live, body_bytes=ever, span=(1, 2) if compacted else None)
 
     full, half, empty = state(64 << 20, 64 << 20), state(20 << 20, 60 << 20), state(1, 60 << 20)
-    assert fragmented({1: full, 2: full, 3: state(60 << 20, 64 << 20)}) == set()
-    assert fragmented({1: full, 2: half, 3: empty}) == {2, 3}
-    assert fragmented({n: state(10, 10, compacted=True) for n in range(1, 17)}) == set(range(1, 17)), (
+    assert fragmented({1: full, 2: full, 3: state(60 << 20, 64 << 20)}, 20) == set()
+    assert fragmented({1: full, 2: half, 3: empty}, 20) == {2, 3}
+    assert fragmented({n: state(10, 10, compacted=True) for n in range(1, 17)}, 20) == set(range(1, 17)), (
         "many small compactions"
     )
-    assert fragmented({n: state(10, 10, compacted=True) for n in range(1, 16)}) == set()
+    assert fragmented({n: state(10, 10, compacted=True) for n in range(1, 16)}, 20) == set()
+
+
+def test_a_round_ends_although_a_message_that_is_held_keeps_a_small_file(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All other messages move into one more small file, once: that file is not a reason to move them again."""
+    monkeypatch.setattr(compaction, "SMALL_FILES", 2)
+    written = mock.Mock(wraps=compaction._Compaction, side_effect=[*[mock.DEFAULT] * 9, AssertionError("no end")])
+    holder = space.transaction()
+    with small_compactions():
+        fill(space, many=6)
+        tidy(space)
+        for _ in range(2):  # the second one lies in the file of the compaction
+            holder.get("orders")
+        fill(space, many=6)
+        monkeypatch.setattr(compaction, "_Compaction", written)
+        tidy(space)
+    assert written.call_count < 3
+    holder.rollback()
+    assert sorted(drain(space)) == sorted(bodies([*range(6)] * 2))
 
 
 def test_space_returns_when_messages_leave_from_the_middle(space: spool.Space) -> None:
