@@ -84,7 +84,7 @@ def opening(path: Path, opened: ExitStack) -> Action:
 # (walk, what does it, what the walk names of other ways: in other threads and processes, and with other options)
 TRACED = [
     ("A put", put, {"Transaction.put", "check_room", "Mirror.flush_both", "write_empty"}),
-    ("A get", get, {"read_commit"}),
+    ("A get", get, {"read_commit", "SoughtMessages.wake"}),
     ("A two-phase commit", two_phases, set()),
     ("Opening a space", opening, {"finish_dead_writer"}),
 ]

@@ -249,9 +249,15 @@ def begin_mirror(space: Disk, mirror: Disk, settings: str) -> None:
         settings: the text of the space's settings.
 
     Raises:
-        InvalidArgument: the directory is not empty.
+        InvalidArgument: the directory is not empty, or the one in which it lies does not exist.
     """
-    mirror.make_directory("")
+    try:
+        mirror.make_directory("")
+    except FileNotFoundError:
+        raise InvalidArgument(
+            f"the mirror {mirror.root} cannot be made, because the directory above it does not exist: make that "
+            "directory, or mount the disk that belongs there"
+        ) from None
     found, known = read_ids(mirror), read_ids(space)
     if not set(found) <= set(known) or not set(layout.foreign(mirror.names(""))) <= _BEGUN:
         raise InvalidArgument(f"the mirror {mirror.root} is not empty: name an empty directory, one for each space")

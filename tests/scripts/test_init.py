@@ -118,6 +118,14 @@ def test_a_space_that_cannot_be_made_leaves_no_directory(tmp_path: Path) -> None
     assert not (tmp_path / "a").exists()
 
 
+def test_a_mirror_below_a_directory_that_does_not_exist_is_refused(run: Run, tmp_path: Path) -> None:
+    """The disk of the mirror may not be mounted."""
+    done = run("init", tmp_path / "shop", "--mirror", tmp_path / "disk" / "mirror", space=None)
+    assert done.code == 2
+    assert "mount the disk that belongs there" in done.err
+    assert not (tmp_path / "shop").exists()
+
+
 def test_an_import_that_fails_leaves_nothing_and_says_where_to_name_the_space(run: Run, tmp_path: Path) -> None:
     (tmp_path / "broken").write_bytes(b"no export")
     done = run("import", tmp_path / "broken", space=None)
