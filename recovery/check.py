@@ -5,8 +5,6 @@ Nothing is changed here: `recovery.repair` applies the remedies. The tests use t
 
 from collections.abc import Iterator
 
-from recovery.problem import Problem, Remedy, distinct
-from recovery.proof import Proof, examine
 from spool.admin.findings import LEFT_ALONE, Finding, Kind
 from spool.coordination.counters import Counters
 from spool.disk.disk import DIRECTORY_MODE, FILE_MODE, Disk
@@ -24,6 +22,9 @@ from spool.model.xid import Xid
 from spool.store.parts import View
 from spool.store.store import Store
 from spool.text import plural
+
+from .problem import Problem, Remedy, distinct
+from .proof import Proof, examine
 
 
 def check(store: Store) -> list[Finding]:

@@ -7,8 +7,6 @@ under its lock, as in any process. What another process holds is left as it is, 
 from collections.abc import Callable
 from dataclasses import replace
 
-from recovery.check import committed_numbers, find_problems
-from recovery.problem import Problem, Remedy, distinct
 from spool.admin.findings import Finding, Kind
 from spool.admin.queues import add_queue
 from spool.coordination.locks import NUMBER, PREPARED_LIST, xid_byte
@@ -27,6 +25,9 @@ from spool.store.store import Store, log
 from spool.text import plural
 from spool.transactions import claiming, delivery
 from spool.transactions.resolution import finish_moves
+
+from .check import committed_numbers, find_problems
+from .problem import Problem, Remedy, distinct
 
 _WAIT_SECONDS = 30.0
 _MAX_ROUNDS = 4

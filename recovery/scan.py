@@ -2,10 +2,6 @@
 
 from collections.abc import Iterable
 
-from recovery.check import check, lost_queues, missing_files
-from recovery.evidence import Decision, Evidence, Step, decide, read
-from recovery.mirrored import catch_up, check_mirror, give_back, look_at_mirror, lost_commits, plan_lost
-from recovery.repair import repair
 from spool.admin.findings import Finding, Kind, RecoveryReport
 from spool.coordination.locks import xid_byte
 from spool.disk.content import opened
@@ -24,6 +20,11 @@ from spool.store.parts import View
 from spool.store.store import Store, log
 from spool.transactions.resolution import finish_moves
 from spool.transactions.two_phase import UnknownBranch, rollback_prepared
+
+from .check import check, lost_queues, missing_files
+from .evidence import Decision, Evidence, Step, decide, read
+from .mirrored import catch_up, check_mirror, give_back, look_at_mirror, lost_commits, plan_lost
+from .repair import repair
 
 __all__ = ["check", "plan", "repair", "scan"]
 

@@ -297,7 +297,7 @@ def open_space(disk: Disk, clock: Clock, look: Look | None = None) -> Space:
 
     ``look`` finds more for the report, if this process is alone.
     """
-    from recovery import scan  # (it is above this package, and imports it)
+    from spool.recovery import scan  # (it is above this package, and imports it)
 
     store, alone = open_store(disk, clock)
     try:

@@ -1,5 +1,12 @@
 """What Spark looks for in an installation: a package ``pyspark_…`` with a data source, here ``format("spool")``."""
 
-from forwarder.dataframes.source import SpoolSource as DefaultSource
+try:
+    from forwarder.dataframes.source import SpoolSource as DefaultSource
+except ImportError as error:
+    from spool.packages import in_place_of
+
+    if other := in_place_of(error):
+        raise ImportError(other) from error
+    raise
 
 __all__ = ["DefaultSource"]

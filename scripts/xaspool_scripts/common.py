@@ -150,7 +150,11 @@ def describe(error: BaseException) -> str:
     """Describe an error in one line."""
     if isinstance(error, click.ClickException):
         text = error.format_message()
-    elif isinstance(error, ImportError) or _is_of_engine(error, "SpoolError"):
+    elif isinstance(error, ImportError):
+        from spool.packages import in_place_of
+
+        text = in_place_of(error) or str(error)
+    elif _is_of_engine(error, "SpoolError"):
         text = str(error) or type(error).__name__
     elif isinstance(error, OSError):
         text = error.strerror or str(error) or type(error).__name__

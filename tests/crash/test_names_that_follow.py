@@ -6,7 +6,6 @@ The histories here find enough consumed files to overwrite; each rule, left out,
 import pytest
 
 import spool
-from recovery import evidence, scan
 from spool.admin.findings import Kind
 from spool.disk.content import new_file
 from spool.disk.recycler import consumed_number
@@ -16,6 +15,7 @@ from spool.log import commit
 from spool.maintenance import reclaim as reclaiming
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
+from spool.recovery import evidence, scan
 from spool.transactions import resolution
 from tests.at_once import AT_ONCE
 from tests.crash.harness import Explorer, Violation

@@ -9,13 +9,13 @@ from itertools import islice
 import pytest
 
 import spool
-from recovery import evidence
 from spool.admin import queues
 from spool.admin.findings import Finding, Kind
 from spool.intake import Intake
 from spool.log import commit, sequence
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
+from spool.recovery import evidence
 from spool.transactions.two_phase import commit_prepared, rollback_prepared
 from tests.at_once import AT_ONCE
 from tests.crash.planted import Bug, planted

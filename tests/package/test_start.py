@@ -19,7 +19,7 @@ RARE = {
     "subprocess", "tarfile", "tempfile", "tomlkit", "urllib", "watchdog", "zipfile",
 }  # fmt: skip
 OF_THE_ENGINE = {"spool.admin.doctor", "spool.admin.export", "spool.aio", "spool.intake", "spool.policies.capacity"}
-OF_EVERY_SPACE = {"spool.opening", "spool.space", "recovery", "msgpack", "sortedcontainers", "logging", "json"}
+OF_EVERY_SPACE = {"spool.opening", "spool.space", "spool.recovery", "msgpack", "sortedcontainers", "logging", "json"}
 OTHER_COMMANDS = {
     f"xaspool_scripts.admin_{name}"
     for name in ("archive", "check", "docs", "doctor", "get", "init", "message", "put", "quarantine", "rearrange")

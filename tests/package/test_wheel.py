@@ -28,6 +28,14 @@ def test_the_packages_of_an_installed_wheel_are_its_own(installation: Installati
         assert file.startswith(str(installation.root))
 
 
+def test_an_installed_wheel_finds_its_recovery_beside_a_program_s_own(
+    installation: Installation, tmp_path: Path
+) -> None:
+    (tmp_path / "recovery.py").write_text("OWNER = 'the program'\n")
+    code = "import recovery, spool; print(recovery.OWNER, spool.create('s').check())"
+    assert installation.run("python", "-c", code, cwd=tmp_path) == "the program []\n"
+
+
 def test_the_tour_goes_through_with_an_installed_wheel(installation: Installation, tmp_path: Path) -> None:
     assert "THIS IS A Q EXAMPLE" in installation.run("spool-admin", "tour", cwd=tmp_path)
 
