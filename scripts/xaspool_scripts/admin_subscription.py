@@ -21,6 +21,9 @@ def subscription() -> None:
 def list_(as_json: bool) -> None:
     """List the subscriptions, each with its queues, the place up to which it has read, and the data kept for it.
 
+    The messages of a query's last batch count as unread until the query begins the next batch, because Spark tells only
+    then that the batch is done.
+
     \b
     Example:
       spool-admin subscription list

@@ -28,6 +28,7 @@ _QUEUES = ("by-python", "by-http")
 _REPLIES, _SAMPLE, _SAMPLE_REPLIES = "replies", "sample", "sample-replies"
 _SERVICES = "python:xaspool_scripts.demo_services"
 _TIMEOUT_SECONDS = 300.0
+_IDLE_SECONDS = "3"  # longer than the second after which a message is tried again
 _POLL_SECONDS = 0.002
 
 
@@ -120,7 +121,8 @@ class _Demo:
         self.announce("Waiting until every dropped file was taken, then starting spool-forward again.")
         self._wait(lambda: not waiting_files(self.path), "the intake", intake)
         _end(intake, signal.SIGTERM)
-        again = self._start("forward", "--once", *_route_options(routes))
+        # Not --once: a call that the web service drops would be left for later, and here it is made again.
+        again = self._start("forward", "--idle-exit", _IDLE_SECONDS, *_route_options(routes))
         if again.wait(_TIMEOUT_SECONDS) != 0:
             raise Failure("the second spool-forward failed; what it said stands above")
 

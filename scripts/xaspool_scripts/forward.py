@@ -5,8 +5,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,7 +28,7 @@ from xaspool_scripts.common import (
 )  # fmt: skip
 from xaspool_scripts.forward_events import EventLines
 from xaspool_scripts.options import by_queue, short_duration
-from xaspool_scripts.output import write_json
+from xaspool_scripts.output import delayed_in, prints_to_stderr, write_json
 from xaspool_scripts.start import ended_by, write_at_once
 
 if TYPE_CHECKING:
@@ -221,6 +222,8 @@ def main(
     if not (routes or pipelines):
         raise click.UsageError("there is nothing to forward: give --route QUEUE=SERVICE, or --pipeline FILE")
     _check_combination(context)
+    if as_json:
+        context.with_resource(prints_to_stderr())
     try:
         declared = [Pipeline.load(file) for file in pipelines]
         if create_queues:
@@ -245,6 +248,7 @@ def main(
             summary = forwarder.run(once)
         if once and leave:
             summary.left |= _left_queues(declared, to_services)
+        delayed = _delayed([route.queue for route in all_routes]) if once and not as_json else {}
     except (MessagesLeft, MissingQueue, SparkUnavailable) as error:
         raise Failure(str(error)) from None
     except ServiceError as error:
@@ -252,7 +256,7 @@ def main(
         for mistake in others:  # of a pipeline's file
             note(mistake)
         raise BadValue(last) from None
-    print_summary(summary, as_json)
+    print_summary(summary, as_json, delayed)
     context.exit(_exit_code(summary, once))
 
 
@@ -344,7 +348,14 @@ def _shown(
         yield show, bar.say
 
 
-def print_summary(summary: "Summary", as_json: bool) -> None:
+def _delayed(queues: list[str]) -> dict[str, str]:
+    """Return the messages that are not due yet in words, by queue."""
+    with opened() as space:
+        return {queue: words for queue in queues if (words := delayed_in(space, queue))}
+
+
+def print_summary(summary: "Summary", as_json: bool, delayed: "Mapping[str, str]" = MappingProxyType({})) -> None:
+    """Print what a run did. ``delayed``: by queue, messages that are not due yet, in words."""
     from forwarder import Effect
 
     if as_json:
@@ -365,10 +376,11 @@ def print_summary(summary: "Summary", as_json: bool) -> None:
         )
         return
     shown = {effect.value: effect.words for effect in Effect if effect is not Effect.KEPT}
-    for queue in sorted({*summary.effects, *summary.left}):
+    for queue in sorted({*summary.effects, *summary.left, *delayed}):
         effects = summary.effects.get(queue, {})
         parts = [f"{effects[name]:,} {words}" for name, words in shown.items() if name in effects]
         parts += [f"{summary.left[queue]:,} left for later"] if queue in summary.left else []
+        parts += [delayed[queue]] if queue in delayed else []
         if parts:
             click.echo(f"{queue}: {', '.join(parts)}")
         for name, words in shown.items():

@@ -1,27 +1,78 @@
 """Write data to stdout: tables on a terminal, aligned text elsewhere, JSON with --json."""
 
+import io
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
 from xaspool_scripts.common import Failure, describe, lost_output, note
 from xaspool_scripts.wording import plural
 
+if TYPE_CHECKING:
+    from spool import Space
+
 NOTHING = "-"
+
+_STDOUT, _STDERR = 1, 2
+_own_output: BinaryIO | None = None  # standard output, while other code may print
 
 
 def write_bytes(data: bytes) -> None:
     """Write bytes to stdout and flush it; OSError if that fails."""
     if sys.stdout is None:
         lost_output()
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
+    output = _own_output or sys.stdout.buffer
+    output.write(data)
+    output.flush()
+
+
+@contextmanager
+def prints_to_stderr() -> Iterator[None]:
+    """Keep standard output for this program's data: functions that it calls, and their programs, print to stderr."""
+    if sys.stdout is None or sys.stderr is None:
+        yield
+        return
+    sys.stdout.flush()
+    with ExitStack() as undo:
+        undo.callback(_set_own_output, None)
+        _set_own_output(_kept_apart(undo) if _is_process_output() else sys.stdout.buffer)
+        undo.enter_context(redirect_stdout(sys.stderr))
+        yield
+
+
+def _is_process_output() -> bool:
+    assert sys.stdout is not None
+    try:
+        return sys.stdout.fileno() == _STDOUT
+    except io.UnsupportedOperation:
+        return False
+
+
+def _kept_apart(undo: ExitStack) -> BinaryIO:
+    """Let programs that are started from now on print to stderr, too; return what standard output was."""
+    kept = os.dup(_STDOUT)
+    output = open(kept, "wb")  # noqa: SIM115 (closed by `undo`)
+
+    def restore() -> None:
+        os.dup2(kept, _STDOUT)
+        with suppress(OSError):  # what could not be written was reported
+            output.close()
+
+    undo.callback(restore)
+    os.dup2(_STDERR, _STDOUT)
+    return output
+
+
+def _set_own_output(output: BinaryIO | None) -> None:
+    global _own_output
+    _own_output = output
 
 
 def write_json(value: Any) -> None:
@@ -128,6 +179,16 @@ def moment(seconds: float | None) -> str | None:
         return datetime.fromtimestamp(seconds).astimezone().isoformat(sep=" ", timespec="seconds")
     except (ValueError, OverflowError, OSError):
         return f"{seconds:.0f}"
+
+
+def delayed_in(space: "Space", queue: str) -> str:
+    """Say how many messages of a queue are not due yet, and until when; "" for none."""
+    from spool.admin.stats import first_due
+
+    count, due = space.stats(queue).delayed, first_due(space.engine.store, queue)
+    if not count or due is None:
+        return ""
+    return f"{count:,} delayed" + (" until " if count == 1 else ", the first until ") + str(moment(due))
 
 
 def messages(count: int) -> str:

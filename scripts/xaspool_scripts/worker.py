@@ -27,7 +27,7 @@ from xaspool_scripts.common import (
     version_option,
 )  # fmt: skip
 from xaspool_scripts.options import by_queue, duration_or_forever
-from xaspool_scripts.output import write_json
+from xaspool_scripts.output import delayed_in, prints_to_stderr, write_json
 from xaspool_scripts.start import ended_by
 
 if TYPE_CHECKING:
@@ -90,12 +90,15 @@ def main(
       spool-worker orders=handlers:book invoices=handlers:send --once
     """
     _log_details(verbose)
+    if as_json:
+        click.get_current_context().with_resource(prints_to_stderr())
     functions = {queue: _function(target) for queue, target in targets.items()}
     with open_space() as space, _status(list(functions)) as show, typed_values():
         group = _WorkerGroup(space, functions, show, threads=threads, once=once, timeout=timeout)
         group.run()
+        delayed = {queue: delayed_in(space, queue) for queue in functions} if once else {}
     for queue, worker in group.workers.items():
-        print_summary(queue, worker.summary, group.errors.get(queue), as_json)
+        print_summary(queue, worker.summary, group.errors.get(queue), as_json, delayed.get(queue, ""))
     code = group.exit_code(once)
     if group.ended:
         note("interrupted")
@@ -221,11 +224,15 @@ def _in_words(summary: "WorkSummary") -> str:
     return ", ".join(f"{count:,} {words}" for count, words in counts if count) or "no messages"
 
 
-def print_summary(queue: str, summary: "WorkSummary", error: BaseException | None, as_json: bool) -> None:
+def print_summary(
+    queue: str, summary: "WorkSummary", error: BaseException | None, as_json: bool, delayed: str = ""
+) -> None:
+    """Print what became of a queue's messages. ``delayed``: those that are not due yet, in words."""
     if as_json:
         write_json({"queue": queue, **vars(summary), "error": None if error is None else describe(error)})
         return
-    click.echo(f"{queue}: {_in_words(summary)}" + (f"; {summary.left:,} left" if summary.left else ""))
+    left = f"{summary.left:,} left" if summary.left else ""
+    click.echo(f"{queue}: {'; '.join(filter(None, (_in_words(summary), left, delayed)))}")
     for effect, reason in summary.reasons.items():
         note(f"{queue}: {reason}" if effect == "delivered" else f"{queue}: the last failure: {reason}")
     if error is not None:

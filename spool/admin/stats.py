@@ -78,6 +78,16 @@ def queue_stats(store: Store, queues: Iterable[str]) -> dict[str, QueueStats]:
     return figures
 
 
+def first_due(store: Store, name: str) -> float | None:
+    """Return when the first delayed message of a queue is due, in seconds since the epoch; None if none is delayed."""
+    catch_up(store)
+    with store.view.mutex:
+        queue = store.view.index.messages.queue(name)
+        queue.promote_due(store.clock.now())
+        times = [run.due for run in queue.delayed[:1]] + [segment.key[0] for segment in queue.delayed_segments[:1]]
+    return min((due for due in times if due is not None), default=None)
+
+
 def _of(counts: Counter[Run], line: Queue) -> int:
     return sum(count for run, count in counts.items() if run.queue is line.order)
 

@@ -11,7 +11,7 @@ from spool.model.message import Message
 from spool.model.position import Position
 from xaspool_scripts import demo_pipeline
 from xaspool_scripts.demo import compare, descends_from_spark, standard_library
-from xaspool_scripts.demo_services import describe
+from xaspool_scripts.demo_services import _Handler, _Server, describe
 
 
 @pytest.mark.spark
@@ -35,6 +35,18 @@ def test_the_demonstration_s_pipeline_is_killed_and_finishes(tmp_path: Path) -> 
         done = demo_pipeline.kill_and_finish(space, str(tmp_path), start)
         assert 0 < done <= demo_pipeline.ORDERS
         assert sum(stats.ready for stats in space.stats().values()) == 0
+
+
+@pytest.mark.parametrize(("error", "is_told"), [(ConnectionResetError, False), (ValueError, True)])
+def test_the_demonstration_s_web_service_says_nothing_of_a_caller_that_was_killed(
+    error: type[Exception], is_told: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with _Server(("127.0.0.1", 0), _Handler) as server:
+        try:
+            raise error
+        except error:
+            server.handle_error(None, ("127.0.0.1", 1))
+    assert ("Traceback" in capsys.readouterr().err) == is_told
 
 
 def reply(service: str, name: str, body: bytes, **changed: object) -> Message:

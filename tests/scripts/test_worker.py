@@ -1,6 +1,7 @@
 """spool-worker: functions for queues, how it ends, and what it says."""
 
 import io
+import json
 import logging
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from click.testing import CliRunner
 
 import spool
 from tests.scripts.conftest import Result, start
+from xaspool_scripts.forward import main as forward
 from xaspool_scripts.worker import main
 
 WAIT = 60
@@ -32,6 +34,7 @@ def _functions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         "    print('called', flush=True)\n"
         "    time.sleep(1000)\n"
         "def two(message, other): pass\n"
+        "def tell(message): print('told')\n"
     )
     monkeypatch.setattr(sys, "path", sys.path[:])
     yield
@@ -48,6 +51,37 @@ def put(path: Path, *bodies: object) -> None:
     with spool.open(path) as space:
         for body in bodies:
             space.put("orders", body, reply_queue="errors")
+
+
+def test_with_json_a_function_prints_to_stderr(path: Path) -> None:
+    put(path, "a")
+    done = work(path, "orders=work_demo:tell", "--once", "--json")
+    assert (json.loads(done.text)["delivered"], done.err) == (1, "told\n")
+
+
+def test_with_json_programs_that_a_function_starts_print_to_stderr() -> None:
+    code = (
+        "import os\n"
+        "from xaspool_scripts.output import prints_to_stderr, write_json\n"
+        "with prints_to_stderr():\n"
+        "    os.system('echo told')\n"
+        "    write_json(1)\n"
+        "os.system('echo after')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("1\nafter\n", "told\n")
+
+
+def test_once_says_which_messages_are_delayed(path: Path) -> None:
+    with spool.open(path) as space:
+        space.put_many("orders", ["a", "b"], not_before=4e9)
+    done = work(path, "orders=work_demo:tell", "--once")
+    assert done.code == 0, "they are not due: nothing is left that could be done"
+    assert done.text.startswith("orders: no messages; 2 delayed, the first until 2096-10-0")
+    forwarded = CliRunner().invoke(
+        forward, ["-s", str(path), "--route", "orders=python:work_demo:tell", "--no-spark", "--once"]
+    )
+    assert forwarded.stdout.startswith("orders: 2 delayed, the first until 2096-10-0")
 
 
 def test_what_the_function_returns_is_the_reply_and_all_is_handled(path: Path) -> None:
