@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from spool.packages import BESIDE
 
 if TYPE_CHECKING:
+    from recovery import mirrored as mirrored
     from recovery import scan as scan
 
 __path__ = [os.path.join(BESIDE, "recovery")]

@@ -32,8 +32,8 @@ def show(context: click.Context, as_json: bool) -> None:
     Example:
       spool-admin mirror show -s /var/spool/shop
     """
-    from recovery.mirrored import describe
     from spool.errors import NotASpace
+    from spool.recovery import mirrored
     from spool.runtime.clock import Clock
     from spool.store.store import inspect_store
     from spool.text import quoted
@@ -45,7 +45,7 @@ def show(context: click.Context, as_json: bool) -> None:
     disk = LookingDisk(path)
     try:
         store, alone = inspect_store(disk, Clock())
-        found = describe(store, alone=alone)
+        found = mirrored.describe(store, alone=alone)
     finally:
         disk.close_all()
     if found is None:

@@ -108,8 +108,8 @@ def _recover() -> "tuple[RecoveryReport, list[str]]":
 
 def _plan(path: str) -> "tuple[RecoveryReport, list[str]]":
     """Return what opening the space would do, and the other processes that have it open."""
-    from recovery.scan import plan
     from spool.errors import NotASpace
+    from spool.recovery import scan
     from spool.runtime.clock import Clock
     from spool.store.store import inspect_store
     from spool.text import quoted
@@ -122,7 +122,7 @@ def _plan(path: str) -> "tuple[RecoveryReport, list[str]]":
         opened.callback(disk.close_all)
         store, alone = inspect_store(disk, Clock())
         begun = store.clock.monotonic()
-        report = plan(store, alone=alone)
+        report = scan.plan(store, alone=alone)
         report.seconds = store.clock.monotonic() - begun
         if alone and not store.shared.open_lock.is_alone():
             report.alone = False  # a process opened the space meanwhile, and has done what was planned

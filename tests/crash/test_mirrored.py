@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from recovery import mirrored, scan
+from spool.recovery import mirrored, scan
 from tests.crash.harness import Explorer, Violation
 from tests.crash.histories import HISTORIES
 from tests.crash.mirrors import MirrorLast

@@ -39,6 +39,11 @@ def _run(*command: str | Path, cwd: Path, path: Path | None = None) -> "subproce
 def test_a_program_with_its_own_recovery_opens_and_repairs_a_space(directory: Path) -> None:
     done = _run(sys.executable, "program.py", cwd=directory)
     assert (done.stdout, done.stderr) == ("tea the program\n", "")
+    for command, code in ((["spool-recover", "--dry-run"], 0), (["spool-admin", "mirror", "show"], 3)):
+        done = _run(
+            Path(sys.executable).with_name(command[0]), *command[1:], "-s", "space", cwd=directory, path=directory
+        )
+        assert done.returncode == code, done.stderr
 
 
 def test_a_zip_file_of_the_packages_finds_its_recovery_too(directory: Path) -> None:
