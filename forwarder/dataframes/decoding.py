@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def decode(body: "Column | str" = "body", codec: "Column | str" = "codec") -> "Column":
     """Return a column with the bodies as text: a text as it is, any other value as JSON, null where a body is bytes.
 
-    Spark's ``from_json`` and ``get_json_object`` read the JSON. In it a time is text in ISO 8601, bytes are base64, and
+    Spark's own functions read the JSON, e.g. get_json_object. In it a time is text in ISO 8601, bytes are base64, and
     the keys of a map are text.
 
     Args:
