@@ -41,6 +41,7 @@ def test_the_session_does_everything(life: Life) -> None:
 
 
 FLUSHES = {"fsync", "fdatasync"}
+STEPS = {"pwrite64": 5, "fsync": 2}  # without --long: there are a hundred of the one and 33 of the other
 
 
 def cases() -> Iterator[Any]:
@@ -56,7 +57,7 @@ def cases() -> Iterator[Any]:
 def test_nothing_acknowledged_is_lost_by_a_kill_at(
     call: str, flush: str, life: Life, scaffold: Scaffold, pytestconfig: pytest.Config, record_property
 ) -> None:
-    step = 3 if call == "pwrite64" and not pytestconfig.getoption("--long") else 1  # there are a hundred
+    step = 1 if pytestconfig.getoption("--long") else STEPS.get(call, 1)
     n, kills, recoveries = 1, 0, 0
     rng = random.Random(call)
     while True:
