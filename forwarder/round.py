@@ -209,6 +209,7 @@ class Round:
                 begun = positions(read_journal(store.files.disk, marks.xid).begun)
                 reason = "the forwarder was ended while the service worked on it"
                 count_failures(store, begun, reason, store.deadline(_COUNT_SECONDS))
+                self._transaction.end_call()  # the next process must not count them again
 
     def commit(self) -> RoundResult:
         """Commit everything that the result counts, or raise; give back the other messages."""
