@@ -1,7 +1,7 @@
 """The package ``recovery``, under a name that no file of a program's can take.
 
-Its code lies beside this package. ``import recovery`` would find a program's own ``recovery.py`` first; as modules of
-``spool.recovery`` the code is found by the place of this file alone.
+Its code lies beside this package. ``import recovery`` would find a program's own module of that name first; as modules
+of ``spool.recovery`` the code is found by the place of this file alone.
 """
 
 import os

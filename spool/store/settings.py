@@ -112,5 +112,8 @@ def _no_settings(disk: Disk) -> str:
         )
     with suppress(OSError):
         if layout.foreign(disk.names("")):
-            return f"{disk.root} is not a queue space: it has no space.toml. Name a directory that has one"
+            return (
+                f"{disk.root} is not a queue space: it has no space.toml. Name a directory that has one, or make one "
+                "in an empty directory: spool-admin init PATH"
+            )
     return f"{disk.root} is not a queue space: it has no space.toml. Make one with: {make}"

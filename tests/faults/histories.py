@@ -101,7 +101,7 @@ CONSUMED = THREE.got("a", 3).put("b", "stays")
 def dropped(space: spool.Space) -> None:
     """Files from outside."""
     disk = space._store.files.disk
-    for name, data in (("a/1.txt", b"one"), ("a/2.txt", b"two"), ("b/3.txt", b"three")):
+    for name, data in (("a/1", b"one"), ("a/2", b"two"), ("b/3", b"three")):
         handle = disk.create(f"drop/{name}")
         disk.write_at(handle, 0, data)
         disk.close(handle)
