@@ -144,7 +144,7 @@ def play(tree: Path, path: Path) -> None:
     """Do the steps that are asked for, until the input ends."""
     packages = path.with_name(f"{path.name}-packages")  # those alone: processes that this one starts use this bench
     packages.mkdir()
-    for name in ("recovery", "spool", "xa"):
+    for name in ("forwarder", "recovery", "spool", "xa"):
         (packages / name).symlink_to(tree / name)
     sys.path.insert(0, str(packages))
     import recovery
