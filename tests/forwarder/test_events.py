@@ -20,7 +20,7 @@ from tests.forwarder.rounds import SPARK, Scripted, answers, in_process
 from xaspool_scripts.forward import main
 from xaspool_scripts.forward_events import EventLines
 
-PAGE = Path(__file__).parents[2] / "docs" / "services.md"
+PAGE = Path(__file__).parents[2] / "docs" / "forwarding.md"
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_a_forwarder_whose_events_find_no_reader_stops(
     assert (space.stats("work").ready, space.stats("work").claimed) == (1, 0)
 
 
-def test_the_page_of_services_has_each_event_with_its_fields() -> None:
+def test_the_page_of_forwarding_has_each_event_with_its_fields() -> None:
     kinds = get_args(Event.__value__ if hasattr(Event, "__value__") else Event)
     described = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", PAGE.read_text(), re.MULTILINE))
     for kind in kinds:

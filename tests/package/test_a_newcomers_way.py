@@ -11,7 +11,14 @@ FURTHER = ("workers", "dropping-files", "transactions-and-xa", "operations")
 
 
 @pytest.mark.parametrize(
-    "name", ["install", "first-steps", "services", *(pytest.param(each, marks=pytest.mark.slow) for each in FURTHER)]
+    "name",
+    [
+        "install",
+        "first-steps",
+        "services",
+        "forwarding",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in FURTHER),
+    ],
 )
 def test_a_newcomers_way_leads_where_the_pages_say(name: str, installation: Installation, tmp_path: Path) -> None:
     for block in pages.programs(_page(installation, name)):
@@ -35,7 +42,7 @@ def test_the_first_steps_are_the_whole_way(installation: Installation) -> None:
 @pytest.mark.slow
 @pytest.mark.spark
 def test_a_newcomers_services_are_called_through_spark(installation_with_spark: Installation, tmp_path: Path) -> None:
-    for block in pages.programs(_page(installation_with_spark, "services"), spark=True):
+    for block in pages.programs(_page(installation_with_spark, "forwarding"), spark=True):
         pages.run(block, tmp_path, installation_with_spark.environment)
 
 
