@@ -17,6 +17,7 @@ EXCUSED = {
     "Space.engine": "it is for packages that are built upon the library: sync has it",
     "Space.submit": "put is awaitable, and what tasks await at the same time shares a flush",
     "spool.current_space": "it tells a function that work calls in which space it is",
+    "spool.decode": "it waits for nothing",
     "Transaction.submit": "put is awaitable",
     "Transaction.commit_async": "commit is awaitable",
 }
