@@ -173,7 +173,8 @@ class Mirror:
     def hold_for_restore(self) -> None:
         """Keep the mirror as it is until ``disk`` is closed. MirrorMismatch if its space is open, or restored now."""
         handle = self.disk.open(layout.MIRROR_ID)
-        if self.disk.some_lock(handle, 0, 1) is not None or not self.disk.lock(handle, 0, shared=True):
+        # The own lock comes first: an opener that is alone does not get past it, and one that was earlier is seen.
+        if not self.disk.lock(handle, 0, shared=True) or self.disk.some_lock(handle, 0, 1) is not None:
             raise self._in_use(
                 handle, "now: close its space in every process, or copy the space with spool-admin export"
             )

@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 import threading
+from contextlib import suppress
 from pathlib import Path
 from unittest import mock
 
@@ -452,3 +453,40 @@ def test_a_failed_flush_of_the_space_s_own_waits_for_the_mirror(space: spool.Spa
             space.put("orders", "a")
     assert not [thread for thread in threading.enumerate() if thread.name == "xaspool mirror" and thread.is_alive()]
     space.close()
+
+
+def test_a_space_that_opens_as_a_restore_looks_at_the_locks_keeps_it_from_the_mirror_or_is_kept(
+    space: spool.Space, tmp_path: Path
+) -> None:
+    space.close()
+    opened: list[spool.Space] = []
+
+    class Restoring(Disk):
+        looks = 0
+
+        def _look(self) -> None:
+            self.looks += 1
+            if self.looks == 2:
+                with suppress(spool.MirrorMismatch):
+                    opened.append(spool.open(tmp_path / "space"))
+
+        def lock(self, handle: int, start: int, length: int = 1, *, shared: bool = False) -> bool:
+            self._look()
+            return super().lock(handle, start, length, shared=shared)
+
+        def some_lock(self, handle: int, start: int, length: int) -> tuple[int, int] | None:
+            self._look()
+            return super().some_lock(handle, start, length)
+
+    side = Restoring(str(tmp_path / "mirror"))
+    try:
+        Mirror(Disk(str(tmp_path / "new")), side).hold_for_restore()
+        restores = True
+    except spool.MirrorMismatch:
+        restores = False
+    finally:
+        side.close_all()
+        for one in opened:
+            one.close()
+    assert side.looks >= 2
+    assert restores is not bool(opened)
