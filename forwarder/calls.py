@@ -72,8 +72,10 @@ class Calls(Generic[Key]):
         """Begin a call; `key` is what `wait` names it by."""
 
         def end(ended: Outcome | BaseException) -> None:
-            self._on_end(key)
-            self._ended.put((key, ended))
+            try:
+                self._on_end(key)
+            finally:  # or `wait` would wait for ever
+                self._ended.put((key, ended))
 
         self._threads.begin(request, end)
         self.under_way += 1

@@ -152,10 +152,11 @@ class RemoteBranch:
         self._mark(place, UNMARKED)
 
     def _mark(self, place: int, mark: bytes) -> None:
-        if self._marks is not None:
+        marks = self._marks  # another thread may set it to None
+        if marks is not None:
             at = self._first_mark + place
             try:
-                self._marks[at : at + 1] = mark
+                marks[at : at + 1] = mark
             except OSError:  # of a disk that is full, where it is written by calls: no attempt is counted
                 self._marks = None
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import spool
+from forwarder.calls import Calls, CallThreads
 from forwarder.round import Round, Route
 from forwarder.services import Request
 from forwarder.task import Block, Chunk, deliver
@@ -176,3 +177,16 @@ def test_all_calls_that_are_under_way_count_when_the_forwarder_is_ended(space: s
         round_.call(in_one_task, tasks=2)
     assert [seen[0], seen[2], seen[3]] == [1, 1, 1]
     assert seen[1] in (0, 1), "its call may have ended"
+
+
+@pytest.mark.timeout(PATIENT_SECONDS)
+def test_the_end_of_a_call_is_told_although_it_cannot_be_recorded() -> None:
+    """A task that waits for it would wait for ever."""
+
+    def record(key: str) -> None:
+        raise OSError(key)
+
+    calls = Calls(CallThreads(echo, 2), record)
+    request = Request(spool.Message("0" * 32, "work", b"one", 0.0, spool.Position(1, 0), {}), b"one")
+    calls.begin("key", request)
+    assert calls.wait()[0] == "key"
