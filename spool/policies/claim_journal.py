@@ -6,7 +6,8 @@ docs/architecture.md).
 
 A program works on a message from its claim on, so each message in its journal counts. A forwarding round claims
 thousands of messages, and tasks in other processes call the service with one after the other. So the journal of a round
-ends with a *mark* for each message, a byte, which a task sets while the call is in progress. Only those messages count.
+has a *mark* for each message, a byte, which a task sets while the call is in progress. Only those messages count. The
+marks precede the claims: a round that is killed while it writes its journal has begun no call, and counts no message.
 """
 
 import logging
@@ -99,36 +100,32 @@ class ClaimJournal:
 
     def add(self, ranges: Iterable[tuple[int, int, int]]) -> None:
         """Record claims: (number, first ordinal, count). On a full disk there is no record, and no try is counted."""
+        data, pack = b"", msgpack.Packer().pack
+        for one in ranges:
+            packed = pack(one)
+            data += packed + pack(zlib.crc32(packed))
+        self._append(data)
+
+    def add_marks(self, count: int) -> int | None:
+        """Add marks for the claims that are added next, none of them set.
+
+        Returns the place of the first mark in the file, or None if the disk is full.
+        """
+        self._append(msgpack.packb(bytes(count)))
+        return self._end - count if self.is_begun else None
+
+    def _append(self, records: bytes) -> None:
+        """Write at the end of the file, which is made if need be. A full disk leaves no file."""
         try:
-            data, pack = b"" if self._handle is not None else self._begin(), msgpack.Packer().pack
-            for one in ranges:
-                packed = pack(one)
-                data += packed + pack(zlib.crc32(packed))
+            data = records if self._handle is not None else self._begin() + records
             assert self._handle is not None
             self.store.files.disk.write_at(self._handle, self._end, data)
             self._end += len(data)
         except OSError as error:
-            self.remove()  # a torn record would hide the records behind it
+            self.remove()  # a torn record would hide the records after it
             if error.errno not in NO_ROOM:
                 raise
             log.warning("claims cannot be recorded: %s", error)
-
-    def add_marks(self, count: int) -> int | None:
-        """Add a mark for each claim, none of them set; returns the place of the first one, or None if it has no room.
-
-        No claim is added afterwards.
-        """
-        at = self._end + len(packed := msgpack.packb(bytes(count))) - count
-        try:
-            if self._handle is not None:
-                self.store.files.disk.write_at(self._handle, self._end, packed)
-                return at
-        except OSError as error:
-            self.remove()
-            if error.errno not in NO_ROOM:
-                raise
-            log.warning("claims cannot be recorded: %s", error)
-        return None
 
     def clear_marks(self, first: int, count: int) -> None:
         """Unset marks. ``first``: the place of the first one in the file."""
@@ -233,7 +230,8 @@ def read_journal(disk: Disk, xid: Xid) -> JournalContents:
             start = unpacker.tell()
             record = unpacker.unpack()
             if isinstance(record, bytes):
-                return journal._replace(marks=record)
+                journal = journal._replace(marks=record)
+                continue
             packed = data[start : unpacker.tell()]
             if unpacker.unpack() != zlib.crc32(packed):
                 break

@@ -155,12 +155,26 @@ class Branch:
 
     # -- claims -----------------------------------------------------------------------------------------------------
 
-    def begin_journal(self) -> ClaimJournal:
+    def begin_journal(self) -> None:
         """Record the claims in a journal, those of now and those to come."""
         self.lock_xid()
         self.journal = ClaimJournal(self._store, self.xid)
         self.journal.add(self.claims)
-        return self.journal
+
+    def begin_marked_journal(self) -> int | None:
+        """Record the claims in a journal with a mark for each message.
+
+        Returns the place of the first mark in the file; None, and no journal, if the disk is full.
+        """
+        self.lock_xid()
+        journal = ClaimJournal(self._store, self.xid)
+        first = journal.add_marks(sum(count for _, _, count in self.claims))
+        if first is not None:
+            self.journal = journal  # before the next write: its error must not leave the file behind
+            journal.add(self.claims)
+        if not journal.is_begun:
+            self.journal = first = None
+        return first
 
     def end_journal(self) -> None:
         """Remove the journal: the death of this process counts no try any more."""

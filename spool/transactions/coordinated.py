@@ -107,7 +107,7 @@ class CoordinatedTransaction(Transaction):
         Returns the marks, in the order in which the messages were claimed; None if the disk is full.
         """
         with self._lock:
-            first = self._branch.begin_journal().add_marks(sum(count for _, _, count in self._branch.claims))
+            first = self._branch.begin_marked_journal()
             return None if first is None else CallMarks(self.xid, first)
 
     @public_call("recording that calls have ended")

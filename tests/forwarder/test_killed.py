@@ -13,7 +13,7 @@ import spool
 from forwarder import ThreadForwarder
 from forwarder.round import Round, Route
 from forwarder.services import Request
-from spool.policies.claim_journal import clean_up_after_dead
+from spool.policies.claim_journal import ClaimJournal, clean_up_after_dead
 from spool.workers.outcome import Outcome, Replied
 from tests.children import exit_code_of
 from tests.forwarder.rounds import Scripted, answers, forward, in_process
@@ -129,3 +129,19 @@ def test_a_message_whose_calls_kill_the_forwarder_ends_in_the_error_queue(space:
     assert _attempts(space) == {0: 0, 1: 0, 3: 0}
     [message] = space.browse("errors")
     assert (message.body, message.origin_attempts) == (2, 3)
+
+
+@pytest.mark.parametrize("step", ["add", "add_marks"])
+def test_a_round_that_is_killed_while_it_writes_its_journal_counts_nothing(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    space.put_many("work", range(3))
+    taken = getattr(ClaimJournal, step)
+
+    def then_die(journal: ClaimJournal, records: object) -> NoReturn:
+        taken(journal, records)
+        _die()
+
+    monkeypatch.setattr(ClaimJournal, step, then_die)
+    _in_a_child(space, lambda own: forward(own, lambda request: Replied(), job=in_process))
+    assert _in_another(space) == {0: 0, 1: 0, 2: 0}
