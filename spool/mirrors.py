@@ -148,7 +148,7 @@ def _settings_of(mirror: Disk) -> str:
 
 
 def _restore(disk: Disk, mirror: Disk, settings: str, progress: Callable[[int, int], None]) -> None:
-    """Copy all that the mirror has. Until everything is durable, the settings have another name, so it is no space."""
+    """Copy all that the mirror has. The settings are written once everything is durable: before, it is no space."""
     config = parse(settings, mirror.path(layout.MIRROR_SETTINGS))
     check_kind(disk, config.network_file_system)
     if _is_taken(disk):
@@ -166,7 +166,8 @@ def _restore(disk: Disk, mirror: Disk, settings: str, progress: Callable[[int, i
             write_chunks(disk, target, chunks(mirror, source))
             disk.flush(target)
     disk.flush_directory(layout.COMMITTED)
-    disk.rename(layout.RESTORING, layout.SETTINGS)
+    write_settings(disk, settings)
+    disk.unlink(layout.RESTORING)  # last: a rename that is cut may leave neither name, and then no restore goes on here
     disk.flush_directory("")
     progress(len(names), len(names))
 

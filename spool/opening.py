@@ -313,7 +313,8 @@ def _recover(store: Store, scan: Scan, *, alone: bool, look: Look | None) -> Rec
     try:
         report = scan(store, alone=alone)
         if alone:
-            unlink_if_there(store.files.disk, layout.IMPORTING)  # of an import that died when all was done
+            for mark in (layout.IMPORTING, layout.RESTORING):  # of an import or a restore that died when all was done
+                unlink_if_there(store.files.disk, mark)
             _stock(store.files)
             if look is not None:
                 report.findings += look(store)

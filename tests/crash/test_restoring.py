@@ -67,7 +67,7 @@ def each_cut(command: Command, image: Image, rules: Rules, look: Callable[[Machi
     seen: set[tuple[Image, bool]] = set()
     for step in [*steps, len(whole.trace) + 1]:
         machine, answered = cut_at(step, command, image, rules)
-        for survivor in survivors(machine, rules, limit=3, seed=step):
+        for survivor in survivors(machine, rules, limit=40, seed=step):
             if (survivor.image, answered) not in seen:
                 seen.add((survivor.image, answered))
                 with repeatable(3):
