@@ -27,6 +27,10 @@ log = logging.getLogger("spool")
 
 _TEMPORARY = ".tmp"
 
+# Bytes of ``mirror.id`` in a mirror, which processes lock, shared. A restore locks both and looks for another lock on
+# the first; an opener locks the first, then looks for a lock on the second. So one of the two sees the other.
+_IN_USE, _RESTORE = 0, 1
+
 
 class Mirror:
     """The mirror of the space on ``source``; ``disk`` is rooted at the mirror's directory."""
@@ -163,7 +167,8 @@ class Mirror:
             MirrorMismatch: a process has the mirror open as that of another space, or restores a space from it.
         """
         handle = self.disk.open(layout.MIRROR_ID, write=True)
-        if (alone and not self.disk.lock(handle, 0)) or not self.disk.lock(handle, 0, shared=True):
+        ours = (not alone or self.disk.lock(handle, _IN_USE)) and self.disk.lock(handle, _IN_USE, shared=True)
+        if not ours or self.disk.some_lock(handle, _RESTORE, 1) is not None:
             raise self._in_use(
                 handle,
                 f"for another space, a copy of {self.source.root} perhaps, or restores a space from it. Each space "
@@ -173,14 +178,14 @@ class Mirror:
     def hold_for_restore(self) -> None:
         """Keep the mirror as it is until ``disk`` is closed. MirrorMismatch if its space is open, or restored now."""
         handle = self.disk.open(layout.MIRROR_ID)
-        # The own lock comes first: an opener that is alone does not get past it, and one that was earlier is seen.
-        if not self.disk.lock(handle, 0, shared=True) or self.disk.some_lock(handle, 0, 1) is not None:
+        ours = all(self.disk.lock(handle, byte, shared=True) for byte in (_RESTORE, _IN_USE))
+        if not ours or self.disk.some_lock(handle, _IN_USE, 1) is not None:
             raise self._in_use(
                 handle, "now: close its space in every process, or copy the space with spool-admin export"
             )
 
     def _in_use(self, handle: int, why: str) -> MirrorMismatch:
-        holders = " and ".join(self.disk.lock_holders(handle, 0)) or "a process"
+        holders = " and ".join(self.disk.lock_holders(handle, _IN_USE)) or "a process"
         return MirrorMismatch(f"{holders} uses the mirror {self.disk.root} {why}")
 
     def give_back(self, number: int) -> None:

@@ -490,3 +490,18 @@ def test_a_space_that_opens_as_a_restore_looks_at_the_locks_keeps_it_from_the_mi
             one.close()
     assert side.looks >= 2
     assert restores is not bool(opened)
+
+
+def test_a_process_that_joins_others_does_not_get_past_a_restore(space: spool.Space, tmp_path: Path) -> None:
+    """The others close between the two: nobody else holds the mirror as the restore looks."""
+    space.close()
+    restoring, joining = (
+        Mirror(Disk(str(tmp_path / name)), Disk(str(tmp_path / "mirror"))) for name in ("new", "space")
+    )
+    try:
+        restoring.hold_for_restore()
+        with pytest.raises(spool.MirrorMismatch, match="restores a space from it"):
+            joining.hold(alone=False)
+    finally:
+        restoring.disk.close_all()
+        joining.disk.close_all()
