@@ -14,8 +14,7 @@ import click
 from xaspool_scripts.codes import DAMAGE_LEFT
 from xaspool_scripts.common import BadValue, Failure, named_space, note, opened, space_option
 from xaspool_scripts.options import progress
-from xaspool_scripts.output import printable
-from xaspool_scripts.wording import plural
+from xaspool_scripts.wording import plural, printable
 
 if TYPE_CHECKING:
     from spool import ExportReport

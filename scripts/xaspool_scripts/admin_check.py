@@ -13,8 +13,8 @@ from xaspool_scripts.common import (
     opened,
     space_option,
 )  # fmt: skip
-from xaspool_scripts.output import printable, write_json
-from xaspool_scripts.wording import plural
+from xaspool_scripts.output import write_json
+from xaspool_scripts.wording import plural, printable
 
 if TYPE_CHECKING:
     from spool import Finding

@@ -6,8 +6,8 @@ import click
 
 from xaspool_scripts.codes import FAILED
 from xaspool_scripts.common import Failure, json_option, note, space_option, space_path
-from xaspool_scripts.output import printable, table, write_json
-from xaspool_scripts.wording import plural
+from xaspool_scripts.output import table, write_json
+from xaspool_scripts.wording import plural, printable
 
 
 @click.command()

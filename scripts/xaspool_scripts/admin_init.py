@@ -9,8 +9,7 @@ import click
 
 from xaspool_scripts.common import BadValue, Failure, note, typed_values
 from xaspool_scripts.options import confirmed, duration, given, size, whole, yes_option
-from xaspool_scripts.output import printable
-from xaspool_scripts.wording import plural
+from xaspool_scripts.wording import plural, printable
 
 _MAX_NAMED = 3
 

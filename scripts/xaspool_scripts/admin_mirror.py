@@ -7,8 +7,8 @@ import click
 from xaspool_scripts.codes import DAMAGE_LEFT, FAILED, NOTHING_THERE
 from xaspool_scripts.common import Commands, json_option, named_space, note, space_option, space_path
 from xaspool_scripts.options import progress
-from xaspool_scripts.output import printable, table, write_json
-from xaspool_scripts.wording import plural
+from xaspool_scripts.output import table, write_json
+from xaspool_scripts.wording import plural, printable
 
 
 @click.group(cls=Commands)

@@ -11,7 +11,8 @@ from xaspool_scripts.common import BadValue, complete_queue, json_option, note, 
 from xaspool_scripts.options import duration, given, lifetime, moment
 from xaspool_scripts.options import headers as parse_headers
 from xaspool_scripts.options import message_id as message_id_type
-from xaspool_scripts.output import answering, messages, printable, write_bytes, write_json
+from xaspool_scripts.output import answering, messages, write_bytes, write_json
+from xaspool_scripts.wording import printable
 
 if TYPE_CHECKING:
     from spool.space import Space

@@ -8,8 +8,8 @@ import click
 from xaspool_scripts.bodies import as_json_fields
 from xaspool_scripts.common import Commands, Failure, complete_quarantined, json_option, note, opened, space_option
 from xaspool_scripts.options import confirmed, yes_option
-from xaspool_scripts.output import moment, pairs, printable, table, write_json
-from xaspool_scripts.wording import plural
+from xaspool_scripts.output import moment, pairs, table, write_json
+from xaspool_scripts.wording import plural, printable
 
 if TYPE_CHECKING:
     from spool import QuarantinedFile, Space

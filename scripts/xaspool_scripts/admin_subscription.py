@@ -6,7 +6,8 @@ import click
 
 from xaspool_scripts.common import Commands, Failure, json_option, note, opened, space_option
 from xaspool_scripts.options import confirmed, yes_option
-from xaspool_scripts.output import messages, moment, printable, table, write_json
+from xaspool_scripts.output import messages, moment, table, write_json
+from xaspool_scripts.wording import printable
 
 
 @click.group(cls=Commands)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from xaspool_scripts.common import note
-from xaspool_scripts.output import printable
+from xaspool_scripts.wording import printable
 
 if TYPE_CHECKING:
     from spool import Message, Space

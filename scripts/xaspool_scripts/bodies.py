@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xaspool_scripts.output import printable
-from xaspool_scripts.wording import on_terminal, plural
+from xaspool_scripts.wording import on_terminal, plural, printable
 
 if TYPE_CHECKING:
     from spool.model.message import Message

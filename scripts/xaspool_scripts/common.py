@@ -16,7 +16,7 @@ import click
 
 from xaspool_scripts.codes import FAILED, NOTHING_THERE, WRONG_USAGE
 from xaspool_scripts.start import INTERRUPTED, write_at_once
-from xaspool_scripts.wording import as_options
+from xaspool_scripts.wording import as_options, printable
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _SPACE = "xaspool.space"
 _SETTINGS = "space.toml"
 _DISTRIBUTION = "xaspool"
+_LINES = "\n\t"
 
 # The names of the programs that run in this process: one, but for tests.
 _running = ["spool"]
@@ -209,8 +210,9 @@ def note_at_once(text: str) -> None:
 
 
 def _print(program: str, text: str) -> None:
+    """Print a line on stderr. An exception's text may hold anything: no control character of it reaches a terminal."""
     try:
-        click.echo(f"{program}: {text}", err=True)
+        click.echo(f"{program}: {printable(text, keep=_LINES)}", err=True)
     except OSError:
         pass  # standard error is closed
 

@@ -30,6 +30,7 @@ from xaspool_scripts.forward_events import EventLines
 from xaspool_scripts.options import by_queue, short_duration
 from xaspool_scripts.output import delayed_in, prints_to_stderr, write_json
 from xaspool_scripts.start import ended_by, write_at_once
+from xaspool_scripts.wording import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -386,7 +387,7 @@ def print_summary(summary: "Summary", as_json: bool, delayed: "Mapping[str, str]
         for name, words in shown.items():
             for effect, reason, count in summary.failures.get(queue, ()):
                 if effect == name:
-                    click.echo(f"  {count:,} {words}: {reason}")
+                    click.echo(f"  {count:,} {words}: {printable(reason)}")
     if not (summary.handled or summary.left):
         click.echo("nothing was forwarded")
     for queue, reason in sorted(summary.down.items()):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from xaspool_scripts import bodies
-from xaspool_scripts.output import aligned, moment, printable, show
-from xaspool_scripts.wording import age, on_terminal
+from xaspool_scripts.output import aligned, moment, show
+from xaspool_scripts.wording import age, on_terminal, printable
 
 if TYPE_CHECKING:
     from spool import Holder, Message, QueueEntry

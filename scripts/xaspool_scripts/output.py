@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from xaspool_scripts.common import Failure, describe, lost_output, note
-from xaspool_scripts.wording import plural
+from xaspool_scripts.wording import plural, printable
 
 if TYPE_CHECKING:
     from spool import Space
@@ -160,15 +160,6 @@ def show(value: object) -> str:
     if isinstance(value, list | tuple):
         return show(",".join(map(str, value)))
     return printable(str(value))
-
-
-def printable(text: str, keep: str = "") -> str:
-    """Escape the control characters of a text, except those in `keep`."""
-    if text.isprintable():
-        return text
-    return "".join(
-        c if c in keep or c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii") for c in text
-    )
 
 
 def moment(seconds: float | None) -> str | None:

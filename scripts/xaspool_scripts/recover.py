@@ -17,8 +17,8 @@ from xaspool_scripts.common import (
     space_path,
     version_option,
 )
-from xaspool_scripts.output import printable, write_json
-from xaspool_scripts.wording import plural
+from xaspool_scripts.output import write_json
+from xaspool_scripts.wording import plural, printable
 
 if TYPE_CHECKING:
     from spool.admin.findings import Finding, RecoveryReport

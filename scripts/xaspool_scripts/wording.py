@@ -1,4 +1,4 @@
-"""Word texts for the command line: options instead of arguments, numbers, and times."""
+"""Word texts for the command line: options instead of arguments, numbers, times, and control characters."""
 
 import re
 import sys
@@ -60,3 +60,12 @@ def _in_units(left: int) -> Iterator[str]:
 def on_terminal() -> bool:
     """Tell whether standard output is a terminal."""
     return sys.stdout is not None and sys.stdout.isatty()
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Escape the control characters of a text, except those in `keep`."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c in keep or c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii") for c in text
+    )

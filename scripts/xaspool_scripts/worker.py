@@ -29,6 +29,7 @@ from xaspool_scripts.common import (
 from xaspool_scripts.options import by_queue, duration_or_forever
 from xaspool_scripts.output import delayed_in, prints_to_stderr, write_json
 from xaspool_scripts.start import ended_by
+from xaspool_scripts.wording import printable
 
 if TYPE_CHECKING:
     from spool import Space, Worker, WorkSummary
@@ -189,7 +190,8 @@ class _Details(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info:
-            click.echo("".join(traceback.format_exception(*record.exc_info)).rstrip(), err=True)
+            lines = "".join(traceback.format_exception(*record.exc_info)).rstrip()
+            click.echo(printable(lines, keep="\n\t"), err=True)
         elif record.levelno < logging.WARNING:
             note(record.getMessage())
 

@@ -35,6 +35,7 @@ def _functions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         "    time.sleep(1000)\n"
         "def two(message, other): pass\n"
         "def tell(message): print('told')\n"
+        "def draw(message): raise ValueError('red \\x1b[31m bell \\x07 moved \\x9b2J')\n"
     )
     monkeypatch.setattr(sys, "path", sys.path[:])
     yield
@@ -43,7 +44,7 @@ def _functions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def work(path: Path, *args: str) -> Result:
-    done = CliRunner().invoke(main, ["-s", str(path), *args])
+    done = CliRunner().invoke(main, ["-s", str(path), *args], color=True)
     return Result(done.exit_code, done.stdout_bytes, done.stderr)
 
 
@@ -51,6 +52,22 @@ def put(path: Path, *bodies: object) -> None:
     with spool.open(path) as space:
         for body in bodies:
             space.put("orders", body, reply_queue="errors")
+
+
+@pytest.mark.parametrize("program", ["worker", "forward"])
+def test_control_characters_of_an_exception_do_not_reach_the_terminal(path: Path, program: str) -> None:
+    with spool.open(path) as space:
+        space.change_queue("orders", retries=0, error_queue="errors")
+    put(path, "a")
+    if program == "worker":
+        done = work(path, "orders=work_demo:draw", "--once")
+    else:
+        args = ["-s", str(path), "--no-spark", "--once", "--route", "orders=python:work_demo:draw"]
+        ran = CliRunner().invoke(forward, args, color=True)  # as on a terminal
+        done = Result(ran.exit_code, ran.stdout_bytes, ran.stderr)
+    shown = done.text + done.err
+    assert r"red \x1b[31m bell \x07 moved \x9b2J" in shown
+    assert {c for c in shown if not c.isprintable()} == {"\n"}
 
 
 def test_with_json_a_function_prints_to_stderr(path: Path) -> None:
