@@ -16,7 +16,7 @@ from spool.opening import open_space, os_errors, space_directory
 from spool.runtime import calls
 from spool.runtime.clock import Clock, Deadline
 from spool.space import Space
-from spool.store.mirror import Mirror, begin_mirror
+from spool.store.mirror import Mirror, begin_mirror, check_elsewhere, lies_inside
 from spool.store.mirror_id import forget_ids, read_ids, replace_text
 from spool.store.settings import read_settings_text, write_settings
 
@@ -42,12 +42,13 @@ def begin(
         disk, clock: for tests.
 
     Raises:
-        InvalidArgument: the directory is not empty, or its name cannot stand in ``space.toml``.
+        InvalidArgument: the directory is not empty, lies inside the space, or its name cannot stand in ``space.toml``.
         SystemFailure: a process has the space open.
         NotASpace: ``path`` holds no space.
     """
     space_config({"mirror": os.path.abspath(mirror)}, {})  # before a file is made there
     with _closed(path, disk, clock) as (disk, clock):
+        check_elsewhere(os.path.abspath(mirror), disk.root)
         text = read_settings_text(disk)
         parse(text, disk.path(layout.SETTINGS))
         side = disk.sibling(os.path.abspath(mirror))
@@ -90,13 +91,19 @@ def _closed(path: str | os.PathLike[str], disk: Disk | None, clock: Clock | None
             lock = OpenLock(disk)
             until = clock.monotonic() + _WAIT_SECONDS
             if not lock.enter(Deadline(clock, _WAIT_SECONDS, until, None)):
-                holders = " and ".join(lock.holders()) or "a process"
                 raise SystemFailure(
-                    f"{holders} has {disk.root} open: close it in every process first, then change its mirror"
+                    f"{_openers(lock)} {disk.root} open: close it in every process first, then change its mirror"
                 )
             yield disk, clock
         finally:
             disk.close_all()
+
+
+def _openers(lock: OpenLock) -> str:
+    """Name the processes that have the space open: others than this one, if any other is seen."""
+    seen = lock.holders()
+    others = [each for each in seen if not each.startswith(f"process {os.getpid()} ")] or seen
+    return f"{' and '.join(others) or 'a process'} {'have' if len(others) > 1 else 'has'}"
 
 
 def restore(
@@ -119,9 +126,15 @@ def restore(
 
     Raises:
         SpaceExists: the directory is not empty.
+        InvalidArgument: the directory lies inside the mirror.
         NotASpace: ``mirror`` is no mirror.
         MirrorMismatch: a process has the space of the mirror open.
     """
+    if lies_inside(os.path.abspath(path), os.path.abspath(mirror)):
+        raise InvalidArgument(
+            f"the new space {os.path.abspath(path)} lies inside the mirror {os.path.abspath(mirror)}, which is not "
+            "changed: name a directory elsewhere"
+        )
     with (
         space_directory(path, disk) as disk,
         calls.deferred(disk.close_all),

@@ -22,7 +22,7 @@ from spool.model.settings_file import render_new
 from spool.runtime import calls
 from spool.runtime.clock import Clock, Deadline
 from spool.space import Space
-from spool.store.mirror import begin_mirror
+from spool.store.mirror import begin_mirror, check_elsewhere
 from spool.store.parts import Files
 from spool.store.settings import read_settings, write_settings
 from spool.store.store import WAIT_SECONDS, Store, log, open_store
@@ -122,6 +122,8 @@ def _make(disk: Disk, config: SpaceConfig) -> None:
             f"a restore of {disk.root} from a mirror was interrupted: run it again, or choose another directory"
         )
     _check_no_import(disk)
+    if config.mirror is not None:
+        check_elsewhere(config.mirror, disk.root)
     check_kind(disk, config.network_file_system)
     check_stages(disk)
     _tell_what_is_there(disk)

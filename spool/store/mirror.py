@@ -273,6 +273,20 @@ def begin_mirror(space: Disk, mirror: Disk, settings: str) -> None:
     write_ids(mirror, mine)
 
 
+def check_elsewhere(mirror: str, space: str) -> None:
+    """Raise InvalidArgument for a mirror inside its space: one lost directory would be the loss of both."""
+    if lies_inside(mirror, space):
+        raise InvalidArgument(
+            f"the mirror {mirror} lies inside the space {space}, and would be lost with the space: name a directory "
+            "elsewhere, best on another disk"
+        )
+
+
+def lies_inside(path: str, directory: str) -> bool:
+    """Tell of two absolute paths whether the first is the second, or below it."""
+    return f"{path}/".startswith(f"{directory.rstrip('/')}/")
+
+
 _BEGUN = {layout.MIRROR_ID, layout.MIRROR_SETTINGS, f"{layout.MIRROR_ID}.tmp", f"{layout.MIRROR_SETTINGS}.tmp"}
 
 

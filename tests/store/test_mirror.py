@@ -15,6 +15,7 @@ import pytest
 
 import spool
 from spool import mirrors
+from spool.coordination.locks import OpenLock
 from spool.disk.disk import Disk, FlushFailed
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
@@ -273,6 +274,42 @@ def test_the_mirror_of_another_space_is_refused(space: spool.Space, tmp_path: Pa
     assert files(tmp_path / "mirror") == before
     with pytest.raises(spool.InvalidArgument, match="absolute"):
         spool.create(tmp_path / "third", mirror="near")
+
+
+def test_a_mirror_inside_its_space_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "space"
+    for inside in (path / "mirror", path / "drop" / "mirror"):
+        with pytest.raises(spool.InvalidArgument, match="lies inside the space"):
+            spool.create(path, mirror=str(inside))
+    spool.create(path).close()
+    for inside in (path / "mirror", path / "drop" / "mirror"):
+        with pytest.raises(spool.InvalidArgument, match="lies inside the space"):
+            mirrors.begin(path, inside)
+        assert not inside.exists()
+    mirrors.begin(path, tmp_path / "space-mirror").close()  # a longer name beside it is not inside
+
+
+def test_a_space_is_not_made_inside_the_mirror_that_it_is_made_of(space: spool.Space, tmp_path: Path) -> None:
+    space.put("orders", "one")
+    space.close()
+    before = files(tmp_path / "mirror")
+    with pytest.raises(spool.InvalidArgument, match="lies inside the mirror"):
+        mirrors.restore(tmp_path / "mirror" / "new", tmp_path / "mirror")
+    assert files(tmp_path / "mirror") == before
+
+
+def test_a_change_of_the_mirror_names_the_other_processes_that_have_the_space_open(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirrors, "_WAIT_SECONDS", 0.0)
+    both = [f"process {os.getpid()} (spool-admin)", "process 7 (python)"]
+    monkeypatch.setattr(OpenLock, "holders", lambda lock: both)
+    with pytest.raises(spool.SystemFailure, match=r"^process 7 \(python\) has "):
+        mirrors.drop(space.path)
+    both.append("process 8 (python)")
+    with pytest.raises(spool.SystemFailure, match=r"^process 7 \(python\) and process 8 \(python\) have "):
+        mirrors.drop(space.path)
+    space.close()
 
 
 def test_a_mount_point_whose_disk_is_missing_is_no_mirror(space: spool.Space, tmp_path: Path) -> None:
