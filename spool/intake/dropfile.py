@@ -102,7 +102,7 @@ def _one(name: str, data: bytes, kind: str) -> Put:
     except InvalidArgument as error:
         raise InvalidArgument(
             f"{error}; correct the file, or let the queue take such files as they are: "
-            "spool-admin queue change QUEUE --drop-type SUFFIX=bytes"
+            "spool-admin queue change QUEUE --drop-type .SUFFIX=bytes"
         ) from None
     options: dict[str, Any] = {"headers": {"filename": _printable(name)}}
     return Put(body, options if content_type is None else {**options, "content_type": content_type})
