@@ -42,12 +42,18 @@ def no_queue(name: str, queues: Iterable[str], where: str = "", how: str | None 
 
 def storable(value: object, most: int = 4 * _MOST_CHARACTERS) -> str:
     """Return the text of any value, of at most ``most`` characters, as UTF-8 can write it: a character that UTF-8 has
-    not is escaped. Empty if the value's own ``__str__`` fails: an exception of an application may do anything.
+    not is escaped. Empty if the value's own ``__str__`` raises anything: an exception of an application may do so, and
+    that must keep no rollback from happening.
     """
     try:
         return str(value)[:most].encode("utf-8", "backslashreplace").decode()[:most]
-    except Exception:
+    except BaseException:  # (Ctrl-C waits for the end of a rollback, so this is the value's own)
         return ""
+
+
+def class_name(value: object) -> str:
+    """Return the name of a value's class, also if its metaclass hides the name."""
+    return storable(type.__dict__["__name__"].__get__(type(value)))
 
 
 def quoted(path: str) -> str:

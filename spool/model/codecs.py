@@ -9,7 +9,7 @@ import msgpack
 
 from spool.errors import CorruptedFile, InvalidArgument, UnknownCodec
 from spool.model.checks import SHORT_TEXT, check
-from spool.text import shown, storable
+from spool.text import class_name, shown, storable
 
 TEXT_TYPE = "text/plain; charset=utf-8"
 JSON_TYPE = "application/json"
@@ -21,7 +21,7 @@ class _NotPlain(TypeError):
     """A value that no codec of the library can express; the text says what to put instead."""
 
 
-# What to put for a value of a type that neither msgpack nor JSON has; the types by name, which imports none of them.
+# The expression to put instead of a value that neither msgpack nor JSON has. By the type's name: none is imported.
 _INSTEAD = {
     "Enum": "value.value", "date": "value.isoformat()", "time": "value.isoformat()", "set": "list(value)",
     "frozenset": "list(value)", "Decimal": "str(value)", "UUID": "str(value)", "PurePath": "str(value)",
@@ -102,7 +102,9 @@ _SPARE_FRAMES = 200
 
 
 def check_encoded(raw: bytes, codec: str) -> None:
-    """Raise ValueError unless the bytes are what that codec reads: for JSON, UTF-8 without NaN and Infinity.
+    """Raise ValueError unless that codec reads the bytes, and could write their value again.
+
+    JSON is UTF-8. NaN, numbers beyond the largest float, and half of a surrogate pair are refused.
 
     They are read with frames of the stack to spare, so that a consumer with a deeper stack can read them, too.
     """
@@ -111,7 +113,8 @@ def check_encoded(raw: bytes, codec: str) -> None:
         if spare:
             read(spare - 1)
         elif codec == "json":
-            json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant)
+            value = json.loads(raw.decode("utf-8"))
+            json.dumps(value, allow_nan=False, ensure_ascii=False).encode("utf-8")
         else:
             decode(raw, codec)
 
@@ -121,10 +124,6 @@ def check_encoded(raw: bytes, codec: str) -> None:
         raise ValueError(str(error)) from None
     except RecursionError:
         raise ValueError("its lists and maps are nested too deeply") from None
-
-
-def _refuse_constant(constant: str) -> None:
-    raise ValueError(f"{constant} is no value of JSON")
 
 
 def codec_of(content_type: str | None) -> str | None:
@@ -200,7 +199,7 @@ def encode(value: Any, content_type: str | None = None) -> tuple[bytes, str | No
             "whole body, with spool.register_codec"
         ) from None
     except Exception as error:  # of whatever kind: a registered codec is the application's
-        said = storable(error) or type(error).__name__
+        said = storable(error) or class_name(error)
         raise InvalidArgument(
             f"a body of type {type(value).__name__} cannot be written as {name} ({said}): put bytes, str, or "
             "what msgpack or JSON can express; spool.register_codec adds types for whole bodies, so what lies "

@@ -41,7 +41,7 @@ from spool.runtime.calls import public_call
 from spool.runtime.clock import WaitExpired
 from spool.runtime.context import Association, associate, dissociate
 from spool.store.settings import Settings
-from spool.text import storable
+from spool.text import class_name, storable
 from spool.transactions import claiming, delivery
 from spool.transactions.branch import Branch, DropGuard
 from spool.transactions.claiming import Wanted, check_wanted, next_of
@@ -493,5 +493,5 @@ def _reason(kind: type[BaseException], error: BaseException | None) -> str:
     """Say why a ``with`` block was left. A generator that is closed, as ``consume`` is, does not learn why."""
     if kind is GeneratorExit:
         return "the loop was left before its body ended (break, return or an exception)"
-    said = storable(error, LONGEST_REASON)
-    return f"{kind.__name__}: {said}" if said else kind.__name__
+    said, name = storable(error, LONGEST_REASON), class_name(error)
+    return f"{name}: {said}" if said else name

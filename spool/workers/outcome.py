@@ -10,7 +10,7 @@ from spool.model.codecs import encode
 from spool.model.message import LONGEST_REASON, attributes_of, check_content_type
 from spool.model.options import PutOptions
 from spool.model.settings import check_queue_name
-from spool.text import shown, storable
+from spool.text import class_name, shown, storable
 
 LONGEST_DELAY = 7 * 86400.0
 """Seconds. A longer delay asked for by a service is cut to this: a slip there must not park a message for years."""
@@ -206,8 +206,8 @@ def bounded(delay: float) -> float:
 
 def describe(error: BaseException) -> str:
     """Return what was raised, as a reason."""
-    text = one_line(error)
-    return one_line(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+    text, name = one_line(error), class_name(error)
+    return one_line(f"{name}: {text}" if text else name)
 
 
 def one_line(text: object) -> str:

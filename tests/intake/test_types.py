@@ -1,4 +1,4 @@
-"""What a dropped file becomes: by its suffix a value, a text or bytes, and as its queue says."""
+"""The suffix of a dropped file, and its queue, tell whether it becomes a value, a text or bytes."""
 
 import json
 from collections.abc import Iterator
@@ -59,8 +59,10 @@ def test_a_suffix_says_what_a_file_becomes(
         (CUT_OFF, "Expecting ',' delimiter"),
         (b"", "Expecting value"),
         (b"{'count': 2}", "Expecting property name"),
-        (b'{"count": NaN}', "NaN is no value of JSON"),
-        (b"-Infinity", "-Infinity is no value of JSON"),
+        (b'{"count": NaN}', "not JSON compliant"),
+        (b"-Infinity", "not JSON compliant"),
+        (b"[1e999]", "not JSON compliant"),
+        (rb'{"name": "\ud800"}', "surrogates not allowed"),
         (b"9" * 5000, "limit"),
         ('{"a": 1}'.encode("utf-16"), "utf-8"),
         (b'{"a": "\xe9"}', "utf-8"),

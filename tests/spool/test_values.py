@@ -1,4 +1,4 @@
-"""Which values a body may have, and how they come back; a value that is refused is refused with what to put instead."""
+"""The values that a body may have come back as they were; the refusal of another value names one to put instead."""
 
 import dataclasses
 import enum

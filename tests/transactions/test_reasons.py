@@ -11,6 +11,7 @@ import pytest
 import spool
 import xa
 from spool.model.message import LONGEST_REASON
+from spool.text import class_name
 from tests.at_once import AT_ONCE
 from tests.xa.branches import xid
 
@@ -27,12 +28,36 @@ class NoText(Exception):
         return 7
 
 
+class Interrupting(Exception):
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+
+class Ending(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+class HidesItsName(type):
+    @property
+    def __name__(cls) -> str:
+        raise RuntimeError("it has no name")
+
+
+class Nameless(Exception, metaclass=HidesItsName):
+    pass
+
+
 CASES = [
     (ValueError(f"cannot read {FILE}"), r"ValueError: cannot read caf\udce9.txt"),
     (ValueError(FILE * 10**6), "ValueError: " + r"caf\udce9.txt"),
     (Unspeakable(), "Unspeakable"),
     (NoText(), "NoText"),
+    (Interrupting(), "Interrupting"),
+    (Ending(), "Ending"),
+    (Nameless("tea"), "Nameless: tea"),
 ]  # fmt: skip
+IDS = ["a surrogate", "a long one", "raises", "no text", "interrupts", "ends the program", "hides its name"]
 
 
 @pytest.fixture
@@ -53,7 +78,8 @@ def by_a_transaction(space: spool.Space, error: Exception) -> None:
 def by_rolling_back(space: spool.Space, error: Exception) -> None:
     tx = space.transaction()
     tx.get("orders")
-    said = type(error).__name__ if isinstance(error, Unspeakable | NoText) else f"{type(error).__name__}: {error}"
+    name = class_name(error)
+    said = name if isinstance(error, Unspeakable | NoText | Interrupting | Ending) else f"{name}: {error}"
     tx.rollback(said)
     raise error
 
@@ -78,7 +104,7 @@ def in_asyncio(space: spool.Space, error: Exception) -> None:
     asyncio.run(fail())
 
 
-@pytest.mark.parametrize(("error", "reason"), CASES, ids=["a surrogate", "a long one", "raises", "no text"])
+@pytest.mark.parametrize(("error", "reason"), CASES, ids=IDS)
 @pytest.mark.parametrize("fail", [by_a_transaction, by_rolling_back, by_a_branch, by_consuming, in_asyncio])
 def test_a_failure_is_counted_whatever_its_exception_says(
     space: spool.Space, fail: Callable[[spool.Space, Exception], None], error: Exception, reason: str
@@ -97,7 +123,7 @@ def test_a_failure_is_counted_whatever_its_exception_says(
         assert message.failure_reason.startswith(reason)
 
 
-@pytest.mark.parametrize(("error", "reason"), CASES, ids=["a surrogate", "a long one", "raises", "no text"])
+@pytest.mark.parametrize(("error", "reason"), CASES, ids=IDS)
 def test_a_worker_records_what_its_function_says(space: spool.Space, error: Exception, reason: str) -> None:
     def fail(message: spool.Message) -> None:
         raise error
