@@ -3,11 +3,11 @@
 A file is written under a temporary name, flushed, and renamed; then the directory is flushed. Its name has the
 message's id, so that a message that is written again, because the forwarder was killed, is the same file again.
 
-The directory is the user's own and in no queue space, whose files go through ``spool.disk`` alone. One in a space is
-refused when the forwarder starts, and nothing is written if it has become one since; a mirror of a space, too, and a
-drop folder, for which the service is ``queue:NAME@SPACE``. Files are made, renamed and removed by a descriptor of the
-directory, of which the kernel has told that it is in no space: a symbolic link that leads elsewhere meanwhile changes
-nothing. Not noticed: a bind mount of a directory of a space, whose path does not lead into the space.
+The directory is the user's own. It lies in no queue space, whose files go through ``spool.disk`` alone, and it is no
+mirror of one. The service refuses any other directory when the forwarder starts, and again before each file; for a drop
+folder the service is ``queue:NAME@SPACE``. It makes, renames and removes files by a descriptor of the directory, after
+the kernel has told where that lies: a symbolic link that leads elsewhere meanwhile changes nothing. It does not notice
+a bind mount of a directory of a space, because the path of the mount does not lead into the space.
 """
 
 import errno
@@ -60,14 +60,16 @@ class FileService:
 
     def check(self) -> None:
         """Raise `ServiceError` if there is no such directory, or names made like that would not do."""
-        self._look(remove_abandoned=False)
+        self._look()
 
     def open(self) -> "FileCaller":
         """Return the caller; `ServiceError` as for `check`. What killed processes left half written is removed."""
-        self._look(remove_abandoned=True)
+        self._look()
+        with suppress(OSError):
+            _remove_abandoned(self.directory)
         return FileCaller(self.directory, self.name)
 
-    def _look(self, *, remove_abandoned: bool) -> None:
+    def _look(self) -> None:
         directory, name = self.directory, self.name
         if not directory:
             raise ServiceError("'file:' names no directory: write file:directory")
@@ -83,7 +85,8 @@ class FileService:
         if "/" in name or "\0" in name or name.startswith("."):
             raise ServiceError(f"{name!r} is no plain name of a file: it begins with no dot, and has no /")
         try:
-            _look_through(directory, remove_abandoned=remove_abandoned)
+            with _opened(directory):
+                pass
         except OSError as error:
             raise ServiceError(f"{directory!r} cannot be used: {describe(error)}") from None
 
@@ -141,19 +144,11 @@ def _write(directory: str, name: str, body: bytes, temporary: str) -> None:
         os.fsync(place)
 
 
-def _look_through(directory: str, *, remove_abandoned: bool) -> None:
-    """Look once at all names in a directory, and remove those files that were not written to their end.
-
-    Raises:
-        ServiceError: the directory holds commits. A mirror does, and removes those that its space does not have.
-    """
+def _remove_abandoned(directory: str) -> None:
+    """Remove the files that killed processes did not write to their end."""
     with _opened(directory) as place, os.scandir(place) as entries:
         for entry in entries:
-            if layout.parse_committed(entry.name):
-                raise ServiceError(
-                    f"{directory!r} holds commits of a queue space, as its mirror does: name another directory"
-                )
-            if remove_abandoned and _TEMPORARY.fullmatch(entry.name):
+            if _TEMPORARY.fullmatch(entry.name):
                 with suppress(OSError):  # another task removes them, too
                     if entry.stat().st_mtime < time.time() - _ABANDONED_SECONDS:
                         os.unlink(entry.name, dir_fd=place)
@@ -161,13 +156,21 @@ def _look_through(directory: str, *, remove_abandoned: bool) -> None:
 
 @contextmanager
 def _opened(directory: str) -> Iterator[int]:
-    """Open a directory for changes in it; `ServiceError` if its path, without symbolic links, is in a queue space."""
+    """Open a directory for changes in it.
+
+    Raises:
+        ServiceError: its path, without symbolic links, is in a queue space; or it is the mirror of one, which removes
+            the files that its space does not have.
+    """
     place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         if (space := space_of(os.readlink(f"/proc/self/fd/{place}"))) is not None:
             raise ServiceError(
                 f"{directory!r} is inside the queue space {space}: name another directory, or queue:NAME@{space}"
             )
+        with suppress(FileNotFoundError):
+            os.stat(layout.MIRROR_ID, dir_fd=place, follow_symlinks=False)
+            raise ServiceError(f"{directory!r} is the mirror of a queue space: name another directory")
         yield place
     finally:
         os.close(place)

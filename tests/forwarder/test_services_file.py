@@ -182,17 +182,31 @@ def test_a_directory_in_a_queue_space_is_refused(tmp_path: Path, place: str) -> 
             parse(f"file:{directory}").open()
 
 
-def test_a_mirror_of_a_queue_space_is_refused(tmp_path: Path) -> None:
-    """It removes what its space does not have."""
+@pytest.mark.parametrize("commits", [0, 1])
+def test_a_mirror_of_a_queue_space_is_refused(tmp_path: Path, commits: int) -> None:
+    """It removes the files that its space does not have."""
     mirror = tmp_path / "mirror"
     with spool.create(tmp_path / "space", mirror=str(mirror)) as space:
         space.create_queue("orders")
-        space.put("orders", "one")
+        for _ in range(commits):
+            space.put("orders", "one")
         before = names(mirror)
-        assert before
         for use in (parse(f"file:{mirror}").check, parse(f"file:{mirror}").open):
-            with pytest.raises(ServiceError, match="holds commits of a queue space, as its mirror does"):
+            with pytest.raises(ServiceError, match="is the mirror of a queue space"):
                 use()
+    assert names(mirror) == before
+
+
+def test_q12_nothing_is_written_into_a_mirror_that_was_begun_since(tmp_path: Path) -> None:
+    mirror = tmp_path / "mirror"
+    mirror.mkdir()
+    caller = parse(f"file:{mirror}").open()
+    spool.create(tmp_path / "space", mirror=str(mirror)).close()
+    before = names(mirror)
+    outcome = caller(request(b"later"))
+    assert isinstance(outcome, Retried)
+    assert not outcome.counted
+    assert "is the mirror of a queue space" in outcome.reason
     assert names(mirror) == before
 
 
