@@ -71,7 +71,8 @@ def main() -> None:
     Completion, for bash (zsh and fish likewise):
       eval "$(_SPOOL_ADMIN_COMPLETE=bash_source spool-admin)"
 
-    Exit codes: 0 fine, 1 it failed, 2 wrong usage or a wrong value, 3 nothing there.
+    Exit codes: 0 fine, 1 it failed, 2 wrong usage or a wrong value, 3 nothing there, 4 damage; spool-admin docs
+    commands has all of them.
     """
 
 

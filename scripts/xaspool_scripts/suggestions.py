@@ -39,11 +39,11 @@ _OPTIONS = {
     "--payload": "--body", "--processes": "--threads", "--text": "--body", "--ttl": "--time-to-live",
     "--wait": "--timeout", "--workers": "--threads",
 }  # fmt: skip
-# What an argument too many probably is, by the command; {} stands for it.
+# The option or command that the caller of each command most likely meant by one argument too many, {}.
 _ARGUMENTS = {
     "spool-admin message put": "--body {}", "spool-admin queue list": "spool-admin queue show {}",
     "spool-forward": "--route {}", "spool-admin import": "-s {}", "spool-admin check": "-s {}",
-    "spool-intake": "-s {}", "spool-recover": "-s {}",
+    "spool-intake": "-s {}", "spool-recover": "-s {}", "spool-admin mirror show": "-s {}",
 }  # fmt: skip
 
 _UNEXPECTED = re.compile(r"Got unexpected extra argument \((.*)\)")

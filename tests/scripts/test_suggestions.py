@@ -42,6 +42,7 @@ from xaspool_scripts import suggestions
         ("spool-worker orders=a:b --queue orders", ""),
         # an argument too many
         ("spool-admin message put orders hello", "--body hello"),
+        ("spool-admin mirror show shop", "-s shop"),
         ("spool-admin message put orders 'two teas'", "--body 'two teas'"),
         ("spool-admin queue list orders", "spool-admin queue show orders"),
         ("spool-forward orders=python:a:b", "--route orders=python:a:b"),
