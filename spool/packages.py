@@ -1,4 +1,4 @@
-"""Where the packages of this project lie, and whether a file of a program's is imported in place of one."""
+"""The place of this project's packages; and whether a file of a program's is imported in place of one."""
 
 import os
 import sys

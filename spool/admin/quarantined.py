@@ -64,7 +64,7 @@ class QuarantinedFile:
 
 
 class _Note(NamedTuple):
-    """What is recorded of a file when it is moved: the reason, and whether acknowledged messages lay in it."""
+    """The record of a file's move: the reason, and whether acknowledged messages lay in the file."""
 
     reason: str
     held_messages: bool = False

@@ -72,8 +72,8 @@ class Disk:
     def sibling(self, root: str) -> "Disk":
         """Return the disk of another directory, a mirror's; its files belong to the same owner.
 
-        Raises DiskFailure if this process is root's and the directory belongs to another user than the space: whoever
-        may write ``space.toml`` chooses the directory.
+        Raises DiskFailure if this process is root's and the directory belongs to another user than the space: every
+        user that may write ``space.toml`` chooses the directory.
         """
         side = Disk(root, self.owner)
         if os.path.isdir(side.root):

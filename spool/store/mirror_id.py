@@ -1,4 +1,4 @@
-"""Which directory is the mirror of a space: both hold the same random id, in a file ``mirror.id``.
+"""The bond of a space and its mirror: both hold the same random id, in a file ``mirror.id``.
 
 A directory without the id is no mirror, so an opener writes nothing into a mount point whose disk is missing, and
 nothing into the mirror of another space. While a new mirror is begun, the space's file has two ids, one a line: that of

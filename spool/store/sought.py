@@ -23,7 +23,7 @@ class Sought(NamedTuple):
 
 
 class SoughtMessages:
-    """What the waiting calls of one open space wait for.
+    """The messages for which calls of one open space wait.
 
     mutex: that of the view.
     listener: held by the one call that listens for all.

@@ -44,13 +44,13 @@ class PendingRequest:
 
     @property
     def wanted(self) -> list[Wanted]:
-        """What answers it: the reply, or the reply of a service that rejects it."""
+        """The answers: the reply, or the reply of a service that rejects the request."""
         queues = dict.fromkeys(queue for queue in (self.reply_queue, self.failure_queue) if queue is not None)
         return [Wanted(queue, correlation_id=self.correlation_id) for queue in queues]
 
     @property
     def sought(self) -> list[Sought]:
-        """What ends the wait: an answer, or the request itself in the error queue."""
+        """The messages that end the wait: an answer, or the request itself in the error queue."""
         sought = [wanted.sought for wanted in self.wanted]
         if self.error_queue is not None:
             sought.append(Sought(self.error_queue, parse_message_id(self.message_id)))

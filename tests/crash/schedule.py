@@ -183,7 +183,7 @@ class Schedule:
             self._hand_over(actor, following)
 
     def _last_steps(self) -> str:
-        """Who took the last steps, and which: actors that come on make other calls than those that wait."""
+        """The actors of the last steps, and the steps: actors that come on make other calls than those that wait."""
         last = Counter((self.actors[actor].name, call) for actor, call in self.trace[-_LAST_STEPS:])
         return ", ".join(f"{actor} {call} {count}" for (actor, call), count in last.most_common(8))
 

@@ -87,7 +87,7 @@ def contents(space: spool.Space) -> Contents:
 
 
 def imported(data: bytes, directory: Path) -> Contents | None:
-    """What a space has that is made of these bytes; None if nothing is made of them."""
+    """The messages of a space that is made of these bytes; None if nothing is made of them."""
     try:
         space = spool.import_space(directory, io.BytesIO(data))
     except spool.CorruptedFile:

@@ -62,7 +62,7 @@ def _exported_beside(action: Callable[[Processes], None], step: int, *, ordered:
 
 
 def _messages(data: bytes) -> list[Any]:
-    """What an import has, once an intake was there."""
+    """The messages and files of an import, after an intake has run there."""
     target = Machine(NO_FILES)
     with spool.import_space(ROOT, io.BytesIO(data), disk=SimulatedDisk(target), clock=target.clock) as space:
         take_in(space)

@@ -1,4 +1,4 @@
-"""What a put with a deduplication key returns: an id that tells whether the message had been put before."""
+"""A put with a deduplication key returns an id that tells whether the message had been put before."""
 
 import asyncio
 import copy
