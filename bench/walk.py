@@ -209,7 +209,7 @@ def walks(directory: str, flush: Literal["auto", "ordered", "strict"] = "ordered
     """By step, on a new space with some messages."""
     path = f"{directory}/space"
     os.mkdir(path)
-    with _unflushed(disk := _Alone(path)), spool.create(path, flush=flush, disk=disk) as space:
+    with _unflushed(disk := _Alone(path)), spool.create(path, sync_method=flush, disk=disk) as space:
         for queue in ("orders", "replies", "together", "apart"):
             space.create_queue(queue)
         for _ in range(_CONSUMED):

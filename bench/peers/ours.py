@@ -40,7 +40,7 @@ class OurLine(Line):
     """A space of its own for each queue, so that no case inherits what another left."""
 
     def __init__(self, path: str, queue: str, flush: Literal["auto", "ordered"]) -> None:
-        with suppress(spool.SpaceExists), spool.create(path, flush=flush) as space:
+        with suppress(spool.SpaceExists), spool.create(path, sync_method=flush) as space:
             space.create_queue(queue)
         self.space, self.queue = spool.open(path), queue
         self.manager, self.run, self.branches = xa.ResourceManager(self.space), os.urandom(8), itertools.count()

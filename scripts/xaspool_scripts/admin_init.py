@@ -49,8 +49,8 @@ _MAX_NAMED = 3
     "in seconds or e.g. 5m; 60 seconds if not given.",
 )
 @click.option(
-    "--flush",
-    metavar="MODE",
+    "--sync-method",
+    metavar="METHOD",
     help="How a commit reaches the disk: strict is safe on every file system and flushes twice; ordered flushes once "
     "and is safe where renames keep their order (ext4, xfs, btrfs); auto, the default, asks the file system.",
 )

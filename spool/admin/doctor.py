@@ -118,10 +118,10 @@ def _settings(disk: Disk) -> SpaceConfig:
 def _kind(disk: Disk, config: SpaceConfig) -> str:
     check_kind(disk, config.network_file_system)
     kind = disk.file_system().kind
-    ordered = disk.ordered if config.flush == "auto" else config.flush == "ordered"
-    mode = "flush mode ordered: one flush a commit" if ordered else "flush mode strict: two flushes a commit"
-    if not ordered and config.flush == "auto" and disk.flush_carries_name:
-        mode = "flush mode strict: one flush a commit, which here makes a new file's name durable, too"
+    ordered = disk.ordered if config.sync_method == "auto" else config.sync_method == "ordered"
+    mode = "sync method ordered: one flush a commit" if ordered else "sync method strict: two flushes a commit"
+    if not ordered and config.sync_method == "auto" and disk.flush_carries_name:
+        mode = "sync method strict: one flush a commit, which here makes a new file's name durable, too"
     if ordered and not disk.ordered:
         raise _Warning(f"{kind}; {mode}, as space.toml says, although this file system is not known to order renames")
     if kind in ("fuse", "overlay") or kind.startswith("unknown"):

@@ -158,8 +158,8 @@ class SpaceOptions(TypedDict, total=False):
     max_headers_bytes: the most bytes of all names and values of a message's headers together; 8,192 by default.
     drop_settle: seconds; a file in ``drop/`` that was written in place is taken once it has not changed for so long,
         where the intake may not ask the kernel whether a program still writes it; 60 by default.
-    flush: what makes a commit durable: "auto", the default, asks the file system; "ordered" relies on one ``fsync`` of
-        the commit's file, "strict" flushes the directory as well.
+    sync_method: how a commit becomes durable: "ordered" relies on one ``fsync`` of the commit's file; "strict" flushes
+        the directory as well; "auto", the default, chooses by the file system.
     network_file_system: the kind of network file system, by name, e.g. "nfs", where the space lies on one; None, the
         default, refuses them.
     mirror: the absolute path of a directory, best on another disk, in which every commit is durable, too; None, the
@@ -173,7 +173,7 @@ class SpaceOptions(TypedDict, total=False):
     max_headers: int
     max_headers_bytes: int
     drop_settle: float
-    flush: Literal["auto", "ordered", "strict"]
+    sync_method: Literal["auto", "ordered", "strict"]
     network_file_system: str | None
     mirror: str | None
 

@@ -27,7 +27,7 @@ TOP, BEFORE = "top", "before"
 AS_BYTES = "bytes"  # a type of dropped files
 EXPIRY_MODES = ("error", "drop")
 DURABILITIES = ("flush", "none")
-FLUSH_MODES = ("auto", "ordered", "strict")
+SYNC_METHODS = ("auto", "ordered", "strict")
 
 # What a queue has that is made now and says nothing else. It is written into space.toml with the queue, so that those
 # that stand there without it, written by hand, go on as they are.
@@ -80,7 +80,7 @@ class SpaceConfig:
     max_headers: int = HEADERS_LIMIT
     max_headers_bytes: int = HEADERS_LIMIT_BYTES
     drop_settle: float = 60.0
-    flush: str = "auto"
+    sync_method: str = "auto"
     network_file_system: str | None = None
     mirror: str | None = None
 
@@ -216,7 +216,7 @@ _SPACE_CHECKS = {
     "max_headers": ValueCheck(f"0 to {HARD_HEADERS_LIMIT}", partial(whole, most=HARD_HEADERS_LIMIT)),
     "max_headers_bytes": ValueCheck(f"0 to {HARD_HEADERS_LIMIT_BYTES}", partial(whole, most=HARD_HEADERS_LIMIT_BYTES)),
     "drop_settle": ValueCheck(_A_DELAY, _delay),
-    "flush": ValueCheck(f"one of {', '.join(FLUSH_MODES)}", _one_of(*FLUSH_MODES)),
+    "sync_method": ValueCheck(f"one of {', '.join(SYNC_METHODS)}", _one_of(*SYNC_METHODS)),
     "network_file_system": ValueCheck('the name of one, e.g. "nfs"', _optional(text)),
     "mirror": ValueCheck("the absolute path of a directory", _optional(_absolute)),
 }

@@ -220,7 +220,7 @@ def read_note(tmp_path: Path, data: bytes) -> tuple[int, list[tuple[int, int, in
 TOML = b"""# comment
 format = 1
 max_body_bytes = 1000
-flush = "auto"
+sync_method = "auto"
 [queues]
 [queues.orders]
 order = ["priority", "fifo"]

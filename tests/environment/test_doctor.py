@@ -305,7 +305,7 @@ def test_what_others_may_read_is_named(root: Path) -> None:
 
 @pytest.mark.parametrize("flush", ["ordered", "strict"])
 def test_the_flush_mode_that_a_space_will_use_is_told(flush: str, tmp_path: Path) -> None:
-    spool.create(tmp_path / "space", flush=flush).close()
+    spool.create(tmp_path / "space", sync_method=flush).close()
     (proof, *_) = examine(Disk(str(tmp_path / "space")), Clock())
     assert flush in proof.detail
 

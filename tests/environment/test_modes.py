@@ -32,7 +32,7 @@ def directory() -> Iterator[Path]:
 
 def live(root: Path, flush: str, look: Callable[[], None]) -> None:
     """A whole life; ``look`` is called after each step of it."""
-    space = spool.create(root, flush=flush)
+    space = spool.create(root, sync_method=flush)
     for name, options in {"b": {}, "a": {"retries": 1, "retry_delay": 0, "error_queue": "b"}}.items():
         space.create_queue(name, **options)
         look()

@@ -278,7 +278,7 @@ def test_a_taken_file_cannot_come_back_after_its_commit_on_any_file_system(flush
             calls.append(("rename", target))
             super().rename_new(source, target)
 
-    spool.create(tmp_path / "space", flush=flush).close()
+    spool.create(tmp_path / "space", sync_method=flush).close()
     with spool.open(tmp_path / "space", disk=Recording(str(tmp_path / "space"))) as space:
         space.create_queue("q")
         (tmp_path / "space" / "drop" / "q" / "one").write_bytes(b"one")

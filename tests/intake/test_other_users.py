@@ -48,7 +48,7 @@ def clock() -> Later:
 def path(request: pytest.FixtureRequest) -> Iterator[Path]:
     """A space of OWNER's, whose queue ``q`` takes files of DROPPER's."""
     with directory_of(OWNER) as directory:
-        with acting_as(OWNER), spool.create(directory / "space", flush=request.param) as space:
+        with acting_as(OWNER), spool.create(directory / "space", sync_method=request.param) as space:
             space.create_queue("q")
             space.open_drop("q", grp.getgrgid(GROUP).gr_name)
         yield directory / "space"

@@ -44,7 +44,7 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A new space of each way to flush."""
     directory = tmp_path_factory.mktemp("templates")
     for flush in ("ordered", "strict"):
-        with spool.create(directory / flush, flush=flush, defaults=AT_ONCE) as space:
+        with spool.create(directory / flush, sync_method=flush, defaults=AT_ONCE) as space:
             worker.make_queues(space)
     return directory
 

@@ -66,7 +66,7 @@ def test_a04_spool_forward_answers_each_message_once_whoever_is_killed(
 ) -> None:
     path = tmp_path / "space"
     (tmp_path / "kill_services.py").write_text(SERVICES)
-    with spool.create(path, flush="ordered", defaults=AT_ONCE) as space:
+    with spool.create(path, sync_method="ordered", defaults=AT_ONCE) as space:
         space.create_queue("replies")
         space.create_queue("requests", reply_queue="replies")
         ids = [space.put("requests", f"message {n}") for n in range(MESSAGES)]

@@ -103,7 +103,7 @@ BY_COST = pytest.mark.parametrize(("first", "step", "ordered", "carrying", "stri
 
 
 def new_space(path: Path, flush: str) -> spool.Space:
-    space = spool.create(path, flush=flush)
+    space = spool.create(path, sync_method=flush)
     space.create_queue("orders")
     space.create_queue("replies")
     return space

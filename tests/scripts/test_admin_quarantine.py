@@ -157,7 +157,7 @@ def test_nothing_is_lost_or_doubled_when_a_restore_ends_early(tmp_path: Path, fl
     """Whichever call is its last: the file is in one place or, where renames are not ordered, in both, and whole."""
     for calls in range(12):
         path = tmp_path / f"space-{calls}"
-        with spool.create(path, flush=flush) as space:
+        with spool.create(path, sync_method=flush) as space:
             space.create_queue("orders")
         dropped(path)
         disk = Ending(str(path))

@@ -81,7 +81,7 @@ class Arena:
 
     def run(self) -> Result:
         self.logs.mkdir()
-        with spool.create(self.space, flush=self._rng.choice(("ordered", "strict")), defaults=AT_ONCE) as space:
+        with spool.create(self.space, sync_method=self._rng.choice(("ordered", "strict")), defaults=AT_ONCE) as space:
             worker.make_queues(space)
         try:
             for kind in TEAM:

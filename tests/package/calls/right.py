@@ -16,7 +16,7 @@ OLD: spool.MessageFilters = {"older_than": 60}
 
 
 def administer(path: str) -> list[str]:
-    space: spool.Space = spool.create(path, flush="auto", max_messages=None, defaults={"retry_delay": 2.5})
+    space: spool.Space = spool.create(path, sync_method="auto", max_messages=None, defaults={"retry_delay": 2.5})
     spool.create(path, exist_ok=True).close()
     config: spool.QueueConfig = space.create_queue("orders", **ORDERS)
     space.create_queue("orders", exist_ok=True, drop_types={".csv": "text/csv"})

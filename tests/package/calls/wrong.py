@@ -8,7 +8,7 @@ FOR_EVER: spool.QueueOptions = {"retries": "for ever"}  # error
 
 
 def administer(space: spool.Space) -> None:
-    spool.create("shop", flush="never")  # error
+    spool.create("shop", sync_method="never")  # error
     spool.create("shop", max_body_byte=5)  # error
     spool.create("shop", exists_ok=True)  # error
     space.create_queue("orders", retires=3)  # error
