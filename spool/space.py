@@ -366,7 +366,6 @@ class Space:
     create_queue = _administered(Administration.create_queue)
     change_queue = _administered(Administration.change_queue)
     delete_queue = _administered(Administration.delete_queue)
-    open_drop = _administered(Administration.open_drop)
     browse = _administered(Administration.browse)
     entries = _administered(Administration.entries)
     entry = _administered(Administration.entry)

@@ -9,7 +9,6 @@ import click
 
 from xaspool_scripts.common import Commands, complete_queue, json_option, note, opened, space_option
 from xaspool_scripts.options import (
-    NONE,
     dry_run_option,
     filter_options,
     given,
@@ -81,7 +80,7 @@ def _note_missing(space: "Space", there: Container[str], queue: str) -> None:
     help="The group whose users may drop files for the queue; none removes that permission.",
 )  # fmt: skip
 @space_option
-def change(queue: str, create_missing: bool, drop_group: Any, **options: Any) -> None:
+def change(queue: str, create_missing: bool, **options: Any) -> None:
     """Change options of a queue; the others stay as they are. The value none removes an option, except of --durability.
 
     Programs that have the space open use the new options at once.
@@ -92,15 +91,12 @@ def change(queue: str, create_missing: bool, drop_group: Any, **options: Any) ->
       spool-admin queue change orders --retries none --drop-group operators
     """
     chosen = given(options)
-    if not chosen and drop_group is None:
+    if not chosen:
         raise click.UsageError("name an option to change, e.g. --retries 3")
     with opened() as space:
-        if chosen:
-            there = space.queues()
-            space.change_queue(queue, create_missing=create_missing, **chosen)
-            _note_missing(space, there, queue)
-        if drop_group is not None:
-            space.open_drop(queue, None if drop_group is NONE else drop_group)
+        there = space.queues()
+        space.change_queue(queue, create_missing=create_missing, **chosen)
+        _note_missing(space, there, queue)
         note(f"changed queue {queue}")
 
 

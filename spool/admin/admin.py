@@ -11,7 +11,7 @@ from spool.admin.findings import Finding
 from spool.admin.holders import IN_DOUBT, Holder, holders
 from spool.admin.listing import QueueEntry, entries_of, entry_of, unread
 from spool.admin.quarantined import QuarantinedFile
-from spool.admin.queues import add_queue, change_queue, delete_queue, open_drop
+from spool.admin.queues import add_queue, change_queue, delete_queue
 from spool.admin.stats import QueueStats, queue_stats
 from spool.engine import Engine
 from spool.errors import InvalidArgument
@@ -65,13 +65,28 @@ class Administration:
         return add_queue(self._store, name, create_missing=create_missing, exist_ok=exist_ok, **options)
 
     @public_call("changing queue {name}")
-    def change_queue(self, name: str, *, create_missing: bool = False, **options: Unpack[QueueOptions]) -> QueueConfig:
-        """Change options of a queue, durable when this returns; the rest stays. None takes an option away.
+    def change_queue(
+        self,
+        name: str,
+        *,
+        create_missing: bool = False,
+        drop_group: str | Keep | None = KEEP,
+        **options: Unpack[QueueOptions],
+    ) -> QueueConfig:
+        """Change options of a queue, durably when this returns; the other options stay. None removes an option.
 
-        Arguments as of ``create_queue``. QueueNotFound, InvalidArgument.
+        Args:
+            create_missing: also make the queues that the options name and that do not exist.
+            drop_group: the group of users who may drop files into the queue's folder; None: only the space's owner.
+            options: see ``spool.QueueOptions``.
+
+        Raises:
+            QueueNotFound: the queue, or a queue that the options name, does not exist.
+            InvalidArgument: an option has a value that is not allowed; or there is no such group, or this user may not
+                give folders to it.
         """
         self._store.check_usable()
-        return change_queue(self._store, name, create_missing=create_missing, **options)
+        return change_queue(self._store, name, create_missing=create_missing, drop_group=drop_group, **options)
 
     @public_call("deleting queue {name}")
     def delete_queue(self, name: str) -> None:
@@ -83,13 +98,6 @@ class Administration:
         """Return every queue's options, by its name."""
         self._store.check_usable()
         return dict(self._store.settings.current().config.queues)
-
-    @public_call("opening a folder to a group")
-    def open_drop(self, queue: str, group: str | None) -> None:
-        """Let a group of users drop files into the queue's folder; None: only this space's owner. QueueNotFound,
-        InvalidArgument."""
-        self._store.check_usable()
-        open_drop(self._store.files.disk, queue, group)
 
     @public_call("exporting the space")
     def export(

@@ -20,6 +20,7 @@ from spool.format.reader import FileContents
 from spool.log.sequence import flush_published, settle_all, settle_to, with_number_lock
 from spool.log.visibility import catch_up, list_prepared
 from spool.model import layout
+from spool.model.options import KEEP, Keep
 from spool.model.settings import (
     QUEUE_OPTIONS,
     QueueConfig,
@@ -88,19 +89,19 @@ def _present(store: Store, name: str, options: Mapping[str, Any]) -> QueueConfig
     return present
 
 
-def change_queue(store: Store, name: str, *, create_missing: bool = False, **options: Any) -> QueueConfig:
-    """Change options of a queue; the rest stays. None takes an option away, or sets it to what a new queue has.
-
-    Arguments and errors as of ``add_queue``; QueueNotFound if it is not there.
-    """
+def change_queue(
+    store: Store, name: str, *, create_missing: bool = False, drop_group: str | Keep | None = KEEP, **options: Any
+) -> QueueConfig:
+    """Change options of a queue, and the group of its drop folder. Errors as of ``Administration.change_queue``."""
     reset = {option for option in options if options[option] is None and option in QUEUE_OPTIONS}
     reset -= MAY_BE_LEFT_OUT
     given = {option: value for option, value in options.items() if option not in reset}
     check_queue_name(name)
     queue_options(given, f"queue {name}: ")
+    group = None if drop_group is KEEP or drop_group is None else _group_id(drop_group)
 
     def edit(text: str, known: SpaceConfig) -> str:
-        if check_queue_name(name) not in known.queues:
+        if name not in known.queues:
             raise no_queue(name, known.queues)
         current = {option: value for option, value in asdict(known.queues[name]).items() if option not in reset}
         del current["name"]
@@ -111,6 +112,8 @@ def change_queue(store: Store, name: str, *, create_missing: bool = False, **opt
         changed = edit_settings(store, edit).queues[name]
         if "durability" in options and changed.durability == "flush":
             _flush_all(store)
+        if drop_group is not KEEP:
+            _open_drop_folder(store.files.disk, name, group)
         warn_of_queue(changed, [option for option, value in given.items() if value is not None])
         return _with_warning(changed) if {"retries", "error_queue"} & options.keys() else changed
 
@@ -232,29 +235,30 @@ def _commits_blocked(store: Store) -> Iterator[None]:
         store.shared.control.unlock(NUMBER)
 
 
-def open_drop(disk: Disk, name: str, group: str | None) -> None:
-    """Let a group of users drop files into a queue's folder; None: only the owner of the space.
+def _group_id(group: str) -> int:
+    """Return the id of a group of users; InvalidArgument if this machine has no group of the name."""
+    try:
+        if (
+            not isinstance(group, str) or len(group) > _MOST_OF_A_GROUP
+        ):  # the C library ends the process over a name of megabytes
+            raise KeyError(group)
+        return grp.getgrnam(group).gr_gid
+    except KeyError:
+        raise InvalidArgument(f"there is no group {shown(group)} on this machine") from None
 
-    QueueNotFound; InvalidArgument for a group that is not there, or that this user is not in.
-    """
-    queues = read_settings(disk).queues
-    if check_queue_name(name) not in queues:
-        raise no_queue(name, queues)
+
+def _open_drop_folder(disk: Disk, name: str, group: int | None) -> None:
+    """Let a group of users drop files into a queue's folder; None: only the owner of the space."""
     folder = f"{layout.DROP}/{name}"
     ensure_directory(disk, folder)
     if group is None:
         disk.set_mode(folder, DIRECTORY_MODE)
         return
     try:
-        if len(group) > _MOST_OF_A_GROUP:  # the C library ends the process over a name of megabytes
-            raise KeyError(group)
-        gid = grp.getgrnam(group).gr_gid
-        disk.set_mode(folder, SHARED_MODE, gid)
-    except KeyError:
-        raise InvalidArgument(f"there is no group {shown(group)} on this machine") from None
+        disk.set_mode(folder, SHARED_MODE, group)
     except PermissionError:
         raise InvalidArgument(
-            f"this user may not give folders to group {shown(group)}: it must be one of its own"
+            f"this user may not give folders to group {grp.getgrgid(group).gr_name}: name a group that this user is in"
         ) from None
     for passage in ("", layout.DROP):
         disk.set_mode(passage, PASSAGE_MODE)

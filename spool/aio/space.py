@@ -245,7 +245,6 @@ class Space:
     create_queue = _threaded(spool.space.Space.create_queue)
     change_queue = _threaded(spool.space.Space.change_queue)
     delete_queue = _threaded(spool.space.Space.delete_queue)
-    open_drop = _threaded(spool.space.Space.open_drop)
     holders = _threaded(spool.space.Space.holders)
     entry = _threaded(spool.space.Space.entry)
     show = _threaded(spool.space.Space.show)

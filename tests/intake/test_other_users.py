@@ -50,7 +50,7 @@ def path(request: pytest.FixtureRequest) -> Iterator[Path]:
     with directory_of(OWNER) as directory:
         with acting_as(OWNER), spool.create(directory / "space", sync_method=request.param) as space:
             space.create_queue("q")
-            space.open_drop("q", grp.getgrgid(GROUP).gr_name)
+            space.change_queue("q", drop_group=grp.getgrgid(GROUP).gr_name)
         yield directory / "space"
 
 

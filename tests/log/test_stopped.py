@@ -25,7 +25,6 @@ CALLS = {
     "change_queue": lambda space: space.change_queue("orders", retries=1),
     "delete_queue": lambda space: space.delete_queue("orders"),
     "queues": lambda space: space.queues(),
-    "open_drop": lambda space: space.open_drop("orders", None),
     "export": lambda space: space.export(BytesIO()),
     "put": lambda space: space.put("orders", "one"),
     "get": lambda space: space.get("orders"),

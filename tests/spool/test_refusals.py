@@ -52,7 +52,7 @@ def test_one_body_is_not_taken_for_many(space: spool.Space, bodies: str | bytes 
         lambda space: space.create_queue("new", error_queue=LONG),
         lambda space: space.create_queue("new", order=[LONG]),
         lambda space: space.create_queue("new", retries=b"x" * 5_000_000),
-        lambda space: space.open_drop("q", LONG),
+        lambda space: space.change_queue("q", drop_group=LONG),
         lambda space: space.browse("q", older_than=LONG),
     ],
 )
