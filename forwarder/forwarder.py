@@ -49,7 +49,7 @@ class Forwarder(BaseForwarder):
         conf: settings of Spark's for that session, by name: ``{"spark.cores.max": "8"}``.
         on_failure: what a final failure of a service means: "reject" (final; without this option), "delete" (the same,
             but the message is deleted if the failure queue has the service's reply) or "retry" (one of the message's
-            tries).
+            attempts).
         timeout: the seconds that a call may take, of services that are named by URLs; without it, 30.
         threads: how many calls each task has under way at a time, of services that are named by URLs and allow
             several; without it, as many as suit their kind.

@@ -202,7 +202,7 @@ class Round:
             return blocks
 
     def count_calls(self) -> None:
-        """Count a try of each message whose call is in progress, because the round is abandoned."""
+        """Count an attempt of each message whose call is in progress, because the round is abandoned."""
         store, marks = self._store, self._marks
         if marks is not None:
             with suppress(SpoolError, OSError), store.guard:
@@ -231,7 +231,8 @@ class Round:
         return self.result
 
     def _found_full(self, full: Full) -> RoundResult:
-        """Return what a round comes to whose commit found no room; if that is the matter of its only message, a try."""
+        """Return what a round comes to whose commit found no room; if that is the matter of its only message, an
+        attempt."""
         held, reason = self.held[0], f"there was no room for its reply: {full}"
         config = self._space.queues().get(held.queue)
         named = {held.attributes.get(name) for name in ("reply_queue", "failure_queue")}
@@ -283,7 +284,7 @@ def is_named_by_it_alone(queue: str | None, named: Set[str | None], route: Route
 
 
 def _count_try(space: Space, held: Stretch, reason: str) -> bool:
-    """Count a try of the only message of a round; False if another process has taken it by now."""
+    """Count an attempt of the only message of a round; False if another process has taken it by now."""
     try:
         with space.transaction() as transaction:
             transaction.get(held.queue, message_id=held.id)
@@ -326,7 +327,7 @@ def _commit(store: Store, transaction: CoordinatedTransaction, blocks: list[Bloc
 
 
 def _count_killer(space: Space, chunk: Chunk, error: TaskDied, seconds: float) -> Block:
-    """Count a try of the message whose task died after `seconds`, at once, while its claim is held."""
+    """Count an attempt of the message whose task died after `seconds`, at once, while its claim is held."""
     store, held, limit = space.engine.store, chunk.stretches[0], chunk.service.watched
     reason = f"the worker that handled it died: {error}"
     if limit is not None and seconds >= limit + GRACE_SECONDS:
@@ -337,7 +338,7 @@ def _count_killer(space: Space, chunk: Chunk, error: TaskDied, seconds: float) -
 
 
 def _tried(store: Store, held: Stretch, reason: str) -> Block:
-    """Return what became of a message of which a try was counted."""
+    """Return what became of a message of which an attempt was counted."""
     with store.view.mutex:
         run = store.view.index.messages.find(held.position)
     if run is None:

@@ -66,7 +66,7 @@ class Summary:
 def left_in(space: Space, queue: str, tried: Collection[Position]) -> int:
     """Count the messages of a queue that are left for later.
 
-    These are the messages that can be taken or are held, and those of `tried` that wait for their next try.
+    These are the messages that can be taken or are held, and those of `tried` that wait for their next attempt.
     """
     stats, store = space.stats(queue), space.engine.store
     now = store.clock.now()

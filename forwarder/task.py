@@ -205,7 +205,7 @@ class _Ended:
         return isinstance(self.outcome, Retried) and not self.outcome.counted
 
     def goes_back(self, policy: OutcomePolicy) -> bool:
-        """Return whether the message stays in its queue, for another try."""
+        """Return whether the message stays in its queue, for another attempt."""
         message = self.request.message
         outcome = effective_outcome(policy, message, self.request.raw, self.outcome)
         return isinstance(outcome, Retried) and not is_last(policy.queue, message.attempts)

@@ -76,7 +76,7 @@ class TimeLimit:
 
 
 def took_too_long(seconds: float) -> str:
-    """Return the reason of a try that reached its time limit."""
+    """Return the reason of an attempt that reached its time limit."""
     return f"took longer than {seconds:g} s"
 
 

@@ -91,7 +91,7 @@ class Step(enum.Enum):
     MOVE = "moved to its committed name"
     ROLL_BACK = "rolled back"
     REMOVE = "removed"
-    COUNT = "a try counted for each"
+    COUNT = "an attempt counted for each"
     NOTHING = LEFT_ALONE
 
 

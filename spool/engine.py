@@ -16,7 +16,7 @@ class Engine(NamedTuple):
     """One open space's parts.
 
     ``store``: the files, the shared counters and locks, and this process's index. ``group_commit``: what joins commits
-    of threads and tasks. ``owners``: counts a try of the messages that a process held as it died.
+    of threads and tasks. ``owners``: counts an attempt of the messages that a process held as it died.
     """
 
     store: Store

@@ -305,9 +305,9 @@ class Space:
     def consume(self, queue: str, timeout: float | None = None) -> Iterator[tuple[Transaction, Message]]:
         """Yield one message after another, each with a transaction that commits at the end of the loop's body.
 
-        An exception in the body rolls it back, with one try more, and so do ``break`` and ``return``, because Python
-        does not tell a generator which of them it was: call ``tx.commit()`` before. The transactions have no time
-        limit. ``work`` keeps the reason of a failure, and goes on after it.
+        An exception in the body rolls it back, with one more attempt, and so do ``break`` and ``return``, because
+        Python does not tell a generator which of them it was: call ``tx.commit()`` before. The transactions have no
+        time limit. ``work`` keeps the reason of a failure, and goes on after it.
 
         Args:
             timeout: seconds without a message after which this ends; None: never.
@@ -332,15 +332,15 @@ class Space:
     ) -> "WorkSummary":
         """Call ``function`` with each message of the queue, each in a transaction of its own that puts and gets join.
 
-        What it returns is the reply, for the message's reply queue; None is an empty one. ``spool.Retry`` is a try that
-        failed, and so is any exception but ``spool.Reject``, which is final. Reply and removal are one commit; after a
-        failure nothing of what the function put is there.
+        What it returns is the reply, for the message's reply queue; None is an empty one. ``spool.Retry`` is an attempt
+        that failed, and so is any exception but ``spool.Reject``, which is final. Reply and removal are one commit;
+        after a failure nothing of what the function put is there.
 
         Args:
             threads: how many call it side by side.
             once: end when each message was looked at once.
             timeout: seconds for one call; None for any. A call that takes longer is given up: the message goes back
-                with one try more, and its thread is left to itself.
+                with one more attempt, and its thread is left to itself.
             stop: an event that ends this when it is set.
 
         Raises:

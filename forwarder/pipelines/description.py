@@ -91,7 +91,7 @@ class Destination(_Described):
         says, if it is left out.
     on_failure: what a refusal of the service means, as of a ``Forwarder``.
     timeout: seconds for a call. threads: calls at a time, where the service allows several and nothing is ordered.
-    retries: tries after the first one; left out: it is tried for ever, and the messages behind it wait.
+    retries: attempts after the first one; left out: it is tried for ever, and the messages behind it wait.
     retry_delay, retry_delay_max, max_messages, max_bytes, reply_queue: options of the queue.
     """
 

@@ -73,7 +73,8 @@ class Loop(ABC):
 
     @abstractmethod
     def count_calls(self) -> None:
-        """Count each call in progress as a try of its message, because the process ends. Called in another thread."""
+        """Count each call in progress as an attempt of its message, because the process ends. Called in another
+        thread."""
 
     @property
     def is_busy(self) -> bool:
@@ -96,7 +97,7 @@ class Loop(ABC):
             self._down_since = None
 
     def _pause(self, pauses: Pauses) -> None:
-        """Wait, if the route was found to be down, before the next try."""
+        """Wait, if the route was found to be down, before the next attempt."""
         seconds = pauses.take_pause()
         if seconds and not (self._once or self._stop.is_set()):
             self._is_paused = True
@@ -145,8 +146,8 @@ class BaseForwarder:
     def abandon(self, end: Callable[[], object]) -> None:
         """Have `run` call `end`, which ends the process, without waiting for the calls in progress.
 
-        Each of these calls counts as a try of its message; what else is not committed yet is not committed. For signal
-        handlers. If no route has a message claimed, `end` is called at once.
+        Each of these calls counts as an attempt of its message; what else is not committed yet is not committed. For
+        signal handlers. If no route has a message claimed, `end` is called at once.
         """
         self._stop_because("it was asked to")
         if not any(loop.is_working for loop in self._loops):
@@ -246,7 +247,7 @@ class BaseForwarder:
 
     def _tell(self, event: Event) -> None:
         if isinstance(event, Paused):
-            log.warning("%s: %s; next try in %g s", event.queue, event.reason, event.seconds)
+            log.warning("%s: %s; next attempt in %g s", event.queue, event.reason, event.seconds)
         with self._telling:
             self._on_event(event)
 

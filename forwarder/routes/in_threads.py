@@ -1,7 +1,7 @@
 """Forward queues to services in threads of this process: the same routes as a ``Forwarder``, without Spark and rounds.
 
 Each message has a transaction of its own, so that a call that hangs can be given up alone, and a call that ends the
-process counts as a try of its own message alone. A round could tell neither in one process.
+process counts as an attempt of its own message alone. A round could tell neither in one process.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -69,7 +69,7 @@ class ThreadLoop(Loop):
         self._pauses = Pauses()
         self._worker: Worker
         self._under_way: set[Position] = set()
-        self._kept = RoundResult()  # the messages that this worker could not forward, which are no tries
+        self._kept = RoundResult()  # the messages that this worker could not forward, which are no attempts
 
     def run(self) -> None:
         """Call the service, and pause when it is not reached."""
@@ -86,7 +86,7 @@ class ThreadLoop(Loop):
         return bool(self._under_way)
 
     def count_calls(self) -> None:
-        """Give up the calls in progress, each as a try of its message."""
+        """Give up the calls in progress, each as an attempt of its message."""
         if self.is_working:
             self._worker.end()
 

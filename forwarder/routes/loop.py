@@ -64,7 +64,7 @@ class RouteLoop(Loop):
         return self._is_working
 
     def count_calls(self) -> None:
-        """Count a try of each message whose call is in progress in a task."""
+        """Count an attempt of each message whose call is in progress in a task."""
         if (calling := self._calling) is not None:
             calling.claimed.round.count_calls()
 

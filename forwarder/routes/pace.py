@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from forwarder.round import RoundResult
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
-"""Between two tries of a service that cannot be reached, or while there is no room: twice as long each time."""
+"""Between two attempts of a service that cannot be reached, or while there is no room: twice as long each time."""
 
 ROUND_SECONDS = 2.0
 FIRST_ROUND_MESSAGES, MOST_ROUND_MESSAGES = 128, 65_536
@@ -122,7 +122,7 @@ class IdleTime:
 
 
 def is_through(messages: int, result: RoundResult) -> bool:
-    """Return whether a round came through all of its messages: each has an answer, or was a try.
+    """Return whether a round came through all of its messages: each has an answer, or was an attempt.
 
     Otherwise the first ones that are left come before those that are claimed already.
     """

@@ -24,7 +24,7 @@ from spool.model.message import Message
 from spool.workers.outcome import Outcome, Rejected, Replied, Retried, describe, one_line, too_large
 
 REFUSALS = frozenset({os.EX_DATAERR, os.EX_NOINPUT, os.EX_NOUSER, os.EX_NOHOST, os.EX_PROTOCOL, os.EX_NOPERM})
-"""Exit statuses that are about the message, and would be the same at every further try (sysexits.h)."""
+"""Exit statuses that are about the message, and would be the same at every further attempt (sysexits.h)."""
 
 NOT_REACHED = frozenset({os.EX_UNAVAILABLE, os.EX_CONFIG})
 """Exit statuses that are not about the message: what the command needs is not there."""

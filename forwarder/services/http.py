@@ -147,8 +147,8 @@ def judge(status: int, body: bytes | None, headers: "httpx.Headers", max_reply: 
         return Rejected(f"HTTP {status}", None if body is None else Replied(body, content_type))
     if 300 <= status < 400:
         # Not followed: a redirected POST may turn into a GET, or send the message to another host. The route is wrong,
-        # not the message, so the failure is not final. It counts as a try, because the service did answer: a message
-        # that is always redirected must not block its queue.
+        # not the message, so the failure is not final. It counts as an attempt, because the service did answer: a
+        # message that is always redirected must not block its queue.
         location = headers.get("Location", "none")
         return Retried(one_line(f"HTTP {status}: put the URL it redirects to into the route ({location})"))
     return Retried(f"HTTP {status}", retry_after(headers.get("Retry-After"), time.time()))

@@ -82,7 +82,7 @@ class OtherSpaceCaller:
             return Rejected(one_line(error))
         except (Full, MessageInUse, QueueNotFound) as error:
             return Retried(describe(error), counted=False)
-        except (SpoolError, OSError) as error:  # also a commit of which nothing is known: the next try finds out
+        except (SpoolError, OSError) as error:  # also a commit of which nothing is known: the next attempt finds out
             self._let_go(space)
             return Retried(describe(error), counted=False)
 

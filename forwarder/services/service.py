@@ -34,7 +34,7 @@ class Request:
 
 
 class Caller(Protocol):
-    """An opened service, for one worker process. What it raises is what it is for a function: a try that failed,
+    """An opened service, for one worker process. What it raises is what it is for a function: an attempt that failed,
     unless it is `Reject`.
 
     If its service has several `threads`, it is called from as many at the same time.
@@ -44,7 +44,7 @@ class Caller(Protocol):
         """Deliver one message and return the outcome.
 
         `Replied`: it is done. `Retried`: it failed for now; with `counted=False` the service was not reached, so that
-        the route pauses and no try is lost. `Rejected`: it failed for good.
+        the route pauses and no attempt is lost. `Rejected`: it failed for good.
         """
 
     def close(self) -> None:
@@ -70,8 +70,8 @@ class Service(Protocol):
         """Raise `ServiceError` if no call can succeed. The driver calls this before any work."""
 
     def open(self) -> Caller:
-        """Prepare the service in this process. What it raises, `ServiceError` or anything else, is no try: the service
-        is not reached, and the next round opens it again."""
+        """Prepare the service in this process. What it raises, `ServiceError` or anything else, is no attempt: the
+        service is not reached, and the next round opens it again."""
 
 
 def check_sendable(service: Service) -> None:

@@ -87,7 +87,7 @@ def get(
 
 @contextmanager
 def _transaction(space: "Space") -> "Iterator[Transaction]":
-    """Commit at the end; after an exception, the messages stay, and no try is counted."""
+    """Commit at the end; after an exception, the messages stay, and no attempt is counted."""
     transaction = space.transaction(timeout=None)
     try:
         yield transaction

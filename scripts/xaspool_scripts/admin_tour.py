@@ -86,7 +86,7 @@ class _Guide:
         self._command("message", "get", "answers", "--correlation-id", "tour")
         click.echo()
         self._explain(
-            "Services fail. A message comes back after a failed try; after the last, it is in the error queue."
+            "Services fail. A message comes back after a failed attempt; after the last, it is in the error queue."
         )
         self._command("message", "put", "strings", "--body", _SENTENCE)
         self._python(_BROKEN, self._fail)

@@ -14,13 +14,15 @@ from xaspool_scripts.wording import age, on_terminal, printable
 if TYPE_CHECKING:
     from spool import Holder, Message, QueueEntry
 
-_COLUMNS = ("id", "state", "priority", "tries", "bytes", "enqueued", "waits for", "correlation id", "body")
+_COLUMNS = ("id", "state", "priority", "attempts", "bytes", "enqueued", "waits for", "correlation id", "body")
 _WIDTHS = (32, 8, 8, 5, 10, 25, 25, 14, 0)
 _RIGHT = (False, False, True, True, True, False, False, False, False)
 _DRAWN_AT_ONCE = 500
 
 # On a terminal: (column, width, least width of the terminal for it); the body gets the rest.
-_DRAWN = (("id", 32, 0), ("state", 8, 0), ("age", 6, 0), ("tries", 5, 100), ("bytes", 9, 120), ("waits for", 22, 100))
+_DRAWN = (
+    ("id", 32, 0), ("state", 8, 0), ("age", 6, 0), ("attempts", 8, 100), ("bytes", 9, 120), ("waits for", 22, 100),
+)  # fmt: skip
 _BORDERS = 3
 
 
@@ -72,7 +74,7 @@ def _draw(entries: "Iterator[QueueEntry]") -> int:
     while batch := list(islice(entries, _DRAWN_AT_ONCE)):
         drawn = Table(header_style="bold")
         for name, width in columns:
-            drawn.add_column(name, width=width, justify="right" if name in ("tries", "bytes") else "left")
+            drawn.add_column(name, width=width, justify="right" if name in ("attempts", "bytes") else "left")
         drawn.add_column("body", width=max(8, left), no_wrap=True, overflow="ellipsis")
         for entry in batch:
             cells = _cells(entry)
@@ -94,7 +96,7 @@ def _cells(entry: "QueueEntry") -> dict[str, str]:
         "id": message.id,
         "state": entry.state,
         "age": age(max(0.0, now - message.enqueued_at)),
-        "tries": show(message.attempts),
+        "attempts": show(message.attempts),
         "bytes": f"{len(message.body):,}",
         "waits for": _waits_in_words(entry, due, now),
         "body": bodies.piece(message),

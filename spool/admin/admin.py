@@ -262,7 +262,8 @@ class Administration:
 
     @public_call("moving a message")
     def move(self, message_id: str, queue: str) -> Message:
-        """Move a message to another queue, where it stands by its own priority and age, with all its tries before it.
+        """Move a message to another queue, where it stands by its own priority and age, with all its attempts before
+        it.
 
         Returns it as it is then. BadMessageId, MessageInUse, QueueNotFound.
         """

@@ -47,7 +47,7 @@ def move_to(queue: str) -> Edit:
 
 
 def redrive_to(queue: str | None) -> Edit:
-    """Move messages to another queue, or each back to the queue that it came from, and count their tries anew."""
+    """Move messages to another queue, or each back to the queue that it came from, and count their attempts anew."""
 
     def edit(batch: CommitBatch, run: Run, first: int, count: int) -> None:
         target = queue or run.attributes["origin_queue"]

@@ -14,7 +14,7 @@ class Kind(enum.StrEnum):
     RETURNED = "returned"  # an adopted branch whose commit did not survive: decided on like a prepared one
     MOVED = "moved"  # a committed file that did not have its committed name
     ROLLED_BACK = "rolled back"  # a branch whose owner is gone
-    COUNTED = "counted"  # messages whose holder died: a try was counted
+    COUNTED = "counted"  # messages whose holder died: an attempt was counted
     ALIVE = "alive"  # a live process works on it
     TAKEN = "taken"  # dropped files that an intake captured and did not finish
     STRAY = "stray"  # no file of a space

@@ -206,7 +206,7 @@ class Space:
         """As ``spool.Space.work``, with ``function`` a coroutine function or a plain one, called in up to ``tasks``
         tasks side by side. A coroutine that takes longer than ``timeout`` seconds is cancelled.
 
-        If this is cancelled, so are the calls that are under way: their messages go back, with one try more.
+        If this is cancelled, so are the calls that are under way: their messages go back, with one more attempt.
         """
         worker = TaskWorker(self.sync, self._receiver, queue, function, timeout, once=once)
         return await worker.work(tasks, stop)

@@ -23,7 +23,7 @@ class Queue:
     """The live messages of one queue.
 
     Every run is in one of three lists: ``ready``; ``delayed``, until its due time; ``waiting``, behind the first run of
-    its group. A run that failed and waits for its next try keeps its group waiting; a run that was put with a delay
+    its group. A run that failed and waits for its next attempt keeps its group waiting; a run that was put with a delay
     takes its place in the group when it is due. Segments are in ``segments`` or, until they are due, in
     ``delayed_segments``. ``expiring``: those of all lists that have an expiry time.
 
@@ -201,7 +201,7 @@ class Queue:
             self.promote_due(now)
 
     def in_group(self, group: str) -> Iterator[Run]:
-        """Yield the group's runs, in order, up to one that waits for its next try or that a segment may precede."""
+        """Yield the group's runs, in order, up to one that waits for its next attempt or that a segment may precede."""
         for run in self._groups.get(group, ()):
             if run.due is not None or (self.segments and self.segments[0].key < run.key):
                 return

@@ -72,7 +72,7 @@ class Run:
 
     @property
     def blocks_group(self) -> bool:
-        """Whether the rest of its group waits until this run is due for its next try."""
+        """Whether the rest of its group waits until this run is due for its next attempt."""
         return self.due is not None and bool(self.attributes.get("attempts")) and self.group is not None
 
     @property

@@ -174,7 +174,7 @@ class Housekeeper:
     def _flush(self, *, due: bool) -> None:
         """Flush what was published without a flush, unless another process does, or reclaims, which begins with it.
 
-        Without a queue that may lose messages these are counts of tries: they wait for the next reclaim. Once more
+        Without a queue that may lose messages these are counts of attempts: they wait for the next reclaim. Once more
         behind the last one: its messages may be lost no longer, though the settings were edited by hand.
         """
         store, page = self._store, self._store.shared.counters.read()

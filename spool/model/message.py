@@ -71,7 +71,8 @@ class Origin(NamedTuple):
 
 
 class Message:
-    """A message as it was put. Times are seconds since the epoch, ``attempts`` counts the tries that failed so far."""
+    """A message as it was put. Times are seconds since the epoch, ``attempts`` counts the attempts that failed so
+    far."""
 
     __slots__ = {
         "_ordinal": None,
@@ -204,7 +205,7 @@ class Message:
 
     @property
     def attempts(self) -> int:
-        """How many tries failed so far, in this queue."""
+        """How many attempts failed so far, in this queue."""
         return self._origin.attributes.get("attempts", 0)  # type: ignore[no-any-return]
 
     @property
@@ -214,7 +215,7 @@ class Message:
 
     @property
     def origin_attempts(self) -> int:
-        """How many tries had failed when it moved to an error queue; 0 if it did not."""
+        """How many attempts had failed when it moved to an error queue; 0 if it did not."""
         return self._origin.attributes.get("origin_attempts", 0)  # type: ignore[no-any-return]
 
     @property

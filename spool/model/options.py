@@ -96,13 +96,13 @@ class QueueOptions(TypedDict, total=False):
     out_of_order: what a put may ask for: "top", "before", both or none; () by default.
     retries: how often a message may come back after a rollback, before it moves to ``error_queue``, or is dropped with
         a warning if there is none; None, the default: for ever.
-    retry_delay: seconds before the next try; 1 for a queue that is made now, 0 for one that stands in ``space.toml``
-        without it.
-    retry_delay_max: seconds; the delay doubles with each try up to this; None: it does not grow. For a queue that is
-        made now 300, or ``retry_delay`` if that is more; None for one that stands in ``space.toml`` without it.
-    first_delay: seconds before the first try, unless the put says when; 0 by default.
-    error_queue: the name of the queue for messages whose tries are used up, that were rejected, or are past their time;
-        None by default.
+    retry_delay: seconds before the next attempt; 1 for a queue that is made now, 0 for one that stands in
+        ``space.toml`` without it.
+    retry_delay_max: seconds; the delay doubles with each attempt up to this; None: it does not grow. For a queue that
+        is made now 300, or ``retry_delay`` if that is more; None for one that stands in ``space.toml`` without it.
+    first_delay: seconds before the first attempt, unless the put says when; 0 by default.
+    error_queue: the name of the queue for messages whose attempts are used up, that were rejected, or are past their
+        time; None by default.
     reply_queue: the name of the queue for answers, for messages that name none; None by default.
     failure_queue: the name of the queue for replies of services that reject, for messages that name none; None by
         default.

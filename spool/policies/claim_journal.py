@@ -1,4 +1,4 @@
-"""The journal of claims: which messages a transaction holds, so that the death of its process counts as a try.
+"""The journal of claims: which messages a transaction holds, so that the death of its process counts as an attempt.
 
 A journal is a file ``active/<xid>.claims``. It is never flushed: it has to survive a killed process, not a power cut.
 It names its owner, a number whose bytes in the claim files are locked as long as the process lives (rule 6 of
@@ -99,7 +99,8 @@ class ClaimJournal:
         return self._handle is not None
 
     def add(self, ranges: Iterable[tuple[int, int, int]]) -> None:
-        """Record claims: (number, first ordinal, count). On a full disk there is no record, and no try is counted."""
+        """Record claims: (number, first ordinal, count). On a full disk there is no record, and no attempt is
+        counted."""
         data, pack = b"", msgpack.Packer().pack
         for one in ranges:
             packed = pack(one)
@@ -169,7 +170,7 @@ def _become_owner(store: Store) -> None:
 
 
 class Owners:
-    """The owners of claims, and the tries of those that died.
+    """The owners of claims, and the attempts of those that died.
 
     seen: the owners up to this number are known.
     others: those of them that may have a journal, but this process itself.
@@ -180,8 +181,8 @@ class Owners:
         self.others: set[int] = set()
         self.seen = 0
 
-    def count_tries_of_dead(self, ranges: PositionRanges, page: CounterPage) -> bool:
-        """Count the tries of the owners that died; returns whether there were some.
+    def count_attempts_of_dead(self, ranges: PositionRanges, page: CounterPage) -> bool:
+        """Count the attempts of the owners that died; returns whether there were some.
 
         Args:
             ranges: the claims that the caller has just won. A dead owner let go of each claim file that it had.
@@ -264,7 +265,7 @@ def _range(number: int, first: int, count: int) -> tuple[int, int, int]:
 
 
 def count_journal(store: Store, xid: Xid, deadline: Deadline) -> bool:
-    """Count the tries in a dead owner's journal and remove it. False if its xid stays locked: the owner lives."""
+    """Count the attempts in a dead owner's journal and remove it. False if its xid stays locked: the owner lives."""
     byte = xid_byte(xid)
     for _ in deadline.polls():
         if not store.files.disk.exists(layout.claim_journal(xid)):

@@ -63,7 +63,7 @@ def _claim_expired(claims: Claims, view: View, clock: Clock, queue: str) -> Posi
 
 def _expire_claimed(store: Store, settings: Settings, queue: str, claimed: PositionRanges, deadline: Deadline) -> int:
     revalidate(store, claimed, deadline)
-    gone: dict[int, PositionRanges] = {}  # by how many tries failed
+    gone: dict[int, PositionRanges] = {}  # by how many attempts failed
     with store.view.mutex:
         now = store.clock.now()
         for position in positions(claimed):

@@ -1,7 +1,7 @@
-"""Retries: after a failed try a message comes back later, or moves to the error queue, or is dropped if there is none.
+"""Retries: after a failed attempt a message comes back later, moves to the error queue, or is dropped.
 
 Pure functions decide what happens. It becomes visible by a commit of its own, which is published without a flush: a
-power cut may forget that a try was counted, but no message.
+power cut may forget that an attempt was counted, but no message.
 """
 
 import logging
@@ -28,7 +28,7 @@ _MOST_DOUBLINGS = 64
 
 @dataclass(frozen=True, slots=True)
 class FailureOutcome:
-    """What happens to a message after a failed try: control fields to change, or None if it is dropped."""
+    """What happens to a message after a failed attempt: control fields to change, or None if it is dropped."""
 
     changes: Mapping[str, Any] | None
 
@@ -42,12 +42,12 @@ def outcome_of_failure(
     *,
     not_before: float | None = None,
 ) -> FailureOutcome:
-    """Decide what happens to a message after a failed try.
+    """Decide what happens to a message after a failed attempt.
 
     Args:
-        attempts: tries that failed before this one.
+        attempts: attempts that failed before this one.
         now: seconds since the epoch.
-        delay: seconds before the next try, instead of the queue's retry delay.
+        delay: seconds before the next attempt, instead of the queue's retry delay.
         not_before: the message's own due time, in seconds since the epoch: one that was taken by its id before that is
             not due any earlier now.
     """
@@ -65,17 +65,17 @@ def outcome_of_failure(
 
 
 def is_last(config: QueueConfig, attempts: int) -> bool:
-    """Whether the try that failed now was the last that the message may have."""
+    """Whether the attempt that failed now was the last that the message may have."""
     return config.retries is not None and attempts + 1 > config.retries
 
 
-def tries(count: int) -> str:
-    """Say how many tries failed, for a text."""
-    return "one try failed" if count == 1 else f"{count} tries failed"
+def failed_attempts(count: int) -> str:
+    """Say how many attempts failed, for a text."""
+    return "one attempt failed" if count == 1 else f"{count} attempts failed"
 
 
 def retry_delay(config: QueueConfig, attempts: int) -> float:
-    """Return the seconds before the next try, after a failed one that ``attempts`` failed ones preceded."""
+    """Return the seconds before the next attempt, after a failed one that ``attempts`` failed ones preceded."""
     if config.retry_delay_max is None:
         return config.retry_delay
     return min(config.retry_delay * 2.0 ** min(attempts, _MOST_DOUBLINGS), config.retry_delay_max)
@@ -84,8 +84,8 @@ def retry_delay(config: QueueConfig, attempts: int) -> float:
 def moved_to(origin: QueueConfig, attempts: int, reason: str) -> dict[str, Any]:
     """Return the control fields of a message that moves to the error queue of ``origin``.
 
-    It has a fresh count, no due time, and says where it came from and how many tries failed there. It does not expire:
-    it waits for an administrator, however long.
+    It has a fresh count, no due time, and says where it came from and how many attempts failed there. It does not
+    expire: it waits for an administrator, however long.
     """
     assert origin.error_queue is not None
     return {
@@ -111,7 +111,10 @@ def add_failure_outcome(batch: CommitBatch, store: Store, settings: Settings, po
     outcome = outcome_of_failure(config, attempts, reason, store.clock.now(), not_before=own_time)
     if outcome.changes is None:
         log.warning(
-            "a message of queue %s was dropped: %s (no error queue is set): %s", queue, tries(attempts + 1), reason
+            "a message of queue %s was dropped: %s (no error queue is set): %s",
+            queue,
+            failed_attempts(attempts + 1),
+            reason,
         )
         batch.remove(position.number, position.ordinal, 1, "failed")
     else:
@@ -139,7 +142,7 @@ def with_error_queue(config: SpaceConfig, queue: str) -> QueueConfig:
 def count_failures(
     store: Store, positions: Iterable[Position], reason: str, deadline: Deadline, held_by: Xid | None = None
 ) -> None:
-    """Count a failed try for each message that is still there, in one commit without a flush.
+    """Count a failed attempt for each message that is still there, in one commit without a flush.
 
     Messages that a prepared branch holds are left alone, unless it is ``held_by``, which is being rolled back.
     """

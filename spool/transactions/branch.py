@@ -38,8 +38,8 @@ class Branch:
     """One branch, in X/Open's terms. Not thread-safe: the transaction serialises its calls."""
 
     def __init__(self, store: Store, xid: Xid | None, *, counted: bool, journaled: bool) -> None:
-        """``counted``: a rollback counts a try of the messages that it holds. ``journaled``: claims are recorded in a
-        journal, so that the death of this process does, too."""
+        """``counted``: a rollback counts an attempt of the messages that it holds. ``journaled``: claims are recorded
+        in a journal, so that the death of this process does, too."""
         self.id = os.urandom(BRANCH_ID_BYTES)
         self.prefix = self.id.hex()  # of the ids of its messages
         self.xid = xid or Xid(FORMAT_LOCAL, self.id, b"")
@@ -177,7 +177,7 @@ class Branch:
         return first
 
     def end_journal(self) -> None:
-        """Remove the journal: the death of this process counts no try any more."""
+        """Remove the journal: the death of this process counts no attempt any more."""
         journal, self.journal = self.journal, None
         try:
             if journal is not None:
@@ -185,24 +185,25 @@ class Branch:
         except OSError as error:
             log.warning("a journal of claims stays behind: %s", error)
 
-    def count_tries(self, reason: str) -> None:
-        """Count a try of the claimed messages. Called before the claims are released: the next consumer must see it."""
+    def count_attempts(self, reason: str) -> None:
+        """Count an attempt of the claimed messages. Called before the claims are released: the next consumer must see
+        it."""
         if self.claims and self.counted:
             retries.count_failures(self._store, positions(self.claims), reason, self._store.deadline())
 
     def undo(self, reason: str) -> None:
-        """Delete the file and count a try of the claimed messages; ``release`` follows.
+        """Delete the file and count an attempt of the claimed messages; ``release`` follows.
 
         While the space closes, that is left to the next process that opens it, which reads the journal. Nothing is
         released then before the files are closed.
         """
         try:
             self.abandon_file()
-            self.count_tries(reason)
+            self.count_attempts(reason)
         except NotOpen:
             self._left = True
         except (OSError, SpoolError) as error:
-            log.warning("a rollback could not be recorded (%s): its messages come back without a try counted", error)
+            log.warning("a rollback could not be recorded (%s): its messages return, and no attempt is counted", error)
 
     def release(self) -> None:
         """Release claims, journal, group locks, keys and xid. After a vote the file holds what the claims held."""
@@ -261,7 +262,8 @@ class DropGuard:
 
 
 def _undo(branch: Branch, promises: Promises) -> None:
-    """Free what a dropped transaction held, with one try more counted, and fail the futures of what was submitted."""
+    """Free what a dropped transaction held, with one more attempt counted, and fail the futures of what was
+    submitted."""
     try:
         branch.undo(_DROPPED)
     finally:

@@ -140,7 +140,7 @@ def claim(
                 check_not_held(view, store.clock, wanted)
             return []
         if journal is not None:
-            journal.add(kept)  # before they are delivered; a message that was only claimed counts no try
+            journal.add(kept)  # before they are delivered; a message that was only claimed counts no attempt
         return kept
     except BaseException:
         release(store.shared.claims, kept)
@@ -183,7 +183,7 @@ def _confirm(
     """
     try:
         page = store.shared.counters.read()
-        if (page.owner > owners.seen or owners.others) and owners.count_tries_of_dead(got, page):
+        if (page.owner > owners.seen or owners.others) and owners.count_attempts_of_dead(got, page):
             page = store.shared.counters.read()
         if page is seen and page.issued == page.published:
             return got  # nothing was voted for, issued or published since the first look, which saw everything

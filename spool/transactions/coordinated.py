@@ -1,6 +1,6 @@
 """A transaction whose outcome a coordinator decides, or that decides others': two-phase commit, in X/Open's terms.
 
-The XA resource manager and the forwarder drive branches and rounds by it, and a worker each try of a message. What
+The XA resource manager and the forwarder drive branches and rounds by it, and a worker each attempt of a message. What
 applications use is ``Transaction``.
 """
 
@@ -32,7 +32,7 @@ class CoordinatedTransaction(Transaction):
     """A branch of a coordinator, or a coordinator's own transaction.
 
     on_rollback: called once, when it is rolled back, while it still holds its messages.
-    on_full: asked when there is no room for its messages: True if that is no try of those that it holds.
+    on_full: asked when there is no room for its messages: True if that is no attempt of those that it holds.
     """
 
     on_rollback: Callable[[], object] | None = None
@@ -90,13 +90,14 @@ class CoordinatedTransaction(Transaction):
 
     @public_call("recording that a call begins")
     def begin_call(self) -> None:
-        """From now on the death of this process counts a try of the messages that are held: a call works on them."""
+        """From now on the death of this process counts an attempt of the messages that are held: a call works on
+        them."""
         with self._lock:
             self._branch.begin_journal()
 
     @public_call("recording that a call has ended")
     def end_call(self) -> None:
-        """From now on the death of this process counts no try."""
+        """From now on the death of this process counts no attempt."""
         with self._lock:
             self._branch.end_journal()
 
@@ -137,7 +138,7 @@ class CoordinatedTransaction(Transaction):
             return result
 
     def begin_anew(self, settings: Settings, own: Position, reason: str) -> None:
-        """Undo all gets and puts, within ``conclude``: other messages than ``own`` go back, with one try more."""
+        """Undo all gets and puts, within ``conclude``: other messages than ``own`` go back, with one more attempt."""
         store, branch = self._store, self._branch
         branch.begin_anew()
         if self._promises is not None:

@@ -73,7 +73,7 @@ def get_alone(engine: Engine, wanted: Wanted, before_commit: Callable[[], object
         before_commit: called when the messages have been read; what it raises gives the messages back.
 
     Raises:
-        As ``Space.get_many``. Whatever fails counts no try.
+        As ``Space.get_many``. Whatever fails counts no attempt.
     """
     store, groups, claimed = engine.store, GroupLocks(engine.store.shared.xids, []), PositionRanges()
     page: CounterPage | None = None  # as the last look read it: its durable mark serves the commit

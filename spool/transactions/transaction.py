@@ -65,7 +65,7 @@ class Transaction:
     Args:
         timeout: seconds from its begin after which it is rolled back and its next call says so; None: never.
         xid: its id; a new one if left out.
-        counted: whether a rollback counts a try of the messages that it holds.
+        counted: whether a rollback counts an attempt of the messages that it holds.
         journaled: whether the death of this process does, too, from the claim on: claims are recorded in a journal.
         guarded: whether it is rolled back, with a ResourceWarning, if it is dropped before it has ended. (What the
             engine begins for itself it ends.)
@@ -341,14 +341,14 @@ class Transaction:
     @public_call("rolling back")
     def rollback(self, reason: str = "its transaction was rolled back") -> None:
         """Undo all gets and puts. The messages that it held are available again after the retry delay of their queue,
-        with one try more counted."""
+        with one more attempt counted."""
         with self._lock:
             if self.state is not TransactionState.ACTIVE:
                 raise ProtocolError(f"the transaction is {self.state.value}: it cannot be rolled back any more")
             self._undo(reason)
 
     def abandon(self) -> None:
-        """Undo all gets and puts unless it has ended, without counting a try of the messages that it took.
+        """Undo all gets and puts unless it has ended, without counting an attempt of the messages that it took.
 
         For a program that has not begun to handle them. (What a closed space left is rolled back by the next process
         that looks.)

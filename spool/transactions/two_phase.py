@@ -7,7 +7,7 @@ Invariants. The rules are those of docs/architecture.md, "The rules that keep pr
 2. A process that was told the vote adopts the branch as it lies. For any other process its bytes may not be durable
    yet: it copies and flushes them first.
 3. A vote whose flush fails is withdrawn (rule 7).
-4. The tries of a rollback are counted before the messages are free.
+4. The attempts of a rollback are counted before the messages are free.
 """
 
 import logging
@@ -261,7 +261,8 @@ def make_durable(store: Store, xid: Xid, deadline: Deadline) -> None:
 def rollback_prepared(
     store: Store, xid: Xid, deadline: Deadline, reason: str = "its transaction was rolled back"
 ) -> None:
-    """Roll back a prepared branch, without a flush: its puts are gone, its messages free, with one try more counted.
+    """Roll back a prepared branch, without a flush: its puts are gone, its messages free, with one more attempt
+    counted.
 
     A branch of a coordinator of ours counts none: whatever handled its messages had answered before the branch voted,
     and only the coordinator's end rolls the branch back.

@@ -93,7 +93,7 @@ def control_fields(store: Store, settings: Settings, queue: str, options: Mappin
 def with_first_delay(
     config: QueueConfig, attributes: dict[str, Any], options: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Add the queue's delay before the first try, unless the options say when (a delay of 0 says "at once")."""
+    """Add the queue's delay before the first attempt, unless the options say when (a delay of 0 says "at once")."""
     said = attributes if options is None else options
     if config.first_delay and said.get("delay") is None and said.get("not_before") is None:
         return {**attributes, "delay": config.first_delay}

@@ -35,13 +35,13 @@ class _Stopped(Exception):
 
 
 class Attempt:
-    """One try of a message.
+    """One attempt of a message.
 
     transaction: holds the message; what the function puts and takes joins it.
     message: None until one was claimed.
     unreadable: why its body could not be decoded; "" if it could.
     on_failure: what a refusal means, as of an ``OutcomePolicy``.
-    on_full: asked when there is no room for what its outcome puts: True if that is no try; without it, it is one.
+    on_full: asked when there is no room for what its outcome puts: True if that is no attempt; without it, it is one.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Attempt:
             stopping: called ten times a second; the wait ends once it returns True.
 
         Returns:
-            SET_ASIDE if the body was damaged: the message is in quarantine, and this try is over. Otherwise None;
+            SET_ASIDE if the body was damaged: the message is in quarantine, and this attempt is over. Otherwise None;
             ``message`` is None if there was none.
         """
 
@@ -117,15 +117,15 @@ class Attempt:
         self.transaction.begin_call()
 
     def abandon(self) -> None:
-        """Give the message back, unless the try has ended. It does not count."""
+        """Give the message back, unless the attempt has ended. It does not count."""
         self.transaction.abandon()
 
     @public_call("committing")
     def conclude(self, outcome: Outcome) -> tuple[Effect, str]:
         """Commit what this outcome does; return what became of the message, and why if it failed.
 
-        If there is no room for that, the message goes back to its queue, with one try more unless ``on_full`` says that
-        it was none. Raises like ``commit``. A second call returns the same and does nothing.
+        If there is no room for that, the message goes back to its queue, with one more attempt unless ``on_full`` says
+        that it was none. Raises like ``commit``. A second call returns the same and does nothing.
         """
         with self.transaction.mutex:
             if self._result is None:
@@ -151,8 +151,8 @@ class Attempt:
         return True
 
     def _note_rollback(self) -> None:
-        """Note what the rollback did to the message: the last try moves or drops it. Nothing else has moved it, since
-        the claim is held."""
+        """Note what the rollback did to the message: the last attempt moves or drops it. Nothing else has moved it,
+        since the claim is held."""
         with self._store.view.mutex:
             run = self._store.view.index.messages.find(self._held.position)
         if run is None:

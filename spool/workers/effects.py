@@ -1,7 +1,7 @@
 """What an outcome does to the queues: a pure function from (message, outcome) to puts and commands of a branch.
 
 Everything that one message causes is in one branch, so it happens in one commit: the reply and the removal; or the
-reply of a failure, the move to the error queue and the count of the try.
+reply of a failure, the move to the error queue and the count of the attempt.
 """
 
 import enum
@@ -16,7 +16,7 @@ from spool.log.quota import Usage, never_fits
 from spool.model.message import Message, stored_fields
 from spool.model.settings import QueueConfig, SpaceConfig
 from spool.policies.no_effect import warn_of_put
-from spool.policies.retries import moved_to, outcome_of_failure, tries
+from spool.policies.retries import failed_attempts, moved_to, outcome_of_failure
 from spool.transactions.validation import check_headers, check_size, with_first_delay
 from spool.workers.outcome import NewMessage, Outcome, Passed, Rejected, Replied, Retried, Translated
 
@@ -40,7 +40,7 @@ class Effect(enum.StrEnum):
     DEAD_LETTERED = "dead_lettered"
     DROPPED = "dropped"
     SET_ASIDE = "set_aside"  # its body is damaged
-    KEPT = "kept"  # the service was never reached: no try, and nothing in the branch
+    KEPT = "kept"  # the service was never reached: no attempt, and nothing in the branch
 
     @property
     def words(self) -> str:
@@ -57,7 +57,7 @@ class OutcomePolicy:
     """What decides the effects of an outcome: the queue's options, and those of the space and all its queues.
 
     ``on_failure``: what to do with a failure that the service calls final: "reject" it; "delete" the message if the
-    failure queue has the service's reply, and reject it otherwise; or "retry" it as a failed try.
+    failure queue has the service's reply, and reject it otherwise; or "retry" it as a failed attempt.
     """
 
     queue: QueueConfig
@@ -102,8 +102,8 @@ def record(
 def effective_outcome(policy: OutcomePolicy, message: Message, raw: bytes, outcome: Outcome) -> Outcome:
     """Return the outcome that counts by the policy. ``raw``: the body as stored.
 
-    An answer without a queue to go to is a failed try, and so is one that its queue would not take if it were empty; a
-    new message over the limits of the space is refused for good.
+    An answer without a queue to go to is a failed attempt, and so is one that its queue would not take if it were
+    empty; a new message over the limits of the space is refused for good.
     """
     if isinstance(outcome, Translated) and (refused := _over_limits(policy, outcome)):
         outcome = Rejected(refused)
@@ -176,7 +176,7 @@ def _retry(batch: CommitBatch, policy: OutcomePolicy, message: Message, outcome:
             "message %s of queue %s was dropped: %s (no error queue is set): %s",
             message.id,
             message.queue,
-            tries(message.attempts + 1),
+            failed_attempts(message.attempts + 1),
             outcome.reason,
         )
         batch.remove(*message.position, 1, "failed")
@@ -207,7 +207,7 @@ def _fields_of(policy: OutcomePolicy, new: NewMessage, source: Message) -> dict[
 
 
 def _fields_for(policy: OutcomePolicy, queue: str, message: Message) -> dict[str, Any]:
-    """Return the control fields for the next queue: without the tries, waits and place that belong to this one."""
+    """Return the control fields for the next queue: without the attempts, waits and place that belong to this one."""
     fields = {name: value for name, value in stored_fields(message).items() if name not in _OF_ITS_QUEUE}
     if fields.pop("time_to_live", None) is not None:  # it counts from the first put
         fields["expires_at"] = message.expires_at

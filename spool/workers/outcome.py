@@ -33,7 +33,8 @@ class Retried:
     """It failed for now.
 
     `delay` is the seconds to wait that the service asked for, None if it named none. `counted` tells whether this was
-    a try of the message: False means that the service was never reached, so the route pauses and no try is lost.
+    an attempt of the message: False means that the service was never reached, so the route pauses and no attempt is
+    lost.
     """
 
     reason: str
@@ -156,7 +157,7 @@ class Reject(Exception):
 def of_value(value: object, max_reply: int) -> Outcome:
     """Return what a function's result comes to: the reply, None an empty one; `max_reply` in bytes.
 
-    A value that no codec can write is a try. What is an outcome already stays what it is.
+    A value that no codec can write is an attempt. What is an outcome already stays what it is.
     """
     return value if isinstance(value, Outcome) else _reply(value, max_reply)
 
@@ -172,7 +173,7 @@ def _reply(value: object, max_reply: int) -> Replied | Retried | Rejected:
 
 
 def of_error(error: BaseException, max_reply: int) -> Retried | Rejected:
-    """Return what an exception that a function raised comes to: any but `Retry` and `Reject` is a try."""
+    """Return what an exception that a function raised comes to: any but `Retry` and `Reject` is an attempt."""
     if isinstance(error, Retry):
         return Retried(error.reason or "the service asks to try again", error.delay)
     if not isinstance(error, Reject):
@@ -183,12 +184,13 @@ def of_error(error: BaseException, max_reply: int) -> Retried | Rejected:
     reply = _reply(error.reply, max_reply)
     if isinstance(reply, Replied):
         return Rejected(reason, reply)
-    # The rejection stands: another try would only make the same useless reply.
+    # The rejection stands: another attempt would only make the same useless reply.
     return Rejected(f"{reason} (its reply is lost: {reply.reason})")
 
 
 def replied(body: bytes, content_type: str | None, codec: str | None, max_reply: int) -> Replied | Rejected:
-    """Return the reply, or the refusal of one that no queue would take: it would be as large at every further try."""
+    """Return the reply, or the refusal of one that no queue would take: it would be as large at every further
+    attempt."""
     return Replied(body, content_type, codec) if len(body) <= max_reply else too_large(max_reply)
 
 

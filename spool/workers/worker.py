@@ -84,7 +84,7 @@ class WorkSummary:
 
     def add(self, effect: Effect, reason: str) -> None:
         if effect is Effect.KEPT:
-            return  # it was no try
+            return  # it was no attempt
         setattr(self, effect.value, getattr(self, effect.value) + 1)
         if reason:
             self.reasons[effect.value] = reason
@@ -127,9 +127,9 @@ class Worker:
         timeout: seconds for a call; None for no limit.
         on_handled: called with what became of each message, in a thread of the worker.
         on_unreadable: called instead of the function with a message whose body no codec here can decode (it has the
-            bytes as stored) and the reason; without it, that is a try that failed.
+            bytes as stored) and the reason; without it, that is an attempt that failed.
         on_failure: a refusal ends the message at once ("reject"), deletes it if the failure queue has the reply of the
-            refusal ("delete"), or is one of its tries ("retry").
+            refusal ("delete"), or is one of its attempts ("retry").
         on_full: asked, in a thread of the worker, when there is no room for what a message causes: True if that is no
             try of the message. Without it, it is one.
 
@@ -215,7 +215,7 @@ class Worker:
         self._is_stopping = True
 
     def end(self) -> None:
-        """Stop, and give up the calls under way: their messages go back, with one try more."""
+        """Stop, and give up the calls under way: their messages go back, with one more attempt."""
         self.stop()
         with self._changed:
             calls = list(self._calls)
@@ -484,7 +484,7 @@ def log_failure(message: Message, error: BaseException) -> None:
         log.info("message %s of queue %s: %s", message.id, message.queue, describe(error))
     else:
         log.warning(
-            "message %s of queue %s: the function failed, try %s: %s",
+            "message %s of queue %s: the function failed, attempt %s: %s",
             message.id, message.queue, message.attempts + 1, describe(error),
             exc_info=(type(error), error, error.__traceback__),
         )  # fmt: skip

@@ -120,7 +120,7 @@ WRONG_WAY_ROUND = Bug(
 
 READ_TOO_FAR = Bug(
     "a stream's checkpoint goes up to what a power cut may take", StreamReader._published,
-    (("if page.durable == page.published:", "if True:"),), "a stream beside counted tries",
+    (("if page.durable == page.published:", "if True:"),), "a stream beside counted attempts",
 )  # fmt: skip
 
 CLAIMED_AND_GONE = Bug(

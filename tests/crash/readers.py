@@ -105,7 +105,7 @@ def _stream_beside_a_sweep(stage: Stage) -> None:
     stage.process("R", one_after_the_other(rolling_back(stage.book, "R"), getting(stage.book, "R", 2), reclaiming))
 
 
-def _stream_beside_tries(stage: Stage) -> None:
+def _stream_beside_attempts(stage: Stage) -> None:
     """They are counted in commits that a power cut may forget, and whose numbers are then given to others."""
     stage.process("Q", one_after_the_other(lambda space: stage.clock.sleep(_REST_SECONDS), streaming(stage, 2)))
     stage.process("A", one_after_the_other(putting(stage.book, "A"), rolling_back(stage.book, "A")))
@@ -117,5 +117,5 @@ READERS = (
     Scenario("a read beside a sweep", _read_beside_a_sweep, COMPACTED),
     Scenario("a read of what is compacted, beside a sweep", _read_of_compacted, MANY, _compacted),
     Scenario("a stream beside a sweep", _stream_beside_a_sweep, ("m0", "m1", "m2")),
-    Scenario("a stream beside counted tries", _stream_beside_tries, ("m0",)),
+    Scenario("a stream beside counted attempts", _stream_beside_attempts, ("m0",)),
 )

@@ -76,7 +76,7 @@ def a_vote_that_names_what_is_lost(rules: Rules) -> None:
 
 
 def a_journal_that_names_what_is_lost(rules: Rules) -> None:
-    """Its number is not given to another message, to which the try would be counted."""
+    """Its number is not given to another message, to which the attempt would be counted."""
     story = Story(rules)
     story.space.put("lossy", "lost")
     held = story.space.transaction()
@@ -93,7 +93,7 @@ def a_journal_that_names_what_is_lost(rules: Rules) -> None:
 
 
 def what_is_moved_is_flushed(rules: Rules) -> None:
-    """By hand, by a failed try, by a vote: what stands in a queue that loses nothing is durable."""
+    """By hand, by a failed attempt, by a vote: what stands in a queue that loses nothing is durable."""
     story = Story(rules)
     moved = story.space.put("lossy", "moved")
     failed = story.space.put("lossy", "failed")

@@ -196,7 +196,7 @@ def test_one_signal_lets_spool_forward_finish_and_a_second_one_does_not(
     signals: tuple[signal.Signals, ...], tmp_path: Path
 ) -> None:
     """One while the service works: each message of the round is answered, and the exit code is 0. Two: nothing of the
-    round is, and the call that was under way is a try."""
+    round is, and the call that was under way is an attempt."""
     (tmp_path / "slow_services.py").write_text(
         "import os, time\n"
         "def answer(message):\n"

@@ -39,9 +39,9 @@ Effect = Callable[[World], World]
 
 @dataclass(frozen=True)
 class Step:
-    """``effect``: of one that returned. ``or_else``: what else one that returned may have come to (a try that could
-    not be counted). ``unsure``: an error of any kind may mean that it happened. ``decides``: the second phase, which
-    never says XAER_RMERR: that would tell the coordinator that the branch was rolled back."""
+    """``effect``: of one that returned. ``or_else``: what else one that returned may have come to (an attempt that
+    could not be counted). ``unsure``: an error of any kind may mean that it happened. ``decides``: the second phase,
+    which never says XAER_RMERR: that would tell the coordinator that the branch was rolled back."""
 
     act: Callable[[Actor], object]
     effect: Effect
@@ -356,7 +356,8 @@ def _partly(world: World) -> list[World]:
     return [submitted, submitted.got("a"), submitted.got("a", 2).put("b", "reply"), world.got("a")]
 
 
-# A try that cannot be recorded is not counted, and one whose journal cannot be removed may count twice; nothing else.
+# An attempt that cannot be recorded is not counted, and one whose journal cannot be removed may count twice; nothing
+# else.
 FAIL = Step(_fail, _same, _perhaps_moved, unsure=True)
 FAIL_AGAIN = Step(_fail, _moved, _perhaps_moved, unsure=True)
 

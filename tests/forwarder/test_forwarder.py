@@ -135,7 +135,7 @@ def test_q19_x05_the_sample_application_and_every_kind_of_service_in_one_run(
         assert [m.body for m in space.browse("failures") if m.correlation_id == ids["never"]] == [b"sorry"]
         dead = {m.id: m.failure_reason for m in space.browse("errors")}
         assert dead[ids["never"]] == "no such account"
-        assert dead[ids["later"]] == "busy", "with no retries left a try that fails is the end"
+        assert dead[ids["later"]] == "busy", "with no retries left an attempt that fails is the end"
         assert ids["crash"] in dead, "a message that kills its worker ends in the error queue (X06)"
         assert dead[ids["hang"]] == "took longer than 2 s"
         assert "HTTP 404" in dead.values()
@@ -275,7 +275,7 @@ def test_java_missing_is_one_clear_line(path: str, tmp_path: Path) -> None:
     ],
 )
 def test_an_option_that_no_route_can_work_with_is_refused(path: str, options: dict[str, Any], said: str) -> None:
-    """Before a message is taken, which would lose its tries."""
+    """Before a message is taken, which would lose its attempts."""
     with pytest.raises(ServiceError, match=f"^{re.escape(said)}$"):
         Forwarder(path, {"sample": "queue:errors"}, **options)
     if "idle" in options:

@@ -1,4 +1,4 @@
-"""Answers that find no room: the route pauses and counts no try, in rounds and in threads alike."""
+"""Answers that find no room: the route pauses and counts no attempt, in rounds and in threads alike."""
 
 import re
 import threading
@@ -37,7 +37,7 @@ IT = Scripted("it")
 def test_c05_a_destination_without_room_for_a_message_pauses_its_route_and_counts_no_try(
     space: spool.Space, run: Run, route: Route, answer: Any, limits: dict[str, int]
 ) -> None:
-    """Though it is not quite full, and the message has had all tries but one."""
+    """Though it is not quite full, and the message has had all attempts but one."""
     space.change_queue("work", retries=0, reply_queue="next", failure_queue="next")
     space.change_queue("next", **limits)
     space.put("next", bytes(900))

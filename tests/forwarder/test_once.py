@@ -51,7 +51,7 @@ def boom(request: object) -> Outcome:
 
 @pytest.mark.timeout(30)
 def test_once_tries_each_message_once_and_returns_with_a_queue_s_first_options(space: spool.Space) -> None:
-    """Also without a delay before the next try."""
+    """Also without a delay before the next attempt."""
     ids = space.put_many("work", ["a", "b", "c"])
     calls = []
 
@@ -146,7 +146,7 @@ def test_kinds_of_failures_are_few() -> None:
 
 
 def test_a_forwarder_that_is_abandoned_counts_the_calls_under_way_and_nothing_else(space: spool.Space) -> None:
-    """The second signal comes while a service works: the process ends at once, and the next run sees the tries."""
+    """The second signal comes while a service works: the process ends at once, and the next run sees the attempts."""
     ids = space.put_many("work", ["done", "in hand", "not yet"])
     at_work, go_on = threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""The time that a Python service may take: what stops is a try, and what does not stop ends with its process."""
+"""The time that a Python service may take: what stops is an attempt, and what does not stop ends with its process."""
 
 import signal
 import subprocess

@@ -58,7 +58,7 @@ def path(tmp_path: Path) -> Path:
 
 def save(space: spool.Space) -> bool:
     checkpoint_is_durable = space._store.shared.counters.read().published
-    space._store.shared.counters.store_durable(checkpoint_is_durable)  # (counts of tries are not flushed until reclaim)
+    space._store.shared.counters.store_durable(checkpoint_is_durable)  # (reclaim flushes the counts of attempts)
     return checkpoint.save(space._store.files.disk, space._store.shared.counters, space._store.view)
 
 
@@ -162,7 +162,7 @@ def test_none_is_written_of_what_a_power_cut_could_change(path: Path) -> None:
             tx.get("orders")
             tx.set_rollback_only()
         assert not checkpoint.save(space._store.files.disk, space._store.shared.counters, space._store.view), (
-            "the count of that try was not flushed"
+            "the count of that attempt was not flushed"
         )
 
 

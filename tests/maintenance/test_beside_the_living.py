@@ -68,7 +68,8 @@ def test_whoever_cleans_up_leaves_a_branch_that_streams(space: spool.Space, othe
     assert space.stats("orders").ready == 20
 
 
-# -- the tries of the dead --------------------------------------------------------------------------------------------
+# -- the attempts of the dead
+# --------------------------------------------------------------------------------------------
 
 
 def test_a_death_after_the_commit_counts_no_try(space: spool.Space, watched: Watched) -> None:
@@ -124,7 +125,7 @@ def test_who_takes_a_dead_one_s_message_counts_its_try_first(space: spool.Space,
 
 
 def test_a_dead_one_s_message_waits_for_its_next_try(space: spool.Space, watched: Watched) -> None:
-    """Its try is counted behind the first look of the get that finds it."""
+    """Its attempt is counted behind the first look of the get that finds it."""
     doomed, disk = watched
     space.change_queue("orders", retry_delay=60)
     doomed.put("orders", "one")

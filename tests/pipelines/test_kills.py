@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 TOML = """
 name = "p"
 inbound = "tests.pipelines.hooks:lazily"
-retries = 100        # a death counts as a try of what was being handled
+retries = 100        # a death counts as an attempt of what was being handled
 retry_delay = 0.0
 
 [[routes]]

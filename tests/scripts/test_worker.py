@@ -122,7 +122,7 @@ def test_what_is_left_for_later_has_an_exit_code_and_a_reason(path: Path) -> Non
     put(path, "a")
     done = work(path, "orders=work_demo:fail", "--once")
     assert (done.code, done.text) == (5, "orders: 1 retried; 1 left\n")
-    assert "the function failed, try 1: ValueError: no such article\n" in done.err
+    assert "the function failed, attempt 1: ValueError: no such article\n" in done.err
     assert "orders: the last failure: ValueError: no such article\n" in done.err
     assert "Traceback" not in done.err
     with spool.open(path) as space:

@@ -43,8 +43,8 @@ def look(
 ) -> Aftermath:
     """Recover and judge a space in which nobody is alive.
 
-    ``empty``: take what is left out of the queues, else only look at it. ``cuts``: when the power went; counts of tries
-    may be lost then. ``until``: the moment of a cut, if the logs go on behind it.
+    ``empty``: take what is left out of the queues, else only look at it. ``cuts``: when the power went; counts of
+    attempts may be lost then. ``until``: the moment of a cut, if the logs go on behind it.
     """
     if until is not None:
         cuts = (Cut(until, until, until),)
@@ -61,7 +61,7 @@ def look(
     found.leftovers = left_over(root)
     found.messages = len(left)
     records = records_of(logs, until)
-    found.violations = [*_too_late(records, cuts), *check(_promised(records, cuts), left, count_tries=not cuts)]
+    found.violations = [*_too_late(records, cuts), *check(_promised(records, cuts), left, count_attempts=not cuts)]
     return found
 
 

@@ -69,13 +69,14 @@ class Tx:
         return (self.number, place) if self.number is not None and self.ordered else None
 
 
-def check(records: Iterable[Record], left: Iterable[Left], *, count_tries: bool = True) -> list[str]:
-    """Every broken promise, in words. ``count_tries``: no power cut took counts of tries, which are not flushed."""
+def check(records: Iterable[Record], left: Iterable[Left], *, count_attempts: bool = True) -> list[str]:
+    """Every broken promise, in words. ``count_attempts``: no power cut took counts of attempts, which are not
+    flushed."""
     from tests.torture.sight import unseen
 
     history = History(records, left)
     broken = [*history.broken, *history.lost(), *history.doubled(), *history.unordered(), *unseen(history)]
-    return [*broken, *history.untried()] if count_tries else broken
+    return [*broken, *history.untried()] if count_attempts else broken
 
 
 class History:
@@ -261,7 +262,7 @@ class History:
                 highest[line] = got
 
     def untried(self) -> Iterator[str]:
-        """A try that failed, by a rollback or by a death, is counted before the message is delivered again."""
+        """An attempt that failed, by a rollback or by a death, is counted before the message is delivered again."""
         for place, deliveries in self.deliveries.items():
             for one, other in pairwise(deliveries):
                 failed = one.tx is not None and one.tx.noted and one.tx.outcome is Outcome.ROLLED_BACK

@@ -4,7 +4,8 @@ A line is a JSON object with ``event``, ``at`` (the machine's monotonic clock, i
 ``worker``, ``tx`` (a transaction's name, never used twice) and what the event needs. A position is [number, ordinal].
 
 =====================  ===============================================================================================
-``begin``              ``noted``: are its claims noted, so that its death counts as a try; ``ordered``: are its puts in
+``begin``              ``noted``: are its claims noted, so that its death counts as an attempt; ``ordered``: are its
+puts in
                        the worker's order
 ``put``                ``queue``, ``keys``, and ``priority`` if it is not 50: are put in this transaction
 ``got``                ``queue``, ``messages``: [[key, position, attempts], …] were delivered in it

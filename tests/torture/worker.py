@@ -66,7 +66,7 @@ class Worker:
         return [f"{self._prefix}-{n:06d}" for n in range(self._keys - count, self._keys)]
 
     def renamed(self, keys: list[str]) -> list[str]:
-        """What becomes of messages that are moved: it shows which try moved them."""
+        """What becomes of messages that are moved: it shows which attempt moved them."""
         return [f"{key}>{self.log.tx}" for key in keys]
 
     def put(self, transaction: CoordinatedTransaction, queue: str, keys: list[str], **options: int) -> None:

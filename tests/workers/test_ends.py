@@ -26,7 +26,7 @@ from tests.workers.conftest import WAIT, SteppedClock, counts, fail, stuck_in_it
 def test_a_function_that_hangs_does_not_hang_the_worker(
     space: spool.Space, clock: SteppedClock, hang: threading.Event
 ) -> None:
-    """Its message goes back with the try counted; what its thread still asks of the transaction is refused."""
+    """Its message goes back with the attempt counted; what its thread still asks of the transaction is refused."""
     space.change_queue("orders", retries=0)
     space.put_many("orders", ["hangs", "works"])
     late: list[BaseException] = []

@@ -235,7 +235,7 @@ def test_an_offset_is_that_of_a_commit_that_is_durable(space: spool.Space, query
         tx.get("orders")
         tx.rollback()
     page = space._store.shared.counters.read()
-    assert page.published > page.durable == put, "a count of tries is not flushed"
+    assert page.published > page.durable == put, "a count of attempts is not flushed"
     for limit in (ALL, ReadMaxRows(7)):
         assert reader.latestOffset(start, limit)["number"] == put
 
