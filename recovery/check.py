@@ -18,10 +18,10 @@ from spool.maintenance.reclaim import digest_mismatch
 from spool.model import layout
 from spool.model.layout import CommittedName
 from spool.model.position import Position
+from spool.model.text import plural
 from spool.model.xid import Xid
 from spool.store.parts import View
 from spool.store.store import Store
-from spool.text import plural
 
 from .problem import Problem, Remedy, distinct
 from .proof import Proof, examine

@@ -18,10 +18,10 @@ from spool.format.schema import ADDRESSING
 from spool.log.visibility import is_branch_file
 from spool.model import layout
 from spool.model.layout import CommittedName
+from spool.model.text import plural
 from spool.model.xid import FORMATS_BOUND_TO_A_LIFE, Xid
 from spool.policies.claim_journal import all_journals, read_journal
 from spool.store.parts import Shared
-from spool.text import plural
 
 # Sequence numbers are issued one after the other, so a crash leaves only a few without a file. A file with a number
 # farther ahead was put there by another program; the numbers up to it are not filled.

@@ -10,11 +10,11 @@ numbers only below a mark, so without such a mark the mirror has every commit th
 from dataclasses import dataclass
 
 from spool.errors import MirrorMismatch
+from spool.model.text import plural, quoted
 from spool.store.mirror import Mirror
 from spool.store.mirror_id import check_ids, forget_ids, keep_id, read_ids
 from spool.store.settings import read_settings_text
 from spool.store.store import Store, log
-from spool.text import plural, quoted
 
 from .check import committed_numbers
 from .evidence import MAX_GAP, Condition, Evidence, read

@@ -8,7 +8,7 @@ from spool.errors import CorruptedFile
 from spool.format.header import Header
 from spool.format.reader import NO_FILE, bad_bodies, open_file, read_header
 from spool.format.table import Table, decode_table
-from spool.text import plural
+from spool.model.text import plural
 
 _UNREADABLE = (*NO_FILE, errno.EIO, errno.EACCES)
 

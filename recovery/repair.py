@@ -20,9 +20,9 @@ from spool.log.sequence import highest_number, settle_all, with_number_lock, wri
 from spool.log.visibility import catch_up, rebuild, revalidate
 from spool.maintenance.reclaim import reset_retired_digest
 from spool.model import layout
+from spool.model.text import plural
 from spool.model.xid import Xid
 from spool.store.store import Store, log
-from spool.text import plural
 from spool.transactions import claiming, delivery
 from spool.transactions.resolution import finish_moves
 

@@ -19,6 +19,7 @@ from spool.model import layout
 from spool.model.options import SpaceOptions
 from spool.model.settings import SpaceConfig, differences, space_config
 from spool.model.settings_file import render_new
+from spool.model.text import quoted
 from spool.runtime import calls
 from spool.runtime.clock import Clock, Deadline
 from spool.space import Space
@@ -26,7 +27,6 @@ from spool.store.mirror import begin_mirror, check_elsewhere
 from spool.store.parts import Files
 from spool.store.settings import read_settings, write_settings
 from spool.store.store import WAIT_SECONDS, Store, log, open_store
-from spool.text import quoted
 
 if TYPE_CHECKING:
     from spool.admin.manifest import Progress

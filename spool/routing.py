@@ -28,9 +28,9 @@ from typing import Any, Self, Unpack
 
 from spool.errors import InvalidArgument
 from spool.model.options import JOIN, Join, PutOptions
+from spool.model.text import shown
 from spool.opening import open as open_space
 from spool.space import Space
-from spool.text import shown
 from spool.transactions.transaction import Transaction
 
 _MAX_RULES_BYTES = 4 << 20

@@ -20,11 +20,11 @@ from spool.maintenance.housekeeper import Housekeeper
 from spool.maintenance.schedule import RECLAIM_BYTES
 from spool.model.message import Message
 from spool.model.options import JOIN, GetOptions, Join, PutOptions
+from spool.model.text import shown
 from spool.runtime import calls
 from spool.runtime.calls import public_call
 from spool.runtime.context import joined_by_caller
 from spool.store.store import Store
-from spool.text import shown
 from spool.transactions.claiming import check_wanted, next_of
 from spool.transactions.delivery import get_alone
 from spool.transactions.requests import check_request, wait_for_reply

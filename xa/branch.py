@@ -12,10 +12,10 @@ from functools import partial
 from types import TracebackType
 
 from spool.errors import NotOpen, ProtocolError
+from spool.model.text import plural
 from spool.runtime import calls
 from spool.runtime.context import associate, associated
 from spool.store.store import Store
-from spool.text import plural
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.transaction import mark_lost
 from xa.codes import XAError

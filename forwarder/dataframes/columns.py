@@ -24,7 +24,7 @@ from spool.model.checks import ValueCheck, check, text
 from spool.model.layout import MAX_NUMBER
 from spool.model.message import attributes_of
 from spool.model.settings import check_queue_name
-from spool.text import did_you_mean
+from spool.model.text import did_you_mean
 
 # -- columns ----------------------------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 
 from spool.errors import InvalidArgument
 from spool.model.codecs import Encoded
-from spool.text import did_you_mean
+from spool.model.text import did_you_mean
 
 if TYPE_CHECKING:
     from pyarrow import Array, RecordBatch

@@ -29,11 +29,11 @@ from spool.errors import InvalidArgument, SpoolError, TransactionRolledBack
 from spool.model.checks import ValueCheck
 from spool.model.layout import MAX_ORDINAL
 from spool.model.settings import check_queue_name
+from spool.model.text import no_queue
 from spool.model.xid import BRANCH_ID_BYTES, FORMAT_ROUND, Xid
 from spool.policies.applications import BatchOf
 from spool.remote.adoption import adopt_branches
 from spool.remote.branch import RemoteBranch, Vote
-from spool.text import no_queue
 from spool.transactions.resolution import resolve_orphans
 from spool.transactions.two_phase import UnknownBranch
 

@@ -11,7 +11,7 @@ from forwarder.pipelines.toml import PipelineError
 from forwarder.services import ServiceError, parse
 from spool.errors import InvalidArgument
 from spool.model.settings import check_queue_name
-from spool.text import shown
+from spool.model.text import shown
 
 # -- what an option takes ---------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import enum
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack
 
-from spool.text import shown
+from spool.model.text import shown
 
 
 class Kept(enum.Enum):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from spool.text import shown
+from spool.model.text import shown
 from spool.workers.functions import ServiceError, find_function, takes_a_message
 
 

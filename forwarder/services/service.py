@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from spool.model.message import Message
-from spool.text import shown
+from spool.model.text import shown
 from spool.workers.functions import ServiceError as ServiceError
 from spool.workers.outcome import Outcome, describe
 

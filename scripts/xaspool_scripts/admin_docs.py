@@ -23,7 +23,7 @@ def docs(page: str) -> None:
     pages = _pages()
     name = page.removeprefix("docs/").removesuffix(".md")
     if name not in pages:
-        from spool.text import did_you_mean
+        from spool.model.text import did_you_mean
 
         there = sorted(set(pages) - {_INDEX})
         raise Failure(f"there is no page {page}{did_you_mean(name, there) or '.'} The pages are {', '.join(there)}")

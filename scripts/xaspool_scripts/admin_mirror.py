@@ -33,10 +33,10 @@ def show(context: click.Context, as_json: bool) -> None:
       spool-admin mirror show -s /var/spool/shop
     """
     from spool.errors import NotASpace
+    from spool.model.text import quoted
     from spool.recovery import mirrored
     from spool.runtime.clock import Clock
     from spool.store.store import inspect_store
-    from spool.text import quoted
     from xaspool_scripts.look import LookingDisk
 
     path = space_path()

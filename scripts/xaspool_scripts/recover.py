@@ -109,10 +109,10 @@ def _recover() -> "tuple[RecoveryReport, list[str]]":
 def _plan(path: str) -> "tuple[RecoveryReport, list[str]]":
     """Return what opening the space would do, and the other processes that have it open."""
     from spool.errors import NotASpace
+    from spool.model.text import quoted
     from spool.recovery import scan
     from spool.runtime.clock import Clock
     from spool.store.store import inspect_store
-    from spool.text import quoted
     from xaspool_scripts.look import LookingDisk
 
     if not os.path.isdir(path):

@@ -33,7 +33,7 @@ def _replaced(text: str, options: Mapping[str, str]) -> str:
 
 def plural(count: int, singular: str, plural_form: str = "") -> str:
     """Return ``1 file``, ``2 files``, ``1,000 files``; `plural_form`: the plural if it is not formed by an s."""
-    from spool import text  # (not needed for help and completion)
+    from spool.model import text  # (not needed for help and completion)
 
     return text.plural(count, singular, plural_form)
 

@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any, BinaryIO, NamedTuple
 
 from spool.errors import CorruptedFile, InvalidArgument
-from spool.text import shown
+from spool.model.text import shown
 
 PIECE_BYTES = 1 << 20
 

@@ -23,8 +23,8 @@ from spool.errors import SpoolError
 from spool.model import layout
 from spool.model.settings import SpaceConfig
 from spool.model.settings_file import MAX_SETTINGS_BYTES, parse
+from spool.model.text import quoted
 from spool.runtime.clock import Clock
-from spool.text import quoted
 
 _LITTLE_ROOM_BYTES, _FEW_INODES = 64 << 20, 1000
 _EARLIEST_TIME = 1_700_000_000.0  # seconds since the epoch; a clock behind this one is wrong

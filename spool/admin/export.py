@@ -24,10 +24,10 @@ from spool.log.sequence import settle_all, with_number_lock
 from spool.log.visibility import catch_up
 from spool.model import layout
 from spool.model.settings_file import parse
+from spool.model.text import shown
 from spool.model.xid import Xid
 from spool.store.settings import read_settings_text
 from spool.store.store import Store
-from spool.text import shown
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 from spool.admin.archive import Member
 from spool.errors import CorruptedFile, NewerFormat
-from spool.text import shown
+from spool.model.text import shown
 
 BEGIN, MANIFEST = "xaspool-export.json", "xaspool-manifest.json"
 FORMAT = 1

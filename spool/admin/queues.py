@@ -31,13 +31,13 @@ from spool.model.settings import (
     queue_options,
 )
 from spool.model.settings_file import MAY_BE_LEFT_OUT, with_queue, without_queue
+from spool.model.text import no_queue, plural, shown
 from spool.policies.no_effect import warn_of_queue
 from spool.runtime.clock import WaitExpired
 from spool.store.edits import edit_settings, editing
 from spool.store.parts import View
 from spool.store.settings import read_settings
 from spool.store.store import Store
-from spool.text import no_queue, plural, shown
 
 log = logging.getLogger("spool")
 

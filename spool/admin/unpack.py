@@ -21,8 +21,8 @@ from spool.errors import CorruptedFile
 from spool.model import layout
 from spool.model.settings import SpaceConfig
 from spool.model.settings_file import MAX_SETTINGS_BYTES, parse, without_mirror
+from spool.model.text import shown
 from spool.store.store import Store
-from spool.text import shown
 
 _MAX_ENTRY_BYTES = 255
 

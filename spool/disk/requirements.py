@@ -9,7 +9,7 @@ from spool.disk.disk import Disk
 from spool.disk.kernel import Unsupported
 from spool.errors import UnsafeFileSystem
 from spool.model import layout
-from spool.text import quoted
+from spool.model.text import quoted
 
 # No file is renamed between these directories and the others, so they may lie on another device.
 APART = (layout.DROP, layout.RUN)

@@ -20,7 +20,7 @@ from spool.index.segment import Segment
 from spool.model.message import attributes_of, parse_message_id
 from spool.model.options import MessageFilters
 from spool.model.order import Key
-from spool.text import shown
+from spool.model.text import shown
 
 
 class Slice(NamedTuple):

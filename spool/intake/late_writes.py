@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from spool.disk.quarantine import IS_MESSAGES
 from spool.disk.stat import FileIdentity
+from spool.model.text import plural
 from spool.store.store import Store
-from spool.text import plural
 
 log = logging.getLogger("spool")
 

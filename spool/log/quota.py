@@ -14,12 +14,12 @@ from spool.format.table import Table
 from spool.log.sequence import settle_all
 from spool.log.visibility import catch_up, list_prepared
 from spool.model.settings import QueueConfig, SpaceConfig
+from spool.model.text import plural
 from spool.model.xid import FORMAT_ROUND
 from spool.runtime.clock import Deadline, WaitExpired
 from spool.store.parts import PreparedBranches, View
 from spool.store.settings import Settings
 from spool.store.store import Store
-from spool.text import plural
 
 
 class Usage(NamedTuple):

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from spool.errors import InvalidArgument
-from spool.text import shown
+from spool.model.text import shown
 
 
 class ValueCheck(NamedTuple):

@@ -9,7 +9,7 @@ import msgpack
 
 from spool.errors import CorruptedFile, InvalidArgument, UnknownCodec
 from spool.model.checks import SHORT_TEXT, check
-from spool.text import class_name, shown, storable
+from spool.model.text import class_name, shown, storable
 
 TEXT_TYPE = "text/plain; charset=utf-8"
 JSON_TYPE = "application/json"

@@ -16,8 +16,8 @@ from spool.model.checks import SHORT_TEXT, ValueCheck, check, moment, plain, sec
 from spool.model.codecs import BYTES_TYPE
 from spool.model.position import Position
 from spool.model.settings import QueueConfig, check_queue_name
+from spool.model.text import shown
 from spool.model.xid import BRANCH_ID_BYTES
-from spool.text import shown
 
 DEFAULT_PRIORITY = 50
 LONGEST_REASON = 1000  # characters: a reason is read by people, and travels with the message

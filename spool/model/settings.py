@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from spool.errors import InvalidArgument
 from spool.model import layout
 from spool.model.checks import ValueCheck, seconds, text, unwritable, whole
-from spool.text import shortened, shown
+from spool.model.text import shortened, shown
 
 BODY_LIMIT_BYTES = 256 << 20
 HARD_BODY_LIMIT_BYTES = 2**32 - 1

@@ -13,8 +13,8 @@ from spool.errors import CorruptedFile, InvalidArgument
 from spool.format.batch import CommitBatch
 from spool.log.commit import commit_batch
 from spool.log.quota import settle_and_catch_up
+from spool.model.text import shown
 from spool.store.store import Store
-from spool.text import shown
 
 REMEMBERED_SECONDS = 90 * 86_400.0
 """How long the last batch of an application without a source is remembered."""

@@ -15,11 +15,11 @@ from spool.log.commit import commit_batch
 from spool.model.message import LONGEST_REASON, due_time
 from spool.model.position import Position
 from spool.model.settings import QueueConfig, SpaceConfig
+from spool.model.text import storable
 from spool.model.xid import Xid
 from spool.runtime.clock import Deadline
 from spool.store.settings import Settings
 from spool.store.store import Store
-from spool.text import storable
 
 log = logging.getLogger("spool")
 

@@ -26,8 +26,8 @@ from spool.log.commit import commit_batch
 from spool.log.quota import settle_and_catch_up
 from spool.log.replay import read_commit
 from spool.log.visibility import catch_up
+from spool.model.text import did_you_mean
 from spool.store.store import Store, log
-from spool.text import did_you_mean
 
 
 class _Changed(Exception):

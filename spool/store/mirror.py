@@ -18,10 +18,10 @@ from spool.format.header import Header
 from spool.format.reader import prove, read_header
 from spool.model import layout
 from spool.model.settings_file import MAX_SETTINGS_BYTES
+from spool.model.text import quoted
 from spool.model.xid import new_local_xid
 from spool.store.completion import Completion
 from spool.store.mirror_id import new_id, read_ids, replace_text, write_ids
-from spool.text import quoted
 
 log = logging.getLogger("spool")
 

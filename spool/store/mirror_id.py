@@ -13,7 +13,7 @@ from spool.disk.content import read_start, replace, unlink_if_there
 from spool.disk.disk import Disk
 from spool.errors import MirrorMismatch
 from spool.model import layout
-from spool.text import quoted
+from spool.model.text import quoted
 
 _MAX_BYTES = 4096
 

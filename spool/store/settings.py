@@ -11,7 +11,7 @@ from spool.errors import InvalidArgument, NotASpace
 from spool.model import layout
 from spool.model.settings import SpaceConfig
 from spool.model.settings_file import MAX_SETTINGS_BYTES, parse
-from spool.text import quoted
+from spool.model.text import quoted
 
 
 class Settings(NamedTuple):

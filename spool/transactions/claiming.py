@@ -22,13 +22,13 @@ from spool.index.run import Run
 from spool.log.visibility import catch_up, list_prepared, revalidate
 from spool.model.message import check_text, parse_message_id
 from spool.model.position import Position, PositionRanges, append_range, positions, subtract_ranges
+from spool.model.text import shown
 from spool.policies.claim_journal import ClaimJournal, Owners
 from spool.policies.expiry import expire
 from spool.runtime.clock import Clock
 from spool.store.parts import PreparedBranches, View
 from spool.store.sought import Sought
 from spool.store.store import Store
-from spool.text import shown
 from spool.transactions.resolution import resolve_orphans
 from spool.transactions.validation import check_timeout
 

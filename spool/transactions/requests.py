@@ -15,11 +15,11 @@ from spool.errors import Empty, InvalidArgument, ProtocolError, RequestFailed
 from spool.index.run import Run
 from spool.model.message import Message, parse_message_id
 from spool.model.options import PutOptions
+from spool.model.text import no_queue
 from spool.runtime.clock import Deadline
 from spool.runtime.context import associated
 from spool.store.sought import Sought
 from spool.store.store import Store
-from spool.text import no_queue
 from spool.transactions.claiming import Wanted, is_there
 from spool.transactions.delivery import get_alone
 from spool.transactions.validation import check_queue, check_timeout

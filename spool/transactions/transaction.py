@@ -34,6 +34,7 @@ from spool.log.futures import Promises
 from spool.model.message import LONGEST_REASON, Message, MessageId
 from spool.model.options import GetOptions, PutOptions
 from spool.model.position import PositionRanges
+from spool.model.text import class_name, storable
 from spool.model.xid import Xid
 from spool.policies.deduplication import check_single
 from spool.runtime import calls
@@ -41,7 +42,6 @@ from spool.runtime.calls import public_call
 from spool.runtime.clock import WaitExpired
 from spool.runtime.context import Association, associate, dissociate
 from spool.store.settings import Settings
-from spool.text import class_name, storable
 from spool.transactions import claiming, delivery
 from spool.transactions.branch import Branch, DropGuard
 from spool.transactions.claiming import Wanted, check_wanted, next_of

@@ -14,10 +14,10 @@ from spool.model.message import attributes_of, check_content_type, headers_bytes
 from spool.model.options import PutOptions
 from spool.model.order import place_before
 from spool.model.settings import BEFORE, TOP, QueueConfig, SpaceConfig, check_queue_name
+from spool.model.text import no_queue, shown
 from spool.policies.no_effect import warn_of_put
 from spool.store.settings import Settings, SettingsReader
 from spool.store.store import Store
-from spool.text import no_queue, shown
 
 
 def check_queue(reader: SettingsReader, queue: str, page: CounterPage) -> Settings:

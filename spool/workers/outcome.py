@@ -10,7 +10,7 @@ from spool.model.codecs import encode
 from spool.model.message import LONGEST_REASON, attributes_of, check_content_type
 from spool.model.options import PutOptions
 from spool.model.settings import check_queue_name
-from spool.text import class_name, shown, storable
+from spool.model.text import class_name, shown, storable
 
 LONGEST_DELAY = 7 * 86400.0
 """Seconds. A longer delay asked for by a service is cut to this: a slip there must not park a message for years."""

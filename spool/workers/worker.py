@@ -22,8 +22,8 @@ from spool.model.checks import ValueCheck, check, whole
 from spool.model.message import Message
 from spool.model.position import Position
 from spool.model.settings import QueueConfig, check_queue_name
+from spool.model.text import no_queue, shown
 from spool.runtime.calls import deferred
-from spool.text import no_queue, shown
 from spool.transactions.transaction import enter, leave
 from spool.transactions.validation import check_timeout
 from spool.workers.attempt import Attempt

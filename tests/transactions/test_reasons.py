@@ -11,7 +11,7 @@ import pytest
 import spool
 import xa
 from spool.model.message import LONGEST_REASON
-from spool.text import class_name
+from spool.model.text import class_name
 from tests.at_once import AT_ONCE
 from tests.xa.branches import xid
 

@@ -15,10 +15,10 @@ from spool.model.layout import MAX_ORDINAL
 from spool.model.message import expiry_time, with_defaults
 from spool.model.position import Position
 from spool.model.settings import QueueConfig
+from spool.model.text import no_queue
 from spool.policies.subscriptions import put_by
 from spool.runtime.calls import public_call
 from spool.space import Space
-from spool.text import no_queue
 from spool.transactions.delivery import WHAT_TO_DO
 
 T = TypeVar("T")
