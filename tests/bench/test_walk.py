@@ -43,9 +43,9 @@ def test_a_further_call_of_a_transaction_flushes_nothing(counted: dict[str, Walk
     assert all("log.commit" not in found.entered for found in further)
 
 
-def test_no_step_enters_more_than_the_architecture_says(counted: dict[str, Walk]) -> None:
+def test_no_step_enters_more_than_the_page_says(counted: dict[str, Walk]) -> None:
     """Or the page is to be changed: by what ``python -m bench.walk`` prints, or by what the change is worth."""
-    page = (walk.ROOT / "docs" / "architecture.md").read_text()
+    page = (walk.ROOT / "docs" / "performance.md").read_text()
     for name, found in counted.items():
         (row,) = re.findall(rf"^\| {name} \| (.*) \|$", page, re.MULTILINE)
         modules, packages, _, climbs, frames, c_calls, depth = map(int, row.split(" | "))
