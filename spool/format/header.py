@@ -25,7 +25,7 @@ from spool.model.checks import whole
 from spool.model.layout import MAX_NUMBER, MAX_ORDINAL
 from spool.model.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, LOCAL_TEXT, Xid
 
-VERSION = 4  # of every file that is written; lesser numbers were given to the same layout before the first release
+VERSION = 1
 
 # Limits on everything that is read, so that a damaged length neither eats the memory nor hangs the reader.
 MAX_HEADER_BYTES = 16 << 20
@@ -213,8 +213,10 @@ def decode_header(data: bytes, file_size: int) -> Header:
     if header_checksum(data[:-4]) != checksum:
         raise CorruptedFile("its header does not match its checksum")
     version = int.from_bytes(data[_VERSION_AT : _VERSION_AT + 2], "big")
-    if version > VERSION:  # asked now: a flipped bit is no later version
+    if version > VERSION:  # checked only now: the checksum proves that this is no flipped bit
         raise NewerFormat(f"it has format version {version}; this program reads version {VERSION}: use a later one")
+    if version < VERSION:
+        raise CorruptedFile(f"it has format version {version}, which no program writes")
     number = _NUMBER.unpack_from(data, _NUMBER_AT)[0]
     if zlib.crc32(data[_NUMBER_AT : _NUMBER_AT + 8]) != _CHECKSUM.unpack_from(data, _NUMBER_CHECK_AT)[0]:
         number = -1

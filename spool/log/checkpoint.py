@@ -27,7 +27,7 @@ from spool.store.parts import Files, View
 from spool.store.settings import Settings
 from spool.store.store import log
 
-_VERSION = 5
+_VERSION = 1
 _MAX_BYTES = 512 << 20
 _TEMPORARY = f"{layout.CHECKPOINT}.tmp"
 

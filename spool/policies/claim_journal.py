@@ -36,7 +36,7 @@ from spool.store.store import Store
 log = logging.getLogger("spool")
 
 _MAX_NOTE_BYTES = 64 << 20
-_NAME, _VERSION = "xaspool-claims", 3
+_NAME, _VERSION = "xaspool-claims", 1
 MARKED, UNMARKED = b"\1", b"\0"
 
 

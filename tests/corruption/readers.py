@@ -191,7 +191,7 @@ def try_file(directory: Path, original: bytes, content: bytes, tried: dict[str, 
 
 # -- notes, settings, dropped files -----------------------------------------------------------------------------------
 
-NOTE = [["xaspool-claims", 3, 12, 77, "worker.py", 1.5e9], [5, 0, 3], [5, 9, 1], [6, 2, 7]]
+NOTE = [["xaspool-claims", 1, 12, 77, "worker.py", 1.5e9], [5, 0, 3], [5, 9, 1], [6, 2, 7]]
 
 
 def note_bytes(records: list[Any]) -> bytes:

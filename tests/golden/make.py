@@ -1,7 +1,7 @@
 """Makes the golden files: one of each kind of file, byte for byte the same each time.
 
-Run it only when the format gets a new version: ``python -m tests.golden.make``. After the first release the files of
-each version stay, because they must stay readable.
+Run it only when the format gets a new version: ``python -m tests.golden.make``. Keep the files of released versions:
+they must stay readable.
 """
 
 import zlib
