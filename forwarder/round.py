@@ -122,7 +122,7 @@ class Round:
         self._store = space.engine.store
         self._blocks: list[Block] = []
         self._marks: CallMarks | None = None
-        self._transaction = CoordinatedTransaction(space.engine, timeout=None, counted=False)
+        self._transaction = CoordinatedTransaction(space.engine.core, timeout=None, counted=False)
         self._open = ExitStack()
         self._open.enter_context(_coordinating(self._store, self.id, self._transaction))
 

@@ -13,7 +13,6 @@ from spool.disk.content import ensure_directory, unlink_if_there, write_new
 from spool.disk.disk import DIRECTORY_MODE, Disk
 from spool.disk.kernel import Unsupported
 from spool.disk.requirements import check_kind, check_stages, unsafe
-from spool.engine import Engine
 from spool.errors import NotASpace, SpaceExists, SpoolError
 from spool.model import layout
 from spool.model.options import SpaceOptions
@@ -27,6 +26,7 @@ from spool.store.mirror import begin_mirror, check_elsewhere
 from spool.store.parts import Files
 from spool.store.settings import read_settings, write_settings
 from spool.store.store import WAIT_SECONDS, Store, log, open_store
+from spool.transactions.core import Core
 
 if TYPE_CHECKING:
     from spool.admin.manifest import Progress
@@ -303,8 +303,8 @@ def open_space(disk: Disk, clock: Clock, look: Look | None = None) -> Space:
 
     store, alone = open_store(disk, clock)
     try:
-        engine = Engine.of(store)
-        return Space(engine, scan, _recover(store, scan.scan, alone=alone, look=look))
+        core = Core.of(store)
+        return Space(core, scan, _recover(store, scan.scan, alone=alone, look=look))
     except BaseException:
         store.guard.end()  # which closes the mirror, too
         raise

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, T
 from spool.admin.admin import Administration
 from spool.admin.findings import Finding, RecoveryReport
 from spool.admin.stats import QueueStats
-from spool.engine import Engine
 from spool.errors import Empty, InvalidArgument, NotOpen
 from spool.format.batch import is_large
 from spool.maintenance.housekeeper import Housekeeper
@@ -26,12 +25,14 @@ from spool.runtime.calls import public_call
 from spool.runtime.context import joined_by_caller
 from spool.store.store import Store
 from spool.transactions.claiming import check_wanted, next_of
+from spool.transactions.core import Core
 from spool.transactions.delivery import get_alone
 from spool.transactions.requests import check_request, wait_for_reply
 from spool.transactions.transaction import Transaction
 from spool.transactions.validation import body_list, check_time_limit, put_request
 
 if TYPE_CHECKING:
+    from spool.engine import Engine
     from spool.workers.worker import WorkSummary
 
 P = ParamSpec("P")
@@ -76,20 +77,22 @@ def _administered(call: "Callable[Concatenate[Administration, P], T]") -> "Calla
 class Space:
     """An open queue space. May be used from many threads; in a forked child it is closed."""
 
-    def __init__(self, engine: Engine, recovery: Recovery, report: RecoveryReport) -> None:
+    def __init__(self, core: Core, recovery: Recovery, report: RecoveryReport) -> None:
         """Not for applications, which call ``spool.open``."""
-        self._engine = engine  # (nothing in it may have the space itself: see __del__)
-        self._store = engine.store
-        self._administration = Administration(engine)
+        self._core = core  # (nothing in it may have the space itself: see __del__)
+        self._store = core.store
+        self._administration = Administration(core)
         self._checks = recovery
         self._recovery = report
-        self._housekeeper = Housekeeper(engine.store)
-        engine.group_commit.committed = self._housekeeper.committed
+        self._housekeeper = Housekeeper(core.store)
+        core.group_commit.committed = self._housekeeper.committed
 
     @property
-    def engine(self) -> Engine:
-        """What the space is made of: for packages that are built upon the library, and not for applications."""
-        return self._engine
+    def engine(self) -> "Engine":
+        """The engine of the space, for packages that are built upon the library: see ``spool.engine``."""
+        from spool.engine import Engine  # most programs that open a space are none of those
+
+        return Engine(self._core)
 
     @property
     def path(self) -> str:
@@ -155,11 +158,11 @@ class Space:
         """Put messages that are part of no transaction."""
         request = None
         if not options or options.get("deduplication_key") is None:
-            request = put_request(self._engine, queue, bodies, **options)
+            request = put_request(self._core, queue, bodies, **options)
         if request is None or is_large(request.messages, request.bytes):
             ids = self._put_alone(queue, bodies, **options)
         else:
-            self._engine.group_commit.commit(request)
+            self._core.group_commit.commit(request)
             ids = request.ids
         self._after_commit()
         return ids
@@ -172,7 +175,7 @@ class Space:
 
     def _put_alone(self, queue: str, bodies: Sequence[Any], **options: Unpack[PutOptions]) -> list[str]:
         """Put messages in a transaction of their own."""
-        own = Transaction(self._engine)
+        own = Transaction(self._core)
         try:
             ids = own.put_many(queue, bodies, **options)
             own.commit()
@@ -202,11 +205,11 @@ class Space:
             return joined.submit(queue, body, **options)
         if options.get("deduplication_key") is not None:
             return self._submit_alone(queue, body, **options)
-        return self._engine.group_commit.future(put_request(self._engine, queue, (body,), **options))
+        return self._core.group_commit.future(put_request(self._core, queue, (body,), **options))
 
     def _submit_alone(self, queue: str, body: Any, **options: Unpack[PutOptions]) -> "Future[str]":
         """Submit a message in a transaction of its own. Waits while another one puts a message with the same key."""
-        own = Transaction(self._engine)
+        own = Transaction(self._core)
         try:
             message_id = own.put(queue, body, **options)
             committed = own.commit_async()
@@ -245,7 +248,7 @@ class Space:
             return joined.get(queue, **options)
         wanted = check_wanted(queue, 1, **options) if options else next_of(queue)
         # From the commit on the message is gone, even if the caller is interrupted: signals are delivered before it.
-        found = get_alone(self._engine, wanted, calls.deliver_pending_signals)
+        found = get_alone(self._core, wanted, calls.deliver_pending_signals)
         self._after_commit()
         return found[0]
 
@@ -262,7 +265,7 @@ class Space:
         joined = joined_transaction(self._store, transaction)
         if joined is not None:
             return joined.get_many(queue, max_messages, **options)
-        found = get_alone(self._engine, check_wanted(queue, max_messages, **options), calls.deliver_pending_signals)
+        found = get_alone(self._core, check_wanted(queue, max_messages, **options), calls.deliver_pending_signals)
         self._after_commit()
         return found
 
@@ -287,7 +290,7 @@ class Space:
         """
         checked = check_request(self._store, queue, timeout, options)
         [message_id] = self._put(queue, (body,), **checked.options)
-        reply = wait_for_reply(self._engine, replace(checked, message_id=message_id), calls.deliver_pending_signals)
+        reply = wait_for_reply(self._core, replace(checked, message_id=message_id), calls.deliver_pending_signals)
         self._after_commit()
         return reply
 
@@ -300,7 +303,7 @@ class Space:
         """
         check_time_limit(timeout)
         self._store.check_usable()
-        return Transaction(self._engine, timeout=timeout, guarded=True)
+        return Transaction(self._core, timeout=timeout, guarded=True)
 
     def consume(self, queue: str, timeout: float | None = None) -> Iterator[tuple[Transaction, Message]]:
         """Yield one message after another, each with a transaction that commits at the end of the loop's body.
@@ -412,7 +415,7 @@ class Space:
 
     def _finish_submitted(self) -> None:
         with suppress(NotOpen), self._store.guard:
-            self._engine.group_commit.drain()
+            self._core.group_commit.drain()
 
     def __enter__(self) -> Self:
         self._store.guard.check()

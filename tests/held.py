@@ -47,7 +47,7 @@ class HeldDisk(Disk):
 @contextmanager
 def committed_here(space: spool.Space) -> Iterator[None]:
     """What is submitted inside is committed together, at the end, by this thread."""
-    group = space.engine.group_commit
+    group = space._core.group_commit
     with mock.patch.object(group, "_start"), mock.patch.object(group.queue, "_wake"):
         try:
             yield

@@ -17,7 +17,7 @@ XID = Xid(7, b"one", b"")
 
 def prepare(space: spool.Space, xid: Xid = XID, *, queue: str = "orders", take: bool = False) -> None:
     """A branch that puts a message, and takes one if asked to."""
-    branch = CoordinatedTransaction(space.engine, xid=xid, timeout=30.0)
+    branch = CoordinatedTransaction(space._core, xid=xid, timeout=30.0)
     branch.put(queue, "new")
     if take:
         branch.get(queue)
@@ -25,7 +25,7 @@ def prepare(space: spool.Space, xid: Xid = XID, *, queue: str = "orders", take: 
 
 
 def commit(space: spool.Space, *, told: bool = True) -> int:
-    return two_phase.commit_prepared(space.engine, XID, vote_known=told)
+    return two_phase.commit_prepared(space._core, XID, vote_known=told)
 
 
 def rollback(space: spool.Space) -> None:

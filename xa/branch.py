@@ -7,17 +7,11 @@ The housekeeper rolls such a branch back. A space that is closed while it has un
 import logging
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from types import TracebackType
 
-from spool.errors import NotOpen, ProtocolError
+from spool.engine import CoordinatedTransaction, Engine, deferred
 from spool.model.text import plural
-from spool.runtime import calls
-from spool.runtime.context import associate, associated
-from spool.store.store import Store
-from spool.transactions.coordinated import CoordinatedTransaction
-from spool.transactions.transaction import mark_lost
 from xa.codes import XAError
 from xa.states import ENDINGS, TRANSITIONS, BranchState, Call, refusal
 
@@ -34,15 +28,15 @@ class Branch:
     Only a resource manager refers to it; the callers' contexts refer to the transaction.
     """
 
-    __slots__ = ("_at_close", "_store", "associations", "state", "transaction")
+    __slots__ = ("_at_close", "_engine", "associations", "state", "transaction")
 
-    def __init__(self, store: Store, transaction: CoordinatedTransaction) -> None:
+    def __init__(self, engine: Engine, transaction: CoordinatedTransaction) -> None:
         self.transaction = transaction
         self.state = BranchState.ACTIVE
         self.associations = 1
-        self._store = store
-        self._at_close = partial(_name_at_close, store.files.disk.root, transaction)
-        store.at_end[self._at_close] = None
+        self._engine = engine
+        self._at_close = partial(_name_at_close, engine.path, transaction)
+        engine.at_close(self._at_close)
 
     def after(self, call: Call) -> BranchState:
         """Return the state after a call that succeeds; XAError with XAER_PROTO if the call does not fit the state.
@@ -62,24 +56,16 @@ class Branch:
 
     def __del__(self) -> None:
         """Python drops objects between any two instructions of any thread: this takes no lock and touches no file."""
-        self._store.at_end.pop(self._at_close, None)
-        if self._store.closed or not self.transaction.is_active:
+        self._engine.not_at_close(self._at_close)
+        if self._engine.closed or not self.transaction.is_active:
             return
-        mark_lost(self.transaction, _LEFT)
-        if associated(self._store) is self.transaction:
-            associate(self._store, None)
-        self._store.dropped.append(partial(_undo, self.transaction))
+        self._engine.roll_back_later(self.transaction, _LEFT)
         _warn(
-            f"{self._store.files.disk.root}: a program has left the branch {self.transaction.xid} without prepare or "
+            f"{self._engine.path}: a program has left the branch {self.transaction.xid} without prepare or "
             "rollback, and the branch is rolled back within seconds: work in it inside `with rm.branch(xid):`",
             ResourceWarning,
             2,
         )
-
-
-def _undo(transaction: CoordinatedTransaction) -> None:
-    with suppress(NotOpen, ProtocolError):  # it has ended since, by a call from a copied context
-        transaction.rollback(_LEFT)
 
 
 def _name_at_close(path: str, transaction: CoordinatedTransaction) -> None:
@@ -117,14 +103,14 @@ class BranchBlock:
         self._begun = False
 
     def __enter__(self) -> None:
-        with calls.deferred(self._roll_back):
+        with deferred(self._roll_back):
             self._begin()
             self._begun = True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with calls.deferred():
+        with deferred():
             if kind is None:
                 self._end()
             else:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any, NoReturn, TypeVar, cast
 
-from spool.coordination.locks import xid_byte
+from spool import Space
+from spool.engine import BranchExists, CoordinatedTransaction, Joinable, UnknownBranch, WaitExpired
 from spool.errors import (
     CommitUnknown,
     NotOpen,
@@ -20,12 +21,6 @@ from spool.errors import (
     TransactionTimeout,
 )  # fmt: skip
 from spool.model.xid import FORMATS_BOUND_TO_A_LIFE, Xid
-from spool.policies import heuristics
-from spool.runtime.clock import WaitExpired
-from spool.runtime.context import Joinable, associate, associated
-from spool.space import Space
-from spool.transactions import resolution, two_phase
-from spool.transactions.coordinated import CoordinatedTransaction
 from xa.branch import Branch, BranchBlock
 from xa.codes import (
     TMENDRSCAN,
@@ -81,7 +76,7 @@ def _about_a_branch(failure: int = XAER_RMERR) -> Callable[[F], F]:
                 raise XAError(XAER_INVAL, str(error)) from None
             turn = threading.Lock()
             try:
-                with self._store.guard, turn:
+                with self._engine.call, turn:
                     while (earlier := self._turns.setdefault(xid, turn)) is not turn:
                         with earlier:  # which is held until that call has ended
                             pass
@@ -125,7 +120,6 @@ class ResourceManager:
     def __init__(self, space: Space, timeout: float | None = None) -> None:
         self.space = space
         self._engine = space.engine
-        self._store = space.engine.store
         self._timeout = timeout
         self._branches: dict[Xid, Branch] = {}
         self._scan: list[Xid] | None = None
@@ -143,7 +137,7 @@ class ResourceManager:
         """
         if flags not in (TMNOFLAGS, TMJOIN, TMRESUME):
             raise XAError(XAER_INVAL, f"xa_start takes TMNOFLAGS, TMJOIN or TMRESUME, not {flags:#x}")
-        current = associated(self._store)
+        current = self._engine.joined()
         if current is not None:
             self._refuse_when_in(current)
         branch = self._branches.get(xid)
@@ -156,24 +150,14 @@ class ResourceManager:
         else:
             branch.state = branch.after(Call.JOIN if flags == TMJOIN else Call.RESUME)
             branch.associations += 1
-        associate(self._store, branch.transaction)
+        self._engine.join(branch.transaction)
         return XA_OK
 
     def _begin(self, xid: Xid) -> Branch:
-        transaction = CoordinatedTransaction(self._engine, timeout=self._timeout, xid=xid)
-        if not transaction.lock_xid_now():
-            raise XAError(XAER_DUPID, f"another process has the branch {xid}: use another xid")
-        try:  # behind the lock: the process that had it may have prepared the branch
-            if two_phase.is_prepared(self._store, xid):
-                raise XAError(XAER_DUPID, _EXISTS.format(xid))
-            if xid in self._store.view.index.adopted:  # its file would be taken for the one that was committed
-                raise XAError(
-                    XAER_DUPID, f"a branch {xid} was committed a while ago: an xid is used once, take another"
-                )
-        except BaseException:
-            transaction.abandon()
-            raise
-        return Branch(self._store, transaction)
+        try:
+            return Branch(self._engine, self._engine.begin_branch(xid, self._timeout))
+        except BranchExists as error:
+            raise XAError(XAER_DUPID, str(error)) from None
 
     def _refuse_when_in(self, current: Joinable) -> None:
         for xid, branch in list(self._branches.items()):
@@ -206,8 +190,8 @@ class ResourceManager:
             branch.transaction.bar(f"the branch {xid} is rollback-only: call end(xid, TMFAIL), then rollback(xid)")
         else:
             branch.transaction.bar(None)
-        if associated(self._store) is branch.transaction:
-            associate(self._store, None)
+        if self._engine.joined() is branch.transaction:
+            self._engine.join(None)
         return XA_OK
 
     def branch(self, xid: Xid) -> BranchBlock:
@@ -228,7 +212,7 @@ class ResourceManager:
     def _undo(self, xid: Xid) -> None:
         """End the caller's work in the branch with TMFAIL, and roll the branch back, unless it is prepared or gone."""
         branch = self._branches.get(xid)
-        if branch is None or branch.state is BranchState.PREPARED or self._store.closed:
+        if branch is None or branch.state is BranchState.PREPARED or self._engine.closed:
             return
         if branch.state is not BranchState.IDLE:
             self.end(xid, TMFAIL)
@@ -268,8 +252,8 @@ class ResourceManager:
         if branch is not None:
             branch.after(Call.COMMIT)
         try:
-            two_phase.commit_prepared(self._engine, xid, vote_known=branch is not None)
-        except two_phase.UnknownBranch as error:
+            self._engine.commit_branch(xid, vote_known=branch is not None)
+        except UnknownBranch as error:
             self._answer_decided(xid)  # perhaps an administrator did
             self._raise_nota(error)
         self._branches.pop(xid, None)
@@ -298,8 +282,8 @@ class ResourceManager:
                 return XA_OK
         self._answer_decided(xid)
         try:
-            two_phase.rollback_prepared(self._store, xid, self._store.deadline())
-        except two_phase.UnknownBranch as error:
+            self._engine.roll_back_branch(xid)
+        except UnknownBranch as error:
             self._raise_nota(error)
         self._branches.pop(xid, None)
         return XA_OK
@@ -312,10 +296,10 @@ class ResourceManager:
         if flags & ~(TMSTARTRSCAN | TMENDRSCAN):
             raise XAError(XAER_INVAL, f"xa_recover takes TMSTARTRSCAN and TMENDRSCAN, not {flags:#x}")
         try:
-            with self._scanning, self._store.guard:
+            with self._scanning, self._engine.call:
                 if flags & TMSTARTRSCAN:
                     known = {xid for xid, one in list(self._branches.items()) if one.state is BranchState.PREPARED}
-                    self._scan = resolution.in_doubt(self._store, self._store.deadline(), known_votes=known)
+                    self._scan = self._engine.in_doubt(known_votes=known)
                 elif self._scan is None:
                     raise XAError(XAER_INVAL, "no scan is open: begin one with TMSTARTRSCAN")
                 found, self._scan = self._scan, [] if not flags & TMENDRSCAN else None
@@ -331,36 +315,36 @@ class ResourceManager:
         ``forget``."""
         self._answer_decided(xid)
         try:
-            resolution.decide_heuristically(self._engine, xid, self._store.deadline(), commit=commit)
-        except two_phase.UnknownBranch as error:
+            self._engine.decide(xid, commit=commit)
+        except UnknownBranch as error:
             self._raise_nota(error)
         self._branches.pop(xid, None)
 
     @_about_a_branch()
     def forget(self, xid: Xid) -> int:
         """The coordinator knows about the heuristic decision; XAER_NOTA if there was none."""
-        if not resolution.forget(self._store, xid, self._store.deadline()):
+        if not self._engine.forget(xid):
             raise XAError(XAER_NOTA, f"no heuristic decision about {xid} is recorded")
         return XA_OK
 
     def _answer_decided(self, xid: Xid) -> None:
-        outcome = heuristics.heuristic_outcome(self._store, xid)
-        if outcome is not None:
-            code = XA_HEURCOM if outcome == heuristics.COMMITTED else XA_HEURRB
-            raise XAError(code, f"an administrator decided about {xid}: {outcome}; acknowledge it with xa_forget")
+        decision = self._engine.decision(xid)
+        if decision is not None:
+            code = XA_HEURCOM if decision == "committed" else XA_HEURRB
+            raise XAError(code, f"an administrator decided about {xid}: {decision}; acknowledge it with xa_forget")
 
     # -- branches that are not here ---------------------------------------------------------------------------------
 
     def _raise_not_here(self, xid: Xid) -> NoReturn:
         """Say where the branch is: one that is not prepared belongs to one process."""
-        if two_phase.has_owner(self._store.shared.xids, xid):
-            here = self._store.shared.xids.is_held_here(xid_byte(xid))
-            owner = "another ResourceManager of this process" if here else "another process"
-            raise XAError(XAER_PROTO, f"the branch {xid} belongs to {owner} until it is prepared")
-        if two_phase.is_prepared(self._store, xid):
+        owner = self._engine.owner_of(xid)
+        if owner is not None:
+            named = "another ResourceManager of this process" if owner == "this process" else owner
+            raise XAError(XAER_PROTO, f"the branch {xid} belongs to {named} until it is prepared")
+        if self._engine.is_prepared(xid):
             raise XAError(XAER_PROTO, f"the branch {xid} is prepared: commit it or roll it back")
         raise XAError(XAER_NOTA, f"there is no branch {xid}")
 
-    def _raise_nota(self, error: two_phase.UnknownBranch) -> NoReturn:
+    def _raise_nota(self, error: UnknownBranch) -> NoReturn:
         self._branches.pop(error.xid, None)
         raise XAError(XAER_NOTA, str(error)) from None

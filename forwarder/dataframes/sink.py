@@ -238,7 +238,9 @@ def _adopt(space: spool.Space, xids: Sequence[Xid], batch: BatchOf | None) -> bo
             raise _CommittedBefore
 
     try:
-        number = adopt_branches(space.engine, xids, None if batch is None else batch.fact(store.clock.now()), check)
+        number = adopt_branches(
+            space.engine.core, xids, None if batch is None else batch.fact(store.clock.now()), check
+        )
         if batch is not None:
             _record_apart(space, batch, number)
     except _CommittedBefore:

@@ -13,7 +13,6 @@ from spool.admin.listing import QueueEntry, entries_of, entry_of, unread
 from spool.admin.quarantined import QuarantinedFile
 from spool.admin.queues import add_queue, change_queue, delete_queue
 from spool.admin.stats import QueueStats, queue_stats
-from spool.engine import Engine
 from spool.errors import InvalidArgument
 from spool.index.browse import Cursor, Filter, Slice
 from spool.log.visibility import catch_up, list_prepared
@@ -25,6 +24,7 @@ from spool.policies.no_effect import warn_of_put
 from spool.policies.subscriptions import SubscriptionState, end, states
 from spool.runtime.calls import public_call
 from spool.transactions import delivery
+from spool.transactions.core import Core
 from spool.transactions.validation import check_queue
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ _BROWSED_FIRST, _BROWSED_AT_ONCE = 64, 2_048
 class Administration:
     """The calls of ``spool.Space`` by which it is administered."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._store = engine.store
-        self._owners = engine.owners
+    def __init__(self, core: Core) -> None:
+        self._store = core.store
+        self._owners = core.owners
 
     # -- queues ----------------------------------------------------------------------------------------------------
 

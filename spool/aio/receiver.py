@@ -15,12 +15,12 @@ from typing import Generic, TypeVar
 
 import spool.transactions.transaction
 from spool.aio.tasks import Threads, wait_to_end
-from spool.engine import Engine
 from spool.errors import Empty, MessageInUse
 from spool.model.message import Message
 from spool.runtime.calls import public_call
 from spool.store.sought import Sought
 from spool.transactions.claiming import Wanted, is_there
+from spool.transactions.core import Core
 from spool.transactions.delivery import get_alone
 from spool.transactions.requests import PendingRequest, is_held, no_reply, reply_now
 from spool.transactions.waiting import IDLE_SECONDS, pause_seconds, wake_arrived
@@ -33,10 +33,10 @@ T = TypeVar("T")
 class Receiver:
     """The gets of one space's tasks. ``attempt`` is called to look once; it raises Empty if there is no message."""
 
-    def __init__(self, engine: Engine, threads: Threads) -> None:
-        self.engine = engine
+    def __init__(self, core: Core, threads: Threads) -> None:
+        self.core = core
         self.threads = threads
-        self._store = engine.store
+        self._store = core.store
         self._listener = ThreadPoolExecutor(1, "spool-aio-listener")
         self._listening: asyncio.Future[None] | None = None
         self._turns: dict[str, asyncio.Lock] = {}
@@ -50,7 +50,7 @@ class Receiver:
     def _take(self, wanted: Wanted) -> Awaitable[list[Message]]:
         self._store.guard.check()
         now = replace(wanted, timeout=0)  # the task waits, and no thread
-        return _GetAttempt(self.engine, self.threads, partial(get_alone, self.engine, now)).take(wanted.queue)
+        return _GetAttempt(self.core, self.threads, partial(get_alone, self.core, now)).take(wanted.queue)
 
     async def take_reply(self, request: PendingRequest) -> Message:
         """Wait for the reply of a request, and take it."""
@@ -63,8 +63,8 @@ class Receiver:
 
     def _take_reply(self, request: PendingRequest) -> Awaitable[Message]:
         self._store.guard.check()
-        get = partial(reply_now, self.engine, request)
-        return _GetAttempt(self.engine, self.threads, get).take(request.reply_queue)
+        get = partial(reply_now, self.core, request)
+        return _GetAttempt(self.core, self.threads, get).take(request.reply_queue)
 
     async def receive(self, wanted: Wanted, attempt: Callable[[], Awaitable[list[Message]]]) -> list[Message]:
         """Look; then, while there is none, wait for the queue's turn, and look whenever a message may have come."""
@@ -224,8 +224,8 @@ class _GetAttempt(Generic[T]):
     ``get``: claims and commits; it calls its argument before it commits.
     """
 
-    def __init__(self, engine: Engine, threads: Threads, get: Callable[[Callable[[], object]], T]) -> None:
-        self._store = engine.store
+    def __init__(self, core: Core, threads: Threads, get: Callable[[Callable[[], object]], T]) -> None:
+        self._store = core.store
         self._threads = threads
         self._get = get
         self._mutex = threading.Lock()

@@ -39,6 +39,7 @@ from spool.model.options import JOIN, GetOptions, Join, MessageFilters, PutOptio
 from spool.runtime.calls import public_call
 from spool.space import joined_transaction
 from spool.transactions.claiming import check_wanted
+from spool.transactions.core import core_of
 from spool.transactions.requests import PendingRequest, check_request
 from spool.transactions.validation import body_list, put_request
 from spool.workers.worker import WorkSummary
@@ -68,9 +69,10 @@ class Space:
 
     def __init__(self, space: "spool.space.Space") -> None:
         self.sync = space
-        self._store = space.engine.store
+        self._core = core = core_of(space)
+        self._store = core.store
         self._threads = Threads(self._store.guard)
-        self._receiver = Receiver(space.engine, self._threads)
+        self._receiver = Receiver(core, self._threads)
 
     @property
     def path(self) -> str:
@@ -116,11 +118,11 @@ class Space:
 
     @public_call("committing")
     def _send(self, queue: str, bodies: list[Any], options: PutOptions) -> PutRequest:
-        request = put_request(self.sync.engine, queue, bodies, **options)
+        request = put_request(self._core, queue, bodies, **options)
         request.future = future = self._threads.loop.create_future()
         request.begin = lambda: not future.cancelled()
         request.on_done = self._on_done
-        self.sync.engine.group_commit.send(request)
+        self._core.group_commit.send(request)
         return request
 
     def _on_done(self, requests: Sequence[CommitRequest]) -> None:
@@ -137,7 +139,7 @@ class Space:
             if request.error is None:
                 request.future.set_result(None)
             else:
-                request.future.set_exception(self.sync.engine.group_commit.translate_error(request.error))
+                request.future.set_exception(self._core.group_commit.translate_error(request.error))
 
     # -- getting ----------------------------------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ class Transaction:
     async def put_many(self, queue: str, bodies: Iterable[Any], **options: Unpack[PutOptions]) -> list[str]:
         """As ``Space.put_many``, in this transaction."""
         if not (
-            self._receiver.engine.store.settings.known.config.has_limits
+            self._receiver.core.store.settings.known.config.has_limits
             or options.keys() & {"before", "deduplication_key"}
         ):
             return self.sync.put_many(queue, bodies, **options)

@@ -107,7 +107,7 @@ class TaskWorker:
         return True
 
     async def _begin(self, wanted: Wanted) -> list[Message]:
-        attempt = Attempt(self._space.engine)
+        attempt = Attempt(self._receiver.core)
         found = None
 
         def take() -> Effect | None:
@@ -192,7 +192,7 @@ class TaskWorker:
     async def _call(self, attempt: Attempt, message: Message) -> Outcome:
         if attempt.unreadable:
             return Retried(attempt.unreadable)
-        most = self._space.engine.store.settings.known.config.max_body_bytes
+        most = self._receiver.core.store.settings.known.config.max_body_bytes
         limit = asyncio.timeout(self._timeout)
         try:
             with calling(attempt, self._space):

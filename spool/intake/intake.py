@@ -24,6 +24,7 @@ from spool.model import layout
 from spool.policies.writers import Complete, Evidence, Writers
 from spool.runtime.calls import public_call
 from spool.space import Space
+from spool.transactions.core import core_of
 from spool.transactions.transaction import record_captured_file
 from spool.transactions.validation import control_fields
 
@@ -61,12 +62,12 @@ class Intake:
     def __init__(self, space: Space, progress: Callable[[IntakeCounts], None] | None = None) -> None:
         self.space = space
         self.counts = IntakeCounts()
-        self._store = space.engine.store
-        self._disk = space.engine.store.files.disk
+        self._store = store = core_of(space).store
+        self._disk = store.files.disk
         self._progress = progress
         self._renames = Renames(self._disk)
-        self._writers = Writers(space.engine.store, self._leave, self._report)
-        self._capture = Capture(space.engine.store, space.queues, self._report, self._set_aside)
+        self._writers = Writers(store, self._leave, self._report)
+        self._capture = Capture(store, space.queues, self._report, self._set_aside)
         self._waiting: dict[tuple[str, bytes], CapturedFile] = {}  # by their records
         self._left: dict[str, str] = {}  # by name, why; of the last look
         self._reported: set[str] = set()

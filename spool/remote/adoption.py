@@ -18,7 +18,6 @@ from typing import NamedTuple
 from spool.coordination.locks import deduplication_byte
 from spool.disk.content import opened
 from spool.disk.disk import Disk
-from spool.engine import Engine
 from spool.errors import MessageInUse
 from spool.format.batch import CommitBatch
 from spool.format.reader import FileContents
@@ -32,6 +31,7 @@ from spool.runtime.clock import WaitExpired
 from spool.store.store import Store
 from spool.transactions.branch import Branch
 from spool.transactions.coordinated import CoordinatedTransaction
+from spool.transactions.core import Core
 from spool.transactions.two_phase import voted_contents
 
 _COPIED_MESSAGES = 1024
@@ -49,7 +49,7 @@ class _Key(NamedTuple):
 
 
 def adopt_branches(
-    engine: Engine,
+    core: Core,
     xids: Sequence[Xid],
     facts: CommitBatch | None = None,
     check: Callable[[], object] = lambda: None,
@@ -68,7 +68,7 @@ def adopt_branches(
             done.
         CommitUnknown: the commit could not be finished.
     """
-    while (number := _adopt(engine, xids, facts, check)) is None:
+    while (number := _adopt(core, xids, facts, check)) is None:
         pass
     return number
 
@@ -88,10 +88,10 @@ class _Look(NamedTuple):
     left_out: list[set[int]]
 
 
-def _adopt(engine: Engine, xids: Sequence[Xid], facts: CommitBatch | None, check: Callable[[], object]) -> int | None:
+def _adopt(core: Core, xids: Sequence[Xid], facts: CommitBatch | None, check: Callable[[], object]) -> int | None:
     """Try once; None if a commit behind the look has put one of the keys."""
-    store = engine.store
-    transaction = CoordinatedTransaction(engine, timeout=None, counted=False)
+    store = core.store
+    transaction = CoordinatedTransaction(core, timeout=None, counted=False)
     try:
         contents, keys, seen, left_out = _look_at(store, xids, check)
         copied = max((place for place, found in enumerate(left_out, 1) if found), default=0)

@@ -11,7 +11,6 @@ import msgpack
 from spool.coordination.counters import CounterPage
 from spool.coordination.locks import GroupLocks
 from spool.disk.quarantine import quarantine_bytes
-from spool.engine import Engine
 from spool.errors import BadMessageId, CorruptedFile, Empty, SystemFailure, TransactionTimeout, UnknownCodec
 from spool.format.batch import CommitBatch
 from spool.index.stretch import Stretch, stretch_of
@@ -34,6 +33,7 @@ from spool.model.position import Position, PositionRanges, subtract_ranges
 from spool.runtime.clock import Deadline, WaitExpired
 from spool.store.store import Store
 from spool.transactions.claiming import Wanted, check_not_held, claim, nothing_there, release
+from spool.transactions.core import Core
 from spool.transactions.validation import check_queue
 from spool.transactions.waiting import wait_for
 
@@ -66,7 +66,7 @@ def held_stretches(store: Store, ranges: PositionRanges) -> list[Stretch]:
 # -- with bodies ------------------------------------------------------------------------------------------------------
 
 
-def get_alone(engine: Engine, wanted: Wanted, before_commit: Callable[[], object]) -> list[Message]:
+def get_alone(core: Core, wanted: Wanted, before_commit: Callable[[], object]) -> list[Message]:
     """Get messages in no transaction: claim them, read them, and commit their removal.
 
     Args:
@@ -75,7 +75,7 @@ def get_alone(engine: Engine, wanted: Wanted, before_commit: Callable[[], object
     Raises:
         As ``Space.get_many``. Whatever fails counts no attempt.
     """
-    store, groups, claimed = engine.store, GroupLocks(engine.store.shared.xids, []), PositionRanges()
+    store, groups, claimed = core.store, GroupLocks(core.store.shared.xids, []), PositionRanges()
     page: CounterPage | None = None  # as the last look read it: its durable mark serves the commit
 
     def look() -> PositionRanges:
@@ -87,7 +87,7 @@ def get_alone(engine: Engine, wanted: Wanted, before_commit: Callable[[], object
             page.check()
         if wanted.queue not in settings.config.queues or page.settings != settings.version:
             check_queue(store.settings, wanted.queue, page)
-        got = claim(store, engine.owners, wanted, page, groups)
+        got = claim(store, core.owners, wanted, page, groups)
         if not got:
             store.shared.control.verify()  # or a caller would wait for ever where run/ was deleted
         return got
@@ -97,7 +97,7 @@ def get_alone(engine: Engine, wanted: Wanted, before_commit: Callable[[], object
         found, claimed = receive(store, wanted, begun, look, groups, store.guard.check)
         before_commit()
         assert page is not None
-        engine.group_commit.commit(RemovalRequest(page, claimed))
+        core.group_commit.commit(RemovalRequest(page, claimed))
         return found
     except WaitExpired as error:
         raise TransactionTimeout(f"{error}; the transaction was rolled back") from None

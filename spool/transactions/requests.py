@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from spool.engine import Engine
 from spool.errors import Empty, InvalidArgument, ProtocolError, RequestFailed
 from spool.index.run import Run
 from spool.model.message import Message, parse_message_id
@@ -21,6 +20,7 @@ from spool.runtime.context import associated
 from spool.store.sought import Sought
 from spool.store.store import Store
 from spool.transactions.claiming import Wanted, is_there
+from spool.transactions.core import Core
 from spool.transactions.delivery import get_alone
 from spool.transactions.validation import check_queue, check_timeout
 from spool.transactions.waiting import repeat_when_arrived
@@ -95,35 +95,35 @@ def check_request(store: Store, queue: str, timeout: float | None, options: PutO
     return PendingRequest(queue, options, correlation_id, reply_queue, failure_queue, config.error_queue, timeout)
 
 
-def wait_for_reply(engine: Engine, request: PendingRequest, before_commit: Callable[[], object]) -> Message:
+def wait_for_reply(core: Core, request: PendingRequest, before_commit: Callable[[], object]) -> Message:
     """Wait for the reply of a request that was put, and take it. Errors as of ``Space.request``."""
-    store, timeout = engine.store, request.timeout
+    store, timeout = core.store, request.timeout
     at = None if timeout is None else store.clock.monotonic() + timeout
     deadline = Deadline(store.clock, timeout, at, store.guard.check)
-    look = partial(take_reply, engine, request, before_commit)
+    look = partial(take_reply, core, request, before_commit)
     reply = repeat_when_arrived(store, request.sought, partial(is_held, store, request), look, deadline)
     if reply is None:
         raise no_reply(store, request)
     return reply
 
 
-def take_reply(engine: Engine, request: PendingRequest, before_commit: Callable[[], object]) -> Message | None:
+def take_reply(core: Core, request: PendingRequest, before_commit: Callable[[], object]) -> Message | None:
     """Take the reply if it is there; else return None. RequestFailed if the request has failed."""
     for wanted in request.wanted:
         with suppress(Empty):
-            [reply] = get_alone(engine, wanted, before_commit)
+            [reply] = get_alone(core, wanted, before_commit)
             if reply.queue != request.reply_queue:
-                raise _failed(request, _run_of(engine.store, request), reply)
+                raise _failed(request, _run_of(core.store, request), reply)
             return reply
-    run = _run_of(engine.store, request)
+    run = _run_of(core.store, request)
     if run is not None and run.queue.name == request.error_queue:
         raise _failed(request, run, None)
     return None
 
 
-def reply_now(engine: Engine, request: PendingRequest, before_commit: Callable[[], object]) -> Message:
+def reply_now(core: Core, request: PendingRequest, before_commit: Callable[[], object]) -> Message:
     """Take the reply. Empty if it is not there; RequestFailed."""
-    reply = take_reply(engine, request, before_commit)
+    reply = take_reply(core, request, before_commit)
     if reply is None:
         raise Empty(f"there is no reply to request {request.message_id}")
     return reply

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from spool.coordination.locks import LockFile, coordinator_byte
-from spool.engine import Engine
 from spool.format.batch import CommitBatch
 from spool.log.commit import commit_batch
 from spool.log.quota import added_by
@@ -24,6 +23,7 @@ from spool.policies.heuristics import COMMITTED, ROLLED_BACK, fact_key, heuristi
 from spool.runtime.clock import Deadline, WaitExpired
 from spool.store.parts import View, addressed_positions
 from spool.store.store import Store
+from spool.transactions.core import Core
 from spool.transactions.two_phase import (
     UnknownBranch,
     commit_prepared,
@@ -152,16 +152,16 @@ def describe(store: Store, xid: Xid) -> InDoubt:
 # -- an administrator's decisions --------------------------------------------------------------------------------------
 
 
-def decide_heuristically(engine: Engine, xid: Xid, deadline: Deadline, *, commit: bool) -> None:
+def decide_heuristically(core: Core, xid: Xid, deadline: Deadline, *, commit: bool) -> None:
     """Decide in the coordinator's place.
 
     The fact is the decision. A commit adopts the branch and has the fact in one file. A rollback is decided once the
     fact is published; if this process dies behind that, the next one that looks for orphans finishes it.
     """
-    store, batch = engine.store, CommitBatch()
+    store, batch = core.store, CommitBatch()
     batch.fact(fact_key(xid), COMMITTED if commit else ROLLED_BACK)
     if commit:
-        commit_prepared(engine, xid, vote_known=False, facts=batch)
+        commit_prepared(core, xid, vote_known=False, facts=batch)
         return
     undecided = still_prepared(store, [xid], [voted_contents(store, xid)], deadline)
     commit_batch(store, batch, deadline, flush=True, check=undecided)

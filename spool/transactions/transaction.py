@@ -18,7 +18,6 @@ from types import TracebackType
 from typing import Any, NoReturn, Self, Unpack
 
 from spool.coordination.counters import CounterPage
-from spool.engine import Engine
 from spool.errors import (
     CommitUnknown,
     NotOpen,
@@ -45,6 +44,7 @@ from spool.store.settings import Settings
 from spool.transactions import claiming, delivery
 from spool.transactions.branch import Branch, DropGuard
 from spool.transactions.claiming import Wanted, check_wanted, next_of
+from spool.transactions.core import Core
 from spool.transactions.validation import body_list, check_queue, check_size, control_fields, encode_bodies
 
 
@@ -73,7 +73,7 @@ class Transaction:
 
     def __init__(
         self,
-        engine: Engine,
+        core: Core,
         *,
         timeout: float | None = None,
         xid: Xid | None = None,
@@ -83,8 +83,8 @@ class Transaction:
     ) -> None:
         self.state = TransactionState.ACTIVE
         self.number: int | None = None
-        self._engine = engine
-        self._store = store = engine.store
+        self._core = core
+        self._store = store = core.store
         self._branch = Branch(store, xid, counted=counted, journaled=counted and journaled)
         self._timeout = timeout
         self._until = inf if timeout is None else store.clock.monotonic() + timeout
@@ -225,7 +225,7 @@ class Transaction:
         if branch.journal is not None and branch.byte is None:
             branch.lock_xid()  # the journal will be a file of the branch
         try:
-            got = claiming.claim(store, self._engine.owners, wanted, page, branch.groups, branch.journal)
+            got = claiming.claim(store, self._core.owners, wanted, page, branch.groups, branch.journal)
         except WaitExpired as error:
             self._undo(str(error))
             raise TransactionTimeout(f"{error}; the transaction was rolled back") from None
@@ -296,7 +296,7 @@ class Transaction:
             request.future, request.on_done = future, self._on_committed
             self.state = TransactionState.COMMITTING
             try:
-                self._engine.group_commit.submit(request)
+                self._core.group_commit.submit(request)
             except BaseException as error:
                 self._fail("committing", error)
         return future
@@ -319,7 +319,7 @@ class Transaction:
         if failed is None:
             request.future.set_result(None)
         else:
-            self._engine.group_commit.failed += request.messages
+            self._core.group_commit.failed += request.messages
             request.future.set_exception(failed)
 
     def _request(self, page: CounterPage) -> BranchRequest:
@@ -329,7 +329,7 @@ class Transaction:
         """Commit together with what other threads commit now."""
         request = self._request(page)
         try:
-            self._engine.group_commit.commit(request)
+            self._core.group_commit.commit(request)
         finally:
             self.number = request.number
 

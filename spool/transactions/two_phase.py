@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from spool.coordination.counters import CounterPage
 from spool.coordination.locks import NUMBER, PREPARED_LIST, LockFile, xid_byte
 from spool.disk.disk import Disk, FlushFailed
-from spool.engine import Engine
 from spool.errors import CommitUnknown, SpoolError
 from spool.format.batch import CommitBatch
 from spool.format.reader import FileContents
@@ -35,6 +34,7 @@ from spool.runtime.clock import Deadline, WaitExpired
 from spool.store.parts import Shared, addressed_positions
 from spool.store.settings import Settings
 from spool.store.store import Store
+from spool.transactions.core import Core
 
 log = logging.getLogger("spool")
 
@@ -190,7 +190,7 @@ class AdoptionRequest(CommitRequest):
         return found is not None and found.header.checksum == self.contents.header.checksum
 
 
-def commit_prepared(engine: Engine, xid: Xid, *, vote_known: bool, facts: CommitBatch | None = None) -> int:
+def commit_prepared(core: Core, xid: Xid, *, vote_known: bool, facts: CommitBatch | None = None) -> int:
     """Commit one prepared branch, with facts about it if there are any; returns the number.
 
     What is decided at the same time shares a flush.
@@ -201,12 +201,12 @@ def commit_prepared(engine: Engine, xid: Xid, *, vote_known: bool, facts: Commit
     Raises:
         UnknownBranch: the branch is not there to be committed.
     """
-    store = engine.store
+    store = core.store
     if not vote_known:
         make_durable(store, xid, store.deadline())
     contents = store.view.prepared.branches.get(xid) if vote_known else None
     request = AdoptionRequest(xid, contents or voted_contents(store, xid), facts)
-    engine.group_commit.commit(request)
+    core.group_commit.commit(request)
     assert request.number is not None
     move_adopted(store, request.number, [(request.place, xid)])
     return request.number

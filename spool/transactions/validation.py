@@ -5,7 +5,6 @@ from itertools import groupby
 from typing import Any, Unpack
 
 from spool.coordination.counters import CounterPage
-from spool.engine import Engine
 from spool.errors import BadMessageId, InvalidArgument
 from spool.log.commit_queue import PutRequest
 from spool.log.visibility import catch_up
@@ -18,6 +17,7 @@ from spool.model.text import no_queue, shown
 from spool.policies.no_effect import warn_of_put
 from spool.store.settings import Settings, SettingsReader
 from spool.store.store import Store
+from spool.transactions.core import Core
 
 
 def check_queue(reader: SettingsReader, queue: str, page: CounterPage) -> Settings:
@@ -57,10 +57,10 @@ def check_timeout(seconds: object, what: str) -> None:
         raise InvalidArgument(f"timeout is {what}, not {shown(seconds)}")
 
 
-def put_request(engine: Engine, queue: str, bodies: Sequence[Any], **options: Unpack[PutOptions]) -> PutRequest:
+def put_request(core: Core, queue: str, bodies: Sequence[Any], **options: Unpack[PutOptions]) -> PutRequest:
     """Check and encode messages that are put in no transaction."""
     content_type = options.pop("content_type", None) if options else None
-    store, commit_queue = engine.store, engine.group_commit.queue
+    store, commit_queue = core.store, core.group_commit.queue
     page = commit_queue.page if commit_queue.waiting else None
     settings = store.settings.known
     if page is None or queue not in settings.config.queues:

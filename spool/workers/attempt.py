@@ -12,7 +12,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from spool.engine import Engine
 from spool.errors import CorruptedFile, Full, NotOpen, QueueNotFound, TransactionRolledBack, UnknownCodec
 from spool.index.stretch import Stretch
 from spool.model.message import Message
@@ -22,6 +21,7 @@ from spool.runtime.calls import public_call
 from spool.transactions import delivery
 from spool.transactions.branch import Branch
 from spool.transactions.coordinated import CoordinatedTransaction
+from spool.transactions.core import Core
 from spool.transactions.transaction import TransactionState
 from spool.workers.effects import Effect, OnFailure, OutcomePolicy, effective_outcome, record
 from spool.workers.outcome import Outcome, Passed, Rejected, Retried, one_line
@@ -46,15 +46,15 @@ class Attempt:
 
     def __init__(
         self,
-        engine: Engine,
+        core: Core,
         on_failure: OnFailure = "reject",
         on_full: Callable[[Message, Full], bool] | None = None,
     ) -> None:
-        self.transaction = CoordinatedTransaction(engine, journaled=False)
+        self.transaction = CoordinatedTransaction(core, journaled=False)
         self.transaction.on_full = self._is_no_try
         self.message: Message | None = None
         self.unreadable = ""
-        self._store = engine.store
+        self._store = core.store
         self._on_failure = on_failure
         self._on_full = on_full
         self._held: Stretch

@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any, Protocol
 
 from spool.admin.stats import QueueStats
-from spool.engine import Engine
 from spool.errors import Full, InvalidArgument, ProtocolError, SystemFailure, TransactionTimeout
 from spool.model.checks import ValueCheck, check, whole
 from spool.model.message import Message
@@ -24,6 +23,7 @@ from spool.model.position import Position
 from spool.model.settings import QueueConfig, check_queue_name
 from spool.model.text import no_queue, shown
 from spool.runtime.calls import deferred
+from spool.transactions.core import Core, core_of
 from spool.transactions.transaction import enter, leave
 from spool.transactions.validation import check_timeout
 from spool.workers.attempt import Attempt
@@ -51,8 +51,8 @@ ENDED = "the worker was ended while its function was called"
 class OpenSpace(Protocol):
     """A ``spool.Space``, as far as its workers use it."""
 
-    @property
-    def engine(self) -> Engine: ...
+    _core: Core
+
     def queues(self) -> dict[str, QueueConfig]: ...
     def stats(self, queue: str) -> QueueStats: ...
 
@@ -160,6 +160,7 @@ class Worker:
         self.queue = queue
         self.summary = WorkSummary()
         self._space = space
+        self._core = core_of(space)
         self._function = function
         self._threads = threads
         self._once = SinglePass(passed) if once else None
@@ -244,7 +245,7 @@ class Worker:
         """Give up calls that take too long, until no thread serves any more."""
         while True:
             with self._changed:
-                now = self._space.engine.store.clock.monotonic()
+                now = self._core.store.clock.monotonic()
                 late = [call for call in self._calls if call.until <= now]
                 if not late:
                     if not self._serving:
@@ -336,7 +337,7 @@ class Worker:
         return None
 
     def _take(self, passed: frozenset[tuple[int, int]]) -> Call | None:
-        attempt = Attempt(self._space.engine, self._on_failure, self._on_full)
+        attempt = Attempt(self._core, self._on_failure, self._on_full)
         call = None
         try:
             found = attempt.take(self.queue, None if self._once is None else 0.0, passed, lambda: self.is_stopping)
@@ -347,7 +348,7 @@ class Worker:
             if attempt.message is None or self.is_stopping:  # e.g. what another call has just given back
                 return None
             limit = float("inf") if self._timeout is None else self._timeout
-            now = self._space.engine.store.clock.monotonic()
+            now = self._core.store.clock.monotonic()
             attempt.begin_call()
             with self._changed:
                 if self.is_stopping:
@@ -387,7 +388,7 @@ class Worker:
         return True
 
     def _count(self, call: Call, effect: Effect, reason: str) -> None:
-        seconds = self._space.engine.store.clock.monotonic() - call.begun
+        seconds = self._core.store.clock.monotonic() - call.begun
         self._report(Handled(call.message.position, effect, reason, seconds))
         if self._once is not None:
             self._once.end(call.message.position, effect)
@@ -402,7 +403,7 @@ class Worker:
             if self._on_unreadable is None:
                 return Retried(attempt.unreadable)
             call = partial(self._on_unreadable, message, attempt.unreadable)
-        most = self._space.engine.store.settings.known.config.max_body_bytes
+        most = self._core.store.settings.known.config.max_body_bytes
         try:
             with calling(attempt, self._space):
                 return of_value(call(), most)

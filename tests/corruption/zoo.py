@@ -141,7 +141,7 @@ def _id_of(space: spool.Space, wanted: bytes) -> str:
 
 
 def _branch(space: spool.Space, xid: Xid, name: str) -> CoordinatedTransaction:
-    branch = CoordinatedTransaction(space.engine, xid=xid, timeout=30.0)
+    branch = CoordinatedTransaction(space._core, xid=xid, timeout=30.0)
     branch.put("left", body(name))
     return branch
 
@@ -152,7 +152,7 @@ def _adoptions(space: spool.Space, zoo: Zoo) -> None:
         xid = Xid(FOREIGN, kind.encode(), b"")
         _branch(space, xid, kind).prepare()
         with mock.patch.object(two_phase, "move_adopted") if kind == "unmoved branch" else mock.MagicMock():
-            number = two_phase.commit_prepared(space.engine, xid, vote_known=True)
+            number = two_phase.commit_prepared(space._core, xid, vote_known=True)
         zoo.files[f"head of {kind}"] = layout.committed(number)
         zoo.files[kind] = layout.committed(number, 1) if kind == "adopted branch" else layout.prepared(xid)
         zoo.live[body(kind)] = frozenset({zoo.files[kind], zoo.files[f"head of {kind}"]})

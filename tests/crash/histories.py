@@ -86,7 +86,7 @@ def _administrator(space: spool.Space, ledger: Ledger) -> None:
     """Rolled back in the coordinator's place: once that is told, no power cut brings the branch back."""
     prepare(space, ledger)
     with ledger.becoming(THREE):
-        decide_heuristically(space.engine, XID, space._store.deadline(), commit=False)
+        decide_heuristically(space._core, XID, space._store.deadline(), commit=False)
 
 
 # Its reply is held; what it would take is gone.
@@ -105,7 +105,7 @@ def _adoption(space: spool.Space, ledger: Ledger) -> None:
     """A transaction commits a prepared branch together with its own messages."""
     prepare(space, ledger)
     with ledger.becoming(THREE.got("a", 2).put("b", "own", "reply")):
-        tx = CoordinatedTransaction(space.engine)
+        tx = CoordinatedTransaction(space._core)
         tx.put("b", "own")
         assert tx.get("a").body == "two"
         tx.commit(adopt=[XID])
@@ -306,8 +306,8 @@ WITHOUT_THE_THIRD = replace(SINGLES.got("a"), queues=(tuple("2456"), (), ()))
 
 def _group(space: spool.Space, ledger: Ledger) -> None:
     """Several branches and plain messages in one file: all of them, or none."""
-    acknowledged = spool.Transaction(space.engine, counted=False)  # (without claim journals, for brevity)
-    forwarded = spool.Transaction(space.engine, counted=False)
+    acknowledged = spool.Transaction(space._core, counted=False)  # (without claim journals, for brevity)
+    forwarded = spool.Transaction(space._core, counted=False)
     acknowledged.get("a")
     forwarded.get("a")
     forwarded.put("b", "reply")

@@ -104,7 +104,7 @@ def _puts_and_gets(space: spool.Space, ledger: Ledger) -> None:
     with losses.doing(("put", KEEPING, "kept"), surely=True):
         space.put(KEEPING, "kept")
     with losses.doing(("take", LOSING, "one"), ("put", KEEPING, "reply"), surely=True):
-        with spool.Transaction(space.engine, counted=False) as both:
+        with spool.Transaction(space._core, counted=False) as both:
             both.put(KEEPING, f"reply to {both.get(LOSING).body}"[:5])
     with losses.doing(("take", KEEPING, "kept"), surely=True):
         space.get(KEEPING)

@@ -64,7 +64,7 @@ def replying(book: Book, letter: str, before: Program = _nothing, begin: Begin =
 
 def unjournaled(space: spool.Space) -> Transaction:
     """A transaction whose claims are in no journal, as those of a round are: nothing looks for its death."""
-    return Transaction(space.engine, counted=False)
+    return Transaction(space._core, counted=False)
 
 
 def acknowledging(book: Book, name: str, before: Program = _nothing) -> Program:
@@ -135,7 +135,7 @@ def prepare(book: Book, space: spool.Space, xid: Xid = XID) -> None:
     """A branch that takes the first message and replies."""
     deed = book.begin(f"branch {xid.gtrid.decode()}", from_queue="a")
     deed.xid = str(xid)
-    tx = CoordinatedTransaction(space.engine, xid=xid, timeout=None)
+    tx = CoordinatedTransaction(space._core, xid=xid, timeout=None)
     try:
         _take_and_reply(book, deed, tx, "r")
     except spool.Empty:
@@ -167,7 +167,7 @@ def deciding(book: Book, outcome: str, *, told: bool = False, patience: int = 0)
         deed.may_return |= target is NOTHING  # from its first step on: the removal is not flushed
         try:
             if outcome == "commit":
-                two_phase.commit_prepared(space.engine, XID, vote_known=told)
+                two_phase.commit_prepared(space._core, XID, vote_known=told)
             else:
                 two_phase.rollback_prepared(store, XID, store.deadline())
         except UnknownBranch:

@@ -178,7 +178,7 @@ def _round(book: Book) -> Program:
         byte = coordinator_byte(ROUND.gtrid)
         assert store.shared.xids.try_lock(byte)
         deed = book.begin("round", from_queue="a")
-        tx = CoordinatedTransaction(space.engine, timeout=None, counted=False)
+        tx = CoordinatedTransaction(space._core, timeout=None, counted=False)
         held = tx.hold("a", 1)
         if held:
             disk = type(store.files.disk)(store.files.disk.machine, store.files.disk.schedule)  # type: ignore[attr-defined]
@@ -335,7 +335,7 @@ def _heuristic(stage: Stage) -> None:
             deed.outcomes |= {NOTHING}
         deed.may_return = True
         try:
-            resolution.decide_heuristically(space.engine, XID, space._store.deadline(), commit=False)
+            resolution.decide_heuristically(space._core, XID, space._store.deadline(), commit=False)
         except UnknownBranch:
             assert heuristics.heuristic_outcome(space._store, XID) is None, "nothing was decided, and a fact says so"
             return

@@ -77,7 +77,7 @@ def _decided_and_forgotten(space: spool.Space, ledger: Ledger) -> None:
     """Once the decision is forgotten nothing says that a branch that comes back was rolled back."""
     prepare(space, ledger)
     with ledger.becoming(BEGIN):
-        resolution.decide_heuristically(space.engine, XID, space._store.deadline(), commit=False)
+        resolution.decide_heuristically(space._core, XID, space._store.deadline(), commit=False)
     assert resolution.forget(space._store, XID, space._store.deadline())
 
 

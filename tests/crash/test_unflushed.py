@@ -66,7 +66,7 @@ def a_vote_that_names_what_is_lost(rules: Rules) -> None:
         lost.append(all(run.number != 1 for runs in space._store.view.index.messages.runs.values() for run in runs))
         space.put("safe", "kept")
         if len(lost) % 2:
-            commit_prepared(space.engine, XID, vote_known=True)
+            commit_prepared(space._core, XID, vote_known=True)
         else:
             rollback_prepared(space._store, XID, deadline(space))
         _expect(bodies(space, "safe")[-1:], ["kept"])
@@ -109,7 +109,7 @@ def what_is_moved_is_flushed(rules: Rules) -> None:
 def a_commit_of_both_is_flushed(rules: Rules) -> None:
     story = Story(rules)
     story.space.put("lossy", "one")
-    with spool.Transaction(story.space.engine, counted=False) as tx:
+    with spool.Transaction(story.space._core, counted=False) as tx:
         tx.put("safe", f"reply to {tx.get('lossy').body}")
     story.after_cuts(lambda space: _expect((bodies(space, "safe"), bodies(space, "lossy")), (["reply to one"], [])))
 

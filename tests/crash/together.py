@@ -81,7 +81,7 @@ def company(stage: Stage) -> Program:
 
     def wait(space: spool.Space) -> None:
         first = stage.schedule.actors[0]
-        stage.schedule.wait_until(lambda: space.engine.group_commit.queue._led or first.done)
+        stage.schedule.wait_until(lambda: space._core.group_commit.queue._led or first.done)
 
     return wait
 

@@ -54,7 +54,7 @@ def _translated(ledger: Ledger) -> AbstractContextManager[None]:
 
 
 def _by_a_worker(space: spool.Space, ledger: Ledger) -> None:
-    attempt = Attempt(space.engine)
+    attempt = Attempt(space._core)
     attempt.take("a", 0.0)
     assert attempt.message is not None
     outcome = ROUTES.translated(Draft.of(attempt.message, b"m"))
@@ -78,7 +78,7 @@ def _round(space: spool.Space, ledger: Ledger, disk: SimulatedDisk) -> None:
     store = space._store
     byte = coordinator_byte(_ROUND.gtrid)
     assert store.shared.xids.try_lock(byte)
-    transaction = CoordinatedTransaction(space.engine, timeout=None, counted=False)
+    transaction = CoordinatedTransaction(space._core, timeout=None, counted=False)
     [held] = transaction.hold("a", 1)
     with (
         mock.patch.object(remote, "Disk", return_value=disk),

@@ -134,7 +134,7 @@ def decide(space: spool.Space, outcome: str, *, told: bool = False) -> None:
     """Commit or roll back the branch in doubt, as a coordinator that was or was not told its vote."""
     store = space._store
     if outcome == "commit":
-        commit_prepared(space.engine, XID, vote_known=told)
+        commit_prepared(space._core, XID, vote_known=told)
     else:
         rollback_prepared(store, XID, deadline(space))
 
@@ -159,4 +159,4 @@ def deadline(space: spool.Space) -> Deadline:
 
 def branch(space: spool.Space) -> CoordinatedTransaction:
     """A transaction that can be prepared."""
-    return CoordinatedTransaction(space.engine, xid=XID)
+    return CoordinatedTransaction(space._core, xid=XID)

@@ -132,11 +132,11 @@ class User:
     def vote(self) -> None:
         body = f"m{next(self._names)}"
         xid = Xid(7, body.encode(), b"")
-        branch = CoordinatedTransaction(self.space.engine, xid=xid, timeout=None)
+        branch = CoordinatedTransaction(self.space._core, xid=xid, timeout=None)
         branch.put("a", body, delay=DELAY)
         assert branch.prepare()
         self.moment()
-        commit_prepared(self.space.engine, branch.xid, vote_known=True)
+        commit_prepared(self.space._core, branch.xid, vote_known=True)
         self.waiting.append(Waiting(body, self.clock.now() + DELAY))  # from the commit, not from the vote
         self.moment()
 

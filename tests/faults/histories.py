@@ -260,7 +260,7 @@ def _round(actor: Actor) -> None:
     store = space._store
     gtrid = os.urandom(16)
     assert store.shared.xids.try_lock(coordinator_byte(gtrid))
-    tx = CoordinatedTransaction(space.engine, counted=False)
+    tx = CoordinatedTransaction(space._core, counted=False)
     try:
         held = tx.hold("a", 2)
         disk = copy.copy(store.files.disk)
@@ -331,7 +331,7 @@ def _perhaps_moved(world: World) -> list[World]:
 def _group(actor: Actor) -> None:
     """Several branches and plain messages in one file; the first error is the caller's."""
     space = actor.space
-    transactions = [spool.Transaction(space.engine, counted=False) for _ in range(2)]
+    transactions = [spool.Transaction(space._core, counted=False) for _ in range(2)]
     try:
         for tx in transactions:
             tx.get("a")

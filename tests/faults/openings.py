@@ -51,13 +51,13 @@ def _adopted(space: spool.Space) -> None:
     voted = branch(space)
     voted.put("b", "adopted")
     assert voted.prepare()
-    tx = CoordinatedTransaction(space.engine)
+    tx = CoordinatedTransaction(space._core)
     tx.put("b", "own")
     _dying(two_phase, "move_adopted", lambda: tx.commit(adopt=[XID]))
 
 
 def _voted(space: spool.Space) -> None:
-    tx = CoordinatedTransaction(space.engine, xid=Xid(4711, b"foreign", b"2"))
+    tx = CoordinatedTransaction(space._core, xid=Xid(4711, b"foreign", b"2"))
     tx.get("a")
     tx.put("b", "in doubt")
     assert tx.prepare()
@@ -66,7 +66,7 @@ def _voted(space: spool.Space) -> None:
 def _round(space: spool.Space) -> None:
     """A branch of a forwarding round."""
     assert space._store.shared.xids.try_lock(coordinator_byte(b"round"))
-    tx = CoordinatedTransaction(space.engine, xid=Xid(FORMAT_ROUND, b"round", b"0"))
+    tx = CoordinatedTransaction(space._core, xid=Xid(FORMAT_ROUND, b"round", b"0"))
     tx.get("a")
     assert tx.prepare()
 

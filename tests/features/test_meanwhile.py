@@ -131,7 +131,7 @@ def test_q11_two_who_put_at_the_limit_do_not_go_beyond_it() -> None:
 
 
 def _vote(space: spool.Space, name: bytes = b"one") -> None:
-    branch = CoordinatedTransaction(space.engine, xid=Xid(7, name, b""))
+    branch = CoordinatedTransaction(space._core, xid=Xid(7, name, b""))
     branch.put("q", 1)
     branch.prepare()
 
@@ -235,7 +235,7 @@ def test_q14_x07_what_a_branch_votes_for_is_left_to_it(act: str) -> None:
         space.create_queue("q")
         space.create_queue("other")
         space.put("q", 1, time_to_live=1)
-        branches[:] = [CoordinatedTransaction(space.engine, xid=Xid(7, b"one", b""))]
+        branches[:] = [CoordinatedTransaction(space._core, xid=Xid(7, b"one", b""))]
         branches[0].get("q")
         if act == "expire":
             space._store.clock.sleep(2)
@@ -248,7 +248,7 @@ def test_q14_x07_what_a_branch_votes_for_is_left_to_it(act: str) -> None:
     for two, _, voted in meanwhile(prepare, do, lambda space: branches[0].prepare()):
         if voted is True:
             assert two.other.stats("q").in_doubt == 1
-            commit_prepared(two.other.engine, branches[0].xid, vote_known=True)
+            commit_prepared(two.other._core, branches[0].xid, vote_known=True)
             stats = two.other.stats("q")
             assert (stats.dequeued, stats.expired, stats.ready, bodies(two.other, "other")) == (1, 0, 0, [])
 

@@ -90,7 +90,7 @@ def test_q11_a_limit_that_another_process_sets_holds_for_a_transaction_that_is_o
 ) -> None:
     space.create_queue("q")
     space.put("q", 1)
-    branch = CoordinatedTransaction(space.engine, xid=Xid(7, b"one", b""), timeout=30.0)
+    branch = CoordinatedTransaction(space._core, xid=Xid(7, b"one", b""), timeout=30.0)
     branch.put("q", 2)
     again().change_queue("q", max_messages=1)
     with pytest.raises(spool.Full):
@@ -100,12 +100,12 @@ def test_q11_a_limit_that_another_process_sets_holds_for_a_transaction_that_is_o
 
 def test_q11_a_vote_holds_its_place_until_it_is_decided(space: spool.Space, again: Reopen) -> None:
     space.create_queue("q", max_messages=1)
-    branch = CoordinatedTransaction(space.engine, xid=Xid(7, b"one", b""), timeout=30.0)
+    branch = CoordinatedTransaction(space._core, xid=Xid(7, b"one", b""), timeout=30.0)
     branch.put("q", 1)
     assert branch.prepare()
     with pytest.raises(spool.Full):
         again().put("q", 2)
-    late = CoordinatedTransaction(space.engine, xid=Xid(7, b"two", b""), timeout=30.0)
+    late = CoordinatedTransaction(space._core, xid=Xid(7, b"two", b""), timeout=30.0)
     with pytest.raises(spool.Full):
         late.put("q", 3)
 

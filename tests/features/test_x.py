@@ -190,7 +190,7 @@ def test_x08_who_puts_the_same_key_meanwhile_waits_for_the_outcome(space: spool.
 
 def test_x08_a_key_in_doubt_is_in_use(space: spool.Space) -> None:
     space.create_queue("q")
-    branch = CoordinatedTransaction(space.engine, xid=Xid(7, b"one", b""), timeout=30.0)
+    branch = CoordinatedTransaction(space._core, xid=Xid(7, b"one", b""), timeout=30.0)
     branch.put("q", 1, deduplication_key="k")
     assert branch.prepare()
     with pytest.raises(spool.MessageInUse, match="in doubt"):
@@ -320,7 +320,7 @@ def test_x09_a_branch_in_doubt_keeps_its_group_waiting(space: spool.Space, again
     space.create_queue("q")
     for n in (1, 2):
         space.put("q", n, group="g")
-    branch = CoordinatedTransaction(space.engine, xid=Xid(7, b"one", b""), timeout=30.0)
+    branch = CoordinatedTransaction(space._core, xid=Xid(7, b"one", b""), timeout=30.0)
     branch.get("q")
     assert branch.prepare()
     for one in (space, again()):

@@ -62,7 +62,7 @@ def test_a_message_moves_to_another_queue_as_it_is(run: Run, space: spool.Space)
 
 def test_a_message_over_a_limit_that_came_later_moves_all_the_same(run: Run, space: spool.Space) -> None:
     space.put("work", b"x" * 100)
-    disk = space.engine.store.files.disk
+    disk = space._store.files.disk
     write_settings(disk, f"max_body_bytes = 10\n{read_settings_text(disk)}")
     assert run(Route("work", parse("queue:other"))).effects == {"work": {"delivered": 1}}
     assert bodies(space, "other") == [b"x" * 100]

@@ -45,7 +45,7 @@ def _in_a_child(space: spool.Space, act: Callable[[spool.Space], object]) -> Non
 def _attempts(space: spool.Space) -> dict[object, int]:
     """Return the attempts of each message, as a consumer that takes them all gets them. It gives them back."""
     found: dict[object, int] = {}
-    tx = spool.Transaction(space.engine, counted=False)
+    tx = spool.Transaction(space._core, counted=False)
     with suppress(spool.Empty):
         while True:
             message = tx.get("work")
@@ -61,7 +61,7 @@ def _in_another(space: spool.Space) -> dict[object, int]:
 
 
 def _after_a_cleaning(space: spool.Space) -> dict[object, int]:
-    clean_up_after_dead(space.engine.store, space.engine.store.deadline())
+    clean_up_after_dead(space._store, space._store.deadline())
     return _attempts(space)
 
 

@@ -138,7 +138,7 @@ def test_q11_a_round_looks_at_what_others_put_and_voted_for(space: spool.Space) 
     with spool.open(space.path) as other:
         other.change_queue("replies", max_messages=2)
         other.put("replies", b"there")
-        branch = CoordinatedTransaction(other.engine, xid=Xid(7, b"one", b""))
+        branch = CoordinatedTransaction(other._core, xid=Xid(7, b"one", b""))
         branch.put("replies", b"voted for")
         branch.prepare()
         assert "queue replies is full" in forward(space, echo).down

@@ -95,7 +95,7 @@ def test_a_process_of_multiprocessing_commits_what_it_submitted(path: Path) -> N
 @pytest.fixture
 def asleep(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> spool.Space:
     """What is submitted waits until no more is accepted."""
-    line, wakes = space.engine.group_commit.queue, []
+    line, wakes = space._core.group_commit.queue, []
     wake, end = line._wake, line.close
 
     def end_and_wake(because: str) -> None:
@@ -113,14 +113,14 @@ def test_what_cannot_be_committed_at_the_end_is_counted_in_a_warning(
 ) -> None:
     asleep.change_queue("q", max_messages=2)
     futures = [asleep.submit("q", n) for n in range(5)]
-    exit.commit_submitted(asleep.engine.group_commit)
+    exit.commit_submitted(asleep._core.group_commit)
     assert [future.exception() is None for future in futures] == [True, True, False, False, False]
     assert "3 messages that were submitted were not committed" in caplog.text
 
 
 def test_nothing_is_accepted_after_the_end(asleep: spool.Space) -> None:
     future = asleep.submit("q", 1)
-    exit.commit_submitted(asleep.engine.group_commit)
+    exit.commit_submitted(asleep._core.group_commit)
     assert future.done()
     with pytest.raises(spool.NotOpen, match="the program is ending"):
         asleep.submit("q", 2)
@@ -128,10 +128,10 @@ def test_nothing_is_accepted_after_the_end(asleep: spool.Space) -> None:
 
 def test_an_end_is_silent_if_all_was_committed(asleep: spool.Space, caplog: pytest.LogCaptureFixture) -> None:
     asleep.submit("q", 1)
-    exit.commit_submitted(asleep.engine.group_commit)
-    exit.commit_submitted(asleep.engine.group_commit)
+    exit.commit_submitted(asleep._core.group_commit)
+    exit.commit_submitted(asleep._core.group_commit)
     asleep.close()
-    exit.commit_submitted(asleep.engine.group_commit)
+    exit.commit_submitted(asleep._core.group_commit)
     assert not caplog.records
 
 

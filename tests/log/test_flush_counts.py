@@ -45,7 +45,7 @@ def get_and_put(space: spool.Space) -> None:
 
 def begin_branch(space: spool.Space) -> CoordinatedTransaction:
     xid = Xid(FOREIGN_FORMAT, b"one", b"")
-    branch = CoordinatedTransaction(space.engine, xid=xid, timeout=30.0)
+    branch = CoordinatedTransaction(space._core, xid=xid, timeout=30.0)
     branch.put("orders", b"one")
     return branch
 
@@ -55,7 +55,7 @@ def prepare(space: spool.Space) -> None:
 
 
 def commit_prepared(space: spool.Space) -> None:
-    two_phase.commit_prepared(space.engine, Xid(FOREIGN_FORMAT, b"one", b""), vote_known=True)
+    two_phase.commit_prepared(space._core, Xid(FOREIGN_FORMAT, b"one", b""), vote_known=True)
 
 
 def rollback_prepared(space: spool.Space) -> None:

@@ -120,7 +120,7 @@ def test_a_lone_caller_leads_at_once_in_his_own_thread(gathering: Gathering, mon
     for n in range(5):
         gathering.space.put("orders", n)
         gathering.space.get("orders")
-    assert gathering.space.engine.group_commit._thread is None
+    assert gathering.space._core.group_commit._thread is None
 
 
 def test_a_full_disk_lets_those_in_the_group_take_who_put_nothing(gathering: Gathering) -> None:
@@ -314,7 +314,7 @@ def test_a_submit_in_a_transaction_that_rolls_back_fails(gathering: Gathering) -
 
 
 def test_a_submit_in_a_branch_that_is_prepared_says_who_knows_its_outcome(gathering: Gathering) -> None:
-    with CoordinatedTransaction(gathering.space.engine) as tx:
+    with CoordinatedTransaction(gathering.space._core) as tx:
         future = gathering.space.submit("orders", "a")
         tx.prepare()
     with pytest.raises(spool.ProtocolError, match="coordinator"):
@@ -395,7 +395,7 @@ def test_a_producer_that_outruns_the_disk_is_held_back(
     wait_for_room = gathered.threading.Condition.wait
 
     def waiting(condition: threading.Condition, timeout: float | None = None) -> bool:
-        if condition is space.engine.group_commit.queue._room:
+        if condition is space._core.group_commit.queue._room:
             blocked.set()
         return wait_for_room(condition, timeout)
 
@@ -405,10 +405,10 @@ def test_a_producer_that_outruns_the_disk_is_held_back(
         producer.start()
         assert blocked.wait(PATIENT_SECONDS)
         assert producer.is_alive()
-        assert len(space.engine.group_commit.queue._requests) == 4
+        assert len(space._core.group_commit.queue._requests) == 4
     producer.join(PATIENT_SECONDS)
     assert not producer.is_alive()
-    space.engine.group_commit.drain()
+    space._core.group_commit.drain()
     assert len(bodies(space)) == 51
 
 

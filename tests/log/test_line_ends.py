@@ -38,7 +38,7 @@ def test_closing_commits_what_was_submitted(gathering: Gathering) -> None:
 
 def test_closing_ends_the_store_s_thread(gathering: Gathering) -> None:
     gathering.space.submit("orders", "a").result(PATIENT_SECONDS)
-    thread = gathering.space.engine.group_commit._thread
+    thread = gathering.space._core.group_commit._thread
     assert thread is not None
     gathering.space.close()
     thread.join(PATIENT_SECONDS)
@@ -57,7 +57,7 @@ def test_a_torn_step_fails_what_waits_and_closes(gathering: Gathering, monkeypat
     """As a second Ctrl-C does, in the leader."""
     space = gathering.space
     with gathering.held():
-        write = space.engine.group_commit._write
+        write = space._core.group_commit._write
         tears = iter([SystemExit()])
 
         def torn(works: list[gathered.CommitRequest]) -> None:
@@ -65,7 +65,7 @@ def test_a_torn_step_fails_what_waits_and_closes(gathering: Gathering, monkeypat
                 raise error
             write(works)
 
-        monkeypatch.setattr(space.engine.group_commit, "_write", torn)
+        monkeypatch.setattr(space._core.group_commit, "_write", torn)
         leader = gathering.join(lambda: space.put("orders", "torn"))
         follower = gathering.join(lambda: space.put("orders", "waits"))
         future = space.submit("orders", "submitted")
@@ -168,7 +168,7 @@ def test_ctrl_c_in_a_leader_gives_back_what_he_took_of_others(
 ) -> None:
     space, main = gathering.space, threading.main_thread()
     leads = threading.Event()
-    attempt = space.engine.group_commit._try
+    attempt = space._core.group_commit._try
 
     def trying(works: list[gathered.CommitRequest]) -> list[gathered.CommitRequest]:
         if threading.current_thread() is main and not leads.is_set():
@@ -176,7 +176,7 @@ def test_ctrl_c_in_a_leader_gives_back_what_he_took_of_others(
             leads.set()
         return attempt(works)
 
-    monkeypatch.setattr(space.engine.group_commit, "_try", trying)
+    monkeypatch.setattr(space._core.group_commit, "_try", trying)
     futures: list[Future] = []
 
     def come() -> None:

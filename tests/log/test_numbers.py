@@ -64,7 +64,7 @@ def test_what_has_a_numbers_name_and_is_not_stamped_is_no_commit(
 
 @pytest.mark.parametrize("what", ["the lock on numbers", "the number's byte"])
 def test_a_commit_waits_for_a_process_that_is_at_its_number(space: spool.Space, other: spool.Space, what: str) -> None:
-    shared = other.engine.store.shared
+    shared = other._store.shared
     assert shared.control.try_lock(NUMBER) if what == "the lock on numbers" else shared.numbers.try_lock(1)
     with pytest.raises((TransactionTimeout, WaitExpired)):
         space.put("orders", "one")

@@ -48,7 +48,7 @@ class WatchedDisk(Disk):
 
 
 def files(space: spool.Space) -> list[str]:
-    return sorted(f"{layout.COMMITTED}/{name}" for name in space.engine.store.files.disk.names(layout.COMMITTED))
+    return sorted(f"{layout.COMMITTED}/{name}" for name in space._store.files.disk.names(layout.COMMITTED))
 
 
 def fill(path: Path) -> None:

@@ -326,9 +326,9 @@ def test_q02_a_thread_that_is_late_does_not_sort_by_older_options(
 ) -> None:
     space.put("orders", "low", priority=1)
     space.put("orders", "high", priority=99)
-    older = space.engine.store.settings.known
+    older = space._store.settings.known
     space.change_queue("orders", order=("priority", "fifo"))
     space.stats("orders")
-    visibility._follow_settings(space.engine.store.view, older)  # as by a thread that was stopped before its lock
-    assert space.engine.store.view.settings is space.engine.store.settings.known
+    visibility._follow_settings(space._store.view, older)  # as by a thread that was stopped before its lock
+    assert space._store.view.settings is space._store.settings.known
     assert [message.body for message in space.browse("orders")] == ["high", "low"]

@@ -64,7 +64,7 @@ def test_an_opener_of_a_space_that_has_stopped_changes_nothing(processes: Proces
     prepare(space)
     disk = processes.disk()
     disk.damage(layout.prepared(XID), 20)
-    space.engine.store.stop()
+    space._store.stop()
     with pytest.raises(SpaceStopped):
         processes.space()
     assert disk.exists(layout.prepared(XID))
@@ -105,7 +105,7 @@ def test_nothing_is_claimed_in_a_space_that_has_stopped(space: spool.Space, watc
     taking, disk = watched
     space.put("orders", "one")
     assert taking.stats("orders").ready == 1, "it has caught up, and need not look again"
-    space.engine.store.stop()
+    space._store.stop()
     disk.before("lock", lambda: None)
     with pytest.raises(SpaceStopped):
         taking.get("orders")
@@ -142,7 +142,7 @@ def test_a_dead_writer_s_commit_is_not_published_in_a_space_that_has_stopped_mea
 
 
 def test_a_branch_does_not_vote_in_a_space_that_has_stopped(processes: Processes, space: spool.Space) -> None:
-    branch = CoordinatedTransaction(space.engine, xid=XID, timeout=None)
+    branch = CoordinatedTransaction(space._core, xid=XID, timeout=None)
     branch.put("orders", "one")
     processes.space()._store.stop()
     with pytest.raises(SpaceStopped):
@@ -152,11 +152,11 @@ def test_a_branch_does_not_vote_in_a_space_that_has_stopped(processes: Processes
 def test_a_look_that_began_before_the_space_stopped_goes_no_further_with_new_settings(
     space: spool.Space, other: spool.Space
 ) -> None:
-    store = space.engine.store
+    store = space._store
     begun = store.shared.counters.read()
     other.change_queue("orders", order="lifo")
     store.settings.current()
-    other.engine.store.stop()
+    other._store.stop()
     with pytest.raises(SpaceStopped):
         catch_up(store, begun)
 

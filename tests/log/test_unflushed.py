@@ -55,7 +55,7 @@ def _get(space: spool.Space) -> None:
 
 
 def _transaction(space: spool.Space) -> None:
-    with spool.Transaction(space.engine, counted=False) as tx:
+    with spool.Transaction(space._core, counted=False) as tx:
         tx.put("lossy2", f"reply to {tx.get('lossy').body}")
 
 
@@ -72,12 +72,12 @@ def _get_safe(space: spool.Space) -> None:
 
 
 def _both(space: spool.Space) -> None:
-    with spool.Transaction(space.engine, counted=False) as tx:
+    with spool.Transaction(space._core, counted=False) as tx:
         tx.put("safe", tx.get("lossy").body)
 
 
 def _from_safe(space: spool.Space) -> None:
-    with spool.Transaction(space.engine, counted=False) as tx:
+    with spool.Transaction(space._core, counted=False) as tx:
         tx.put("lossy", tx.get("safe").body)
 
 

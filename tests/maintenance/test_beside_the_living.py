@@ -29,7 +29,7 @@ def _commit_a_branch(space: spool.Space) -> None:
 
 def _adopt_a_branch(space: spool.Space) -> None:
     prepare(space)
-    adopting = CoordinatedTransaction(space.engine)
+    adopting = CoordinatedTransaction(space._core)
     adopting.put("orders", "two")
     adopting.commit(adopt=[XID])
 

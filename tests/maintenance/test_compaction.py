@@ -198,7 +198,7 @@ def test_s06_what_is_claimed_or_in_doubt_stays_where_it_is(space: spool.Space) -
     ids = fill(space)
     with spool.open(space.path) as other, other.transaction() as tx:
         held = tx.get("orders", message_id=ids[77])
-        vote = CoordinatedTransaction(other.engine, timeout=None)
+        vote = CoordinatedTransaction(other._core, timeout=None)
         vote.get("orders", message_id=ids[88])
         assert vote.prepare()
         tidy(space)
@@ -405,7 +405,7 @@ def test_an_order_changes_for_one_whose_look_began_before_those_files_went(space
     fill(space)
     tidy(space)
     with spool.open(space.path) as late:
-        store = late.engine.store
+        store = late._store
         store.files.cache._tables.clear()
         begun = store.shared.counters.read()
         drain(space)

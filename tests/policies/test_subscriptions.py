@@ -24,12 +24,12 @@ def other(space: spool.Space) -> Iterator[spool.Space]:
 def test_x05_one_that_another_process_registered_and_has_not_read_is_taken_as_it_is(
     space: spool.Space, other: spool.Space
 ) -> None:
-    since = register(space.engine.store, "seen", [], 60.0)
-    assert register(other.engine.store, "seen", [], 60.0) == since
+    since = register(space._store, "seen", [], 60.0)
+    assert register(other._store, "seen", [], 60.0) == since
 
 
 def test_x05_one_that_another_process_registered_is_read_on(space: spool.Space, other: spool.Space) -> None:
-    since = register(space.engine.store, "seen", [], 60.0)
-    assert advance(other.engine.store, "seen", since, since, 60.0)
+    since = register(space._store, "seen", [], 60.0)
+    assert advance(other._store, "seen", since, since, 60.0)
     space.delete_subscription("seen")
-    assert not advance(other.engine.store, "seen", since, since, 60.0)
+    assert not advance(other._store, "seen", since, since, 60.0)

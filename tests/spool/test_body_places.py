@@ -17,7 +17,7 @@ commits = st.lists(st.lists(bodies, min_size=1, max_size=4), min_size=1, max_siz
 
 
 def check(space: spool.Space, put: list[list[bytes]]) -> None:
-    store, found = space.engine.store, []
+    store, found = space._store, []
     catch_up(store)
     for run in store.view.index.messages.queue("orders").ready:
         file = Path(space.path, layout.committed(run.file.number)).read_bytes()
@@ -38,10 +38,10 @@ def test_a_body_lies_where_the_index_says(tmp_path_factory: pytest.TempPathFacto
         check(space, put)
         with spool.open(space.path) as other:
             check(other, put)
-        store = space.engine.store
+        store = space._store
         assert checkpoint.save(store.files.disk, store.shared.counters, store.view)
         with spool.open(space.path) as restored:
-            assert restored.engine.store.view.index.restored == store.view.index.applied
+            assert restored._store.view.index.restored == store.view.index.applied
             check(restored, put)
 
 
@@ -53,8 +53,8 @@ def test_a_body_that_is_not_what_it_was_is_not_returned(tmp_path: Path) -> None:
         check(space, [[b"one"], [b"two", b"three"]])
         for path in Path(space.path, layout.COMMITTED).iterdir():
             path.write_bytes(path.read_bytes().replace(b"two", b"owt").replace(b"one", b"eno"))
-        cache = space.engine.store.files.cache
-        for run in space.engine.store.view.index.messages.queue("orders").ready:
+        cache = space._store.files.cache
+        for run in space._store.view.index.messages.queue("orders").ready:
             with pytest.raises(CorruptedFile, match="does not match its checksum"):
                 cache.bodies(run, run.first, 1)
             assert cache.unproven(run, run.first) in (b"eno", b"owt")

@@ -82,13 +82,13 @@ def adopt(count: int) -> Action:
 
     def act(space: spool.Space) -> None:
         xid = Xid(7, b"%d" % space._store.shared.counters.read().published, b"")
-        branch = CoordinatedTransaction(space.engine, xid=xid)
+        branch = CoordinatedTransaction(space._core, xid=xid)
         for place in range(count):
             branch.put("ab"[place % 2], f"n{place}")
         if space.stats("a").ready:
             branch.get("a")
         branch.prepare()
-        commit_prepared(space.engine, xid, vote_known=True)
+        commit_prepared(space._core, xid, vote_known=True)
 
     return act
 
@@ -176,7 +176,7 @@ def test_what_a_small_branch_did_is_in_the_note_of_the_commit_that_adopts_it() -
 def test_a_large_branch_is_read_from_its_file() -> None:
     there = Processes()
     space, other = there.space(), there.space()
-    branch = CoordinatedTransaction(space.engine, xid=XID)
+    branch = CoordinatedTransaction(space._core, xid=XID)
     branch.put_many("orders", range(1000))
     branch.prepare()
     number = commit(space)

@@ -63,7 +63,7 @@ def space(tmp_path: Path) -> spool.Space:
 
 
 def branch(space: spool.Space) -> CoordinatedTransaction:
-    return CoordinatedTransaction(space.engine, xid=XID, timeout=30.0)
+    return CoordinatedTransaction(space._core, xid=XID, timeout=30.0)
 
 
 def test_a05_every_commit_is_in_both_when_it_is_heard_of(space: spool.Space, tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a05_every_commit_is_in_both_when_it_is_heard_of(space: spool.Space, tmp
     tx = branch(space)
     tx.put("orders", "voted")
     tx.prepare()
-    two_phase.commit_prepared(space.engine, XID, vote_known=True)
+    two_phase.commit_prepared(space._core, XID, vote_known=True)
     assert any("-1" in name for name in files(tmp_path / "mirror"))
     expect_same(tmp_path)
     space.close()
@@ -159,7 +159,7 @@ def test_what_was_there_before_is_brought_over_by_who_opens_alone(tmp_path: Path
         tx = branch(space)
         tx.put("orders", "voted")
         tx.prepare()
-        two_phase.commit_prepared(space.engine, XID, vote_known=True)
+        two_phase.commit_prepared(space._core, XID, vote_known=True)
     with mirrors.begin(tmp_path / "space", tmp_path / "mirror"):
         expect_same(tmp_path)
     (tmp_path / "mirror" / "0000000000000099.msgpack.tmp").write_bytes(b"torn")
@@ -205,7 +205,7 @@ def adopted(space: spool.Space, tmp_path: Path) -> tuple[int, Mirror, Told]:
     tx = branch(space)
     tx.put("orders", "voted")
     tx.prepare()
-    two_phase.commit_prepared(space.engine, XID, vote_known=True)
+    two_phase.commit_prepared(space._core, XID, vote_known=True)
     space.close()
     (number,) = (int(name[:16]) for name in commits(tmp_path / "mirror") if "-1." in name)
     side = Told(str(tmp_path / "mirror"))

@@ -52,7 +52,7 @@ def look(
     log = Log(str(logs / "end.log"), "end")
     with spool.open(root) as space:
         found.findings += space.recovery.damaged
-        worker.resolve(space.engine, log, records_of(logs, until), rng)
+        worker.resolve(space._core, log, records_of(logs, until), rng)
         Intake(space).run(once=True)
         left = list(_left(space, drained if empty else browsed))
         found.findings += space.check()

@@ -15,12 +15,12 @@ from itertools import islice
 from typing import Any
 
 import spool
-from spool.engine import Engine
 from spool.intake import Intake
 from spool.maintenance.reclaim import reclaim
 from spool.model.xid import Xid
 from spool.transactions import resolution, two_phase
 from spool.transactions.coordinated import CoordinatedTransaction
+from spool.transactions.core import Core
 from tests.torture import history
 from tests.torture.history import Log, Record
 from tests.torture.windows import WindowDisk
@@ -227,12 +227,12 @@ class XaWorker(Worker):
 
     def __init__(self, *args: object, past: Iterable[Record]) -> None:
         super().__init__(*args)
-        resolve(self.space.engine, self.log, list(past), self.rng, mine=f"{self.log.worker}.".encode())
+        resolve(self.space._core, self.log, list(past), self.rng, mine=f"{self.log.worker}.".encode())
 
     def step(self) -> None:
         with self.named(noted=True) as name:
             xid = Xid(FOREIGN_FORMAT, name.encode(), b"")
-            transaction = CoordinatedTransaction(self.space.engine, xid=xid, timeout=30.0)
+            transaction = CoordinatedTransaction(self.space._core, xid=xid, timeout=30.0)
             if not self.work(transaction):
                 self.log.write("rollback")
                 transaction.rollback()
@@ -240,7 +240,7 @@ class XaWorker(Worker):
             self.log.write("prepare")
             transaction.prepare()
             self.log.write("prepared")
-            finish(self.space.engine, self.log, xid, commit=self.rng.random() < 0.8, told=True)
+            finish(self.space._core, self.log, xid, commit=self.rng.random() < 0.8, told=True)
 
     def work(self, transaction: CoordinatedTransaction) -> bool:
         raise NotImplementedError
@@ -267,13 +267,13 @@ class XaMover(XaWorker):
         return True
 
 
-def finish(engine: Engine, log: Log, xid: Xid, *, commit: bool, told: bool) -> None:
+def finish(core: Core, log: Log, xid: Xid, *, commit: bool, told: bool) -> None:
     """Phase two, either way."""
-    store = engine.store
+    store = core.store
     log.write("commit" if commit else "rollback")
     try:
         if commit:
-            two_phase.commit_prepared(engine, xid, vote_known=told)
+            two_phase.commit_prepared(core, xid, vote_known=told)
             log.write("ack")
         else:
             two_phase.rollback_prepared(store, xid, store.deadline())
@@ -281,14 +281,14 @@ def finish(engine: Engine, log: Log, xid: Xid, *, commit: bool, told: bool) -> N
         log.write("broken", what=f"{xid} was in doubt, and is gone though nobody decided it: {error}")
 
 
-def resolve(engine: Engine, log: Log, past: list[Record], rng: random.Random, *, mine: bytes = b"") -> None:
+def resolve(core: Core, log: Log, past: list[Record], rng: random.Random, *, mine: bytes = b"") -> None:
     """Decide branches in doubt: as was decided before the death, else by lot."""
     decided = {record["tx"]: record["event"] for record in past if record["event"] in ("commit", "rollback")}
-    for xid in resolution.in_doubt(engine.store, engine.store.deadline()):
+    for xid in resolution.in_doubt(core.store, core.store.deadline()):
         if xid.gtrid.startswith(mine):
             log.tx = xid.gtrid.decode()
             was = decided.get(log.tx)
-            finish(engine, log, xid, commit=rng.random() < 0.5 if was is None else was == "commit", told=False)
+            finish(core, log, xid, commit=rng.random() < 0.5 if was is None else was == "commit", told=False)
 
 
 KINDS: dict[str, Callable[..., Worker]] = {

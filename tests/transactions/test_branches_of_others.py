@@ -119,7 +119,7 @@ def test_commits_are_looked_for_before_their_branches_are_moved(processes: Proce
 
 def test_an_administrator_s_decision_is_known_in_every_process(space: spool.Space, other: spool.Space) -> None:
     prepare(space)
-    resolution.decide_heuristically(other.engine, XID, other._store.deadline(), commit=True)
+    resolution.decide_heuristically(other._core, XID, other._store.deadline(), commit=True)
     assert heuristics.heuristic_outcome(space._store, XID) == heuristics.COMMITTED
 
 

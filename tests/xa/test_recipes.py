@@ -77,15 +77,15 @@ def at_work(request: pytest.FixtureRequest) -> Recipe:
 
 def undo_dropped(space: spool.Space) -> None:
     """Do what the housekeeper does within seconds."""
-    while space.engine.store.dropped:
-        space.engine.store.dropped.popleft()()
+    while space._store.dropped:
+        space._store.dropped.popleft()()
 
 
 @pytest.mark.filterwarnings("ignore:.*has left the branch:ResourceWarning")
 @pytest.mark.parametrize("empty", [False, True], ids=["a message", "an empty queue"])
 def test_x03_a_failure_at_any_line_of_a_recipe_leaves_nothing_half_done(at_work: Recipe, empty: bool) -> None:
     """The thread's next put is durable on its own, it can begin again, and recovery decides the rest."""
-    messages, idle = 0, [dict(space.engine.store.at_end) for space in at_work.spaces]
+    messages, idle = 0, [dict(space._store.at_end) for space in at_work.spaces]
     for n in itertools.count(1):
         if not empty:
             at_work.source.put_many("in", ["tea", "tea"])
@@ -102,7 +102,7 @@ def test_x03_a_failure_at_any_line_of_a_recipe_leaves_nothing_half_done(at_work:
         for space in at_work.spaces:
             assert xa.ResourceManager(space).recover() == []
             assert space.stats("in").claimed == 0
-        assert [space.engine.store.at_end for space in at_work.spaces] == idle, "no branch is open"
+        assert [space._store.at_end for space in at_work.spaces] == idle, "no branch is open"
         assert at_work.source.stats("in").ready + at_work.count() == messages
         if lines() < n:
             break

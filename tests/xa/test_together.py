@@ -44,7 +44,7 @@ def test_what_is_decided_during_a_flush_shares_the_next_one(gathering: Gathering
 
 
 def test_a_branch_that_was_decided_meanwhile_keeps_no_other_from_its_commit(gathering: Gathering) -> None:
-    rm, engine = xa.ResourceManager(gathering.space), gathering.space.engine
+    rm, engine = xa.ResourceManager(gathering.space), gathering.space._core
     for name in (b"one", b"two"):
         voted(rm, xid(name))
     with gathering.held():

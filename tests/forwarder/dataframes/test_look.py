@@ -17,7 +17,7 @@ def other(space: spool.Space) -> Iterator[spool.Space]:
 
 
 def _newest(space: spool.Space) -> int:
-    return space.engine.store.shared.counters.read().published
+    return space._store.shared.counters.read().published
 
 
 def test_x05_what_is_kept_for_a_subscription_is_counted_as_far_as_it_was_put(
@@ -41,7 +41,7 @@ def test_x05_what_was_consumed_since_the_last_look_is_in_no_other_file(space: sp
 def test_x05_a_stream_has_no_offset_of_a_space_that_has_stopped(space: spool.Space) -> None:
     reader = StreamReader(StreamOptions.of({"path": space.path}), columns(True))
     reader.reportLatestOffset()
-    space.engine.store.stop()
+    space._store.stop()
     with pytest.raises(spool.SpaceStopped):
         reader.reportLatestOffset()
     reader.stop()

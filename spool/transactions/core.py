@@ -1,0 +1,40 @@
+"""The parts of an open space that its transactions work with. ``spool.engine`` is the interface for other packages."""
+
+from functools import partial
+from typing import NamedTuple, Protocol, Self
+
+from spool.log.group_commit import GroupCommit
+from spool.maintenance.reclaim import reclaim
+from spool.policies.claim_journal import Owners
+from spool.store.store import Store
+
+
+class Core(NamedTuple):
+    """The parts.
+
+    store: the files, the shared counters and locks, and this process's index.
+    group_commit: joins the commits of threads and tasks.
+    owners: counts an attempt of the messages that a process held as it died.
+    """
+
+    store: Store
+    group_commit: GroupCommit
+    owners: Owners
+
+    @classmethod
+    def of(cls, store: Store) -> Self:
+        """Make the core of a new store. The store's guard closes the space, which also ends the group commit."""
+        group_commit = GroupCommit(store, partial(reclaim, store))
+        store.at_end[group_commit.end] = None
+        return cls(store, group_commit, Owners(store))
+
+
+class HasCore(Protocol):
+    """A ``spool.Space``, as the modules of this package and of those above it know it."""
+
+    _core: Core
+
+
+def core_of(opened: HasCore) -> Core:
+    """Return the core of an open space, for modules of ``spool``."""
+    return opened._core
