@@ -35,11 +35,8 @@ def draw(chart: Chart, path: str) -> None:
             number(figure.median), (max(_tenths(figure.samples)[1], figure.median), place), xytext=(5, 0),
             textcoords="offset points", va="center", fontsize=9,
         )  # fmt: skip
-    if chart.logarithmic:
-        axes.set_xscale("log")
-        axes.set_xlim(min(_tenths(f.samples)[0] for f in figures) / 2, max(max(f.samples) for f in figures) * 2)
-    else:
-        axes.set_xlim(0, max(_tenths(f.samples)[1] for f in figures) * 1.15)
+    axes.set_xscale("log")
+    axes.set_xlim(min(_tenths(f.samples)[0] for f in figures) / 2, max(max(f.samples) for f in figures) * 2)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
     axes.set_title(chart.title, loc="left", fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)

@@ -55,7 +55,6 @@ class Chart:
     key: str
     title: str
     figures: Sequence[Figure]
-    logarithmic: bool = True
 
 
 @dataclass

@@ -174,7 +174,6 @@ def _move(bench: Bench) -> Iterator[Result]:
     seconds = _rounds(lines, way, bench.sizes.rounds)["move"]
     _end(lines, 1)
     figures = _figures(bench, seconds, 1)
-    yield Chart("move", "get, work, put in one transaction: messages a second", list(figures.values()))
     ours = figures.pop("xaspool", None)
     if ours is not None:
         others = list(figures.values())

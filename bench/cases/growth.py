@@ -11,7 +11,7 @@ from bench.cases.base import Case, Result
 from bench.figures import Figure, in_turns
 from bench.peers.base import BODY
 from bench.setting import Bench
-from bench.table import Chart, Outcome, Row, Verdict
+from bench.table import Outcome, Row, Verdict
 
 _ROWS = {
     what: Row(f"growth-{what}", f"cost of {what} as the backlog grows from 1,000 to 10,000,000", "flat within 1.5 ×")
@@ -37,7 +37,6 @@ def _measure(bench: Bench) -> Iterator[Result]:
         note = "" if backlogs[-1] >= 10_000_000 else f"up to {backlogs[-1]:,} only"
         verdict = Verdict.of(most <= 1.5 * least) if not note else Verdict.UNKNOWN
         yield Outcome(row, f"{most / least:.2f} ×", verdict, figures[-1], figures[:-1], note)
-        yield Chart(f"growth-{what}", f"{what} as the backlog grows: µs", figures, logarithmic=False)
 
 
 def _timed(step: Callable[[], object]) -> float:

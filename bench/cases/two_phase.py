@@ -9,7 +9,7 @@ from bench.cases.threads import measured_threads
 from bench.figures import Figure, in_turns
 from bench.peers.base import Line
 from bench.setting import Bench
-from bench.table import Chart, Row
+from bench.table import Row
 
 _AT_A_TURN = 10
 _AGAINST = "PostgreSQL"
@@ -37,7 +37,6 @@ def _one(bench: Bench) -> Iterator[Result]:
     for line in lines.values():
         line.close()
     figures = {name: Figure(name, rates, "messages/s", bench.peers[name].durable) for name, rates in found.items()}
-    yield Chart("two-phase", "two-phase commit of one put: messages a second", list(figures.values()))
     ours = figures.pop("xaspool", None)
     if ours is not None:
         yield compare(_ONE, ours, list(figures.values()), _AGAINST, 1.3)
@@ -47,7 +46,6 @@ def _eight(bench: Bench) -> Iterator[Result]:
     figures = measured_threads(
         bench, "two-phase-threads", lambda peer: peer.two_phase, lambda line: line.put_in_two_phases()
     )
-    yield Chart("two-phase-threads", "two-phase commit by eight threads: messages a second", list(figures.values()))
     ours = figures.pop("xaspool", None)
     if ours is not None:
         yield compare(_EIGHT, ours, list(figures.values()), _AGAINST, 2.0)
