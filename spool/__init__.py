@@ -1,10 +1,11 @@
 """Transactional queues in a directory.
 
-``create`` makes a queue space, ``open`` opens one; both return a ``Space``, which puts and gets a ``Message``, alone
-or in a ``Transaction``. ``aio`` has the same for asyncio. ``PutOptions``, ``GetOptions``, ``QueueOptions``,
-``SpaceOptions`` and ``MessageFilters`` tell what the calls take. Every error is a ``SpoolError``.
+``create`` makes a queue space, ``open`` opens one; both return a ``Space``, which puts and gets each ``Message``
+directly or in a ``Transaction``. ``aio`` has the same for asyncio. ``PutOptions``, ``GetOptions``, ``QueueOptions``,
+``SpaceOptions`` and ``MessageFilters`` list the options of the calls. Every error is a ``SpoolError``.
 
-What ``__all__`` names is what applications may use. The modules of the package are the engine's own.
+docs/words.md (``spool-admin docs words``) explains our words by those of SQS, Kafka, JMS, Celery and RabbitMQ.
+Applications may use the names of ``__all__``. The modules of the package are internal.
 """
 
 import sys
