@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from spool.admin.findings import LEFT_ALONE, Finding, Kind
 from spool.coordination.counters import Counters
 from spool.disk.disk import DIRECTORY_MODE, FILE_MODE, Disk
-from spool.disk.quarantine import REASON_SUFFIX, is_quarantined
+from spool.disk.quarantine import is_quarantined
 from spool.format.schema import TOTALS_FACT
 from spool.index import Index
 from spool.log.replay import is_being_reclaimed
@@ -250,13 +250,13 @@ def _foreign_files(disk: Disk) -> Iterator[Problem]:
     """
     names = [name for name in disk.names("") if name not in (*_FILES, *layout.DIRECTORIES)]
     kept_names = set(disk.names(layout.QUARANTINE))
-    reasons = {name for name in kept_names if name.endswith(REASON_SUFFIX)}
-    orphans = {reason for reason in reasons if reason.removesuffix(REASON_SUFFIX) not in kept_names}
+    reasons = {name for name in kept_names if name.endswith(layout.REASON_SUFFIX)}
+    orphans = {reason for reason in reasons if reason.removesuffix(layout.REASON_SUFFIX) not in kept_names}
     for name in sorted([*names, *(f"{layout.QUARANTINE}/{name}" for name in orphans)]):
         identity = disk.identity(name)
         if identity is None or (name in _UNFINISHED and identity.is_regular):
             continue
-        if not (name.endswith(REASON_SUFFIX) and identity.is_plain):
+        if not (name.endswith(layout.REASON_SUFFIX) and identity.is_plain):
             yield Problem(Finding(Kind.STRAY, name, "no file of a queue space", LEFT_ALONE))
 
 

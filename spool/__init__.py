@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from spool.model.options import JOIN, GetOptions, MessageFilters, PutOptions, QueueOptions, SpaceOptions
     from spool.model.position import Position
     from spool.model.settings import QueueConfig, SpaceConfig
-    from spool.opening import create, import_space, open
+    from spool.opening import create, import_space, open, plan_recovery
     from spool.policies.subscriptions import SubscriptionState
     from spool.space import Space, current_space
     from spool.transactions.transaction import Transaction
@@ -75,7 +75,7 @@ __all__ = [
     "Retry", "Space", "SpaceConfig", "SpaceExists", "SpaceOptions", "SpaceStopped", "SpoolError",
     "SubscriptionState", "SystemFailure", "Transaction", "TransactionRolledBack", "TransactionTimeout",
     "Translated", "UnknownCodec", "UnsafeFileSystem", "WorkSummary", "Worker", "aio", "create", "current_space",
-    "decode", "import_space", "mirrors", "open", "register_codec", "verify_export",
+    "decode", "import_space", "mirrors", "open", "plan_recovery", "register_codec", "verify_export",
 ]  # fmt: skip
 
 
@@ -94,7 +94,7 @@ _MODULES = {
     "model.options": ("JOIN", "GetOptions", "MessageFilters", "PutOptions", "QueueOptions", "SpaceOptions"),
     "model.position": ("Position",),
     "model.settings": ("QueueConfig", "SpaceConfig"),
-    "opening": ("create", "import_space", "open"),
+    "opening": ("create", "import_space", "open", "plan_recovery"),
     "policies.subscriptions": ("SubscriptionState",),
     "space": ("Space", "current_space"),
     "transactions.transaction": ("Transaction",),

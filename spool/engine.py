@@ -16,10 +16,13 @@ rules that keep processes apart".
 
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+from spool.admin.stats import first_due
 from spool.coordination.locks import xid_byte
+from spool.disk.disk import Disk
 from spool.errors import NotOpen, ProtocolError, SpoolError
+from spool.model.settings import SpaceConfig
 from spool.model.xid import Xid
 from spool.policies import heuristics
 from spool.runtime.calls import CallGuard, public_call
@@ -34,6 +37,9 @@ from spool.transactions.core import Core
 from spool.transactions.resolution import InDoubt as InDoubt
 from spool.transactions.transaction import mark_lost
 from spool.transactions.two_phase import UnknownBranch as UnknownBranch
+
+if TYPE_CHECKING:
+    from spool.admin.doctor import Proof
 
 Decision = Literal["committed", "rolled back"]
 """An administrator's decision about a branch."""
@@ -79,6 +85,30 @@ class Engine:
     def clock(self) -> Clock:
         """The clock of the space: ``now()`` is the time since the epoch, ``monotonic()`` one that never goes back."""
         return self._store.clock
+
+    @public_call("reading the settings")
+    def config(self) -> SpaceConfig:
+        """Return the options of the space and of its queues, as ``space.toml`` has them now."""
+        return self._store.settings.current().config
+
+    def deliver_stored_bytes(self) -> None:
+        """Deliver bodies as the bytes that are stored, from now on: a program that only shows them needs no codecs."""
+        self._store.view.deliver_stored_bytes()
+
+    @public_call("looking for processes")
+    def other_processes(self) -> list[str]:
+        """Return the other processes that have the space open, as far as this user may see them: ``process 4711
+        (python3)``."""
+        return self._store.shared.open_lock.others()
+
+    @public_call("counting messages")
+    def first_due(self, queue: str) -> float | None:
+        """Return when the first delayed message of a queue is due, in seconds since the epoch; None if none is delayed.
+
+        Raises:
+            KeyError: there is no such queue.
+        """
+        return first_due(self._store, queue)
 
     def at_close(self, function: Callable[[], None]) -> None:
         """Have a function called when the space is closed, after its last call has ended. Takes no lock."""
@@ -215,3 +245,29 @@ def _roll_back(transaction: CoordinatedTransaction, reason: str) -> None:
         transaction.rollback(reason)
     except (NotOpen, ProtocolError):  # it has ended since, by a call from a copied context
         pass
+
+
+# -- directories that need not be an open space ------------------------------------------------------------------------
+
+
+def examine(path: str) -> "list[Proof]":
+    """Try out everything that a space needs of a directory's file system; return one proof for each need.
+
+    The directory exists. It may be a space that is in use. No file stays there.
+    """
+    from spool.admin import doctor
+
+    return doctor.examine(Disk(path), Clock())
+
+
+def examine_kind(path: str) -> "Proof":
+    """Return the kind of the file system of a directory that exists: the one proof that needs no trial."""
+    from spool.admin import doctor
+
+    return doctor.examine_kind(Disk(path))
+
+
+def local_file_system(path: str) -> str | None:
+    """Return the kind of the file system of a directory that exists; None if it is one of a network."""
+    disk = Disk(path)
+    return disk.file_system().kind if disk.network_file_system() is None else None

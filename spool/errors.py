@@ -5,8 +5,12 @@ condition in ``ctl->diagnostic``. None of them marks the caller's transaction ro
 """
 
 import errno
+import os
 import queue
+import sys
 from typing import Any
+
+from spool.packages import BESIDE
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
@@ -174,3 +178,18 @@ class UnsafeFileSystem(SystemFailure):
 
 class NewerFormat(SystemFailure):
     """The space was written by a later version of this program."""
+
+
+def in_place_of(error: ImportError) -> str | None:
+    """Tell which file is imported in place of ``xa`` or ``forwarder``, and what to do; None if that is not the cause.
+
+    Python imports the first file of that name from the directories of ``sys.path``, e.g. the directory of the program.
+    """
+    name = (error.name or "").partition(".")[0]
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if name not in ("xa", "forwarder") or file is None or file.startswith(os.path.join(BESIDE, name, "")):
+        return None
+    return (
+        f"{os.path.abspath(file)} is imported in place of the package {name} of xaspool: rename it, or take its "
+        "directory out of PYTHONPATH"
+    )

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from spool.coordination.locks import OpenLock
 from spool.disk.content import chunks, ensure_directory, new_file, opened, write_chunks
@@ -12,7 +13,7 @@ from spool.errors import InvalidArgument, NotASpace, SpaceExists, SystemFailure
 from spool.model import layout
 from spool.model.settings import space_config
 from spool.model.settings_file import parse, with_mirror, without_mirror
-from spool.opening import open_space, os_errors, space_directory
+from spool.opening import inspected, open_space, os_errors, space_directory
 from spool.runtime import calls
 from spool.runtime.clock import Clock, Deadline
 from spool.space import Space
@@ -20,9 +21,23 @@ from spool.store.mirror import Mirror, begin_mirror, check_elsewhere, lies_insid
 from spool.store.mirror_id import forget_ids, read_ids, replace_text
 from spool.store.settings import read_settings_text, write_settings
 
-__all__ = ["begin", "drop", "restore"]
+if TYPE_CHECKING:
+    from spool.recovery import mirrored
+
+__all__ = ["begin", "describe", "drop", "restore"]
 
 _WAIT_SECONDS = 30.0
+
+
+def describe(path: str | os.PathLike[str]) -> "mirrored.MirrorState | None":
+    """Describe the mirror of a space, and whether an opening accepts it; None if the space has none.
+
+    Nothing is changed, and other processes may have the space open. NotASpace.
+    """
+    from spool.recovery import mirrored
+
+    with inspected(path) as (store, alone):
+        return mirrored.describe(store, alone=alone)
 
 
 def begin(

@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, Protocol, Unpack
 
-from spool.admin.findings import Finding, RecoveryReport
+from spool.admin.findings import Finding, Kind, RecoveryReport
 from spool.coordination.locks import OpenLock
 from spool.disk.advice import as_failure
 from spool.disk.content import ensure_directory, unlink_if_there, write_new
@@ -25,7 +25,7 @@ from spool.space import Space
 from spool.store.mirror import begin_mirror, check_elsewhere
 from spool.store.parts import Files
 from spool.store.settings import read_settings, write_settings
-from spool.store.store import WAIT_SECONDS, Store, log, open_store
+from spool.store.store import WAIT_SECONDS, Store, inspect_store, log, open_store
 from spool.transactions.core import Core
 
 if TYPE_CHECKING:
@@ -285,13 +285,55 @@ def open(path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock
         NewerFormat: a later version of the library wrote it.
         UnsafeFileSystem: its file system lacks what a space needs.
     """
-    root = os.fspath(path)
-    if disk is None and not os.path.isdir(root):
-        raise NotASpace(f"{root} is not a directory: make a queue space there with: spool-admin init {quoted(root)}")
+    root = os.fspath(path) if disk is not None else _existing(path)
     with os_errors("opening the queue space"):
         disk = disk or Disk(root)
     with calls.deferred(disk.close_all), os_errors("opening the queue space"):
         return open_space(disk, clock or Clock())
+
+
+def plan_recovery(path: str | os.PathLike[str]) -> RecoveryReport:
+    """Return what opening the space would find and do, together with the damage that quarantine/ holds. Nothing is
+    changed, and other processes may have the space open.
+
+    Args:
+        path: the directory.
+
+    Raises:
+        NotASpace, NewerFormat, UnsafeFileSystem: as of ``open``.
+    """
+    from spool.admin.quarantined import findings
+    from spool.recovery import scan
+
+    with inspected(path) as (store, alone):
+        begun = store.clock.monotonic()
+        report = scan.plan(store, alone=alone)
+        report.seconds = store.clock.monotonic() - begun
+        if alone and not store.shared.open_lock.is_alone():
+            report.alone = False  # a process opened the space meanwhile, and has done what was planned
+        report.findings += [finding for finding in findings(store.files.disk) if finding.kind is Kind.DAMAGED]
+        report.others = [] if report.alone else store.shared.open_lock.others()
+        return report
+
+
+@contextmanager
+def inspected(path: str | os.PathLike[str]) -> Iterator[tuple[Store, bool]]:
+    """Open a space only to inspect it: its disk refuses every change. Yields the store, and whether no process has the
+    space open."""
+    from spool.disk.looking import LookingDisk
+
+    disk = LookingDisk(_existing(path))
+    try:
+        yield inspect_store(disk, Clock())
+    finally:
+        disk.close_all()
+
+
+def _existing(path: str | os.PathLike[str]) -> str:
+    root = os.fspath(path)
+    if not os.path.isdir(root):
+        raise NotASpace(f"{root} is not a directory: make a queue space there with: spool-admin init {quoted(root)}")
+    return root
 
 
 def open_space(disk: Disk, clock: Clock, look: Look | None = None) -> Space:

@@ -3,7 +3,7 @@
 try:
     from forwarder.dataframes.source import SpoolSource as DefaultSource
 except ImportError as error:
-    from spool.packages import in_place_of
+    from spool.errors import in_place_of
 
     if other := in_place_of(error):
         raise ImportError(other) from error

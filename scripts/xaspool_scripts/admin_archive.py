@@ -18,7 +18,6 @@ from xaspool_scripts.wording import plural, printable
 
 if TYPE_CHECKING:
     from spool import ExportReport
-    from spool.admin.manifest import Progress
 
 _STANDARD = "-"
 _SUFFIXES = {
@@ -260,6 +259,6 @@ def _read(file: str) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def _bar(doing: str) -> Iterator["Callable[[Progress], None]"]:
+def _bar(doing: str) -> Iterator["Callable[[Any], None]"]:
     with progress(doing, 1) as set_progress:
         yield lambda done: set_progress(done.files / max(1, done.of))

@@ -78,9 +78,7 @@ def check(context: click.Context, repair: bool, as_json: bool) -> None:
 
 def _damaged(findings: "list[Finding]") -> int:
     """Count the findings that are damage."""
-    from spool.admin.findings import Kind
-
-    return sum(finding.kind is Kind.DAMAGED for finding in findings)
+    return sum(finding.kind == "damaged" for finding in findings)
 
 
 def _in_words(in_place: int, in_quarantine: int, repaired: int, kept: int) -> str:

@@ -28,21 +28,19 @@ def doctor(context: click.Context, directory: str | None, as_json: bool) -> None
       spool-admin doctor /var/spool
       spool-admin -s /var/spool/shop doctor
     """
-    from spool.admin.doctor import Outcome, examine
-    from spool.disk import Disk
-    from spool.runtime.clock import Clock
+    from spool.engine import examine
 
     path = directory if directory is not None else space_path(context, otherwise=os.curdir)
     if not os.path.isdir(path):
         raise Failure(f"{printable(path)} is no directory: name one that exists, e.g. the one to make the space in")
-    proofs = examine(Disk(path), Clock())
+    proofs = examine(path)
     if as_json:
         for proof in proofs:
             write_json(proof)
     else:
         table(("what", "outcome", "found"), [(proof.what, proof.outcome.value, proof.detail) for proof in proofs])
-    refused = [proof.what for proof in proofs if proof.outcome is Outcome.REFUSED]
-    warned = sum(proof.outcome is Outcome.WARNING for proof in proofs)
+    refused = [proof.what for proof in proofs if proof.outcome == "refused"]
+    warned = sum(proof.outcome == "warning" for proof in proofs)
     if refused:
         note(f"refused: {', '.join(refused)}; a queue space in {printable(path)} would lose messages")
         context.exit(FAILED)

@@ -15,9 +15,8 @@ from xaspool_scripts.output import write_bytes, write_json
 from xaspool_scripts.wording import on_terminal
 
 if TYPE_CHECKING:
-    from spool import Transaction
+    from spool import Space, Transaction
     from spool.model.message import Message
-    from spool.space import Space
 
 _TIMEOUT_HELP = "How long to wait for a message: seconds, a time like 5m, or forever; 0 (the default) does not wait."
 

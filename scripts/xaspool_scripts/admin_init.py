@@ -116,22 +116,20 @@ def _refuse_foreign_files(path: str, yes: bool) -> None:
 
 def _require_network(path: str, kind: str) -> None:
     """Refuse --network-file-system for a directory on a local file system."""
-    from spool.disk import Disk
+    from spool.engine import local_file_system
 
     existing = os.path.abspath(path)
     while not os.path.isdir(existing):
         existing = os.path.dirname(existing)
-    disk = Disk(existing)
-    if disk.network_file_system() is None:
-        local = disk.file_system().kind
+    local = local_file_system(existing)
+    if local is not None:
         raise BadValue(f"--network-file-system {kind}: {printable(path)} lies on {local}, which is none: leave it out")
 
 
 def _warn_of_file_system(path: str) -> None:
     """Warn of what `spool-admin doctor` would warn of, as far as no trial is needed."""
-    from spool.admin.doctor import Outcome, examine_kind
-    from spool.disk import Disk
+    from spool.engine import examine_kind
 
-    proof = examine_kind(Disk(path))
-    if proof.outcome is not Outcome.FINE:
+    proof = examine_kind(path)
+    if proof.outcome != "fine":
         note(f"warning: {proof.detail} (spool-admin doctor tells more)")

@@ -32,24 +32,12 @@ def show(context: click.Context, as_json: bool) -> None:
     Example:
       spool-admin mirror show -s /var/spool/shop
     """
-    from spool.errors import NotASpace
-    from spool.model.text import quoted
-    from spool.recovery import mirrored
-    from spool.runtime.clock import Clock
-    from spool.store.store import inspect_store
-    from xaspool_scripts.look import LookingDisk
+    from spool import mirrors
 
     path = space_path()
-    if not os.path.isdir(path):
-        raise NotASpace(f"{path} is not a directory: make a queue space there with: spool-admin init {quoted(path)}")
-    disk = LookingDisk(path)
-    try:
-        store, alone = inspect_store(disk, Clock())
-        found = mirrored.describe(store, alone=alone)
-    finally:
-        disk.close_all()
+    found = mirrors.describe(path)
     if found is None:
-        note(f"{printable(disk.root)} has no mirror: spool-admin mirror begin DIRECTORY begins one")
+        note(f"{printable(os.path.abspath(path))} has no mirror: spool-admin mirror begin DIRECTORY begins one")
         context.exit(NOTHING_THERE)
     if as_json:
         write_json(found)

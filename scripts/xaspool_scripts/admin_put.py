@@ -15,7 +15,7 @@ from xaspool_scripts.output import answering, messages, write_bytes, write_json
 from xaspool_scripts.wording import printable
 
 if TYPE_CHECKING:
-    from spool.space import Space
+    from spool import Space
 
 _LINES_AT_ONCE = 1_000
 
@@ -191,13 +191,13 @@ def _standard_input() -> BinaryIO:
 
 def _all_of(space: "Space", file: BinaryIO) -> bytes:
     """Read the file, at most one byte more than a body may have, which is refused."""
-    return file.read(space.engine.store.settings.known.config.max_body_bytes + 1)
+    return file.read(space.engine.config().max_body_bytes + 1)
 
 
 def _put_file(space: "Space", queue: str, file: BinaryIO, chosen: dict[str, Any]) -> str:
     """Put a file's content as the type that the suffix of its name tells: see ``type_of`` of ``spool.intake``."""
     from spool.errors import InvalidArgument
-    from spool.intake.dropfile import body_of, type_of
+    from spool.intake import body_of, type_of
 
     config = space.queues().get(queue)
     name = os.fspath(file.name)
@@ -221,7 +221,7 @@ def _with_codec(body: str | bytes, chosen: dict[str, Any]) -> Any:
 
 def _put_lines(space: "Space", queue: str, file: BinaryIO, chosen: dict[str, Any]) -> list[str]:
     """Put one message for each line, without the line end; all or none."""
-    limit = space.engine.store.settings.known.config.max_body_bytes + 2
+    limit = space.engine.config().max_body_bytes + 2
     lines = iter(lambda: file.readline(limit), b"")
     ids: list[str] = []
     with space.transaction(timeout=None) as transaction:

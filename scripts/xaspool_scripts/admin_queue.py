@@ -22,8 +22,7 @@ from xaspool_scripts.output import pairs, show, table, write_json
 from xaspool_scripts.wording import age, on_terminal, plural, span
 
 if TYPE_CHECKING:
-    from spool import QueueConfig, QueueStats
-    from spool.space import Space
+    from spool import QueueConfig, QueueStats, Space
 
 _CREATE_MISSING = click.option(
     "--create-missing",

@@ -23,8 +23,8 @@ from xaspool_scripts.options import message_id as message_id_type
 from xaspool_scripts.output import answering, messages, write_answer, write_json
 
 if TYPE_CHECKING:
+    from spool import Space
     from spool.model.message import Message
-    from spool.space import Space
 
 
 @click.command()

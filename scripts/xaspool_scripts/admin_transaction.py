@@ -44,7 +44,7 @@ def list_(as_json: bool) -> None:
     """
     with _manager() as manager:
         transactions = [_described(manager, str(xid)) for xid in manager.recover()]
-        transactions += [_decided(xid, outcome) for xid, outcome in _outcomes(manager).items()]
+        transactions += [_decided(xid, outcome) for xid, outcome in manager.space.engine.decisions().items()]
     rows = [row for row in transactions if row is not None]
     if as_json:
         for row in rows:
@@ -91,7 +91,7 @@ def show_(xid: str, as_json: bool) -> None:
     """
     text = str(_parsed(xid))
     with _manager() as manager:
-        outcome = _outcomes(manager).get(text)
+        outcome = manager.space.engine.decisions().get(text)
         row = _decided(text, outcome) if outcome is not None else _described(manager, text, must_exist=True)
     assert row is not None
     if as_json:
@@ -108,23 +108,15 @@ def _described(manager: "ResourceManager", xid: str, *, must_exist: bool = False
     """Describe a transaction in doubt; None if it was decided meanwhile, unless it must exist."""
     from dataclasses import asdict
 
-    from spool.transactions.resolution import describe
-    from spool.transactions.two_phase import UnknownBranch
+    from spool.engine import UnknownBranch
 
     try:
-        description = describe(manager.space.engine.store, _parsed(xid))
+        description = manager.space.engine.describe(_parsed(xid))
     except UnknownBranch:
         if must_exist:
             raise
         return None
     return {**_object(_parsed(xid)), "state": "in doubt", **asdict(description)}
-
-
-def _outcomes(manager: "ResourceManager") -> dict[str, str]:
-    """Return the decisions of an administrator that are not forgotten, by xid."""
-    from spool.policies.heuristics import heuristic_outcomes
-
-    return heuristic_outcomes(manager.space.engine.store)
 
 
 def _object(xid: "Xid") -> dict[str, object]:

@@ -21,7 +21,7 @@ from xaspool_scripts.wording import as_options, printable
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from spool.space import Space
+    from spool import Space
 
 _SPACE = "xaspool.space"
 _SETTINGS = "space.toml"
@@ -152,7 +152,7 @@ def describe(error: BaseException) -> str:
     if isinstance(error, click.ClickException):
         text = error.format_message()
     elif isinstance(error, ImportError):
-        from spool.packages import in_place_of
+        from spool.errors import in_place_of
 
         text = in_place_of(error) or str(error)
     elif _is_of_engine(error, "SpoolError"):
@@ -299,7 +299,7 @@ def space_path(context: click.Context | None = None, otherwise: str = "") -> str
 def opened(*, tell: bool = True) -> Iterator["Space"]:
     """Open the space. Bodies are bytes, whatever their codec. `tell`: print what was found damaged."""
     with open_space() as space:
-        space.engine.store.view.deliver_stored_bytes()
+        space.engine.deliver_stored_bytes()
         for finding in space.recovery.damaged if tell else ():
             note(f"{finding} (spool-admin check looks at everything)")
         with typed_values():
@@ -364,11 +364,10 @@ def complete_prepared(context: click.Context, parameter: click.Parameter, incomp
 
 def complete_quarantined(context: click.Context, parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
     """Complete the name of a file in quarantine."""
-    from spool.disk.quarantine import REASON_SUFFIX
     from spool.model import layout
 
     try:
         names = os.listdir(os.path.join(space_path(context), layout.QUARANTINE))
     except Exception:  # completion prints no errors
         return []
-    return _offers((name for name in names if not name.endswith(REASON_SUFFIX)), incomplete)
+    return _offers((name for name in names if not name.endswith(layout.REASON_SUFFIX)), incomplete)

@@ -19,7 +19,7 @@ from xaspool_scripts.output import messages, write_json
 from xaspool_scripts.wording import plural
 
 if TYPE_CHECKING:
-    from spool.intake.intake import IntakeCounts
+    from spool.intake import IntakeCounts
 
 
 @click.command("spool-intake", cls=SingleProgram)

@@ -174,9 +174,7 @@ def moment(seconds: float | None) -> str | None:
 
 def delayed_in(space: "Space", queue: str) -> str:
     """Say how many messages of a queue are not due yet, and until when; "" for none."""
-    from spool.admin.stats import first_due
-
-    count, due = space.stats(queue).delayed, first_due(space.engine.store, queue)
+    count, due = space.stats(queue).delayed, space.engine.first_due(queue)
     if not count or due is None:
         return ""
     return f"{count:,} delayed" + (" until " if count == 1 else ", the first until ") + str(moment(due))

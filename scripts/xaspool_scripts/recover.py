@@ -2,12 +2,10 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from spool.store.parts import Shared
 from xaspool_scripts.codes import exit_code
 from xaspool_scripts.common import (
     SingleProgram,
@@ -21,8 +19,7 @@ from xaspool_scripts.output import write_json
 from xaspool_scripts.wording import plural, printable
 
 if TYPE_CHECKING:
-    from spool.admin.findings import Finding, RecoveryReport
-    from spool.store.store import Store
+    from spool import Finding, RecoveryReport
 
 _MAX_SHOWN = 20
 
@@ -90,57 +87,24 @@ def main(context: click.Context, dry_run: bool, as_json: bool) -> None:
       spool-recover -s /var/spool/shop
       spool-recover --dry-run
     """
+    from spool import plan_recovery
+
     path = space_path()
-    report, others = _plan(path) if dry_run else _recover()
+    report = plan_recovery(path) if dry_run else _recover()
     if as_json:
         write_json(_object(report, path, dry_run))
     else:
-        for line in _story(report, path, others, dry_run):
+        for line in _story(report, path, dry_run):
             click.echo(printable(line))
     context.exit(exit_code(damaged=report.damaged))
 
 
-def _recover() -> "tuple[RecoveryReport, list[str]]":
+def _recover() -> "RecoveryReport":
     with open_space() as space:
-        _add_quarantine(space.recovery, space.engine.store)
-        return space.recovery, [] if space.recovery.alone else _others(space.engine.store.shared)
-
-
-def _plan(path: str) -> "tuple[RecoveryReport, list[str]]":
-    """Return what opening the space would do, and the other processes that have it open."""
-    from spool.errors import NotASpace
-    from spool.model.text import quoted
-    from spool.recovery import scan
-    from spool.runtime.clock import Clock
-    from spool.store.store import inspect_store
-    from xaspool_scripts.look import LookingDisk
-
-    if not os.path.isdir(path):
-        raise NotASpace(f"{path} is not a directory: make a queue space there with: spool-admin init {quoted(path)}")
-    disk = LookingDisk(path)
-    with ExitStack() as opened:
-        opened.callback(disk.close_all)
-        store, alone = inspect_store(disk, Clock())
-        begun = store.clock.monotonic()
-        report = scan.plan(store, alone=alone)
-        report.seconds = store.clock.monotonic() - begun
-        if alone and not store.shared.open_lock.is_alone():
-            report.alone = False  # a process opened the space meanwhile, and has done what was planned
-        _add_quarantine(report, store)
-        return report, [] if report.alone else _others(store.shared)
-
-
-def _add_quarantine(report: "RecoveryReport", store: "Store") -> None:
-    """Add the damage that earlier runs have moved to quarantine."""
-    from spool.admin.findings import Kind
-    from spool.admin.quarantined import findings
-
-    report.findings += [finding for finding in findings(store.files.disk) if finding.kind is Kind.DAMAGED]
-
-
-def _others(shared: "Shared") -> list[str]:
-    """List the other processes that have the space open, as far as this user may see them."""
-    return [holder for holder in shared.open_lock.holders() if not holder.startswith(f"process {os.getpid()} ")]
+        report = space.recovery
+        report.findings += [finding for finding in space.quarantined() if finding.kind == "damaged"]
+        report.others = [] if report.alone else space.engine.other_processes()
+        return report
 
 
 # -- the report --------------------------------------------------------------------------------------------------------
@@ -158,13 +122,14 @@ def _object(report: "RecoveryReport", path: str, dry_run: bool) -> dict[str, Any
     }
 
 
-def _story(report: "RecoveryReport", path: str, others: list[str], dry_run: bool) -> Iterator[str]:
+def _story(report: "RecoveryReport", path: str, dry_run: bool) -> Iterator[str]:
     """Yield the lines of the report; the last one is the summary."""
     did = "recovered" if report.alone and not dry_run else "looked at"
     commits = plural(report.published, "commit", "commits")
     yield f"queue space {os.path.abspath(path)}: {commits}, {did} in {report.seconds:.2f} s"
     if not report.alone:
-        named = f" ({'; '.join(others[:5])}{'; …' if len(others) > 5 else ''})" if others else ""
+        others = "; ".join(report.others[:5]) + ("; …" if len(report.others) > 5 else "")
+        named = f" ({others})" if others else ""
         yield f"Other processes have it open{named}: it was recovered when the first of them opened it."
         yield "Their transactions in progress are not reported; spool-admin check looks for damage."
     if dry_run and any(finding.action for finding in report.findings):

@@ -59,6 +59,7 @@ class RecoveryReport:
     in_doubt: the xids of the branches in doubt, as text.
     published: the highest published sequence number.
     seconds: how long it took.
+    others: of a plan, the other processes that have the space open, as far as this user may see them.
     """
 
     alone: bool
@@ -66,6 +67,7 @@ class RecoveryReport:
     in_doubt: list[str] = field(default_factory=list)
     published: int = 0
     seconds: float = 0.0
+    others: list[str] = field(default_factory=list)
 
     @property
     def damaged(self) -> list[Finding]:

@@ -20,7 +20,7 @@ from spool.coordination.locks import drop_folder_byte
 from spool.disk.content import copy, unlink_if_there
 from spool.disk.disk import Disk
 from spool.disk.kernel import Unsupported
-from spool.disk.quarantine import HELD_MESSAGES, IS_MESSAGES, MAX_REASON_BYTES, REASON_SUFFIX, stem_of
+from spool.disk.quarantine import HELD_MESSAGES, IS_MESSAGES, MAX_REASON_BYTES, stem_of
 from spool.disk.stat import FileIdentity
 from spool.errors import CorruptedFile, InvalidArgument, QueueNotFound
 from spool.format.reader import open_file
@@ -94,7 +94,7 @@ def count_by_queue(disk: Disk) -> Counter[str | None]:
 
 
 def _entries(disk: Disk) -> list[str]:
-    return [name for name in sorted(disk.names(layout.QUARANTINE)) if not name.endswith(REASON_SUFFIX)]
+    return [name for name in sorted(disk.names(layout.QUARANTINE)) if not name.endswith(layout.REASON_SUFFIX)]
 
 
 def _queue(entry: str, note: _Note) -> str | None:
@@ -113,7 +113,7 @@ def look(disk: Disk, name: str) -> QuarantinedFile:
     """
     path = _path(disk, name)
     entry = path.rpartition("/")[2]
-    identity, noted = disk.identity(path), disk.identity(path + REASON_SUFFIX)
+    identity, noted = disk.identity(path), disk.identity(path + layout.REASON_SUFFIX)
     regular = identity is not None and identity.is_regular
     note = _note(disk, path)
     dropped = _dropped(entry, note.reason)
@@ -189,7 +189,9 @@ def delete(disk: Disk, name: str) -> None:
 
 def _path(disk: Disk, name: str) -> str:
     entry = name.removeprefix(f"{layout.QUARANTINE}/")
-    possible = entry not in ("", ".", "..") and not {"/", "\0"} & set(entry) and not entry.endswith(REASON_SUFFIX)
+    possible = (
+        entry not in ("", ".", "..") and not {"/", "\0"} & set(entry) and not entry.endswith(layout.REASON_SUFFIX)
+    )
     path = f"{layout.QUARANTINE}/{entry}"
     if not possible or not disk.exists(path):
         raise InvalidArgument(f"nothing in quarantine is called {entry!r}: spool-admin quarantine list names all")
@@ -244,7 +246,7 @@ def _no_intake_at(store: Store, queue: str) -> Iterator[None]:
 
 
 def _forget_reason(disk: Disk, path: str) -> None:
-    unlink_if_there(disk, path + REASON_SUFFIX)
+    unlink_if_there(disk, path + layout.REASON_SUFFIX)
     disk.flush_directory(layout.QUARANTINE)
 
 
@@ -254,7 +256,7 @@ def _forget_reason(disk: Disk, path: str) -> None:
 def _note(disk: Disk, path: str) -> _Note:
     """Return what is recorded of a file in quarantine; if that cannot be read, a text that says so."""
     try:
-        text = _read(disk, path + REASON_SUFFIX, MAX_REASON_BYTES).decode("utf-8", "replace").strip()
+        text = _read(disk, path + layout.REASON_SUFFIX, MAX_REASON_BYTES).decode("utf-8", "replace").strip()
     except FileNotFoundError:
         text = ""
     except CorruptedFile:

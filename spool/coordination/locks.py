@@ -18,6 +18,7 @@ process that misses one, or finds another under its name after a lock, knows tha
 
 import hashlib
 import logging
+import os
 import threading
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
@@ -432,6 +433,10 @@ class OpenLock:
         """Return the processes that have the space open, as far as this user may see, e.g. ``["process 4711
         (python3)"]``."""
         return self.disk.lock_holders(self.handle, _ALIVE)
+
+    def others(self) -> list[str]:
+        """Return the other processes that have the space open, as far as this user may see."""
+        return [holder for holder in self.holders() if not holder.startswith(f"process {os.getpid()} ")]
 
     def close(self) -> None:
         self.disk.close(self.handle)

@@ -9,7 +9,6 @@ from spool.model import layout
 
 log = logging.getLogger("spool")
 IS_MESSAGES = "it became messages"  # how the reason of a dropped file that is set aside then begins
-REASON_SUFFIX = ".reason.txt"
 MAX_REASON_BYTES = 64 << 10
 HELD_MESSAGES = "acknowledged messages lay in it"  # the last line of the reason, if that is so
 _MAX_STEM = 200
@@ -43,7 +42,7 @@ def quarantine_bytes(disk: Disk, name: str, data: bytes, reason: str) -> str:
 def is_quarantined(disk: Disk, name: str) -> bool:
     """Whether a damaged file is in quarantine: it was moved there, or its bytes lie there, too."""
     there = f"{layout.QUARANTINE}/{stem_of(name)}"
-    if not disk.exists(there + REASON_SUFFIX) or not disk.exists(there):
+    if not disk.exists(there + layout.REASON_SUFFIX) or not disk.exists(there):
         return False
     return not disk.exists(name) or same_bytes(disk, name, there)
 
@@ -69,7 +68,9 @@ def _free_name(disk: Disk, name: str, reason: str, held_messages: bool) -> str:
         if disk.exists(target):
             continue
         try:
-            write_new(disk, target + REASON_SUFFIX, "\n".join(lines).encode("utf-8", "backslashreplace"), durable=True)
+            write_new(
+                disk, target + layout.REASON_SUFFIX, "\n".join(lines).encode("utf-8", "backslashreplace"), durable=True
+            )
         except FileExistsError:
             continue
         return target

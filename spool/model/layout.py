@@ -24,6 +24,7 @@ SUFFIX = ".msgpack"
 JOURNAL_SUFFIX = ".claims"
 COMMITTED_FILE = f"{COMMITTED}/%016d{SUFFIX}"  # % a number: its commit's own file
 COPY_SUFFIX = ".copy"
+REASON_SUFFIX = ".reason.txt"  # of the text beside a file in quarantine
 CAPTURE_PREFIX = "drop."
 UNFINISHED_SUFFIXES = (".tmp", ".part")  # of dropped files whose writers will rename them
 FIRST_PREFIX = ".first."  # of a captured file that was given the name of another one meanwhile

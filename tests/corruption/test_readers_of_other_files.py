@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from spool.coordination.counters import CounterPage
 from spool.disk import Disk
-from spool.disk.quarantine import REASON_SUFFIX, quarantine
+from spool.disk.quarantine import quarantine
 from spool.model import layout
 from tests.corruption.hostile import BOMBS, changed, damaged, each_changed, pack
 from tests.corruption.readers import (
@@ -143,6 +143,6 @@ def test_r08_whatever_the_name_and_the_reason_a_file_is_kept_with_it(
     (root / path).write_bytes(b"kept")
     target = quarantine(Disk(str(root)), path, reason)
     assert (root / target).read_bytes() == b"kept"
-    assert (root / (target + REASON_SUFFIX)).exists()
+    assert (root / (target + layout.REASON_SUFFIX)).exists()
     assert not (root / path).exists()
     tried["accepted"] += 1

@@ -1,9 +1,9 @@
-"""A disk that refuses every change of the space, for a dry run."""
+"""A disk that refuses every change of the space: to tell what an opening would do."""
 
 import errno
 from typing import NoReturn
 
-from spool.disk import Disk
+from spool.disk.disk import Disk
 from spool.disk.memory import ByCalls, SharedBytes
 from spool.model import layout
 
