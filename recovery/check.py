@@ -1,9 +1,10 @@
-"""Check a space as fsck checks a file system: read every byte, name what is wrong, and choose a remedy.
+"""Check a space as fsck checks a file system: read every byte, name each problem, and decide about each.
 
-Nothing is changed here: `recovery.repair` applies the remedies. The tests use the check as their oracle.
+Nothing is changed here: `recovery.repair` carries the decisions out. The tests use the check as their oracle.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from spool.admin.findings import LEFT_ALONE, Finding, Kind
 from spool.coordination.counters import Counters
@@ -18,113 +19,122 @@ from spool.maintenance.reclaim import digest_mismatch
 from spool.model import layout
 from spool.model.layout import CommittedName
 from spool.model.position import Position
-from spool.model.text import plural
 from spool.model.xid import Xid
 from spool.store.parts import View
 from spool.store.store import Store
 
-from .problem import Problem, Remedy, distinct
-from .proof import Proof, examine
+from .decision import Decision, Reason, Step, distinct
+from .examination import Examination, examine
 
 
 def check(store: Store) -> list[Finding]:
     """Return every finding of a space, damage first. Nothing is changed."""
-    return distinct([problem.finding for problem in find_problems(store)])
+    return distinct([decision.finding(not_done(decision)) for decision in find_problems(store)])
 
 
-def find_problems(store: Store, *, reclaim_locked: bool = False) -> list[Problem]:
-    """Return everything that is wrong, and the remedy of each problem.
+def not_done(decision: Decision) -> str:
+    """Return the action in a report of a decision that was not carried out."""
+    return LEFT_ALONE if decision.kind is Kind.STRAY else ""
+
+
+def find_problems(store: Store, *, reclaim_locked: bool = False) -> list[Decision]:
+    """Return a decision about each problem.
 
     Args:
         reclaim_locked: the caller holds the reclaim lock. Otherwise it is taken for the comparison of the files with
             their digest; if another process holds it, that comparison is left out.
     """
-    store.files.disk.check_stages_in_place()
+    disk, view = store.files.disk, store.view
+    disk.check_stages_in_place()
     catch_up(store)
-    with store.view.mutex:
-        files = {number: state.adopted for number, state in store.view.index.files.items()}
-        damage = list(store.view.index.damage)
+    with view.mutex:
+        files = {number: state.adopted for number, state in view.index.files.items()}
+        damage = list(view.index.damage)
     problems = [problem for number in sorted(files) for problem in _commit_problems(store, number)]
-    problems += _prepared_branches(store.files.disk, store.view)
-    problems += _strays(store.files.disk, store.shared.counters)
-    problems += _foreign_files(store.files.disk)
+    problems += _prepared_branches(disk, view)
+    problems += _strays(disk, store.shared.counters)
+    problems += _foreign_files(disk)
     problems += lost_queues(store)
-    problems += _directories(store)
+    problems += _directories(disk, store.settings.known.config.queues)
     if reclaim_locked:
         problems += _missing_files_now(store)
     else:
-        with store.files.disk.exclusively(layout.RECLAIM_LOCK) as locked:
+        with disk.exclusively(layout.RECLAIM_LOCK) as locked:
             problems += _missing_files_now(store) if locked else []
-    named = {problem.finding.name for problem in problems}
+    named = {problem.name for problem in problems}
     return problems + [
-        Problem(_damaged(name, wrong))
+        _damaged(name, Reason.UNREADABLE, cause=wrong)
         for name, wrong in damage
-        if name not in named and not is_quarantined(store.files.disk, name)
+        if name not in named and not is_quarantined(disk, name)
     ]
 
 
-def _damaged(name: str, wrong: str) -> Finding:
-    return Finding(Kind.DAMAGED, name, wrong)
+def _damaged(name: str, reason: Reason, step: Step = Step.NONE, cause: str = "", **about: Any) -> Decision:
+    return Decision(Kind.DAMAGED, name, reason, step, cause=cause, **about)
 
 
 # -- committed files --------------------------------------------------------------------------------------------------
 
 
-def _commit_problems(store: Store, number: int) -> Iterator[Problem]:
+def _commit_problems(store: Store, number: int) -> Iterator[Decision]:
     """Check a numbered file and the branches that it adopts.
 
     A number that is reclaimed during the check is no problem.
     """
+    disk, view = store.files.disk, store.view
     name = layout.committed(number)
-    proof = examine(store.files.disk, name)
-    problems = list(_numbered_file(store.files.disk, store.view, number, name, proof))
-    header = proof.header
+    found = examine(disk, name)
+    problems = list(_numbered_file(disk, view, number, name, found))
+    header = found.header
     for ordinal, adoption in enumerate(header.adopts if header is not None else (), 1):
         branch = CommittedName(number, ordinal)
-        problems += _adopted_branch(
-            store.files.disk, store.view, branch, adoption.xid, adoption.checksum, adoption.first
-        )
+        problems += _adopted_branch(disk, view, branch, adoption.xid, adoption.checksum, adoption.first)
     if problems and _still_needed(store, number):
         yield from problems
 
 
-def _numbered_file(disk: Disk, view: View, number: int, name: str, proof: Proof) -> Iterator[Problem]:
-    header = proof.header
-    if header is None or header.number not in (number, -1):
-        wrong = f"it carries the number {header.number}" if header is not None else proof.wrong
-        yield Problem(_damaged(name, wrong), Remedy.NONE if proof.missing else Remedy.REPLACE_BY_EMPTY, number)
+def _numbered_file(disk: Disk, view: View, number: int, name: str, found: Examination) -> Iterator[Decision]:
+    header = found.header
+    if header is None:
+        step = Step.NONE if found.missing else Step.REPLACE_BY_EMPTY
+        yield _damaged(name, Reason.UNREADABLE, step, found.wrong, number=number)
+        return
+    if header.number not in (number, -1):
+        yield _damaged(name, Reason.OTHER_NUMBER, Step.REPLACE_BY_EMPTY, number=number, count=header.number)
         return
     if header.number == -1:
-        yield Problem(_damaged(name, "its number does not match its checksum"), Remedy.WRITE_NUMBER, number)
-    yield from _content(view, name, proof, number, 0)
-    if proof.bad_tables and not is_quarantined(disk, name):
-        yield Problem(_damaged(name, f"{proof.bad_tables[0]}: the messages it lists cannot be read"), Remedy.KEEP_COPY)
+        cause = "its number does not match its checksum"
+        yield _damaged(name, Reason.DAMAGED_NUMBER, Step.WRITE_NUMBER, cause, number=number)
+    yield from _content(view, name, found, number, 0)
+    if found.bad_tables and not is_quarantined(disk, name):
+        yield _damaged(name, Reason.DAMAGED_TABLE, Step.KEEP_COPY, found.bad_tables[0])
 
 
 def _adopted_branch(
     disk: Disk, view: View, branch: CommittedName, xid: Xid, checksum: int, first: int
-) -> Iterator[Problem]:
+) -> Iterator[Decision]:
     name = layout.committed(*branch)
-    proof = examine(disk, name)
-    if proof.missing and disk.exists(layout.prepared(xid)):
+    found = examine(disk, name)
+    if found.missing and disk.exists(layout.prepared(xid)):
         name = layout.prepared(xid)
-        proof = examine(disk, name)
-    if proof.missing:
+        found = examine(disk, name)
+    if found.missing:
         if not is_quarantined(disk, name):
-            yield Problem(_damaged(name, f"{proof.wrong} (branch {xid})"), Remedy.RECORD)
+            yield _damaged(name, Reason.DAMAGED_BRANCH, Step.RECORD, f"{found.wrong} (branch {xid})")
         return
-    wrong = proof.wrong or next(iter(proof.bad_tables), "")
-    if proof.header is not None and proof.header.checksum != checksum:
+    wrong = found.wrong or next(iter(found.bad_tables), "")
+    if found.header is not None and found.header.checksum != checksum:
         wrong = "it is not the branch that was committed"
     if wrong:
-        yield Problem(_damaged(name, f"{wrong} (branch {xid})"), Remedy.QUARANTINE)
+        yield _damaged(name, Reason.DAMAGED_BRANCH, Step.QUARANTINE, f"{wrong} (branch {xid})")
         return
-    yield from _content(view, name, proof, branch.number, first)
-    if proof.header is not None and proof.header.number != 0:
-        yield Problem(_damaged(name, f"a branch has no number (branch {xid})"), Remedy.WRITE_NUMBER)
+    yield from _content(view, name, found, branch.number, first)
+    if found.header is not None and found.header.number != 0:
+        cause = f"a branch has no number (branch {xid})"
+        yield _damaged(name, Reason.DAMAGED_NUMBER, Step.WRITE_NUMBER, cause)
 
 
-def _content(view: View, name: str, proof: Proof, number: int, first: int) -> Iterator[Problem]:
+def _content(view: View, name: str, found: Examination, number: int, first: int) -> Iterator[Decision]:
     """Check the bodies of messages that are still in a queue, and the file's length.
 
     Args:
@@ -133,18 +143,14 @@ def _content(view: View, name: str, proof: Proof, number: int, first: int) -> It
     with view.mutex:
         live = [
             (position, wrong)
-            for ordinal, wrong in proof.bad_bodies
+            for ordinal, wrong in found.bad_bodies
             if view.index.messages.find(position := Position(number, first + ordinal)) is not None
         ]
     if live:
         positions = tuple(position for position, _ in live)
-        yield Problem(_damaged(name, live[0][1]), Remedy.SET_ASIDE, positions=positions)
-    if proof.surplus:
-        yield Problem(_damaged(name, _surplus(proof)), Remedy.TRUNCATE)
-
-
-def _surplus(proof: Proof) -> str:
-    return f"{plural(proof.surplus, 'byte follows', 'bytes follow')} its end; all before is whole"
+        yield _damaged(name, Reason.DAMAGED_BODY, Step.QUARANTINE_MESSAGES, live[0][1], positions=positions)
+    if found.surplus:
+        yield _damaged(name, Reason.SURPLUS_BYTES, Step.TRUNCATE, count=found.surplus)
 
 
 def _still_needed(store: Store, number: int) -> bool:
@@ -157,15 +163,15 @@ def _still_needed(store: Store, number: int) -> bool:
         )
 
 
-def _missing_files_now(store: Store) -> list[Problem]:
+def _missing_files_now(store: Store) -> list[Decision]:
     catch_up(store)
     return missing_files(store.files.disk, store.view, store.view.index)
 
 
-def missing_files(disk: Disk, view: View, index: Index) -> list[Problem]:
+def missing_files(disk: Disk, view: View, index: Index) -> list[Decision]:
     """Find files that were deleted or put back by another program, by the digest of retired numbers.
 
-    The caller holds the reclaim lock, or is alone.
+    The caller holds the reclaim lock, or is the only process with the space open.
     """
     with view.mutex:
         applied = index.applied
@@ -175,14 +181,8 @@ def missing_files(disk: Disk, view: View, index: Index) -> list[Problem]:
         return []
     missing, number = change
     name = f"{layout.COMMITTED}/" if number is None else layout.committed(number)
-    if missing > 0:
-        text = "it is missing" if number is not None else f"{plural(missing, 'file is', 'files are')} missing"
-        wrong = f"{text}, and reclaim has not removed {'it' if missing == 1 else 'them'}"
-    else:
-        others = plural(-missing, "file was", "files were") if missing else "others were"
-        text = "it was" if number is not None else others
-        wrong = f"{text} reclaimed, and what had been consumed was put back"
-    return [Problem(_damaged(name, wrong), Remedy.RESET_DIGEST)]
+    reason = Reason.MISSING_COMMIT if missing > 0 else Reason.RESTORED_COMMIT
+    return [_damaged(name, reason, Step.RESET_DIGEST, number=number or 0, count=abs(missing))]
 
 
 def committed_numbers(disk: Disk) -> list[int]:
@@ -194,31 +194,31 @@ def committed_numbers(disk: Disk) -> list[int]:
 # -- everything else --------------------------------------------------------------------------------------------------
 
 
-def _prepared_branches(disk: Disk, view: View) -> Iterator[Problem]:
+def _prepared_branches(disk: Disk, view: View) -> Iterator[Decision]:
     for entry in sorted(disk.names(layout.PREPARED)):
         xid, name = layout.parse_xid(entry), f"{layout.PREPARED}/{entry}"
         if xid is None or xid in view.index.adopted:
             continue
-        proof = examine(disk, name)
-        header = proof.header
-        if proof.missing:
+        found = examine(disk, name)
+        header = found.header
+        if found.missing:
             continue  # it was decided meanwhile
-        wrong = proof.wrong or next(iter((*proof.bad_tables, *(why for _, why in proof.bad_bodies))), "")
+        wrong = found.wrong or next(iter((*found.bad_tables, *(why for _, why in found.bad_bodies))), "")
         if header is not None and not is_branch_file(header, xid):
-            wrong = "it is another branch's file"
-        if wrong or header is None:
-            yield Problem(_damaged(name, wrong), Remedy.QUARANTINE, xid=xid)
+            yield _damaged(name, Reason.OTHER_BRANCH, Step.QUARANTINE, xid=xid)
             continue
-        waiting = plural(header.messages, "message waits", "messages wait")
-        yield Problem(Finding(Kind.IN_DOUBT, name, f"{waiting} for a decision"))
+        if wrong or header is None:
+            yield _damaged(name, Reason.UNREADABLE, Step.QUARANTINE, wrong, xid=xid)
+            continue
+        yield Decision(Kind.IN_DOUBT, name, Reason.UNDECIDED, count=header.messages)
         if header.number != 0:
-            wrong = "the bytes for its number are damaged; all others are whole"
-            yield Problem(_damaged(name, wrong), Remedy.WRITE_NUMBER)
-        if proof.surplus:
-            yield Problem(_damaged(name, _surplus(proof)), Remedy.TRUNCATE)
+            cause = "the bytes for its number are damaged; all others are whole"
+            yield _damaged(name, Reason.DAMAGED_NUMBER, Step.WRITE_NUMBER, cause)
+        if found.surplus:
+            yield _damaged(name, Reason.SURPLUS_BYTES, Step.TRUNCATE, count=found.surplus)
 
 
-def _strays(disk: Disk, counters: Counters) -> Iterator[Problem]:
+def _strays(disk: Disk, counters: Counters) -> Iterator[Decision]:
     """Find entries of the space's own directories that are none of its files."""
     for directory, is_ours in layout.OWN_NAMES.items():
         entries = sorted(disk.names(directory))
@@ -233,17 +233,16 @@ def _strays(disk: Disk, counters: Counters) -> Iterator[Problem]:
             captured = entry.startswith(layout.CAPTURE_PREFIX)  # the name of a directory of dropped files
             is_capture = captured and directory == layout.ACTIVE and identity.is_directory
             if not is_ours(entry) or (irregular and not is_capture) or (captured and not is_capture):
-                yield Problem(Finding(Kind.STRAY, name, "no file of a queue space", LEFT_ALONE), Remedy.QUARANTINE)
+                yield Decision(Kind.STRAY, name, Reason.FOREIGN, Step.QUARANTINE)
             elif parsed is not None and parsed.number > last:
-                detail = "no commit has this number yet"
-                yield Problem(Finding(Kind.STRAY, name, detail, LEFT_ALONE), Remedy.QUARANTINE, parsed.number)
+                yield Decision(Kind.STRAY, name, Reason.FUTURE_NUMBER, Step.QUARANTINE, number=parsed.number)
 
 
 _FILES = (layout.SETTINGS, layout.MIRROR_ID)  # of the space itself
 _UNFINISHED = tuple(f"{name}.tmp" for name in _FILES)
 
 
-def _foreign_files(disk: Disk) -> Iterator[Problem]:
+def _foreign_files(disk: Disk) -> Iterator[Decision]:
     """Find what lies beside the space's directories, and reasons in quarantine that are no regular files.
 
     It is left alone. A crash leaves a half-written file of the space itself, or a reason without its file: no problem.
@@ -257,10 +256,10 @@ def _foreign_files(disk: Disk) -> Iterator[Problem]:
         if identity is None or (name in _UNFINISHED and identity.is_regular):
             continue
         if not (name.endswith(layout.REASON_SUFFIX) and identity.is_plain):
-            yield Problem(Finding(Kind.STRAY, name, "no file of a queue space", LEFT_ALONE))
+            yield Decision(Kind.STRAY, name, Reason.FOREIGN)
 
 
-def lost_queues(store: Store, index: Index | None = None) -> Iterator[Problem]:
+def lost_queues(store: Store, index: Index | None = None) -> Iterator[Decision]:
     """Find messages that cannot be taken, because space.toml has lost their queue.
 
     Args:
@@ -277,25 +276,23 @@ def lost_queues(store: Store, index: Index | None = None) -> Iterator[Problem]:
         if not lost or store.shared.counters.read().settings == settings.version:
             break
     for queue, live in sorted(lost.items()):
-        waiting = plural(live, "message waits", "messages wait")
-        text = f"queue {queue}, in which {waiting}, is missing from it: create the queue"
-        yield Problem(Finding(Kind.DAMAGED, layout.SETTINGS, text), Remedy.CREATE_QUEUE, queue=queue)
+        yield _damaged(layout.SETTINGS, Reason.MISSING_QUEUE, Step.CREATE_QUEUE, queue=queue, count=live)
 
 
-def _directories(store: Store) -> Iterator[Problem]:
+def _directories(disk: Disk, queues: Iterable[str]) -> Iterator[Decision]:
     """Find directories that are missing, and files and directories that other users may read or write."""
-    for name in (*layout.DIRECTORIES, *(f"{layout.DROP}/{queue}" for queue in store.settings.known.config.queues)):
-        identity = store.files.disk.identity(name)
+    for name in (*layout.DIRECTORIES, *(f"{layout.DROP}/{queue}" for queue in queues)):
+        identity = disk.identity(name)
         if identity is None:
-            yield Problem(Finding(Kind.MISSING, name, "the directory is missing"), Remedy.CREATE_DIRECTORY)
+            yield Decision(Kind.MISSING, name, Reason.MISSING_DIRECTORY, Step.CREATE_DIRECTORY)
         elif not name.startswith(layout.DROP) and identity.permissions & ~DIRECTORY_MODE:
             yield _exposed(name, identity.permissions)
     for directory in layout.OWN_NAMES:
-        for entry in sorted(store.files.disk.names(directory)):
-            identity = store.files.disk.identity(f"{directory}/{entry}")
+        for entry in sorted(disk.names(directory)):
+            identity = disk.identity(f"{directory}/{entry}")
             if identity is not None and identity.is_regular and identity.permissions & ~FILE_MODE:
                 yield _exposed(f"{directory}/{entry}", identity.permissions)
 
 
-def _exposed(name: str, permissions: int) -> Problem:
-    return Problem(Finding(Kind.EXPOSED, name, f"other users may use it (mode {permissions:04o})"), Remedy.RESTRICT)
+def _exposed(name: str, permissions: int) -> Decision:
+    return Decision(Kind.EXPOSED, name, Reason.EXPOSED, Step.RESTRICT, count=permissions)

@@ -9,15 +9,21 @@ numbers only below a mark, so without such a mark the mirror has every commit th
 
 from dataclasses import dataclass
 
+from spool.disk.disk import Disk
 from spool.errors import MirrorMismatch
-from spool.model.text import plural, quoted
+from spool.model import layout
+from spool.model.text import quoted
 from spool.store.mirror import Mirror
 from spool.store.mirror_id import check_ids, forget_ids, keep_id, read_ids
+from spool.store.parts import Shared
 from spool.store.settings import read_settings_text
-from spool.store.store import Store, log
+from spool.store.store import Store
 
+from .branches import read_prepared
 from .check import committed_numbers
-from .evidence import MAX_GAP, Condition, Evidence, read
+from .numbers import MAX_GAP, NO_FILE, Condition, NumberedFiles, count, read
+from .unfinished import highest_named
+from .unfinished import read as read_active
 
 
 @dataclass(frozen=True)
@@ -41,9 +47,9 @@ class Comparison:
         return bool(self.unreadable) or self.durable > self.newest or self.mirror_newest > self.newest + MAX_GAP
 
 
-def compare(mirror: Mirror, evidence: Evidence) -> Comparison:
+def compare(mirror: Mirror, evidence: NumberedFiles) -> Comparison:
     """Compare the numbers; nothing is changed."""
-    newest, numbers = max([evidence.issued, *evidence.unnamed]), mirror.numbers()
+    newest, numbers = count(evidence).issued, mirror.numbers()
     durable, unreadable = 0, []
     for number in sorted(number for number in numbers if number > newest):
         if mirror.is_whole(number):
@@ -53,14 +59,17 @@ def compare(mirror: Mirror, evidence: Evidence) -> Comparison:
     return Comparison(newest, max(numbers, default=0), durable, tuple(unreadable))
 
 
-def check_mirror(store: Store, evidence: Evidence) -> None:
+def check_mirror(store: Store, evidence: NumberedFiles | None) -> None:
     """Raise MirrorMismatch unless the mirror is this space's, and of no later state. Nothing is changed by then.
 
     This process holds the mirror afterwards, together with other processes that have the same space open.
+
+    Args:
+        evidence: the numbers of the space; None if other processes have it open.
     """
     space, mirror = store.files.disk, store.files.mirror
     if mirror is None:
-        if evidence.alone:
+        if evidence is not None:
             forget_ids(space)
         elif read_ids(space):
             raise MirrorMismatch(
@@ -69,13 +78,13 @@ def check_mirror(store: Store, evidence: Evidence) -> None:
             )
         return
     check_ids(space, mirror.disk)
-    mirror.hold(alone=evidence.alone)
-    if evidence.alone:
+    mirror.hold(alone=evidence is not None)
+    if evidence is not None:
         look_at_mirror(store, mirror, evidence)
         keep_id(space, mirror.disk)
 
 
-def look_at_mirror(store: Store, mirror: Mirror, evidence: Evidence) -> None:
+def look_at_mirror(store: Store, mirror: Mirror, evidence: NumberedFiles) -> None:
     """Raise MirrorMismatch unless the mirror is this space's, and of no later state; change and lock nothing."""
     check_ids(store.files.disk, mirror.disk)
     found = compare(mirror, evidence)
@@ -99,28 +108,17 @@ def _later_state(space: str, mirror: str, found: Comparison) -> MirrorMismatch:
     )
 
 
-def lost_commits(mirror: Mirror | None, evidence: Evidence) -> list[int]:
-    """Return the numbers of whole commits that the mirror has and the space has not: a power cut took them there."""
-    if mirror is None or not evidence.alone:
-        return []
+def with_mirrored(mirror: Mirror | None, evidence: NumberedFiles) -> NumberedFiles:
+    """Add the whole commits that the mirror has and the space has not: a power cut took them there."""
+    if mirror is None:
+        return evidence
+    numbers = count(evidence)
     missing = (
         number
         for number in mirror.numbers()
-        if number > evidence.published
-        and evidence.unpublished.get(number, (Condition.MISSING, ""))[0] is not Condition.WHOLE
+        if number > numbers.published and numbers.unpublished.get(number, NO_FILE).condition is not Condition.WHOLE
     )
-    return sorted(filter(mirror.is_whole, missing))
-
-
-def give_back(store: Store, numbers: list[int]) -> None:
-    """Copy the lost commits into the space. Recovery then finishes them, as those of dead writers."""
-    assert store.files.mirror is not None
-    for number in numbers:
-        store.files.mirror.give_back(number)
-    log.warning(
-        "%s: the mirror gave back %s that a power cut had taken from the space",
-        store.files.disk.root, plural(len(numbers), "commit"),
-    )  # fmt: skip
+    return evidence.with_mirrored({number: mirror.header(number) for number in filter(mirror.is_whole, missing)})
 
 
 @dataclass(frozen=True)
@@ -148,7 +146,7 @@ def describe(store: Store, *, alone: bool) -> MirrorState | None:
         return None
     try:
         if alone:
-            look_at_mirror(store, mirror, read(store.files.disk, store.shared, alone=True))
+            look_at_mirror(store, mirror, _numbers(store.files.disk, store.shared))
         else:  # the process that was first has compared the numbers
             check_ids(store.files.disk, mirror.disk)
     except MirrorMismatch as error:
@@ -158,15 +156,12 @@ def describe(store: Store, *, alone: bool) -> MirrorState | None:
     return MirrorState(mirror.disk.root, state, detail, len(here), len(there), len(here - there))
 
 
-def plan_lost(evidence: Evidence, numbers: list[int]) -> None:
-    """Note in the evidence that recovery would find these commits whole."""
-    evidence.issued = max([evidence.issued, *numbers])
-    for number in range(evidence.published + 1, evidence.issued + 1):
-        evidence.unpublished.setdefault(number, (Condition.MISSING, "no file"))
-    evidence.unpublished.update(dict.fromkeys(numbers, (Condition.WHOLE, "the mirror has it")))
+def _numbers(disk: Disk, shared: Shared) -> NumberedFiles:
+    named = max(read_prepared(disk, shared.xids).named, highest_named(disk, read_active(disk, shared.xids)))
+    return read(disk, shared.counters, disk.names(layout.COMMITTED), named)
 
 
-def catch_up(store: Store, *, agrees: bool) -> None:
+def bring_up_to_date(store: Store, *, agrees: bool) -> None:
     """Bring the mirror up to date: its commits, and its copy of the settings. No other process has the space open.
 
     Args:

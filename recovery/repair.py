@@ -5,7 +5,6 @@ under its lock, as in any process. What another process holds is left as it is, 
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from spool.admin.findings import Finding, Kind
 from spool.admin.queues import add_queue
@@ -26,15 +25,15 @@ from spool.store.store import Store, log
 from spool.transactions import claiming, delivery
 from spool.transactions.resolution import finish_moves
 
-from .check import committed_numbers, find_problems
-from .problem import Problem, Remedy, distinct
+from .check import committed_numbers, find_problems, not_done
+from .decision import Decision, Step, distinct
 
 _WAIT_SECONDS = 30.0
 _MAX_ROUNDS = 4
 
 
 def repair(store: Store) -> list[Finding]:
-    """Apply the remedy of each problem; return every finding with what was done about it, damage first.
+    """Carry out the decision about each problem; return every finding with the action that was taken, damage first.
 
     Raises:
         SystemFailure: another process has held the reclaim lock for 30 seconds.
@@ -60,62 +59,60 @@ def _repair(store: Store) -> list[Finding]:
         rebuild(store)  # from the files as they are now, not as they were when this process read them
         finish_moves(store)
         problems = find_problems(store, reclaim_locked=True)
-        results = [replace(problem.finding, action=_apply_remedy(store, problem)) for problem in problems]
-        changed = [result for problem, result in zip(problems, results, strict=True) if result != problem.finding]
+        done = [(problem, _carry_out(store, problem)) for problem in problems]
+        changed = [problem.finding(action) for problem, action in done if action != not_done(problem)]
         repaired += changed
         if not changed:
             break
-    return repaired + [problem.finding for problem in problems]
+    return repaired + [problem.finding(not_done(problem)) for problem in problems]
 
 
-def _apply_remedy(store: Store, problem: Problem) -> str:
-    """Apply a problem's remedy; return what was done, in words, or "" if it could not be done."""
-    if problem.remedy is Remedy.NONE:
-        return problem.finding.action
+def _carry_out(store: Store, problem: Decision) -> str:
+    """Carry a decision out; return the action in words, or "" if another process prevents it."""
+    if problem.step is Step.NONE:
+        return not_done(problem)
     try:
-        return _REMEDIES[problem.remedy](store, problem)
+        return _STEPS[problem.step](store, problem)
     except FlushFailed:
         store.stop()
         raise
     except FileNotFoundError:
         return ""  # another process removed or moved it
     except (OSError, SpoolError) as error:
-        log.error("%s: %s", problem.finding.name, error)
+        log.error("%s: %s", problem.name, error)
         return ""
 
 
-def _truncate(store: Store, problem: Problem) -> str:
-    with opened(store.files.disk, problem.finding.name, write=True) as handle:
+def _truncate(store: Store, problem: Decision) -> str:
+    with opened(store.files.disk, problem.name, write=True) as handle:
         store.files.disk.truncate(handle, read_header(store.files.disk, handle).size)
         store.files.disk.flush(handle)
     return "cut to its length"
 
 
-def _write_number(store: Store, problem: Problem) -> str:
-    with opened(store.files.disk, problem.finding.name, write=True) as handle:
+def _write_number(store: Store, problem: Decision) -> str:
+    with opened(store.files.disk, problem.name, write=True) as handle:
         store.files.disk.write_at(handle, *stamp(problem.number))
         store.files.disk.flush(handle)
     return "its number was written again"
 
 
-def _replace_by_empty(store: Store, problem: Problem) -> str:
+def _replace_by_empty(store: Store, problem: Decision) -> str:
     moved = _moved(store, problem)
     write_empty(store, problem.number)
     store.shared.feed.retract(problem.number)
     return f"moved to {moved}; its number is an empty commit now"
 
 
-def _keep_copy(store: Store, problem: Problem) -> str:
-    return (
-        f"kept as {keep_copy(store.files.disk, problem.finding.name, problem.finding.detail)}; what is whole is served"
-    )
+def _keep_copy(store: Store, problem: Decision) -> str:
+    return f"kept as {keep_copy(store.files.disk, problem.name, problem.detail)}; what is whole is served"
 
 
-def _record(store: Store, problem: Problem) -> str:
-    return f"recorded as {quarantine_bytes(store.files.disk, problem.finding.name, b'', problem.finding.detail)}"
+def _record(store: Store, problem: Decision) -> str:
+    return f"recorded as {quarantine_bytes(store.files.disk, problem.name, b'', problem.detail)}"
 
 
-def _quarantine(store: Store, problem: Problem) -> str:
+def _quarantine(store: Store, problem: Decision) -> str:
     if problem.xid is not None:
         return _quarantine_vote(store, problem, problem.xid)
     if problem.number:
@@ -123,13 +120,12 @@ def _quarantine(store: Store, problem: Problem) -> str:
     return f"moved to {_moved(store, problem)}"
 
 
-def _moved(store: Store, problem: Problem) -> str:
+def _moved(store: Store, problem: Decision) -> str:
     """Move the file of a problem to quarantine; return its name there."""
-    found = problem.finding
-    return quarantine(store.files.disk, found.name, found.detail, held_messages=found.kind is Kind.DAMAGED)
+    return quarantine(store.files.disk, problem.name, problem.detail, held_messages=problem.kind is Kind.DAMAGED)
 
 
-def _quarantine_number(store: Store, problem: Problem) -> str:
+def _quarantine_number(store: Store, problem: Decision) -> str:
     """Move a file whose sequence number is not issued yet, unless it has been issued meanwhile."""
     with_number_lock(store.shared.control, store.deadline())
     try:
@@ -140,7 +136,7 @@ def _quarantine_number(store: Store, problem: Problem) -> str:
         store.shared.control.unlock(NUMBER)
 
 
-def _quarantine_vote(store: Store, problem: Problem, xid: Xid) -> str:
+def _quarantine_vote(store: Store, problem: Decision, xid: Xid) -> str:
     """Take a prepared branch out of the list, as a rollback does, and keep its file.
 
     Nothing is done while a process holds the branch's lock.
@@ -169,7 +165,7 @@ def _quarantine_vote(store: Store, problem: Problem, xid: Xid) -> str:
     return f"moved to {moved}"
 
 
-def _set_aside(store: Store, problem: Problem) -> str:
+def _quarantine_messages(store: Store, problem: Decision) -> str:
     """Set each message aside as a get does that reads a damaged body, unless a process holds it."""
     deadline = store.deadline()
     done = 0
@@ -182,7 +178,7 @@ def _set_aside(store: Store, problem: Problem) -> str:
             if store.view.index.messages.find(position) is None:
                 done += 1
             elif position not in store.view.prepared.held:
-                delivery.set_aside(store, position, problem.finding.detail, deadline)
+                delivery.set_aside(store, position, problem.detail, deadline)
                 done += 1
         finally:
             claiming.release(store.shared.claims, [(position.number, first, count) for first, count in claimed])
@@ -190,7 +186,7 @@ def _set_aside(store: Store, problem: Problem) -> str:
     return "" if held else f"{done} damaged messages moved to {layout.QUARANTINE}/"
 
 
-def _reset_digest(store: Store, problem: Problem) -> str:
+def _reset_digest(store: Store, problem: Decision) -> str:
     """Count the missing files as removed, unless the mirror has them: the next opener would remove them there, too."""
     lost = _only_in_mirror(store)
     if lost:
@@ -215,34 +211,34 @@ def _only_in_mirror(store: Store) -> set[int]:
     return there - retired - set(committed_numbers(store.files.disk))
 
 
-def _create_queue(store: Store, problem: Problem) -> str:
+def _create_queue(store: Store, problem: Decision) -> str:
     add_queue(store, problem.queue)
     return f"queue {problem.queue} was created with default options"
 
 
-def _create_directory(store: Store, problem: Problem) -> str:
-    ensure_directory(store.files.disk, problem.finding.name)
+def _create_directory(store: Store, problem: Decision) -> str:
+    ensure_directory(store.files.disk, problem.name)
     return "created"
 
 
-def _restrict(store: Store, problem: Problem) -> str:
-    identity = store.files.disk.identity(problem.finding.name)
+def _restrict(store: Store, problem: Decision) -> str:
+    identity = store.files.disk.identity(problem.name)
     if identity is None:
         return ""
-    store.files.disk.set_mode(problem.finding.name, DIRECTORY_MODE if identity.is_directory else FILE_MODE)
+    store.files.disk.set_mode(problem.name, DIRECTORY_MODE if identity.is_directory else FILE_MODE)
     return "mode set to owner only"
 
 
-_REMEDIES: dict[Remedy, Callable[[Store, Problem], str]] = {
-    Remedy.TRUNCATE: _truncate,
-    Remedy.WRITE_NUMBER: _write_number,
-    Remedy.REPLACE_BY_EMPTY: _replace_by_empty,
-    Remedy.KEEP_COPY: _keep_copy,
-    Remedy.RECORD: _record,
-    Remedy.QUARANTINE: _quarantine,
-    Remedy.SET_ASIDE: _set_aside,
-    Remedy.RESET_DIGEST: _reset_digest,
-    Remedy.CREATE_QUEUE: _create_queue,
-    Remedy.CREATE_DIRECTORY: _create_directory,
-    Remedy.RESTRICT: _restrict,
+_STEPS: dict[Step, Callable[[Store, Decision], str]] = {
+    Step.TRUNCATE: _truncate,
+    Step.WRITE_NUMBER: _write_number,
+    Step.REPLACE_BY_EMPTY: _replace_by_empty,
+    Step.KEEP_COPY: _keep_copy,
+    Step.RECORD: _record,
+    Step.QUARANTINE: _quarantine,
+    Step.QUARANTINE_MESSAGES: _quarantine_messages,
+    Step.RESET_DIGEST: _reset_digest,
+    Step.CREATE_QUEUE: _create_queue,
+    Step.CREATE_DIRECTORY: _create_directory,
+    Step.RESTRICT: _restrict,
 }

@@ -1,34 +1,29 @@
-"""The start-up scan: read the evidence, decide, do. It may be killed at any step and run again."""
+"""The scan when a space opens: phases, each of which reads its evidence, decides, and carries its decisions out.
+
+The phases, in order: sequence numbers, files of branches, the index, votes of branches, unfinished work, foreign files.
+Evidence is read once, and a decision is a pure function of it. A dry run (`plan`) goes through the same phases and
+carries nothing out. The scan may be killed at any step, and is then run again.
+"""
 
 from collections.abc import Iterable
 
 from spool.admin.findings import Finding, Kind, RecoveryReport
-from spool.coordination.locks import xid_byte
-from spool.disk.content import opened
 from spool.disk.disk import FlushFailed
-from spool.disk.quarantine import quarantine
 from spool.errors import SpoolError
 from spool.index import Index
-from spool.log.sequence import finish_dead_writer
 from spool.log.visibility import read_all, rebuild
 from spool.model import layout
-from spool.model.xid import Xid
-from spool.policies.claim_journal import count_journal
 from spool.policies.heuristics import ROLLED_BACK, heuristic_fact
-from spool.runtime.clock import Deadline
-from spool.store.parts import View
 from spool.store.store import Store, log
-from spool.transactions.resolution import finish_moves
-from spool.transactions.two_phase import UnknownBranch, rollback_prepared
+from spool.transactions.two_phase import UnknownBranch
 
+from . import branches, numbers, unfinished
 from .check import check, lost_queues, missing_files
-from .evidence import Decision, Evidence, Step, decide, read
-from .mirrored import catch_up, check_mirror, give_back, look_at_mirror, lost_commits, plan_lost
+from .decision import Decision, Step
+from .mirrored import bring_up_to_date, check_mirror, look_at_mirror, with_mirrored
 from .repair import repair
 
 __all__ = ["check", "plan", "repair", "scan"]
-
-_QUIET = (Kind.ALIVE,)
 
 
 def scan(store: Store, *, alone: bool) -> RecoveryReport:
@@ -40,180 +35,125 @@ def scan(store: Store, *, alone: bool) -> RecoveryReport:
         alone: no other process has the space open: recover it.
     """
     begun = store.clock.monotonic()
-    deadline = store.deadline(None if alone else 30.0)
-    evidence = read(store.files.disk, store.shared, alone=alone)
-    check_mirror(store, evidence)
-    named = [decision for decision in decide(evidence) if decision.step is Step.NAME] if evidence.unnamed else []
-    if named:  # before anything else is decided
-        _give_names(store, named)
-        evidence = read(store.files.disk, store.shared, alone=alone)
-    if lost := lost_commits(store.files.mirror, evidence):
-        give_back(store, lost)
-        evidence = read(store.files.disk, store.shared, alone=alone)
-    if alone:
-        page = store.shared.counters.read()
-        store.shared.feed.start()
-        store.shared.counters.start(
-            issued=evidence.issued,
-            published=evidence.published,
-            # After a power cut *published* was itself read from a durable mark.
-            durable=min(evidence.published, page.durable) if evidence.same_life else evidence.published,
-            suspect=page.boot_id == store.files.disk.boot_id() and (page.is_stopped or page.is_suspect),
-        )
-        # Where renames are not ordered, a spare may also lie in committed/ after a power cut.
-        store.files.recycler.clear(everything=not store.files.disk.ordered and not evidence.same_life)
-        _finish_numbers(store, evidence)
-    report = RecoveryReport(alone, [_finding(decision) for decision in named])
-    decisions = decide(evidence)
-    early = [d for d in decisions if d.step in (Step.RETURN, Step.QUARANTINE)]
-    for decision in early:
-        _carry_out(store, decision, deadline)
-    rebuild(store, alone=alone, opening=True)
-    if alone:
-        report.findings += _damage(store.view)
-        missing = missing_files(store.files.disk, store.view, store.view.index)
-        report.findings += [problem.finding for problem in missing]
-    report.findings += [problem.finding for problem in lost_queues(store)]
-    decisions = decide(evidence, frozenset(store.view.index.adopted), _refused(evidence, store.view.index))
-    for decision in decisions:
-        if decision not in early:
-            _carry_out(store, decision, deadline)
-    if alone:
-        catch_up(store, agrees=not missing)
-    report.findings += [_finding(d) for d in decisions if d.kind not in _QUIET]
+    report = _Scan(store, alone=alone, dry=False).run()
     report.in_doubt = sorted(map(str, store.view.prepared.branches))
-    report.published = store.view.index.applied
     report.seconds = store.clock.monotonic() - begun
     return report
 
 
 def plan(store: Store, *, alone: bool = True) -> RecoveryReport:
     """Report what `scan` would do. Nothing is changed: the store's disk may refuse every change."""
-    evidence = read(store.files.disk, store.shared, alone=alone)
-    if alone:
-        if store.files.mirror is not None:
+    return _Scan(store, alone=alone, dry=True).run()
+
+
+class _Scan:
+    """One scan. ``dry``: carry nothing out."""
+
+    def __init__(self, store: Store, *, alone: bool, dry: bool) -> None:
+        self._store = store
+        self._alone = alone
+        self._dry = dry
+        self._deadline = store.deadline(None if alone else 30.0)
+        self._findings: list[Finding] = []
+
+    def run(self) -> RecoveryReport:
+        disk, xids = self._store.files.disk, self._store.shared.xids
+        names = sorted(disk.names(layout.COMMITTED))
+        prepared, active = branches.read_prepared(disk, xids), unfinished.read(disk, xids)
+        if self._alone:
+            evidence = self._numbers(names, max(prepared.named, unfinished.highest_named(disk, active)))
+            known = numbers.count(evidence)
+            adopted = branches.read_adopted(disk, xids, names, known)
+            unnamed, issued, published = {*evidence.unnamed.values()}, known.issued, known.published
+        else:
+            self._store.shared.counters.read().check()
+            if not self._dry:
+                check_mirror(self._store, None)
+            adopted, unnamed, issued, published = branches.NONE_ADOPTED, set(), layout.MAX_NUMBER, None
+        files = self._carry_out(branches.decide_files(prepared, adopted))
+        index, is_complete = self._index(published)
+        refused = [xid for xid in prepared.whole if heuristic_fact(index, xid) == ROLLED_BACK]
+        votes = self._carry_out(branches.decide_votes(prepared, adopted, files, index.adopted, refused))
+        self._carry_out(unfinished.decide(active, unnamed, alone=self._alone))
+        self._carry_out(unfinished.decide_foreign([*prepared.foreign, *_foreign(names, issued)]))
+        if self._alone and not self._dry:
+            bring_up_to_date(self._store, agrees=is_complete)
+        in_doubt = sorted(str(vote.xid) for vote in votes if vote.kind is Kind.IN_DOUBT)
+        return RecoveryReport(self._alone, self._findings, in_doubt, index.applied)
+
+    def _numbers(self, names: Iterable[str], named: int) -> numbers.NumberedFiles:
+        """Settle the sequence numbers, once the mirror is known to be of no later state."""
+        store = self._store
+        evidence = numbers.read(store.files.disk, store.shared.counters, names, named)
+        if not self._dry:
+            check_mirror(store, evidence)
+        elif store.files.mirror is not None:
             look_at_mirror(store, store.files.mirror, evidence)
-            plan_lost(evidence, lost_commits(store.files.mirror, evidence))
-        index = read_all(store, store.settings.known, alone=True, published=evidence.published)
-    else:
-        rebuild(store)  # with restarts: other processes move files meanwhile
+        evidence = with_mirrored(store.files.mirror, evidence)
+        decisions = numbers.decide(evidence)
+        self._report(decisions)
+        if not self._dry:
+            numbers.apply(store, evidence, decisions)
+        return evidence
+
+    def _index(self, published: int | None) -> tuple[Index, bool]:
+        """Build the index, and report damage; return the index, and whether it misses no file.
+
+        Args:
+            published: the last number to read; None: the counters say it.
+        """
+        store, missing = self._store, []
+        if not self._dry:
+            rebuild(store, alone=self._alone, opening=True)
+        elif not self._alone:
+            rebuild(store)  # with restarts: other processes move files meanwhile
         index = store.view.index
-    decisions = decide(evidence, frozenset(index.adopted), _refused(evidence, index))
-    findings = [_finding(d) for d in decisions if d.kind not in _QUIET]
-    findings += [Finding(Kind.DAMAGED, name, wrong) for name, wrong in index.damage]
-    findings += [problem.finding for problem in missing_files(store.files.disk, store.view, index)] if alone else []
-    findings += [problem.finding for problem in lost_queues(store, index if alone else None)]
-    in_doubt = sorted(str(d.xid) for d in decisions if d.kind is Kind.IN_DOUBT)
-    return RecoveryReport(alone, findings, in_doubt, index.applied)
+        if self._dry and self._alone:
+            index = read_all(store, store.settings.known, alone=True, published=published)
+        if self._alone or self._dry:  # else the first opener has reported it
+            served = "what can be read of it is served; spool-admin check tells more"
+            self._findings += [Finding(Kind.DAMAGED, name, wrong, served) for name, wrong in index.damage]
+        if self._alone:
+            missing = missing_files(store.files.disk, store.view, index)
+            self._report(missing, "")
+        self._report(lost_queues(store, index if self._dry and self._alone else None), "")
+        return index, not missing
 
+    def _report(self, decisions: Iterable[Decision], action: str | None = None) -> None:
+        self._findings += [decision.finding(action) for decision in decisions if decision.kind is not Kind.ALIVE]
 
-def _refused(evidence: Evidence, index: Index) -> frozenset[Xid]:
-    return frozenset(xid for xid in evidence.prepared if heuristic_fact(index, xid) == ROLLED_BACK)
+    def _carry_out(self, decisions: list[Decision]) -> list[Decision]:
+        """Report the decisions and carry them out; return them.
 
-
-def _finding(decision: Decision) -> Finding:
-    return Finding(decision.kind, decision.name, decision.detail, decision.step.value)
-
-
-def _give_names(store: Store, decisions: Iterable[Decision]) -> None:
-    """Give commits the names that a power cut took. Raises what the disk raises: nothing else may go on.
-
-    Without a flush: another power cut takes these names and no others, and leaves what it left now.
-    """
-    for decision in decisions:
-        assert decision.number is not None
-        store.files.disk.rename_new(decision.name, layout.committed(*decision.number))
-
-
-def _finish_numbers(store: Store, evidence: Evidence) -> None:
-    """Finish each unpublished number, as that of a dead writer."""
-    for number in range(evidence.published + 1, evidence.issued + 1):
-        if not store.shared.numbers.try_lock(number):
-            raise SpoolError(f"commit {number} has a writer although no process has the space open")
-        try:
-            finish_dead_writer(store, number)
-        finally:
-            store.shared.numbers.unlock(number)
-
-
-def _carry_out(store: Store, decision: Decision, deadline: Deadline) -> None:
-    """Carry out one decision. A failure is logged, and the next scan tries again; a failed flush stops the space."""
-    try:
-        _STEPS[decision.step](store, decision, deadline)
-    except FlushFailed:
-        store.stop()
-        raise
-    except (UnknownBranch, FileNotFoundError):
-        pass  # another process did it meanwhile
-    except (OSError, SpoolError) as error:
-        log.error("%s: %s", decision.name, error)
-
-
-def _return_to_prepared(store: Store, decision: Decision, deadline: Deadline) -> None:
-    assert decision.xid is not None
-    assert decision.number is not None
-    source, target = layout.committed(*decision.number), layout.prepared(decision.xid)
-    if store.files.disk.exists(target):  # the same file under two names, or the file that was voted for
-        store.files.disk.unlink(source)
-        return
-    store.files.disk.rename(source, target)
-    with opened(store.files.disk, target, write=True) as handle:
-        store.files.disk.make_durable(handle, layout.PREPARED)
-
-
-def _quarantine(store: Store, decision: Decision, deadline: Deadline) -> None:
-    quarantine(store.files.disk, decision.name, decision.detail)
-
-
-def _roll_back(store: Store, decision: Decision, deadline: Deadline) -> None:
-    assert decision.xid is not None
-    rollback_prepared(store, decision.xid, deadline, decision.detail)
-
-
-def _count(store: Store, decision: Decision, deadline: Deadline) -> None:
-    assert decision.xid is not None
-    count_journal(store, decision.xid, deadline)
-
-
-def _remove(store: Store, decision: Decision, deadline: Deadline) -> None:
-    """Remove a file in active/ under its branch's lock: its owner may be a process that came meanwhile."""
-    if decision.xid is None:
-        store.files.disk.unlink(decision.name)
-        return
-    byte = xid_byte(decision.xid)
-    if store.shared.xids.try_lock(byte):
-        try:
-            store.files.disk.unlink(decision.name)
-        finally:
-            store.shared.xids.unlock(byte)
-
-
-def _move(store: Store, decision: Decision, deadline: Deadline) -> None:
-    finish_moves(store)
-
-
-def _nothing(store: Store, decision: Decision, deadline: Deadline) -> None:
-    pass
+        A failure is logged, and the next scan tries again. A failed flush stops the space.
+        """
+        self._report(decisions)
+        for decision in decisions:
+            if self._dry or decision.step is Step.LEAVE:
+                continue
+            try:
+                _STEPS[decision.step](self._store, decision, self._deadline)
+            except FlushFailed:
+                self._store.stop()
+                raise
+            except (UnknownBranch, FileNotFoundError):
+                pass  # another process did it meanwhile
+            except (OSError, SpoolError) as error:
+                log.error("%s: %s", decision.name, error)
+        return decisions
 
 
 _STEPS = {
-    Step.NAME: _nothing,  # done before all others
-    Step.FINISH: _nothing,  # done before all others, in the order of the numbers
-    Step.QUARANTINE_NUMBER: _nothing,
-    Step.FILL: _nothing,
-    Step.RETURN: _return_to_prepared,
-    Step.QUARANTINE: _quarantine,
-    Step.MOVE: _move,
-    Step.ROLL_BACK: _roll_back,
-    Step.REMOVE: _remove,
-    Step.COUNT: _count,
-    Step.NOTHING: _nothing,
+    Step.RETURN: branches.return_to_prepared,
+    Step.QUARANTINE: branches.move_to_quarantine,
+    Step.MOVE: branches.move_to_committed,
+    Step.ROLL_BACK: branches.roll_back,
+    Step.COUNT: unfinished.count_attempts,
+    Step.REMOVE: unfinished.remove,
 }
 
 
-def _damage(view: View) -> list[Finding]:
-    """Name what was durable and cannot be read. The file stays where it is: what is whole in it is still served."""
-    return [
-        Finding(Kind.DAMAGED, name, wrong, "what can be read of it is served; spool-admin check tells more")
-        for name, wrong in view.index.damage
-    ]
+def _foreign(names: Iterable[str], issued: int) -> list[str]:
+    """Return the entries of ``committed/`` that are no commits, or commits of numbers that are not issued yet."""
+    parsed = {name: layout.parse_committed(name) for name in names}
+    return [f"{layout.COMMITTED}/{name}" for name, found in parsed.items() if found is None or found.number > issued]

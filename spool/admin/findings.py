@@ -3,6 +3,8 @@
 import enum
 from dataclasses import dataclass, field
 
+from spool.model.position import Position
+
 
 class Kind(enum.StrEnum):
     """The kind of a finding. A finding of no other kind than DAMAGED can mean that messages are lost."""
@@ -32,14 +34,18 @@ class Finding:
     """One finding.
 
     name: the file, relative to the space.
-    detail: what was found.
+    detail: what was found, as a sentence.
     action: what was done about it, or will be; "" if nothing.
+    reason: why, for programs: one of few texts, e.g. "missing queue"; "" if only the detail says it.
+    position: the commit and the ordinal of the damaged message, or of the first of several.
     """
 
     kind: Kind
     name: str
     detail: str
     action: str = ""
+    reason: str = ""
+    position: Position | None = None
 
     @property
     def repaired(self) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from spool.recovery import mirrored, scan
+from spool.recovery import mirrored, numbers
 from tests.crash.harness import Explorer, Violation
 from tests.crash.histories import HISTORIES
 from tests.crash.mirrors import MirrorLast
@@ -69,8 +69,8 @@ def test_either_disk_is_enough_when_what_brings_the_mirror_up_to_date_is_cut(
 
 
 BROKEN = (
-    (Bug("what the mirror alone has is not given back", scan.scan,
-         (("lost_commits(store.files.mirror, evidence)", "[]"),), "put"), "a backup of the space is put back"),
+    (Bug("what the mirror alone has is not given back", numbers.NumberedFiles.with_mirrored,
+         (("if not headers:", "if True:"),), "put"), "a backup of the space is put back"),
     (Bug("every mirror that has more is refused", mirrored.look_at_mirror,
          (("if found.ahead:", "if found.mirror_newest > found.newest:"),), "put"), "MirrorMismatch"),
 )  # fmt: skip

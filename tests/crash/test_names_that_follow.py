@@ -15,7 +15,7 @@ from spool.log import commit
 from spool.maintenance import reclaim as reclaiming
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
-from spool.recovery import evidence, scan
+from spool.recovery import numbers, scan
 from spool.transactions import resolution
 from tests.at_once import AT_ONCE
 from tests.crash.harness import Explorer, Violation
@@ -132,14 +132,15 @@ _CONSUMED = ' and number != consumed_number(place.rpartition("/")[2])'
 _MOVES_ARE_DURABLE = "        gone.append(number)\n    files.disk.flush_directory(layout.COMMITTED)\n"
 
 BUGS = (
-    Bug("recovery believes names alone", evidence._read_lost_names, ((_ABOVE, "False"),), OVERWRITTEN.name),
-    Bug("any stamp counts", evidence._read_lost_names, ((_ABOVE, "0 < number"), (_CONSUMED, "")), OVERWRITTEN.name),
+    Bug("recovery believes names alone", numbers._read_unnamed, ((_ABOVE, "False"),), OVERWRITTEN.name),
+    Bug("any stamp counts", numbers._read_unnamed, ((_ABOVE, "0 < number"), (_CONSUMED, "")), OVERWRITTEN.name),
     Bug("a file is used again before it lies in free/ durably", reclaiming._remove,
         ((_MOVES_ARE_DURABLE, "        gone.append(number)\n"),), OVERWRITTEN.name),
-    Bug("names are given from the highest number down", evidence.decide,
+    Bug("names are given from the highest number down", numbers.decide,
         (("sorted(evidence.unnamed.items())", "sorted(evidence.unnamed.items(), reverse=True)"),), OVERWRITTEN.name),
-    Bug("free/ is cleared before", scan.scan,
-        (("    begun = ", "    store.files.recycler.clear(everything=False)\n    begun = "),), OVERWRITTEN.name),
+    Bug("free/ is cleared before", scan._Scan.run,
+        (("    disk, xids = ", "    self._store.files.recycler.clear(everything=False)\n    disk, xids = "),),
+        OVERWRITTEN.name),
     Bug("a dropped file's commit comes before its capture is durable", capture.Capture.make_durable,
         (("self._disk.flush_directory(folder)", "pass"),), TAKEN_IN.name),
     Bug("a decision is forgotten before its rollback is durable", resolution.forget,

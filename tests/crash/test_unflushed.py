@@ -15,7 +15,7 @@ from spool.intake import Intake
 from spool.log import commit, sequence
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
-from spool.recovery import evidence
+from spool.recovery import branches, unfinished
 from spool.transactions.two_phase import commit_prepared, rollback_prepared
 from tests.at_once import AT_ONCE
 from tests.crash.planted import Bug, planted
@@ -198,10 +198,10 @@ OF_NAMES = (
 )  # missed where each name is lost on its own
 # Each with what the story tells then.
 BROKEN = (
-    (Bug("numbers of votes are given out again", evidence._read_numbers, ((", evidence.named}", "}"),),
+    (Bug("numbers of votes are given out again", branches.read_prepared, (("named = max(", "max("),),
          "a_vote_that_names_what_is_lost"), r"^\[\] instead of \['kept'\]"),
-    (Bug("numbers of journals are given out again", evidence.read,
-         ((", *_numbers_in_journals(disk, evidence.journals)", ""),), "a_journal_that_names_what_is_lost"),
+    (Bug("numbers of journals are given out again", unfinished.highest_named,
+         (("in active.journals", "in ()"),), "a_journal_that_names_what_is_lost"),
      "^number 1 is given out again"),
     (Bug("what is moved lies in a file that was not flushed", commit.commit, ((_MOVED, "pass"),),
          "what_is_moved_is_flushed"), r"^\[\] instead of \['failed', 'moved'\]"),

@@ -48,7 +48,7 @@ def test_a_damaged_file_is_named_and_every_other_message_is_served(run: Run, pat
     assert "Traceback" not in done.err
     (found,) = [each for each in run("check", "--json").objects if each["kind"] == "damaged"]
     assert found["name"] == f"committed/{damaged.name}"
-    assert found.keys() == {"kind", "name", "detail", "action"}
+    assert found.keys() == {"kind", "name", "detail", "action", "reason", "position"}
     assert [run("message", "get", "orders").out[:5] for _ in range(2)] == [b"first", b"third"]
     assert run("message", "get", "orders").code == 3
 

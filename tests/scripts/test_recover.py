@@ -134,7 +134,7 @@ def test_json_is_the_report(run: Run, path: Path) -> None:
     found = _json(run)
     assert (found["path"], found["alone"], found["dry_run"]) == (str(path), True, False)
     assert found["in_doubt"] == [str(xa.Xid(7, b"g", b"b"))]
-    assert found["findings"][0].keys() == {"kind", "name", "detail", "action"}
+    assert found["findings"][0].keys() == {"kind", "name", "detail", "action", "reason", "position"}
 
 
 def test_a_dry_run_changes_nothing(run: Run, crashed: Path) -> None:

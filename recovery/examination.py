@@ -8,20 +8,19 @@ from spool.errors import CorruptedFile
 from spool.format.header import Header
 from spool.format.reader import NO_FILE, bad_bodies, open_file, read_header
 from spool.format.table import Table, decode_table
-from spool.model.text import plural
 
 _UNREADABLE = (*NO_FILE, errno.EIO, errno.EACCES)
 
 
 @dataclass
-class Proof:
-    """What a file's bytes prove.
+class Examination:
+    """The defects of one file.
 
     header: None if the file cannot be read as a file of messages; then `wrong` tells why.
     missing: there is no file of that name.
     bad_tables: the reason for each table that is damaged.
     bad_bodies: (ordinal in the file, reason) for each body that is damaged.
-    surplus: the number of bytes behind the end that the header names.
+    surplus: the number of bytes after the end that the header names.
     """
 
     header: Header | None = None
@@ -31,46 +30,40 @@ class Proof:
     bad_bodies: list[tuple[int, str]] = field(default_factory=list)
     surplus: int = 0
 
-    @property
-    def first_wrong(self) -> str:
-        """The most severe defect, in words; empty if the file is as it was written."""
-        longer = f"{plural(self.surplus, 'byte follows', 'bytes follow')} its end" if self.surplus else ""
-        return next(iter([*filter(None, [self.wrong]), *self.bad_tables, *(why for _, why in self.bad_bodies)]), longer)
 
-
-def examine(disk: Disk, name: str) -> Proof:
+def examine(disk: Disk, name: str) -> Examination:
     """Read the file of that name, relative to the space."""
     try:
         handle = open_file(disk, name)
     except FileNotFoundError:
-        return Proof(wrong="it is missing", missing=True)
+        return Examination(wrong="it is missing", missing=True)
     except CorruptedFile as error:
-        return Proof(wrong=str(error).removeprefix(f"{name}: "))
+        return Examination(wrong=str(error).removeprefix(f"{name}: "))
     except PermissionError as error:
-        return Proof(wrong=f"it cannot be read: {error.strerror}")
+        return Examination(wrong=f"it cannot be read: {error.strerror}")
     try:
         return _examine(disk, handle)
     except CorruptedFile as error:
-        return Proof(wrong=str(error))
+        return Examination(wrong=str(error))
     except OSError as error:
         if error.errno not in _UNREADABLE:
             raise  # the cause is not this file
-        return Proof(wrong=f"it cannot be read: {error.strerror}")
+        return Examination(wrong=f"it cannot be read: {error.strerror}")
     finally:
         disk.close(handle)
 
 
-def _examine(disk: Disk, handle: int) -> Proof:
+def _examine(disk: Disk, handle: int) -> Examination:
     header = read_header(disk, handle)
-    proof = Proof(header, surplus=disk.handle_identity(handle).size - header.size)
+    found = Examination(header, surplus=disk.handle_identity(handle).size - header.size)
     ordinal = 0
     for entry in header.sections:
         try:
             table = decode_table(disk.read_at(handle, entry.offset, entry.table_bytes), entry)
         except CorruptedFile as error:
-            proof.bad_tables.append(str(error))
+            found.bad_tables.append(str(error))
             table = Table()
         for row, wrong in bad_bodies(disk, handle, entry.offset + entry.table_bytes, table):
-            proof.bad_bodies.append((ordinal + row, wrong))
+            found.bad_bodies.append((ordinal + row, wrong))
         ordinal += entry.messages
-    return proof
+    return found

@@ -1,0 +1,222 @@
+"""Branches of transactions: files in ``prepared/``, and files in ``committed/`` that a commit adopted.
+
+First the files: a branch whose commit did not survive goes back to ``prepared/``, and a damaged one to quarantine
+(`decide_files`). After the index is built, the votes: a prepared branch is committed, in doubt, or has nobody left who
+decides about it (`decide_votes`).
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from spool.admin.findings import Kind
+from spool.coordination.locks import LockFile, coordinator_byte, xid_byte
+from spool.disk.content import opened
+from spool.disk.disk import Disk
+from spool.disk.quarantine import quarantine
+from spool.format.schema import ADDRESSING
+from spool.log.visibility import is_branch_file
+from spool.model import layout
+from spool.model.layout import CommittedName
+from spool.model.xid import FORMATS_BOUND_TO_A_LIFE, Xid
+from spool.runtime.clock import Deadline
+from spool.store.store import Store
+from spool.transactions.resolution import finish_moves
+from spool.transactions.two_phase import rollback_prepared
+
+from .decision import Decision, Reason, Step
+from .numbers import Condition, Numbers, contents_or_none
+
+
+@dataclass(frozen=True)
+class Owners:
+    """The locks of branches, when their files were read.
+
+    branches: the branches whose lock a live process holds.
+    coordinators: the gtrids whose coordinator lives.
+    """
+
+    branches: frozenset[Xid]
+    coordinators: frozenset[bytes]
+
+    @classmethod
+    def read(cls, xids: LockFile, branches: Collection[Xid]) -> "Owners":
+        return cls(
+            frozenset(xid for xid in branches if not xids.is_free(xid_byte(xid))),
+            frozenset(xid.gtrid for xid in branches if not xids.is_free(coordinator_byte(xid.gtrid))),
+        )
+
+
+@dataclass(frozen=True)
+class PreparedBranches:
+    """The entries of ``prepared/``.
+
+    whole: the branches, and whether the file of each is whole.
+    foreign: the other entries.
+    named: the highest number that a command of a branch names.
+    """
+
+    whole: Mapping[Xid, bool]
+    foreign: tuple[str, ...]
+    owners: Owners
+    named: int
+
+
+@dataclass(frozen=True)
+class AdoptedBranches:
+    """The branches in ``committed/``, and the commits that adopt branches.
+
+    branches: the branch in each file; None if the file is damaged.
+    adopters: by number, the branches that the commit adopts; a commit that is not published counts if it is whole.
+    """
+
+    branches: Mapping[CommittedName, Xid | None]
+    adopters: Mapping[int, tuple[Xid, ...]]
+    owners: Owners
+
+    @property
+    def committed(self) -> set[Xid]:
+        return {xid for xids in self.adopters.values() for xid in xids}
+
+
+NONE_ADOPTED = AdoptedBranches({}, {}, Owners(frozenset(), frozenset()))
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def read_prepared(disk: Disk, xids: LockFile) -> PreparedBranches:
+    """Read every branch in ``prepared/``."""
+    whole, foreign, named = {}, [], 0
+    for name in sorted(disk.names(layout.PREPARED)):
+        xid, path = layout.parse_xid(name), f"{layout.PREPARED}/{name}"
+        if xid is None:
+            foreign.append(path)
+            continue
+        contents = contents_or_none(disk, path)
+        if contents is None and not disk.exists(path):
+            continue  # it was decided and moved since it was listed
+        whole[xid] = contents is not None and is_branch_file(contents.header, xid)
+        if contents is not None and whole[xid]:
+            commands = [command for table in contents.tables for command in table.commands]
+            named = max([named, *(one[1] for one in commands if one[0] in ADDRESSING)])
+    return PreparedBranches(whole, tuple(foreign), Owners.read(xids, whole), named)
+
+
+def read_adopted(disk: Disk, xids: LockFile, names: Iterable[str], numbers: Numbers) -> AdoptedBranches:
+    """Read the adopted branches, and the commits that adopt them. No other process has the space open.
+
+    Args:
+        names: of the entries of ``committed/``.
+    """
+    branches: dict[CommittedName, Xid | None] = {}
+    for name in names:
+        parsed = layout.parse_committed(name)
+        if parsed is not None and parsed.adoption and parsed.number <= numbers.issued:
+            contents = contents_or_none(disk, f"{layout.COMMITTED}/{name}")
+            found = contents.header.branches if contents is not None else ()
+            branches[parsed] = found[0].xid if len(found) == 1 else None
+    adopters = {n: file.adopts for n, file in numbers.unpublished.items() if file.condition is Condition.WHOLE}
+    for number in sorted({parsed.number for parsed in branches} - numbers.unpublished.keys()):
+        commit = contents_or_none(disk, layout.committed(number))
+        if commit is not None and commit.header.number == number:
+            adopters[number] = tuple(adoption.xid for adoption in commit.header.adopts)
+    # (A branch that is put back into prepared/ is decided about afterwards, and needs its locks for that.)
+    return AdoptedBranches(branches, adopters, Owners.read(xids, {xid for xid in branches.values() if xid is not None}))
+
+
+# -- deciding ---------------------------------------------------------------------------------------------------------
+
+
+def decide_files(prepared: PreparedBranches, adopted: AdoptedBranches) -> list[Decision]:
+    """Decide about each file that lies in the wrong directory, or is damaged."""
+    decisions = [_about_adopted(adopted, *found) for found in adopted.branches.items()]
+    settled = adopted.committed | prepared.owners.branches
+    decisions += [
+        Decision(
+            Kind.TORN, layout.prepared(xid), Reason.DAMAGED_VOTE, Step.QUARANTINE, xid=xid,
+            cause="it is damaged, or another branch's file",
+        )
+        for xid, whole in prepared.whole.items()
+        if not whole and xid not in settled
+    ]  # fmt: skip
+    return [decision for decision in decisions if decision is not None]
+
+
+def _about_adopted(adopted: AdoptedBranches, name: CommittedName, xid: Xid | None) -> Decision | None:
+    path = layout.committed(*name)
+    xids = adopted.adopters.get(name.number)
+    if xids is not None and name.adoption <= len(xids) and xid in (None, xids[name.adoption - 1]):
+        return None  # it is in its place; a damaged one is named when the index is built
+    if xid is None:
+        return Decision(Kind.TORN, path, Reason.UNADOPTED, Step.QUARANTINE)
+    return Decision(Kind.RETURNED, path, Reason.LOST_COMMIT, Step.RETURN, xid=xid)
+
+
+def decide_votes(
+    prepared: PreparedBranches,
+    adopted: AdoptedBranches,
+    files: Iterable[Decision],
+    committed: Collection[Xid],
+    refused: Collection[Xid],
+) -> list[Decision]:
+    """Decide about each branch that is in ``prepared/`` once the decisions about files are carried out.
+
+    Args:
+        files: those decisions.
+        committed: the branches that the index knows as committed.
+        refused: the branches that an administrator rolled back.
+    """
+    moved = {decision.xid for decision in files if decision.step is Step.QUARANTINE}
+    returned = [decision.xid for decision in files if decision.step is Step.RETURN and decision.xid is not None]
+    known = adopted.committed.union(committed)
+    owned = prepared.owners.branches | adopted.owners.branches
+    coordinated = prepared.owners.coordinators | adopted.owners.coordinators
+    decisions = []
+    for xid, whole in {**dict.fromkeys(returned, True), **prepared.whole}.items():
+        if xid in moved:
+            continue
+        if xid in known:
+            about = Kind.MOVED, Reason.COMMITTED, Step.MOVE
+        elif xid in refused and whole:
+            about = Kind.ROLLED_BACK, Reason.REFUSED, Step.ROLL_BACK
+        elif xid in owned:
+            about = Kind.ALIVE, Reason.OWNER_LIVES, Step.LEAVE
+        elif xid.format_id not in FORMATS_BOUND_TO_A_LIFE:
+            about = Kind.IN_DOUBT, Reason.UNDECIDED, Step.LEAVE
+        elif xid.gtrid in coordinated:
+            about = Kind.ALIVE, Reason.COORDINATOR_LIVES, Step.LEAVE
+        else:
+            about = Kind.ROLLED_BACK, Reason.COORDINATOR_DIED, Step.ROLL_BACK
+        kind, reason, step = about
+        decisions.append(Decision(kind, layout.prepared(xid), reason, step, xid=xid))
+    return decisions
+
+
+# -- applying ---------------------------------------------------------------------------------------------------------
+
+
+def return_to_prepared(store: Store, decision: Decision, deadline: Deadline) -> None:
+    """Put a branch back into ``prepared/``, durably."""
+    assert decision.xid is not None
+    disk = store.files.disk
+    target = layout.prepared(decision.xid)
+    if disk.exists(target):  # the same file under two names, or the file that was voted for
+        disk.unlink(decision.name)
+        return
+    disk.rename(decision.name, target)
+    with opened(disk, target, write=True) as handle:
+        disk.make_durable(handle, layout.PREPARED)
+
+
+def move_to_quarantine(store: Store, decision: Decision, deadline: Deadline) -> None:
+    quarantine(store.files.disk, decision.name, decision.detail)
+
+
+def move_to_committed(store: Store, decision: Decision, deadline: Deadline) -> None:
+    """Move every committed branch to its committed name."""
+    finish_moves(store)
+
+
+def roll_back(store: Store, decision: Decision, deadline: Deadline) -> None:
+    assert decision.xid is not None
+    rollback_prepared(store, decision.xid, deadline, decision.detail)

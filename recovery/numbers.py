@@ -1,0 +1,337 @@
+"""Sequence numbers: which were issued, which were published, and which commits have no name or no publisher.
+
+A process that opens the space first reads the numbered files above the highest number that was durable for certain
+(`read`), counts (`count`) and decides (`decide`). It gives back names that a power cut took (Rule 13) and finishes the
+numbers of dead writers (Rule 3).
+"""
+
+import enum
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from spool.admin.findings import Kind
+from spool.coordination.counters import CounterPage, Counters
+from spool.disk.disk import Disk
+from spool.disk.recycler import consumed_number
+from spool.errors import CorruptedFile, NewerFormat, SpoolError
+from spool.format.header import Header
+from spool.format.reader import FileContents, contents_of, open_file, prove, read_header
+from spool.log.sequence import finish_dead_writer
+from spool.model import layout
+from spool.model.text import plural
+from spool.model.xid import Xid
+from spool.store.parts import Files, Shared
+from spool.store.store import Store, log
+
+from .decision import Decision, Reason, Step
+
+# Sequence numbers are issued one after the other, so a crash leaves only a few without a file. A file with a number
+# farther ahead was put there by another program; the numbers up to it are not filled.
+MAX_GAP = 100_000
+
+
+class Condition(enum.Enum):
+    """The state of a numbered file that may not be published."""
+
+    WHOLE = enum.auto()
+    TORN = enum.auto()
+    MISSING = enum.auto()  # or empty
+
+
+@dataclass(frozen=True)
+class NumberedFile:
+    """A numbered file that may not be published. ``cause``: its content, or its defect, in words."""
+
+    condition: Condition
+    cause: str
+    adopts: tuple[Xid, ...] = ()
+
+
+NO_FILE = NumberedFile(Condition.MISSING, "no file")
+
+
+@dataclass(frozen=True)
+class NumberedFiles:
+    """The evidence about sequence numbers.
+
+    page: the counters as the last process left them.
+    same_boot: the machine has not started since.
+    seen: every number that the space names.
+    newest: the highest number whose file is whole; 0 if none is.
+    mark: the highest number that a whole file calls durable.
+    unnamed: where each commit lies that has lost its name in a power cut, by its number.
+    files: the files above the highest number that was durable for certain.
+    from_mirror: the numbers of ``files`` that only the mirror has.
+    """
+
+    page: CounterPage
+    same_boot: bool
+    seen: frozenset[int]
+    newest: int
+    mark: int
+    unnamed: Mapping[int, str]
+    files: Mapping[int, NumberedFile]
+    from_mirror: tuple[int, ...] = ()
+
+    def with_mirrored(self, headers: Mapping[int, Header]) -> "NumberedFiles":
+        """Return the evidence as it is once the mirror has given these commits back."""
+        if not headers:
+            return self
+        found = {
+            number: NumberedFile(Condition.WHOLE, "the mirror has it", tuple(one.xid for one in header.adopts))
+            for number, header in headers.items()
+        }
+        return replace(
+            self,
+            seen=self.seen | found.keys(),
+            newest=max(self.newest, *found),
+            mark=max([self.mark, *(header.durable_mark for header in headers.values())]),
+            files={**self.files, **found},
+            from_mirror=tuple(sorted(found)),
+        )
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The sequence numbers of the space, as they were when its last process ended.
+
+    issued, published: the highest sequence numbers issued and published.
+    same_life: no power was cut since a process had the space open.
+    unpublished: the files of the numbers between, all of them.
+    """
+
+    issued: int
+    published: int
+    same_life: bool
+    unpublished: Mapping[int, NumberedFile]
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def read(disk: Disk, counters: Counters, names: Iterable[str], named: int) -> NumberedFiles:
+    """Read the evidence. No other process has the space open.
+
+    Args:
+        names: of the entries of ``committed/``.
+        named: the highest number that a prepared branch or a claim journal names. A commit that was not flushed may be
+            lost, and such a name may survive: the number is not issued again.
+    """
+    parsed = [p for p in map(layout.parse_committed, names) if p is not None]
+    places = {p.number: layout.committed(p.number) for p in parsed if not p.adoption}
+    page = counters.read()
+    newest, mark = _newest_whole(disk, places)
+    with_names = {p.number for p in parsed}
+    unnamed = _read_unnamed(disk, last_in_reach(with_names, newest))
+    found, durable = _newest_whole(disk, unnamed)
+    newest, mark = max(newest, found), max(mark, durable)
+    seen = frozenset({*with_names, *unnamed, *_quarantined_numbers(disk), page.issued, named} - {0})
+    issued = last_in_reach(seen, newest)
+    same_boot = page.boot_id == disk.boot_id()
+    certain = page.durable if same_boot else mark
+    places |= unnamed
+    files = {number: _read_file(disk, number, place) for number, place in sorted(places.items())
+             if certain < number <= issued}  # fmt: skip
+    return NumberedFiles(page, same_boot, seen, newest, mark, unnamed, files)
+
+
+def _newest_whole(disk: Disk, places: Mapping[int, str]) -> tuple[int, int]:
+    """Return the number of the newest whole file, and the highest number that a whole file calls durable; 0 for none.
+
+    A file may name an older mark than the file before it: its writer read the counters before it waited for the number
+    lock. So each file above the mark is read.
+    """
+    newest = mark = 0
+    for number in sorted(places, reverse=True):
+        if number <= mark:
+            break
+        contents = contents_or_none(disk, places[number])
+        if contents is not None and contents.header.number == number:
+            newest, mark = newest or number, max(mark, contents.header.durable_mark)
+    return newest, mark
+
+
+def _read_unnamed(disk: Disk, highest: int) -> dict[int, str]:
+    """Find the commits above the highest number that has a name, where they lay before they got theirs."""
+    places = [f"{layout.ACTIVE}/{name}" for name in disk.names(layout.ACTIVE) if layout.parse_xid(name) is not None]
+    places += [f"{layout.FREE}/{name}" for name in disk.names(layout.FREE)]
+    unnamed = {}
+    for place in sorted(places):
+        number = _stamped_number(disk, place)
+        if highest < number <= highest + MAX_GAP and number != consumed_number(place.rpartition("/")[2]):
+            unnamed[number] = place
+    return unnamed
+
+
+def _stamped_number(disk: Disk, name: str) -> int:
+    """Return the number in a file's header; 0 if there is none, or -1."""
+    try:
+        handle = open_file(disk, name)
+    except CorruptedFile:
+        return 0
+    try:
+        return read_header(disk, handle).number
+    except NewerFormat as error:
+        raise NewerFormat(f"{disk.root}: {name}: {error}") from None
+    except CorruptedFile:
+        return 0
+    finally:
+        disk.close(handle)
+
+
+def _quarantined_numbers(disk: Disk) -> list[int]:
+    prefix = f"{layout.COMMITTED}."
+    numbers = []
+    for name in disk.names(layout.QUARANTINE):
+        digits = name.removeprefix(prefix)[:16]
+        parsed = layout.parse_committed(f"{digits}{layout.SUFFIX}")
+        if name.startswith(prefix) and parsed is not None:
+            numbers.append(parsed.number)
+    return numbers
+
+
+def _read_file(disk: Disk, number: int, name: str) -> NumberedFile:
+    identity = disk.identity(name)
+    if identity is not None and identity.is_regular and not identity.size:
+        return NumberedFile(Condition.MISSING, "an empty file")
+    try:
+        handle = open_file(disk, name)
+    except CorruptedFile as error:
+        return NumberedFile(Condition.TORN, str(error))
+    try:
+        header = prove(disk, handle).header
+    except CorruptedFile as error:
+        return NumberedFile(Condition.TORN, str(error))
+    finally:
+        disk.close(handle)
+    if header.number != number:
+        return NumberedFile(Condition.TORN, f"it carries the number {header.number}")
+    return NumberedFile(Condition.WHOLE, plural(header.messages, "message"), tuple(one.xid for one in header.adopts))
+
+
+def contents_or_none(disk: Disk, name: str) -> FileContents | None:
+    """Read header and tables of a file; None if it is missing or damaged."""
+    try:
+        return contents_of(disk, name)
+    except NewerFormat as error:
+        raise NewerFormat(f"{disk.root}: {name}: {error}") from None
+    except CorruptedFile:
+        return None
+
+
+# -- deciding ---------------------------------------------------------------------------------------------------------
+
+
+def count(evidence: NumberedFiles) -> Numbers:
+    """Return the numbers that the evidence proves.
+
+    The boot id alone does not prove that no power was cut: within one boot a snapshot of the disk can be mounted, or
+    the disk again after it was unplugged. Then ``run/`` is as old as the other files, and may count commits whose files
+    were not flushed.
+    """
+    page, files = evidence.page, evidence.files
+    issued = last_in_reach(evidence.seen, evidence.newest)
+    published = min(evidence.mark, issued)
+    unflushed = range(page.durable + 1, page.published + 1)
+    same_life = evidence.same_boot and all(files.get(n, NO_FILE).condition is Condition.WHOLE for n in unflushed)
+    if evidence.same_boot:  # after a failed flush, only commits that were durable before the failure count
+        believed = page.published if same_life and not page.is_stopped else page.durable
+        published = min(issued, max(published, believed))
+    unpublished = {number: files.get(number, NO_FILE) for number in range(published + 1, issued + 1)}
+    return Numbers(issued, published, same_life, unpublished)
+
+
+def last_in_reach(seen: Iterable[int], newest: int) -> int:
+    """Return the highest issued number: the last of `seen` that is not far ahead of the one before it.
+
+    Args:
+        newest: the newest number whose file is whole; 0 if none is, then the lowest number is trusted.
+    """
+    numbers = sorted(number for number in seen if number > newest)
+    last = newest or (numbers[0] if numbers else 0)
+    for number in numbers:
+        if number > last + MAX_GAP:
+            break
+        last = number
+    return last
+
+
+def decide(evidence: NumberedFiles) -> list[Decision]:
+    """Decide about unnamed commits and unpublished numbers, both in the order of the numbers.
+
+    After an interrupted recovery, unnamed commits must again be above the highest name.
+    """
+    return [
+        *(
+            Decision(Kind.MOVED, place, Reason.LOST_NAME, Step.NAME, number=number)
+            for number, place in sorted(evidence.unnamed.items())
+        ),
+        *(_about_number(number, file) for number, file in count(evidence).unpublished.items()),
+    ]
+
+
+_ABOUT_NUMBERS = {
+    Condition.WHOLE: (Kind.FINISHED, Reason.UNPUBLISHED, Step.FINISH),
+    Condition.TORN: (Kind.TORN, Reason.UNFLUSHED, Step.DISCARD),
+    Condition.MISSING: (Kind.EMPTY_NUMBER, Reason.NO_FILE, Step.FILL),
+}
+
+
+def _about_number(number: int, file: NumberedFile) -> Decision:
+    kind, reason, step = _ABOUT_NUMBERS[file.condition]
+    return Decision(kind, layout.committed(number), reason, step, number=number, cause=file.cause)
+
+
+# -- applying ---------------------------------------------------------------------------------------------------------
+
+
+def apply(store: Store, evidence: NumberedFiles, decisions: Iterable[Decision]) -> None:
+    """Give commits their names, set the counters, and finish each unpublished number.
+
+    Raises the error of the disk: recovery must not go on then. A name is given without a flush. Another power cut can
+    take that name, and leaves the space as it was before this recovery.
+    """
+    for decision in decisions:
+        if decision.step is Step.NAME:
+            store.files.disk.rename_new(decision.name, layout.committed(decision.number))
+    if evidence.from_mirror:
+        _give_back(store.files, evidence.from_mirror)
+    numbers = count(evidence)
+    _start_counters(store.shared, evidence, numbers)
+    # Where renames are not ordered, a spare may also lie in committed/ after a power cut.
+    store.files.recycler.clear(everything=not store.files.disk.ordered and not numbers.same_life)
+    for number in numbers.unpublished:
+        _finish(store, number)
+
+
+def _give_back(files: Files, numbers: Collection[int]) -> None:
+    """Copy commits that only the mirror has into the space."""
+    assert files.mirror is not None
+    for number in numbers:
+        files.mirror.give_back(number)
+    log.warning(
+        "%s: the mirror gave back %s that a power cut had taken from the space",
+        files.disk.root, plural(len(numbers), "commit"),
+    )  # fmt: skip
+
+
+def _start_counters(shared: Shared, evidence: NumberedFiles, numbers: Numbers) -> None:
+    page = evidence.page
+    shared.feed.start()
+    shared.counters.start(
+        issued=numbers.issued,
+        published=numbers.published,
+        # After a power cut *published* was itself read from a durable mark.
+        durable=min(numbers.published, page.durable) if numbers.same_life else numbers.published,
+        suspect=evidence.same_boot and (page.is_stopped or page.is_suspect),
+    )
+
+
+def _finish(store: Store, number: int) -> None:
+    """Finish an unpublished number, as that of a dead writer."""
+    if not store.shared.numbers.try_lock(number):
+        raise SpoolError(f"commit {number} has a writer although no process has the space open")
+    try:
+        finish_dead_writer(store, number)
+    finally:
+        store.shared.numbers.unlock(number)

@@ -1,0 +1,128 @@
+"""Unfinished work in ``active/``: branches of dead processes, their journals of claims, copies, and dropped files.
+
+Entries that are no files of a space are reported from here, too, of ``prepared/`` and ``committed/`` as well.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from spool.admin.findings import Kind
+from spool.coordination.locks import LockFile, capture_byte, xid_byte
+from spool.disk.disk import Disk
+from spool.model import layout
+from spool.model.xid import Xid
+from spool.policies.claim_journal import all_journals, count_journal, read_journal
+from spool.runtime.clock import Deadline
+from spool.store.store import Store
+
+from .decision import Decision, Reason, Step
+
+
+@dataclass(frozen=True)
+class ActiveFiles:
+    """The entries of ``active/``.
+
+    journals, branches: the branches that have a claim journal, and those that have a file.
+    copies: unfinished copies.
+    captured: directories of captured files, and whether a live intake works on each.
+    foreign: entries that are no files of a space.
+    owned: the branches whose lock a live process holds.
+    """
+
+    journals: tuple[Xid, ...]
+    branches: tuple[Xid, ...]
+    copies: tuple[str, ...]
+    captured: Mapping[str, bool]
+    foreign: tuple[str, ...]
+    owned: frozenset[Xid]
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def read(disk: Disk, xids: LockFile) -> ActiveFiles:
+    """Read the names and the locks."""
+    journals, branches, copies, foreign = all_journals(disk), [], [], []
+    captured = {}
+    for name in sorted(disk.names(layout.ACTIVE)):
+        path = f"{layout.ACTIVE}/{name}"
+        xid = layout.parse_xid(name)
+        if xid is not None and not _is_irregular(disk, path):
+            branches.append(xid)
+        elif name.startswith(layout.CAPTURE_PREFIX):
+            captured[path] = not xids.is_free(capture_byte(name))
+        elif name.endswith(layout.COPY_SUFFIX):
+            copies.append(path)
+        elif not name.endswith(layout.JOURNAL_SUFFIX) or _is_irregular(disk, path):
+            foreign.append(path)
+    owned = frozenset(xid for xid in {*journals, *branches} if not xids.is_free(xid_byte(xid)))
+    return ActiveFiles(tuple(journals), tuple(branches), tuple(copies), captured, tuple(foreign), owned)
+
+
+def _is_irregular(disk: Disk, name: str) -> bool:
+    """Tell whether it is a directory, a symlink or the like, which recovery never removes."""
+    identity = disk.identity(name)
+    return identity is not None and not identity.is_regular
+
+
+def highest_named(disk: Disk, active: ActiveFiles) -> int:
+    """Return the highest number that a claim journal names; 0 if none does."""
+    return max((number for xid in active.journals for number, _, _ in read_journal(disk, xid).ranges), default=0)
+
+
+# -- deciding ---------------------------------------------------------------------------------------------------------
+
+
+def decide(active: ActiveFiles, unnamed: Collection[str], *, alone: bool) -> list[Decision]:
+    """Decide about each entry of ``active/``: about journals first, since counting removes the branch, too.
+
+    Args:
+        unnamed: the entries that are commits without a name.
+        alone: no other process has the space open, so no copy is in progress.
+    """
+    decisions = []
+    for xid in active.journals:
+        dead = Kind.COUNTED, Reason.HOLDER_DIED, Step.COUNT
+        decisions.append(_about_branch(active, xid, layout.claim_journal(xid), dead))
+    for xid in active.branches:
+        dead = Kind.ROLLED_BACK, Reason.OWNER_DIED, Step.REMOVE
+        if layout.active(xid) not in unnamed:
+            decisions.append(_about_branch(active, xid, layout.active(xid), dead))
+    if alone:
+        decisions += [Decision(Kind.TORN, name, Reason.UNFINISHED_COPY, Step.REMOVE) for name in active.copies]
+    for name, lives in active.captured.items():
+        kind, reason = (Kind.ALIVE, Reason.INTAKE_LIVES) if lives else (Kind.TAKEN, Reason.INTAKE_DIED)
+        decisions.append(Decision(kind, name, reason, Step.LEAVE))
+    return decisions + decide_foreign(active.foreign)
+
+
+def _about_branch(active: ActiveFiles, xid: Xid, name: str, dead: tuple[Kind, Reason, Step]) -> Decision:
+    kind, reason, step = (Kind.ALIVE, Reason.OWNER_LIVES, Step.LEAVE) if xid in active.owned else dead
+    return Decision(kind, name, reason, step, xid=xid)
+
+
+def decide_foreign(names: Iterable[str]) -> list[Decision]:
+    """Leave entries that are no files of a space."""
+    return [Decision(Kind.STRAY, name, Reason.FOREIGN, Step.LEAVE) for name in names]
+
+
+# -- applying ---------------------------------------------------------------------------------------------------------
+
+
+def count_attempts(store: Store, decision: Decision, deadline: Deadline) -> None:
+    assert decision.xid is not None
+    count_journal(store, decision.xid, deadline)
+
+
+def remove(store: Store, decision: Decision, deadline: Deadline) -> None:
+    """Remove a file in ``active/`` under its branch's lock: a process may have taken the lock since it was read."""
+    disk = store.files.disk
+    if decision.xid is None:
+        disk.unlink(decision.name)
+        return
+    byte = xid_byte(decision.xid)
+    if store.shared.xids.try_lock(byte):
+        try:
+            disk.unlink(decision.name)
+        finally:
+            store.shared.xids.unlock(byte)

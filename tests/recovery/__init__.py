@@ -1,0 +1,1 @@
+"""Tests of recovery: its decisions as values, and openers beside other processes."""
