@@ -51,7 +51,7 @@ COMPACTED = tuple(f"m{place}" for place in range(5))
 
 
 COMPACTIONS = (
-    Scenario("a compaction beside takes", _compaction_beside_takes, COMPACTED),
+    Scenario("a compaction beside takes", _compaction_beside_takes, COMPACTED, model="compaction"),
     Scenario("a compaction beside a vote", _compaction_beside_a_vote, COMPACTED),
     Scenario("compactions beside openers", _compaction_beside_openers, COMPACTED),
 )

@@ -88,7 +88,7 @@ class Stage:
 @dataclass(frozen=True)
 class Scenario:
     """``there``: bodies in queue a when the actors begin. ``setup``: what else happens before; ``cast``: puts the
-    actors on the stage. ``model``: the scenario of the model checker that this is with the real code. ``afterwards``:
+    actors on the stage. ``model``: the scenario of tests/protocol that this is with the real code. ``afterwards``:
     what the first process that opens the space again does before it looks. ``mirrored``: the space has a mirror."""
 
     name: str

@@ -1,6 +1,6 @@
 """What several processes do at once: the scenarios of the protocol's model with the real code, and what it leaves out.
 
-A cast puts processes on the stage, each with its program; ``model`` names the scenario of the model checker.
+A cast puts processes on the stage, each with its program; ``model`` names the scenario of tests/protocol.
 """
 
 import errno
@@ -388,31 +388,40 @@ def _clock_steps_back(stage: Stage) -> None:
 
 SCENARIOS = (
     *COMPACTIONS,
-    Scenario("commits beside takes", _commits_and_takes, ("m0",), model="1"),
-    Scenario("commits beside looks", _commits_and_looks, ("m0",), model="1"),
+    Scenario("commits beside takes", _commits_and_takes, ("m0",), model="puts-at-once"),
+    Scenario("commits beside looks", _commits_and_looks, ("m0",), model="puts-at-once"),
     Scenario("a ring that is overrun", _ring_overrun, ("m0", "m1")),
-    Scenario("a claim beside a removal", _claim_beside_removal, ("m0", "m1"), model="1b"),
-    Scenario("prepare, commit by another, take", _prepare_and_commit, ("m0", "m1"), model="3"),
-    Scenario("prepare, take, commit by another", _prepare_take_and_commit, ("m0", "m1"), model="3"),
-    Scenario("an opener beside a new number", _open_beside_a_number, ("m0",), model="13"),
-    Scenario("prepare, rollback by another, take", _prepare_and_roll_back, ("m0", "m1"), model="3 and 14"),
+    Scenario("a claim beside a removal", _claim_beside_removal, ("m0", "m1"), model="claim-beside-removal"),
+    Scenario("prepare, commit by another, take", _prepare_and_commit, ("m0", "m1"), model="vote-beside-claim"),
+    Scenario("prepare, take, commit by another", _prepare_take_and_commit, ("m0", "m1"), model="vote-beside-claim"),
+    Scenario("an opener beside a new number", _open_beside_a_number, ("m0",), model="opener-beside-commit"),
+    Scenario("prepare, rollback by another, take", _prepare_and_roll_back, ("m0", "m1"), model="vote-beside-claim"),
     Scenario("a vote beside a take", _vote_beside_a_take, ("m0", "m1")),
-    Scenario("a rollback beside takes", _rollback_beside_takes, ("m0", "m1"), _in_doubt),
-    Scenario("an adopted branch is moved beside its head", _moved_while_unpublished, ("m0", "m1"), _in_doubt, "10c"),
-    Scenario("two finish a dead writer's number", _two_finish_a_number, ("m0",), model="4"),
-    Scenario("a removal beside a get and a put", _removal_beside_a_get_and_a_put, ("m0",)),
-    Scenario("commit, rollback and commit race", _three_decide, ("m0", "m1"), _in_doubt, "5 and 8"),
-    Scenario("a late reader beside reclaim and recycling", _late_reader, ("m0", "m1", "m2"), model="6"),
-    Scenario("adopt, take and reclaim by two", _adopt_take_and_reclaim, ("m0",), _in_doubt, "7"),
-    Scenario("a coordinator decides and ends", _coordinator_ends, ("m0",), model="7b"),
-    Scenario("run/ deleted while closed", _run_deleted_while_closed, ("m0",), model="8b"),
+    Scenario("a rollback beside takes", _rollback_beside_takes, ("m0", "m1"), _in_doubt, "listing-beside-rollback"),
+    Scenario(
+        "an adopted branch is moved beside its head", _moved_while_unpublished, ("m0", "m1"), _in_doubt, "early-move"
+    ),
+    Scenario("two finish a dead writer's number", _two_finish_a_number, ("m0",), model="two-finishers"),
+    Scenario("a removal beside a get and a put", _removal_beside_a_get_and_a_put, ("m0",), model="dead-remover"),
+    Scenario(
+        "commit, rollback and commit race", _three_decide, ("m0", "m1"), _in_doubt, "decisions-race and unflushed-vote"
+    ),
+    Scenario(
+        "a late reader beside reclaim and recycling",
+        _late_reader,
+        ("m0", "m1", "m2"),
+        model="late-reader and file-used-again",
+    ),
+    Scenario("adopt, take and reclaim by two", _adopt_take_and_reclaim, ("m0",), _in_doubt, "reclaim-order"),
+    Scenario("a coordinator decides and ends", _coordinator_ends, ("m0",), model="coordinator-dies"),
+    Scenario("run/ deleted while closed", _run_deleted_while_closed, ("m0",), model="empty-number and run-deleted"),
     Scenario("half of a commit is taken, and reclaim", _half_taken, ()),
     Scenario("run/ deleted while in use", _run_deleted_while_in_use, ("m0", "m1")),
-    Scenario("two open beside a commit", _open_beside_commits, ("m0",), model="9"),
-    Scenario("driver, task and cleaner", _driver_task_and_cleaner, ("m0", "m1"), model="10"),
-    Scenario("reply, rollback and put", _mixed, ("m0", "m1"), model="11"),
-    Scenario("an opener beside a live branch", _opener_beside_a_branch, ("m0", "m1"), model="12"),
-    Scenario("a rebuild beside commits", _rebuild_beside_commits, ("m0", "m1", "m2"), model="13"),
+    Scenario("two open beside a commit", _open_beside_commits, ("m0",), model="openers-beside-commits"),
+    Scenario("driver, task and cleaner", _driver_task_and_cleaner, ("m0", "m1"), model="round-of-tasks"),
+    Scenario("reply, rollback and put", _mixed, ("m0", "m1")),
+    Scenario("an opener beside a live branch", _opener_beside_a_branch, ("m0", "m1"), model="opener-cleans"),
+    Scenario("a rebuild beside commits", _rebuild_beside_commits, ("m0", "m1", "m2"), model="opener-beside-commit"),
     Scenario("two threads of a process", _two_threads, ("m0",)),
     Scenario("two create queues", _two_create_queues),
     *INTAKES,

@@ -8,6 +8,7 @@ import pytest
 from tests.crash.interleave import Count, Interleaver
 from tests.crash.kinds import KINDS
 from tests.crash.scenarios import SCENARIOS, Scenario
+from tests.protocol.scenarios import SCENARIOS as MODEL
 from tests.survivors import Rules
 
 BY_NAME = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
@@ -56,9 +57,11 @@ def _record(count: Count, record_property) -> None:
     print(f"{count.schedules} schedules, {count.kills} kills, {count.cuts} cuts, {count.survivors} disks")
 
 
-def test_every_scenario_of_the_model_is_here() -> None:
-    there = {part for scenario in SCENARIOS for part in scenario.model.split(" and ")}
-    assert there >= {"1", "1b", "3", "4", "5", "6", "7", "7b", "8", "8b", "9", "10", "10c", "11", "12", "13", "14"}
+def test_every_scenario_of_the_model_runs_with_the_engine() -> None:
+    """Except power cuts at an opening and names that follow, which have crash tests, and a protocol of the future."""
+    elsewhere = {"open-after-power-cut", "data-flushes", "puts-together", "get-together"}
+    here = {part for scenario in SCENARIOS if scenario.model for part in scenario.model.split(" and ")}
+    assert here | elsewhere == {scenario.name for scenario in MODEL}
 
 
 def test_x10_a_schedule_can_be_played_again() -> None:

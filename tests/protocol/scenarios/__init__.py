@@ -1,0 +1,12 @@
+"""The scenarios, grouped by the rules that they check."""
+
+from tests.protocol.scenarios import combined, data_flush, numbers, opening, reclaim, two_phase
+
+SCENARIOS = [
+    *numbers.SCENARIOS,
+    *two_phase.SCENARIOS,
+    *reclaim.SCENARIOS,
+    *opening.SCENARIOS,
+    *data_flush.SCENARIOS,
+    *combined.SCENARIOS,
+]

@@ -1,0 +1,375 @@
+"""Rules 2, 9, 10 and 13: files are read, reclaimed, compacted and used again."""
+
+from typing import Any
+
+from tests.protocol.checker import Checks, Process, Steps
+from tests.protocol.engine import (
+    View,
+    catch_up,
+    claim,
+    commit,
+    empty_view,
+    publish_up_to,
+    read_all,
+    release,
+    rename_to_number,
+)
+from tests.protocol.machine import (
+    TORN,
+    Context,
+    Create,
+    Exists,
+    Flush,
+    FlushNames,
+    Link,
+    Load,
+    Lock,
+    Move,
+    Note,
+    Open,
+    Read,
+    State,
+    Store,
+    Unlink,
+    Unlock,
+    Violation,
+    Write,
+)
+from tests.protocol.promises import (
+    Branch,
+    Commit,
+    Unnumbered,
+    after_power_cut,
+    note_delivery,
+    note_publication,
+    note_release,
+    note_told,
+    note_verdict,
+)
+from tests.protocol.rules import Rules
+from tests.protocol.scenario import Case, Mistake, Scenario, Setting
+from tests.protocol.scenarios.numbers import note_reclaimed
+from tests.protocol.scenarios.parts import PROMISES, begin, putter
+
+
+def late_reader(rules: Rules, head: bool = False, recycle: bool = False, asleep: bool = False) -> Case:
+    """Commit 1 put m, and a later commit removed it. R reclaims both, message first; L reads the files meanwhile.
+
+    ``head``: the removal is that of an adopted branch. ``recycle``: a new commit overwrites the file of commit 1.
+    ``asleep``: L has applied commit 1 before, and follows now; commit 2, which did nothing, is reclaimed first.
+    Otherwise L has just opened the space.
+    """
+    removal = 3 if asleep else 2
+    files: dict[str, Any] = {"committed/1": Commit(1, ("m",)), "committed/2": Commit(2)}
+    if head:
+        files |= {f"committed/{removal}": Commit(removal, adopts=("x",))}
+        files |= {f"committed/{removal}-1": Branch("x", removes=("m",))}
+    else:
+        files |= {f"committed/{removal}": Commit(removal, removes=("m",))}
+    last = removal + 1
+    files |= {f"committed/{last}": Commit(last, ("z",))}
+    start = begin(files, {"issued": last, "published": last}, {("removed", "m"): removal, "highest published": last})
+
+    def read() -> Steps[None]:
+        view = View() if asleep else empty_view()
+        if not asleep:
+            yield from read_all(rules, view)
+        if (yield from claim(rules, view, "L", "m")):
+            yield from release("m")
+
+    return Case([Process("R", lambda: _reclaim(removal, head, recycle)), Process("L", read)], start)
+
+
+def _reclaim(removal: int, head: bool, recycle: bool) -> Steps[None]:
+    yield Lock("reclaim")
+    if removal == 3:
+        yield Unlink("committed/2")
+    if recycle:
+        yield Move("committed/1", "free/1")
+    else:
+        yield Unlink("committed/1")
+    yield Note(note_reclaimed, 1)
+    yield FlushNames()
+    if head:
+        yield Unlink(f"committed/{removal}-1")
+        yield FlushNames()
+    yield Unlink(f"committed/{removal}")
+    yield Note(note_reclaimed, removal)
+    yield Unlock("reclaim")
+    if recycle:
+        yield from _commit_into_free_file("R", "1", Commit(removal + 2, ("w",)))
+
+
+def _commit_into_free_file(who: str, free: str, content: Commit) -> Steps[None]:
+    """Commit by overwriting a consumed file, under a number that nobody else uses."""
+    yield Move(f"free/{free}", f"active/{who}")
+    file = yield Open(f"active/{who}")
+    yield Write(file, TORN)
+    yield Write(file, Unnumbered(who))
+    yield Lock(f"number {content.number}")
+    yield from rename_to_number(f"active/{who}", content.number)
+    yield Store("issued", content.number)
+    yield Write(file, content)
+    yield Flush(file)
+    yield Store("published", content.number)
+    yield Note(note_publication, content.number)
+    yield Unlock(f"number {content.number}")
+
+
+def opener_beside_commit(rules: Rules) -> Case:
+    """A puts a. L opens the space and claims a by what it has read, without a second look."""
+
+    def read() -> Steps[None]:
+        view = empty_view()
+        yield from read_all(rules, view)
+        yield Lock("claim a")
+        if view.has("a"):
+            yield Note(note_delivery, "a")
+            yield Note(note_release, "a")
+        yield Unlock("claim a")
+
+    return Case([putter(rules, "A", "a"), Process("L", read)], begin(), PROMISES)
+
+
+def coordinated_reclaim(rules: Rules, order: str = "branch first", flushes: bool = True, move: str = "rename") -> Case:
+    """B commits x, gives it its committed name, takes the message of x, and reclaims the three files. Then D the same.
+
+    ``order``: the branch or its head is removed first. ``move``: how the branch gets its committed name where renames
+    are not ordered: by a rename, or by a second name, a flush, and the removal of the first one.
+    """
+    processes = [
+        Process(who, lambda who=who: _decide_and_reclaim(rules, who, order, flushes, move))  # type: ignore[misc]
+        for who in ("B", "D")
+    ]
+    files = {"committed/1": Commit(1, ("m",)), "prepared/x": Branch("x", ("r",), ("m",))}
+    return Case(processes, begin(files, record={("voted", "x"): True}), PROMISES)
+
+
+def _decide_and_reclaim(rules: Rules, who: str, order: str, flushes: bool, move: str) -> Steps[None]:
+    yield Lock("sequence")
+    if (yield from _decide_and_get(rules, who, move)):
+        yield from _reclaim_all(order, flushes)
+    yield Unlock("sequence")
+
+
+def _decide_and_get(rules: Rules, who: str, move: str) -> Steps[bool]:
+    """Commit x and get its message, or go on where the other process died. False: its number is an empty commit."""
+    if not (yield Exists("committed/2")) and (yield Exists("prepared/x")):
+        yield from _commit_durably(who, Commit(2, adopts=("x",)))
+        yield Note(note_verdict, "x", "committed")
+    elif not (yield from _finish_own(rules, who, 2)):
+        return False
+    if move == "rename":
+        yield Move("prepared/x", "committed/2-1")
+    elif (yield Exists("prepared/x")):
+        yield Link("prepared/x", "committed/2-1")
+        yield FlushNames()
+        yield Unlink("prepared/x")
+    if not (yield Exists("committed/3")):
+        yield from _commit_durably(who, Commit(3, removes=("r",)))
+        yield Note(note_told, "got", "r")
+    elif not (yield from _finish_own(rules, who, 3)):
+        return False
+    return True
+
+
+def _finish_own(rules: Rules, who: str, number: int) -> Steps[bool]:
+    yield from publish_up_to(rules, number, who)
+    content = yield Read(f"committed/{number}")
+    return bool(content != Commit(number))
+
+
+def _reclaim_all(order: str, flushes: bool) -> Steps[None]:
+    if order == "branch first":
+        removals = ["committed/1", "committed/2-1", "committed/2"]
+    else:
+        removals = ["committed/2", "committed/2-1", "committed/1"]
+    for name in removals:
+        if name == "committed/2-1":
+            yield Note(_note_branch_reclaimed)
+        yield Unlink(name)
+        if flushes:
+            yield FlushNames()
+
+
+def _commit_durably(who: str, content: Commit) -> Steps[None]:
+    """A commit whose name is flushed, too, as where renames are not ordered."""
+    file = yield Create(f"active/{who}", Unnumbered(who))
+    yield Lock(f"number {content.number}")
+    yield from rename_to_number(f"active/{who}", content.number)
+    yield Store("issued", content.number)
+    yield Write(file, content)
+    yield Flush(file)
+    yield FlushNames()
+    yield Store("published", content.number)
+    yield Note(note_publication, content.number)
+    yield Unlock(f"number {content.number}")
+
+
+def _note_branch_reclaimed(state: State, context: Context) -> State:
+    return state.note("reclaims").note(("branch reclaimed", "x"))
+
+
+def recycled(rules: Rules, flushed: bool = True) -> Case:
+    """The file of commit 1 is overwritten by commit 4. ``flushed``: its name in ``free/`` is durable before."""
+
+    def program() -> Steps[None]:
+        yield Move("committed/1", "free/1")
+        if flushed:
+            yield FlushNames()
+        yield from _commit_into_free_file("R", "1", Commit(4, ("w",)))
+
+    files = {
+        "committed/1": Commit(1, ("m",)),
+        "committed/2": Commit(2, removes=("m",)),
+        "committed/3": Commit(3, ("z",)),
+    }
+    start = begin(files, {"issued": 3, "published": 3}, {("removed", "m"): 2, "highest published": 3, "reclaims": True})
+    return Case([Process("R", program)], start, Checks(after_cut=_no_false_damage))
+
+
+def _no_false_damage(files: dict[str, Any], record: dict[Any, Any]) -> None:
+    if files.get("committed/1", Commit(1, ("m",))) != Commit(1, ("m",)):
+        raise Violation("commit 1 is torn or foreign below durable commits: it looks like damage")
+    after_power_cut(files, record)
+
+
+def compaction(rules: Rules, keep: bool = True) -> Case:
+    """S moves m from commit 1 into a compacted file, as of the commits that it has applied; A gets m; L opens.
+
+    ``keep``: S keeps commits that came after those it has applied: their removals concern the compacted file.
+    """
+    files = {"committed/1": Commit(1, ("m", "q"))}
+
+    def read() -> Steps[None]:
+        view = empty_view()
+        yield from read_all(rules, view)
+        if (yield from claim(rules, view, "L", "m")):
+            yield from release("m")
+
+    def remove() -> Steps[None]:
+        yield Lock("claim m")
+        yield from commit(rules, View(), "A", removes=("m",), told=(("got", "m"),))
+        yield Unlock("claim m")
+
+    processes = [Process("S", lambda: _compact(rules, keep)), Process("A", remove), Process("L", read)]
+    return Case(processes, begin(files, record={("initial", "q"): True}))
+
+
+def _compact(rules: Rules, keep: bool) -> Steps[None]:
+    view = View(live={"m": 1, "q": 1})
+    yield Lock("reclaim")
+    yield from catch_up(rules, view)
+    applied = view.applied
+    number = yield from commit(rules, view, "S", puts=tuple(sorted(view.live)))
+    assert number is not None
+    yield Unlink("committed/1")
+    yield Note(note_reclaimed, 1)
+    yield FlushNames()
+    yield from catch_up(rules, view)
+    published = yield Load("published")
+    for other in range(2, published):
+        if other != number and (other <= applied or not keep):
+            yield Unlink(f"committed/{other}")
+            yield Note(note_reclaimed, other)
+
+
+READERS = tuple(
+    Setting(1, rules=Rules(feed="empty", listing=listing), options={"head": head, "recycle": recycle, "asleep": asleep})
+    for listing in ("ascending", "descending")
+    for head in (False, True)
+    for recycle in (False, True)
+    for asleep in (False, True)
+)
+
+SCENARIOS = (
+    Scenario(
+        "late-reader",
+        "a late reader beside reclaim",
+        (2, 9, 10),
+        late_reader,
+        READERS,
+        (
+            Mistake(
+                "the files are listed once",
+                "although commit 3 removes it",
+                Setting(rules=Rules(feed="empty", listing="ascending", lists=1), options={"asleep": True}),
+            ),
+            Mistake(
+                "a listed file that was removed meanwhile is passed over",
+                "although commit 2 removes it",
+                Setting(rules=Rules(feed="empty", listing="ascending", read_again=False)),
+            ),
+        ),
+    ),
+    Scenario(
+        "file-used-again",
+        "the file of a reclaimed commit is used again",
+        (10, 13),
+        recycled,
+        (Setting(power=True),),
+        (
+            Mistake(
+                "a file is overwritten before its name in free/ is durable",
+                "it looks like damage",
+                Setting(power=True, options={"flushed": False}),
+            ),
+        ),
+    ),
+    Scenario(
+        "reclaim-order",
+        "messages, branches and heads are reclaimed in this order",
+        (9,),
+        coordinated_reclaim,
+        (
+            Setting(1, power=True),
+            Setting(1, power=True, options={"flushes": False}),
+            Setting(power=True, journal=False, options={"move": "link"}),
+        ),
+        (
+            Mistake(
+                "a head is removed before its branch",
+                "message m is back after its removal was visible",
+                Setting(1, power=True, options={"order": "head first", "flushes": False}),
+            ),
+            Mistake(
+                "where renames are not ordered, a branch is renamed without a flush",
+                "its content is lost",
+                Setting(power=True, journal=False),
+            ),
+            Mistake(
+                "where renames are not ordered, removals are not flushed one by one",
+                "is back after",
+                Setting(power=True, journal=False, options={"move": "link", "flushes": False}),
+            ),
+        ),
+    ),
+    Scenario(
+        "compaction",
+        "a compaction beside a removal and a late reader",
+        (2, 9),
+        compaction,
+        (Setting(), Setting(1, long=True)),
+        (
+            Mistake(
+                "removals after the compaction's view are reclaimed with it",
+                "although commit 2 removes it",
+                Setting(options={"keep": False}),
+            ),
+        ),
+    ),
+    Scenario(
+        "opener-beside-commit",
+        "an opener reads beside a commit",
+        (2,),
+        opener_beside_commit,
+        (Setting(1, power=True),),
+        (
+            Mistake(
+                "an opener reads listed files above *published*",
+                "its commit is not published",
+                Setting(1, power=True, rules=Rules(read_published_only=False)),
+            ),
+        ),
+    ),
+)
