@@ -8,6 +8,7 @@ import errno
 import os
 import queue
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from spool.packages import BESIDE
@@ -21,13 +22,39 @@ class SpoolError(Exception):
     diagnostic = "QMESYSTEM"
 
 
-class QueueNotFound(SpoolError, LookupError):
+class Argument(str):
+    """The name of an argument in the text of an error, e.g. ``retry_delay``; a command writes its option there."""
+
+    __slots__ = ()
+
+
+class ArgumentError(SpoolError):
+    """An error whose text names arguments.
+
+    name: the argument at fault; None if there is none. expected: the values that it takes, in words, or None.
+    """
+
+    def __init__(self, *parts: str, expected: str | None = None) -> None:
+        """``parts``: the text, in which each ``Argument`` is a part of its own."""
+        super().__init__("".join(parts))
+        self.parts = parts
+        self.name: str | None = next((part.partition("=")[0] for part in parts if isinstance(part, Argument)), None)
+        self.expected = expected
+
+    def told(self, names: Mapping[str, str]) -> str:
+        """Return the text with other names for arguments, e.g. ``--retry-delay`` for ``retry_delay``."""
+        return "".join(
+            names.get(part.partition("=")[0], part) if isinstance(part, Argument) else part for part in self.parts
+        )
+
+
+class QueueNotFound(ArgumentError, LookupError):
     """There is no queue of that name in the space."""
 
     diagnostic = "QMEBADQUEUE"
 
 
-class QueueExists(SpoolError):
+class QueueExists(ArgumentError):
     """A queue of that name exists already, or exists with other options than those that the call gives."""
 
     diagnostic = "QMEBADQUEUE"
@@ -91,8 +118,8 @@ class BadMessageId(SpoolError, LookupError):
     diagnostic = "QMEBADMSGID"
 
 
-class InvalidArgument(SpoolError, ValueError):
-    """An argument is outside what the call accepts."""
+class InvalidArgument(ArgumentError, ValueError):
+    """An argument has a value that the call does not accept."""
 
     diagnostic = "QMEINVAL"
 
@@ -160,7 +187,7 @@ class UnknownCodec(SystemFailure):
     stays."""
 
 
-class SpaceExists(SpoolError, FileExistsError):
+class SpaceExists(ArgumentError, FileExistsError):
     """The directory holds a queue space already, or one with other options than those that the call gives."""
 
     diagnostic = "QMEINVAL"

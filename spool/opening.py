@@ -13,7 +13,7 @@ from spool.disk.content import ensure_directory, unlink_if_there, write_new
 from spool.disk.disk import DIRECTORY_MODE, Disk
 from spool.disk.kernel import Unsupported
 from spool.disk.requirements import check_kind, check_stages, unsafe
-from spool.errors import NotASpace, SpaceExists, SpoolError
+from spool.errors import Argument, NotASpace, SpaceExists, SpoolError
 from spool.model import layout
 from spool.model.options import SpaceOptions
 from spool.model.settings import SpaceConfig, differences, space_config
@@ -83,11 +83,12 @@ def create(
             if not disk.exists(layout.SETTINGS):
                 _make(disk, config)
             elif not exist_ok:
-                raise _exists(disk, ", pass exist_ok=True")
+                raise _exists(disk, ", pass ", Argument("exist_ok=True"))
             elif different := differences(read_settings(disk), config, options):
                 raise SpaceExists(
-                    f"{disk.root} holds a queue space with other options ({different}): give the same options, leave "
-                    f"them out, or change the space's in {layout.SETTINGS}"
+                    f"{disk.root} holds a queue space with other options (",
+                    *different,
+                    f"): give the same options, leave them out, or change the space's in {layout.SETTINGS}",
                 )
         return open_space(disk, clock)
 
@@ -97,8 +98,8 @@ def _check_no_import(disk: Disk) -> None:
         raise SpaceExists(f"an import into {disk.root} is not complete: import again, or choose another directory")
 
 
-def _exists(disk: Disk, otherwise: str = "") -> SpaceExists:
-    return SpaceExists(f"{disk.root} holds a queue space already: open it{otherwise}, or choose another directory")
+def _exists(disk: Disk, *otherwise: str) -> SpaceExists:
+    return SpaceExists(f"{disk.root} holds a queue space already: open it", *otherwise, ", or choose another directory")
 
 
 @contextmanager

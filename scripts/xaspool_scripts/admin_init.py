@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
+from spool.model.settings import SPACE_OPTIONS
 from xaspool_scripts.common import BadValue, Failure, note, typed_values
-from xaspool_scripts.options import confirmed, duration, given, size, whole, yes_option
+from xaspool_scripts.options import confirmed, given, options_of, yes_option
 from xaspool_scripts.wording import plural, printable
 
 _MAX_NAMED = 3
@@ -16,50 +17,7 @@ _MAX_NAMED = 3
 
 @click.command()
 @click.argument("path", type=click.Path())
-@click.option(
-    "--mirror",
-    type=click.Path(file_okay=False),
-    metavar="DIRECTORY",
-    help="The directory, best on another disk, of a mirror: each commit is durable there, too, before it returns.",
-)
-@click.option(
-    "--max-messages",
-    type=whole,
-    metavar="N",
-    help="The largest number of messages in all queues together; a put that would exceed it is refused.",
-)
-@click.option(
-    "--max-bytes",
-    type=size,
-    metavar="SIZE",
-    help="The largest size of all bodies in all queues together, in bytes or e.g. '1 GiB'; a put that would exceed it "
-    "is refused.",
-)
-@click.option(
-    "--max-body-bytes",
-    type=size,
-    metavar="SIZE",
-    help="The largest body that a message may have, in bytes or e.g. '64 MiB'; 256 MiB if not given.",
-)
-@click.option(
-    "--drop-settle",
-    type=duration,
-    metavar="TIME",
-    help="How long a file that another user writes in place in drop/ must stay unchanged before spool-intake takes it, "
-    "in seconds or e.g. 5m; 60 seconds if not given.",
-)
-@click.option(
-    "--sync-method",
-    metavar="METHOD",
-    help="How a commit reaches the disk: strict is safe on every file system and flushes twice; ordered flushes once "
-    "and is safe where renames keep their order (ext4, xfs, btrfs); auto, the default, asks the file system.",
-)
-@click.option(
-    "--network-file-system",
-    metavar="KIND",
-    help="The kind of network file system that PATH lies on, e.g. nfs; without this option, a network file system is "
-    "refused.",
-)
+@options_of(SPACE_OPTIONS, types={"mirror": click.Path(file_okay=False)})
 @click.option(
     "--if-missing", "exist_ok", is_flag=True,
     help="Make the space only if it does not exist; if it exists with other options than these, that is an error.",

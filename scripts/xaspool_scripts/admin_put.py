@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from spool.model.message import PUT_OPTIONS
 from xaspool_scripts.common import BadValue, complete_queue, json_option, note, opened, space_option
-from xaspool_scripts.options import duration, given, lifetime, moment
-from xaspool_scripts.options import headers as parse_headers
-from xaspool_scripts.options import message_id as message_id_type
+from xaspool_scripts.options import given, lifetime, options_of
 from xaspool_scripts.output import answering, messages, write_bytes, write_json
 from xaspool_scripts.wording import printable
 
@@ -32,85 +31,7 @@ _LINES_AT_ONCE = 1_000
     "text, others are bytes, unless --content-type or a --drop-type of the queue says otherwise.",
 )
 @click.option("--each-line", is_flag=True, help="Put each line of the input as one message, all of them in one commit.")
-@click.option(
-    "--content-type",
-    metavar="TYPE",
-    help="The media type of the body. With application/json the body must be JSON, and a consumer in Python gets its "
-    "value, e.g. a dict; with application/msgpack the same holds for msgpack.",
-)
-@click.option(
-    "--priority",
-    type=int,
-    metavar="N",
-    help="The priority, 1 to 100 [50]; a queue whose order names priority delivers the higher first.",
-)
-@click.option(
-    "--delay", type=duration, metavar="TIME", help="The time for which the message is hidden, in seconds or e.g. 5m."
-)
-@click.option(
-    "--not-before",
-    type=moment,
-    metavar="TIME",
-    help="The time before which the message is not delivered, e.g. 2030-01-31T08:00.",
-)
-@click.option(
-    "--time-to-live",
-    type=lifetime,
-    metavar="TIME",
-    help="The time after which the message is not delivered any more, in seconds or e.g. 15m.",
-)
-@click.option(
-    "--expires-at",
-    type=moment,
-    metavar="TIME",
-    help="The moment from which the message is not delivered any more, e.g. 2030-01-31T08:00.",
-)
-@click.option(
-    "--top",
-    is_flag=True,
-    default=None,
-    help="Put the message before all others; the queue's --out-of-order must have top.",
-)
-@click.option(
-    "--before",
-    type=message_id_type,
-    metavar="ID",
-    help="The message that this one is put before; the queue's --out-of-order must have before.",
-)
-@click.option(
-    "--group",
-    metavar="TEXT",
-    help="The group of the message; messages of a group are delivered in order, one at a time.",
-)
-@click.option(
-    "--deduplication-key",
-    metavar="TEXT",
-    help="A key of the message; if a message was put with this key lately, nothing is put, its id is printed, and the "
-    "command says so on standard error.",
-)
-@click.option("--correlation-id", metavar="TEXT", help="A text by which the message and its reply can be found.")
-@click.option(
-    "--reply-queue",
-    metavar="QUEUE",
-    shell_complete=complete_queue,
-    help="The queue that a service puts its reply into.",
-)
-@click.option(
-    "--failure-queue",
-    metavar="QUEUE",
-    shell_complete=complete_queue,
-    help="The queue that a service puts its reply into when it rejects the message.",
-)
-@click.option("--user-code", type=int, metavar="N", help="A whole number for the application's own use [0].")
-@click.option("--client-id", metavar="TEXT", help="The name of the client that puts the message.")
-@click.option("--application-key", metavar="TEXT", help="A text for the application's own use, e.g. a tenant's key.")
-@click.option(
-    "--header",
-    "headers",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="A header of the message; may be given several times.",
-)
+@options_of(PUT_OPTIONS, types={"time_to_live": lifetime})
 @json_option
 @space_option
 def put(
@@ -118,7 +39,6 @@ def put(
     body: str | None,
     file: BinaryIO | None,
     each_line: bool,
-    headers: tuple[str, ...],
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -138,8 +58,6 @@ def put(
     chosen = given(options)
     if each_line and "deduplication_key" in chosen:
         raise click.UsageError("--deduplication-key is for one message: leave it or --each-line out")
-    if headers:
-        chosen["headers"] = parse_headers(headers)
     with opened() as space:
         if each_line:
             ids = _put_lines(space, queue, file or _standard_input(), chosen)

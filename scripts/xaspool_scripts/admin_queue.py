@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from spool.model.settings import QUEUE_OPTIONS
 from xaspool_scripts.common import Commands, complete_queue, json_option, note, opened, space_option
 from xaspool_scripts.options import (
     dry_run_option,
     filter_options,
     given,
     group,
+    options_of,
     or_none,
-    queue_options,
     short_duration,
     yes_option,
 )  # fmt: skip
@@ -40,7 +41,7 @@ def queue() -> None:
 
 @queue.command()
 @click.argument("queue", metavar="QUEUE")
-@queue_options
+@options_of(QUEUE_OPTIONS, removable=True)
 @_CREATE_MISSING
 @click.option(
     "--if-missing", "exist_ok", is_flag=True,
@@ -72,7 +73,7 @@ def _note_missing(space: "Space", there: Container[str], queue: str) -> None:
 
 @queue.command()
 @_QUEUE
-@queue_options
+@options_of(QUEUE_OPTIONS, removable=True)
 @_CREATE_MISSING
 @click.option(
     "--drop-group", type=or_none(group), metavar="GROUP",

@@ -16,7 +16,7 @@ import click
 
 from xaspool_scripts.codes import FAILED, NOTHING_THERE, WRONG_USAGE
 from xaspool_scripts.start import INTERRUPTED, write_at_once
-from xaspool_scripts.wording import as_options, printable
+from xaspool_scripts.wording import printable
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -327,7 +327,7 @@ def typed_values() -> Iterator[None]:
         command = click.get_current_context().command
         options = {str(p.name): max(p.opts, key=len) for p in command.params if isinstance(p, click.Option)}
         kind = BadValue if isinstance(error, spool.InvalidArgument) else Failure
-        raise kind(as_options(str(error), options)) from error
+        raise kind(error.told(options)) from error
 
 
 # -- shell completion --------------------------------------------------------------------------------------------------

@@ -3,14 +3,17 @@
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from xaspool_scripts.common import AnyFunction, complete_queue
+
+if TYPE_CHECKING:
+    from spool.model.checks import Option
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
 _SHORTEST_SECONDS = 0.1
@@ -161,76 +164,7 @@ def by_queue(
     return targets
 
 
-# -- a queue's options -------------------------------------------------------------------------------------------------
-
-_TIME = "TIME"
-_QUEUE_OPTIONS: tuple[tuple[str, Callable[[str], Any], str, str], ...] = (
-    (
-        "--order", or_none(str), "CRITERIA",
-        "The order of delivery: priority and time, each or none, then fifo or lifo; e.g. priority,fifo.",
-    ),
-    ("--out-of-order", or_none(str), "WAYS", "How a put may bypass the order: top, before, or top,before."),
-    (
-        "--retries", or_none(whole), "N",
-        "How many more attempts follow the first failed attempt of a message; without it, no limit.",
-    ),
-    (
-        "--retry-delay", or_none(duration), _TIME,
-        "How long a message is hidden after a failed attempt, in seconds or e.g. 5m.",
-    ),
-    (
-        "--retry-delay-max", or_none(duration), _TIME,
-        "The longest time that a message is hidden after a failed attempt, in seconds or e.g. 1h; the delay doubles "
-        "with each attempt up to this time.",
-    ),
-    (
-        "--first-delay", or_none(duration), _TIME,
-        "How long a new message is hidden before its first attempt, unless its put sets a time; in seconds or e.g. 5m.",
-    ),
-    (
-        "--error-queue", or_none(str), "QUEUE",
-        "The queue that a message moves to after its last failed attempt; without it, the message is deleted.",
-    ),
-    ("--reply-queue", or_none(str), "QUEUE", "The reply queue of messages that are put without one."),
-    ("--failure-queue", or_none(str), "QUEUE", "The failure queue of messages that are put without one."),
-    (
-        "--on-expiry", or_none(str), "WHERE",
-        "Where a message goes when its time to live is over: error (to the error queue) or drop (it is deleted).",
-    ),
-    (
-        "--max-messages", or_none(whole), "N",
-        "The largest number of messages in the queue; a put that would exceed it is refused.",
-    ),
-    (
-        "--max-bytes", or_none(size), "SIZE",
-        "The largest size of all bodies in the queue, in bytes or e.g. '1 GiB'; a put that would exceed it is refused.",
-    ),
-    (
-        "--deduplication-window", or_none(duration), _TIME,
-        "How long the queue remembers the deduplication key of a put, in seconds or e.g. 5m.",
-    ),
-    (
-        "--capacity-high", or_none(str), "MARK",
-        "The fill level that starts the capacity command, e.g. 80%, '5000 messages' or '1 GiB'.",
-    ),
-    (
-        "--capacity-low", or_none(str), "MARK",
-        "The fill level that the queue must fall to before the capacity command can start again.",
-    ),
-    (
-        "--capacity-command", or_none(str), "COMMAND",
-        "The shell command that runs when the queue reaches --capacity-high; $SPOOL_QUEUE is the queue's name.",
-    ),
-    (
-        "--capacity-timeout", or_none(duration), _TIME,
-        "How long the capacity command may run before it is ended, in seconds or e.g. 1m.",
-    ),
-    (
-        "--durability", str, "HOW",
-        "When a put or a get returns: flush, once its commit is on the disk; none, at once, and a power cut may lose "
-        "the commit.",
-    ),
-)  # fmt: skip
+# -- options that spool lists ------------------------------------------------------------------------------------------
 
 
 def _drop_types(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> Any:
@@ -246,23 +180,60 @@ def _drop_types(context: click.Context, parameter: click.Parameter, values: tupl
     return found or None
 
 
-def queue_options(function: AnyFunction) -> AnyFunction:
-    """Add all options of a queue to a command; the value ``none`` removes an option."""
-    types = (
-        "The type of dropped files with this suffix: a content type or bytes, e.g. .csv=text/csv; may be given several "
-        "times, and replaces the types that the queue had."
-    )
-    ordered = (
-        "Whether only one transaction at a time may hold messages of the queue, so that they are handled in order."
-    )
-    decorated: Any = click.option("--ordered/--not-ordered", default=None, help=ordered)(function)
-    decorated = click.option(
-        "--drop-type", "drop_types", multiple=True, callback=_drop_types, metavar="SUFFIX=TYPE", help=types
-    )(decorated)
-    for name, type, metavar, text in reversed(_QUEUE_OPTIONS):
-        complete = complete_queue if metavar == "QUEUE" else None
-        decorated = click.option(name, type=type, metavar=metavar, shell_complete=complete, help=text)(decorated)
-    return decorated  # type: ignore[no-any-return]
+def _headers(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str] | None:
+    return headers(values) or None
+
+
+# How a value is written, by its metavar: the type of the option, and the words that end its help.
+_WRITTEN: dict[str, tuple[Callable[[str], Any], str]] = {
+    "TIME": (duration, " Written in seconds or e.g. 5m."),
+    "SIZE": (size, " Written in bytes or e.g. '1 GiB'."),
+    "MOMENT": (moment, " Written e.g. 2030-01-31T08:00."),
+    "N": (whole, ""),
+    "ID": (message_id, ""),
+}
+# Options that may be given several times: the name of one, and how the values are read.
+_SEVERAL = {"NAME=VALUE": ("--header", _headers), "SUFFIX=TYPE": ("--drop-type", _drop_types)}
+
+
+def _default(value: object) -> str:
+    if not value or isinstance(value, tuple | dict):
+        return ""
+    return f" Default: {value:.10g}." if isinstance(value, int | float) else f" Default: {value}."
+
+
+def options_of(
+    listed: Mapping[str, "Option"], *, removable: bool = False, types: Mapping[str, Callable[[str], Any]] | None = None
+) -> Callable[[AnyFunction], AnyFunction]:
+    """Add listed options to a command.
+
+    Args:
+        removable: the value ``none`` removes an option, where the option can have no value.
+        types: of options that are not written as their metavars say.
+    """
+
+    def add(function: AnyFunction) -> AnyFunction:
+        decorated: Any = function
+        for name, (check, meaning, default) in reversed(list(listed.items())):
+            text = re.sub(r"\{(\w+)\}", lambda other: f"--{other[1].replace('_', '-')}", meaning)
+            written, form = _WRITTEN.get(check.metavar, (str, ""))
+            option = f"--{name.replace('_', '-')}"
+            settings: dict[str, Any] = {"metavar": check.metavar, "help": f"{text}{form}{_default(default)}"}
+            if check.expected == "true or false":
+                settings = {"help": text, "default": None} | ({} if removable else {"is_flag": True})
+                option = f"{option}/--not-{name}" if removable else option
+            elif check.metavar in _SEVERAL:
+                option, callback = _SEVERAL[check.metavar]
+                settings |= {"multiple": True, "callback": callback}
+                settings["help"] += " May be given several times."
+            else:
+                kind = (types or {}).get(name, written)
+                settings["type"] = or_none(kind) if removable and "none" not in check.expected.split(", ") else kind
+                settings["shell_complete"] = complete_queue if check.metavar == "QUEUE" else None
+            decorated = click.option(option, name, **settings)(decorated)
+        return decorated  # type: ignore[no-any-return]
+
+    return add
 
 
 # -- filters -----------------------------------------------------------------------------------------------------------

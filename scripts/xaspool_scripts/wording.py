@@ -1,34 +1,10 @@
-"""Word texts for the command line: options instead of arguments, numbers, times, and control characters."""
+"""Word texts for the command line: numbers, times, and control characters."""
 
-import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 _LONG_SECONDS = 60
-_QUOTED = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")
-
-
-def as_options(text: str, options: Mapping[str, str]) -> str:
-    """Replace the names of arguments in the text of an InvalidArgument by those of options.
-
-    Text in quotes was typed by the user, and stays.
-
-    Args:
-        options: the option for each argument, e.g. ``{"error_queue": "--error-queue"}``.
-    """
-    pieces = _QUOTED.split(text)
-    anywhere = options if "exclude each other" in text else {name: options[name] for name in options if "_" in name}
-    for index in range(0, len(pieces), 2):
-        pieces[index] = _replaced(pieces[index], anywhere).replace("or left out", "or none")
-    start = re.match(r"(queue \S+: )?(\w+) (?=is |needs )", pieces[0])
-    if start is not None and start[2] in options:
-        pieces[0] = f"{start[1] or ''}{options[start[2]]} {pieces[0][start.end() :]}"
-    return "".join(pieces)
-
-
-def _replaced(text: str, options: Mapping[str, str]) -> str:
-    return re.sub(r"(?<![\w-])(\w+)(=True)?", lambda word: options.get(word[1], word[0]), text)
 
 
 def plural(count: int, singular: str, plural_form: str = "") -> str:

@@ -291,7 +291,7 @@ class Administration:
         if not changes:
             raise InvalidArgument("name what to change: priority, not_before or expires_at")
         given = {name: value for name, value in changes.items() if value is not None}
-        changes |= attributes_of(**given)  # type: ignore[arg-type]
+        changes |= attributes_of(**given)
         bulk.act_on(self._store, self._owners, message_id, bulk.change_to(changes))
         message = delivery.find_message(self._store, message_id)
         config = self._store.settings.known.config.queues.get(message.queue)

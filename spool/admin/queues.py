@@ -11,6 +11,7 @@ from spool.coordination.locks import NUMBER, PREPARED_LIST
 from spool.disk.content import ensure_directory
 from spool.disk.disk import DIRECTORY_MODE, PASSAGE_MODE, SHARED_MODE, Disk
 from spool.errors import (
+    Argument,
     InvalidArgument,
     QueueExists,
     QueueNotEmpty,
@@ -22,15 +23,16 @@ from spool.log.visibility import catch_up, list_prepared
 from spool.model import layout
 from spool.model.options import KEEP, Keep
 from spool.model.settings import (
+    OPTIONAL,
     QUEUE_OPTIONS,
     QueueConfig,
     SpaceConfig,
     check_queue_name,
+    check_queue_options,
     differences,
-    made_queue,
-    queue_options,
+    queue_config,
 )
-from spool.model.settings_file import MAY_BE_LEFT_OUT, with_queue, without_queue
+from spool.model.settings_file import with_queue, without_queue
 from spool.model.text import no_queue, plural, shown
 from spool.policies.no_effect import warn_of_queue
 from spool.runtime.clock import WaitExpired
@@ -52,12 +54,13 @@ def add_queue(
 
     Arguments and errors as of ``Administration.create_queue``.
     """
-    made_queue(name, options, {})
+    queue_config(name, options)
 
     def edit(text: str, known: SpaceConfig) -> str:
         if name in known.queues:
-            raise QueueExists(f"queue {name!r} exists already: choose another name, or pass exist_ok=True to use it")
-        config = made_queue(name, options, known.defaults)
+            use = "pass ", Argument("exist_ok=True"), " to use it"
+            raise QueueExists(f"queue {name!r} exists already: choose another name, or ", *use)
+        config = queue_config(name, options, defaults=known.defaults)
         return _settings_text(store.files.disk, text, known, config, _REFERRING, create_missing)
 
     with editing(store):
@@ -77,11 +80,13 @@ def _present(store: Store, name: str, options: Mapping[str, Any]) -> QueueConfig
     present = config.queues.get(name)
     if present is None:
         return None
-    different = differences(present, made_queue(name, options, config.defaults), options)
+    different = differences(present, queue_config(name, options, defaults=config.defaults), options)
     if different:
         raise QueueExists(
-            f"queue {name!r} exists with other options ({different}): give the same options, leave them out, or change "
-            f"the queue's with change_queue or spool-admin queue change {name}"
+            f"queue {name!r} exists with other options (",
+            *different,
+            "): give the same options, leave them out, or "
+            f"change the queue's with change_queue or spool-admin queue change {name}",
         )
     if name not in store.settings.current().config.queues:  # it was written into the file by hand just now
         store.shared.counters.bump_settings()
@@ -94,10 +99,10 @@ def change_queue(
 ) -> QueueConfig:
     """Change options of a queue, and the group of its drop folder. Errors as of ``Administration.change_queue``."""
     reset = {option for option in options if options[option] is None and option in QUEUE_OPTIONS}
-    reset -= MAY_BE_LEFT_OUT
+    reset -= OPTIONAL
     given = {option: value for option, value in options.items() if option not in reset}
     check_queue_name(name)
-    queue_options(given, f"queue {name}: ")
+    check_queue_options(given, f"queue {name}: ")
     group = None if drop_group is KEEP or drop_group is None else _group_id(drop_group)
 
     def edit(text: str, known: SpaceConfig) -> str:
@@ -105,7 +110,10 @@ def change_queue(
             raise no_queue(name, known.queues)
         current = {option: value for option, value in asdict(known.queues[name]).items() if option not in reset}
         del current["name"]
-        config = made_queue(name, given, known.defaults, current)
+        longest = current.get("retry_delay_max")
+        if longest is not None and given.get("retry_delay", 0.0) > longest:
+            del current["retry_delay_max"]  # it is raised with the delay, unless it is given
+        config = queue_config(name, {**current, **given}, defaults=known.defaults)
         return _settings_text(store.files.disk, text, known, config, given.keys() & set(_REFERRING), create_missing)
 
     with editing(store):
@@ -145,9 +153,9 @@ def _settings_text(
         if queue is None or queue in known.queues or queue in made:
             continue
         if not create_missing:
-            advice = "create it first, or at once with create_missing=True"
-            raise no_queue(queue, known.queues, f"queue {config.name}: {option}: ", advice)
-        made[queue] = made_queue(queue, {}, known.defaults)
+            advice = "create it first, or at once with ", Argument("create_missing=True")
+            raise no_queue(queue, known.queues, *advice, where=(f"queue {config.name}: ", Argument(option), ": "))
+        made[queue] = queue_config(queue, {}, defaults=known.defaults)
         named += [(option, getattr(made[queue], option)) for option in _REFERRING]  # by the space's defaults
     for each in made.values():
         if each.name not in known.queues:

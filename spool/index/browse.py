@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import Any, NamedTuple, Self
 
-from spool.errors import CorruptedFile, InvalidArgument
+from spool.errors import Argument, CorruptedFile, InvalidArgument
 from spool.index.index import Index
 from spool.index.queue import Queue
 from spool.index.run import Run
@@ -62,7 +62,9 @@ class Filter:
         if self.message_id is not None:
             parse_message_id(self.message_id)
         if self.older_than is not None and not (isinstance(self.older_than, int | float) and self.older_than >= 0):
-            raise InvalidArgument(f"older_than is a number of seconds from 0, not {shown(self.older_than)}")
+            raise InvalidArgument(
+                Argument("older_than"), f" is a number of seconds from 0, not {shown(self.older_than)}"
+            )
         found = attributes_of(correlation_id=self.correlation_id, headers=self.headers)
         return replace(self, headers=found.get("headers"))
 

@@ -1,39 +1,84 @@
-"""What values may be: one set of checks for options, for messages, and for what is read from files. Pure.
+"""What values may be: one set of checks for options, messages, routes, pipelines and values read from files. Pure.
 
-An error of an argument has one form in the whole project, which programs rely on to name an option instead: the name,
-what it takes, and what was given, ``threads is a whole number from 1 to 1000, not 0``.
-A text that has no name of its own is refused by what it is not, ``'x' is not an xid, which is written …``.
+Every error names the argument, what it takes, and the value: ``threads is a whole number from 1 to 1000, not 0``. The
+error also carries the first two as data (``InvalidArgument.name``, ``.expected``).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
 
-from spool.errors import InvalidArgument
-from spool.model.text import shown
+from spool.errors import Argument, InvalidArgument
+from spool.model.text import shortened, shown
 
 
 class ValueCheck(NamedTuple):
-    """``expected``: in words. ``convert``: returns the value as it is kept; ValueError if it is not allowed."""
+    """One kind of value.
+
+    expected: in words. convert: returns the value as it is kept; ValueError if it is not allowed.
+    metavar: stands for the value in the help of a command, and tells the command how the value is written.
+    optional: None is allowed as well.
+    """
 
     expected: str
     convert: Callable[[Any], Any]
+    metavar: str = "TEXT"
+    optional: bool = False
 
 
-def check(name: str, value: object, value_check: ValueCheck) -> Any:
-    """Return the value as it is kept; InvalidArgument, which names it and what it takes, if it is not allowed."""
+class Option(NamedTuple):
+    """An option: the values that it takes, one sentence of help, and its default.
+
+    Other options stand in braces in the help: a command writes ``{retry_delay}`` as ``--retry-delay``.
+    """
+
+    check: ValueCheck
+    help: str
+    default: Any = None
+
+
+def check(name: str, value: object, value_check: ValueCheck, where: str = "") -> Any:
+    """Return the value as it is kept; InvalidArgument, which names it and what it takes, if it is not allowed.
+
+    ``where`` opens the text: the file and the queue, say.
+    """
+    if value is None and value_check.optional:
+        return None
     try:
         return value_check.convert(value)
     except UnicodeEncodeError:
-        raise unwritable(name, value) from None
+        raise unwritable(name, value, where) from None
+    except InvalidArgument:
+        raise  # it says more
     except ValueError:
-        raise InvalidArgument(f"{name} is {value_check.expected}, not {shown(value)}") from None
+        expected = f"{value_check.expected}, or none" if value_check.optional else value_check.expected
+        raise InvalidArgument(where, Argument(name), f" is {expected}, not {given(value)}", expected=expected) from None
 
 
-def unwritable(name: str, value: object) -> InvalidArgument:
+def check_options(
+    options: Mapping[str, Any], checks: Mapping[str, ValueCheck], where: str = "", others: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return options as they are kept. InvalidArgument also for a name that is none of ``checks``; its text lists
+    these, and the ``others``."""
+    for option in options:
+        if option not in checks:
+            raise InvalidArgument(
+                f"{where}there is no option {shown(option)}; there are {', '.join((*checks, *others))}"
+            )
+    return {option: check(option, value, checks[option], where) for option, value in options.items()}
+
+
+def given(value: object) -> str:
+    """Return a value for the text of an error, as it was written rather than as Python writes it."""
+    if isinstance(value, Mapping):
+        return shortened(", ".join(f"{key}={one}" for key, one in value.items())) or "empty"
+    return shortened(",".join(map(str, value))) or "empty" if isinstance(value, list | tuple) else shown(value)
+
+
+def unwritable(name: str, value: object, where: str = "") -> InvalidArgument:
     """Return the error for a text that UTF-8 cannot write: one with half of a pair, as ``os.fsdecode`` makes."""
-    return InvalidArgument(f"{name} cannot be written as UTF-8: {shown(value)}")
+    return InvalidArgument(where, Argument(name), f" cannot be written as UTF-8: {shown(value)}")
 
 
 def whole(value: Any, most: int, least: int = 0) -> int:
@@ -66,17 +111,44 @@ def text(value: Any, most: int | None = None) -> str:
     UnicodeEncodeError, which is a ValueError: UTF-8 cannot write the text, so no file can hold it.
     """
     found = plain(value)
-    if not found or (most is not None and len(found) > most):
-        raise ValueError("it is no text of the right length")
+    require(bool(found) and (most is None or len(found) <= most))
     found.encode("utf-8")
     return found
 
 
 def plain(value: Any) -> str:
     """Return a text as a ``str``, also one of a class derived from ``str``; ValueError for anything else."""
-    if not isinstance(value, str):
-        raise ValueError("it is no text")
+    require(isinstance(value, str))
     return str.__str__(value)
 
 
+def flag(value: Any) -> bool:
+    """Return True or False; ValueError for anything else."""
+    require(isinstance(value, bool))
+    return bool(value)
+
+
+def require(allowed: bool) -> None:
+    """Raise ValueError unless the value is allowed."""
+    if not allowed:
+        raise ValueError
+
+
+def one_of(*allowed: str, metavar: str = "TEXT") -> ValueCheck:
+    """Return the check of one of these words."""
+    return ValueCheck(f"one of {', '.join(allowed)}", lambda value: allowed[allowed.index(value)], metavar)
+
+
+def number(most: int, least: int = 0, metavar: str = "N", optional: bool = False) -> ValueCheck:
+    """Return the check of a whole number in these bounds."""
+    return ValueCheck(
+        f"a whole number from {least} to {most}", partial(whole, most=most, least=least), metavar, optional
+    )
+
+
 SHORT_TEXT = ValueCheck("a text of 1 to 255 characters", partial(text, most=255))
+FLAG = ValueCheck("true or false", flag)
+MOST_SECONDS = 1e10
+DELAY = ValueCheck(
+    f"a number of seconds, from 0 to less than {MOST_SECONDS:.0f}", partial(seconds, most=MOST_SECONDS), "TIME"
+)

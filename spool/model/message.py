@@ -6,30 +6,32 @@ fields.
 """
 
 from collections.abc import Mapping
-from datetime import datetime
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn, Self
 
-from spool.errors import BadMessageId, InvalidArgument
-from spool.model.checks import SHORT_TEXT, ValueCheck, check, moment, plain, seconds, unwritable, whole
+from spool.errors import Argument, BadMessageId, InvalidArgument
+from spool.model.checks import (
+    FLAG,
+    SHORT_TEXT,
+    Option,
+    ValueCheck,
+    check,
+    moment,
+    number,
+    plain,
+    require,
+    seconds,
+    unwritable,
+)  # fmt: skip
 from spool.model.codecs import BYTES_TYPE
 from spool.model.position import Position
-from spool.model.settings import QueueConfig, check_queue_name
+from spool.model.settings import QUEUE_NAME, QueueConfig
 from spool.model.text import shown
 from spool.model.xid import BRANCH_ID_BYTES
 
 DEFAULT_PRIORITY = 50
 LONGEST_REASON = 1000  # characters: a reason is read by people, and travels with the message
-_PRIORITY = ValueCheck("a whole number from 1 to 100", partial(whole, most=100, least=1))
-_USER_CODE = ValueCheck(
-    f"a whole number from {-(2**63)} to {2**63 - 1}", partial(whole, most=2**63 - 1, least=-(2**63))
-)
-_SECONDS = ValueCheck("a number of seconds from 0", partial(seconds, most=1e12))
-_MOMENT = ValueCheck(
-    "a number of seconds since the epoch from 0, or a datetime with a time zone (value.astimezone() has one)",
-    partial(moment, most=1e12),
-)
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -266,118 +268,120 @@ def parse_message_id(text: object) -> tuple[bytes, int]:
     return raw[:BRANCH_ID_BYTES], int.from_bytes(raw[BRANCH_ID_BYTES:], "big")
 
 
-def attributes_of(
-    *,
-    priority: int = DEFAULT_PRIORITY,
-    not_before: float | datetime | None = None,
-    delay: float | None = None,
-    expires_at: float | datetime | None = None,
-    time_to_live: float | None = None,
-    correlation_id: str | None = None,
-    reply_queue: str | None = None,
-    failure_queue: str | None = None,
-    user_code: int = 0,
-    client_id: str | None = None,
-    application_key: str | None = None,
-    headers: Mapping[str, str] | None = None,
-    top: bool = False,
-    before: str | None = None,
-    group: str | None = None,
-    deduplication_key: str | None = None,
-) -> dict[str, Any]:
+def _headers(headers: Any) -> dict[str, str] | None:
+    """Copy a caller's headers, which are read once, and check the copy, so that nothing changes them later."""
+    require(isinstance(headers, Mapping))
+    try:
+        copy = dict(headers)
+    except Exception as error:  # a mapping of the application's may do anything
+        raise InvalidArgument(
+            Argument("headers"), f" is {_A_MAP}, and this one fails ({shown(error)}): give a dict"
+        ) from error
+    found = {}
+    for name, value in copy.items():
+        name, words = plain(name), plain(value)
+        require(bool(name))
+        try:
+            f"{name}{words}".encode()
+        except UnicodeEncodeError:
+            raise unwritable("a header", f"{name}={words}") from None
+        found[name] = words
+    return found or None
+
+
+def _before(id: Any) -> str:
+    parse_message_id(id)
+    return str(id)
+
+
+_A_MAP = "a map of names to texts, e.g. {'tenant': 'acme'}"
+_TEXT = SHORT_TEXT._replace(optional=True)
+_QUEUE = QUEUE_NAME._replace(optional=True)
+_SECONDS = ValueCheck("a number of seconds from 0", partial(seconds, most=1e12), "TIME", optional=True)
+_MOMENT = ValueCheck(
+    "a number of seconds since the epoch from 0, or a datetime with a time zone (value.astimezone() has one)",
+    partial(moment, most=1e12), "MOMENT", optional=True,
+)  # fmt: skip
+PUT_OPTIONS: Mapping[str, Option] = {
+    "content_type": Option(
+        _TEXT,
+        "The media type of the body. With application/json the body must be JSON, and a consumer in Python gets its "
+        "value, e.g. a dict; with application/msgpack the same holds for msgpack.",
+    ),
+    "priority": Option(
+        number(100, 1), "The priority, 1 to 100; a queue whose order names priority delivers the higher first.",
+        DEFAULT_PRIORITY,
+    ),
+    "delay": Option(
+        _SECONDS._replace(convert=lambda value: seconds(value, 1e12) or None),
+        "How long the message is hidden, from the commit of its put on; {not_before} excludes it.",
+    ),
+    "not_before": Option(_MOMENT, "The time before which the message is not delivered; {delay} excludes it."),
+    "time_to_live": Option(
+        _SECONDS,
+        "How long the message can be delivered, from the commit of its put on; {expires_at} excludes it.",
+    ),
+    "expires_at": Option(
+        _MOMENT, "The time from which the message is not delivered any more; {time_to_live} excludes it."
+    ),
+    "top": Option(FLAG, "Put the message before all others; the queue's {out_of_order} must have top.", False),
+    "before": Option(
+        ValueCheck("the id of a message", _before, "ID", optional=True),
+        "The message that this one is put before; the queue's {out_of_order} must have before; {top} excludes it.",
+    ),
+    "group": Option(_TEXT, "The group of the message; messages of a group are delivered in order, one at a time."),
+    "deduplication_key": Option(
+        _TEXT,
+        "A key of the message. If a message was put with this key within the queue's {deduplication_window}, nothing "
+        "is put, and the id is that of the earlier message.",
+    ),
+    "correlation_id": Option(_TEXT, "A text by which the message and its reply can be found."),
+    "reply_queue": Option(_QUEUE, "The queue that a service puts its reply into."),
+    "failure_queue": Option(_QUEUE, "The queue that a service puts its reply into when it rejects the message."),
+    "user_code": Option(number(2**63 - 1, -(2**63), optional=True), "A whole number for the application's own use.", 0),
+    "client_id": Option(_TEXT, "The name of the client that puts the message."),
+    "application_key": Option(_TEXT, "A text for the application's own use, e.g. a tenant's key."),
+    "headers": Option(
+        ValueCheck(_A_MAP, _headers, "NAME=VALUE", optional=True), "Names and texts that travel with the message."
+    ),
+}  # fmt: skip
+_EXCLUSIVE = (("delay", "not_before"), ("time_to_live", "expires_at"), ("top", "before"))
+
+
+def attributes_of(**options: Any) -> dict[str, Any]:
     """Return the control fields that differ from their defaults, checked; InvalidArgument says what an option takes.
 
-    ``before`` is still an id then: the queue knows what it stands for (see ``validation``). The deduplication key does
-    not travel with the message.
+    ``before`` is still an id then: the queue knows its place (see ``validation``). The deduplication key is left out.
     """
+    for one, other in _EXCLUSIVE:
+        if not (options.get(one) is None or options[one] is False or options.get(other) is None):
+            raise exclusive(one, other)
     found: dict[str, Any] = {}
-    if priority != DEFAULT_PRIORITY:
-        found["priority"] = check("priority", priority, _PRIORITY)
-    if not_before is not None:
-        if delay is not None:
-            raise InvalidArgument("delay and not_before exclude each other: give one of them")
-        found["not_before"] = check("not_before", not_before, _MOMENT)
-    elif delay is not None and check("delay", delay, _SECONDS):
-        found["delay"] = float(delay)
-    if expires_at is not None:
-        if time_to_live is not None:
-            raise InvalidArgument("time_to_live and expires_at exclude each other: give one of them")
-        found["expires_at"] = check("expires_at", expires_at, _MOMENT)
-    elif time_to_live is not None:
-        found["time_to_live"] = check("time_to_live", time_to_live, _SECONDS)
-    for name, given in (
-        ("correlation_id", correlation_id),
-        ("client_id", client_id),
-        ("application_key", application_key),
-        ("group", group),
-    ):
-        if given is not None:
-            found[name] = check_text(name, given)
-    for name, queue in (("reply_queue", reply_queue), ("failure_queue", failure_queue)):
-        if queue is not None:
-            found[name] = check_queue_name(queue)
-    if user_code:
-        found["user_code"] = check("user_code", user_code, _USER_CODE)
-    if headers is not None and (copied := _headers(headers)):
-        found["headers"] = copied
-    if deduplication_key is not None:
-        check_text("deduplication_key", deduplication_key)
-    if top or before is not None:
-        found.update(_place(top, before))
+    for name, value in options.items():
+        option = PUT_OPTIONS.get(name)
+        if option is None:
+            raise TypeError(f"put() got an unexpected keyword argument {name!r}")
+        if value is option.default or value == option.default:
+            continue
+        kept = check(name, value, option.check)
+        if kept is not None and name != "deduplication_key":
+            found[name] = kept
     return found
 
 
-def _place(top: object, before: object) -> dict[str, Any]:
-    if not isinstance(top, bool):
-        raise InvalidArgument(f"top is True or False, not {shown(top)}")
-    if before is None:
-        return {"top": True}
-    if top:
-        raise InvalidArgument("top and before exclude each other: give one of them")
-    parse_message_id(before)
-    return {"before": before}
-
-
-attributes_of.__qualname__ = "put"  # whose options these are: Python's own error names the call that was made
+def exclusive(one: str, other: str) -> InvalidArgument:
+    """Return the error of two arguments of which only one may be given."""
+    return InvalidArgument(Argument(one), " and ", Argument(other), " exclude each other: give one of them")
 
 
 def check_content_type(value: object) -> str | None:
     """Return a content type as it is stored; InvalidArgument unless it is None or a text that can be stored."""
-    return None if value is None else check_text("content_type", value)
+    return check("content_type", value, _TEXT)  # type: ignore[no-any-return]
 
 
 def check_text(name: str, value: object) -> str:
     """Return the value of an option that takes a text, as it is stored; InvalidArgument, which names the option."""
     return check(name, value, SHORT_TEXT)  # type: ignore[no-any-return]
-
-
-def _headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Copy a caller's headers, which are read once, and check the copy, so that nothing changes them later."""
-    given, found = _copied(headers), {}
-    for name, value in given.items():
-        try:
-            name, words = plain(name), plain(value)
-            f"{name}{words}".encode()
-        except UnicodeEncodeError:
-            raise unwritable("a header", f"{name}={words}") from None
-        except ValueError:
-            name = ""
-        if not name:
-            raise InvalidArgument(f"{_A_MAP}, not {shown(given)}")
-        found[name] = words
-    return found
-
-
-_A_MAP = "headers is a map of names to texts, e.g. {'tenant': 'acme'}"
-
-
-def _copied(headers: Mapping[str, str]) -> dict[str, str]:
-    if not isinstance(headers, Mapping):
-        raise InvalidArgument(f"{_A_MAP}, not {shown(headers)}")
-    try:
-        return dict(headers)
-    except Exception as error:  # a mapping of the application's may do anything
-        raise InvalidArgument(f"{_A_MAP}, and this one fails ({shown(error)}): give a dict") from error
 
 
 def headers_bytes(headers: Mapping[str, str]) -> int:

@@ -1,19 +1,19 @@
-"""The queues and options of a space as checked values. How they stand in ``space.toml`` is ``settings_file``'s.
+"""The options of queues and spaces: names, defaults, meanings and checks, and configurations that passed the checks.
 
-Each option has one check: what it takes, in words and as a function. An unknown option or a value of another kind is an
-InvalidArgument that names the option and what is allowed.
+The fields of ``QueueConfig`` and ``SpaceConfig`` are the one list of these options: the options of commands, the help
+of ``spool.QueueOptions``, and the rules of ``space.toml`` come from it.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
-from spool.errors import InvalidArgument
+from spool.errors import Argument, InvalidArgument
 from spool.model import layout
-from spool.model.checks import ValueCheck, seconds, text, unwritable, whole
-from spool.model.text import shortened, shown
+from spool.model.checks import DELAY, FLAG, Option, ValueCheck, check_options, given, number, one_of, require, text
+from spool.model.text import shown
 
 BODY_LIMIT_BYTES = 256 << 20
 HARD_BODY_LIMIT_BYTES = 2**32 - 1
@@ -25,64 +25,196 @@ HARD_HEADERS_LIMIT = 4_096
 FIFO, LIFO, PRIORITY, TIME = "fifo", "lifo", "priority", "time"
 TOP, BEFORE = "top", "before"
 AS_BYTES = "bytes"  # a type of dropped files
-EXPIRY_MODES = ("error", "drop")
-DURABILITIES = ("flush", "none")
-SYNC_METHODS = ("auto", "ordered", "strict")
-
-# What a queue has that is made now and says nothing else. It is written into space.toml with the queue, so that those
-# that stand there without it, written by hand, go on as they are.
-OF_NEW_QUEUES: Mapping[str, Any] = {"retry_delay": 1.0, "retry_delay_max": 300.0}
 
 _SUFFIX = re.compile(r"(\.[A-Za-z0-9_+-]{1,32}){1,3}")
 _MEDIA_TYPE = re.compile(r"[A-Za-z0-9.+-]{1,100}/[A-Za-z0-9.+-]{1,100}( *; *[\w.-]{1,50}=[\w.-]{1,50})*", re.ASCII)
 _LONGEST_TYPES = 1000  # characters: all stand in one line of space.toml
-_MOST_SECONDS = 1e10
-_MOST = 2**31
 _LARGEST = 2**62
+
+
+# -- what an option takes ---------------------------------------------------------------------------------------------
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    """Return a tuple of words, from a list or from a text with commas."""
+    words = [word.strip() for word in value.split(",")] if isinstance(value, str) else value
+    require(isinstance(words, list | tuple) and all(isinstance(word, str) for word in words))
+    return tuple(words)
+
+
+def _order(value: Any) -> tuple[str, ...]:
+    words = _words(value)
+    require(bool(words))
+    if words[-1] not in (FIFO, LIFO):
+        words += (FIFO,)
+    require(set(words[:-1]) <= {PRIORITY, TIME} and len(set(words)) == len(words))
+    return words
+
+
+def _out_of_order(value: Any) -> tuple[str, ...]:
+    words = () if value == "" else _words(value)
+    require(set(words) <= {TOP, BEFORE})
+    return tuple(word for word in (TOP, BEFORE) if word in words)
+
+
+def _mark(value: Any) -> str:
+    parse_mark(value)
+    return str(value)
+
+
+def _absolute(value: Any) -> str:
+    require(text(value).startswith("/"))
+    return text(value)
+
+
+def _queue_name(value: Any) -> str:
+    require(isinstance(value, str) and layout.is_queue_name(value) is not None)
+    return str(value)
+
+
+def _drop_types(value: Any) -> dict[str, str]:
+    """Return types by suffixes, which are made lower case: a file is taken by its suffix in any case."""
+    require(isinstance(value, Mapping) and all(isinstance(one, str) for pair in value.items() for one in pair))
+    found = {suffix.lower(): kind for suffix, kind in value.items()}
+    require(len(found) == len(value) and sum(map(len, [*found, *found.values()])) <= _LONGEST_TYPES)
+    for suffix, kind in found.items():
+        require(_SUFFIX.fullmatch(suffix) is not None and suffix not in layout.UNFINISHED_SUFFIXES)
+        require(kind == AS_BYTES or _MEDIA_TYPE.fullmatch(kind) is not None)
+    return found
+
+
+_NAME_RULE = "1 to 127 letters, digits, '.', '_' or '-', and does not start with a dot"
+QUEUE_NAME = ValueCheck(f"the name of a queue, which has {_NAME_RULE}", _queue_name, "QUEUE")
+_QUEUE = QUEUE_NAME._replace(optional=True)
+_MARK_CHECK = ValueCheck("""a mark like "80%", "5000 messages" or "1 GiB\"""", _mark, "MARK", optional=True)
+_COUNT = number(_LARGEST, optional=True)
+_SIZE = number(_LARGEST, metavar="SIZE", optional=True)
+_ORDER = ValueCheck(
+    "priority and time, in this or the other order, each or none, then fifo or lifo: e.g. fifo or priority,fifo",
+    _order, "CRITERIA",
+)  # fmt: skip
+_TYPES = ValueCheck(
+    'suffixes with a content type or "bytes" for each, e.g. {".csv": "text/csv", ".txt": "bytes"}',
+    _drop_types, "SUFFIX=TYPE",
+)  # fmt: skip
+
+
+def _option(default: Any, check: ValueCheck, help: str) -> Any:
+    """Return a field that is an option."""
+    metadata = {"option": Option(check, help, default)}
+    if isinstance(default, dict):
+        return field(default_factory=dict, hash=False, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
 class QueueConfig:
-    """One queue with its options, checked; ``spool.QueueOptions`` tells each."""
+    """One queue with its options, checked; ``help(spool.QueueOptions)`` describes them."""
 
     name: str
-    order: tuple[str, ...] = (FIFO,)
-    out_of_order: tuple[str, ...] = ()
-    retries: int | None = None
-    retry_delay: float = 0.0
-    retry_delay_max: float | None = None
-    first_delay: float = 0.0
-    error_queue: str | None = None
-    reply_queue: str | None = None
-    failure_queue: str | None = None
-    on_expiry: str = "error"
-    ordered: bool = False
-    max_messages: int | None = None
-    max_bytes: int | None = None
-    deduplication_window: float = 300.0
-    capacity_high: str | None = None
-    capacity_low: str | None = None
-    capacity_command: str | None = None
-    capacity_timeout: float = 60.0
-    durability: str = "flush"
-    drop_types: Mapping[str, str] = field(default_factory=dict, hash=False)
+    order: tuple[str, ...] = _option(
+        (FIFO,), _ORDER, "The order of delivery: priority and time, each or none, then fifo or lifo."
+    )
+    out_of_order: tuple[str, ...] = _option(
+        (), ValueCheck("top, before, both or none", _out_of_order, "WAYS"),
+        "The ways in which a put may bypass the order: top, before, or top,before.",
+    )  # fmt: skip
+    retries: int | None = _option(
+        None, number(2**31, optional=True),
+        "How many attempts may follow the first failed attempt of a message; without this option, there is no limit.",
+    )  # fmt: skip
+    retry_delay: float = _option(1.0, DELAY, "How long a message is hidden after a failed attempt.")
+    retry_delay_max: float | None = _option(
+        300.0, DELAY._replace(optional=True),
+        "The longest time that a message is hidden after a failed attempt, or {retry_delay} if that is longer: the "
+        "delay doubles with each attempt up to this time. With none, the delay does not grow.",
+    )  # fmt: skip
+    first_delay: float = _option(
+        0.0, DELAY, "How long a new message is hidden before its first attempt, unless its put sets a time."
+    )
+    error_queue: str | None = _option(
+        None, _QUEUE, "The queue that a message moves to after its last failed attempt; without it, the message is "
+        "deleted.",
+    )  # fmt: skip
+    reply_queue: str | None = _option(None, _QUEUE, "The reply queue of messages that are put without one.")
+    failure_queue: str | None = _option(None, _QUEUE, "The failure queue of messages that are put without one.")
+    on_expiry: str = _option(
+        "error", one_of("error", "drop", metavar="WHERE"),
+        "Where a message goes when its time to live is over: error (to the error queue) or drop (it is deleted).",
+    )  # fmt: skip
+    ordered: bool = _option(
+        False, FLAG,
+        "Whether only one transaction at a time may hold messages of the queue, so that they are handled in order.",
+    )  # fmt: skip
+    max_messages: int | None = _option(
+        None, _COUNT, "The largest number of messages in the queue; a put that would exceed it is refused."
+    )
+    max_bytes: int | None = _option(
+        None, _SIZE, "The largest size of all bodies in the queue; a put that would exceed it is refused."
+    )
+    deduplication_window: float = _option(300.0, DELAY, "How long the queue remembers the deduplication key of a put.")
+    capacity_high: str | None = _option(
+        None, _MARK_CHECK, "The fill level that starts the capacity command, e.g. 80%, '5000 messages' or '1 GiB'."
+    )
+    capacity_low: str | None = _option(
+        None, _MARK_CHECK, "The fill level that the queue must fall to before the capacity command can start again."
+    )
+    capacity_command: str | None = _option(
+        None, ValueCheck("a command of the shell", text, "COMMAND", optional=True),
+        "The shell command that runs when the queue reaches {capacity_high}; $SPOOL_QUEUE is the queue's name.",
+    )  # fmt: skip
+    capacity_timeout: float = _option(60.0, DELAY, "How long the capacity command may run before it is ended.")
+    durability: str = _option(
+        "flush", one_of("flush", "none", metavar="HOW"),
+        "When a put or a get returns: flush, once its commit is on the disk; none, at once, and a power cut may lose "
+        "the commit.",
+    )  # fmt: skip
+    drop_types: Mapping[str, str] = _option(
+        {}, _TYPES, "The type of dropped files by their suffix: a content type or bytes, e.g. .csv=text/csv."
+    )
 
 
 @dataclass(frozen=True)
 class SpaceConfig:
-    """A whole space: its queues by name, and its options, checked; ``spool.SpaceOptions`` tells each."""
+    """A whole space: its queues by name, and its options, checked; ``help(spool.SpaceOptions)`` describes them.
+
+    defaults: options of queues, for those that do not set their own.
+    """
 
     queues: Mapping[str, QueueConfig] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    max_messages: int | None = None
-    max_bytes: int | None = None
-    max_body_bytes: int = BODY_LIMIT_BYTES
-    max_headers: int = HEADERS_LIMIT
-    max_headers_bytes: int = HEADERS_LIMIT_BYTES
-    drop_settle: float = 60.0
-    sync_method: str = "auto"
-    network_file_system: str | None = None
-    mirror: str | None = None
+    max_messages: int | None = _option(
+        None, _COUNT, "The largest number of messages in all queues together; a put that would exceed it is refused."
+    )
+    max_bytes: int | None = _option(
+        None, _SIZE, "The largest size of all bodies in all queues together; a put that would exceed it is refused."
+    )
+    max_body_bytes: int = _option(
+        BODY_LIMIT_BYTES, number(HARD_BODY_LIMIT_BYTES, 1, "SIZE"), "The largest body that a message may have."
+    )
+    max_headers: int = _option(HEADERS_LIMIT, number(HARD_HEADERS_LIMIT), "The largest number of headers of a message.")
+    max_headers_bytes: int = _option(
+        HEADERS_LIMIT_BYTES, number(HARD_HEADERS_LIMIT_BYTES, metavar="SIZE"),
+        "The largest size of all names and values of a message's headers together.",
+    )  # fmt: skip
+    drop_settle: float = _option(
+        60.0, DELAY,
+        "How long a file that another user writes in place in drop/ must stay unchanged before spool-intake takes it.",
+    )  # fmt: skip
+    sync_method: str = _option(
+        "auto", one_of("auto", "ordered", "strict", metavar="METHOD"),
+        "How a commit reaches the disk: strict is safe on every file system and flushes twice; ordered flushes once "
+        "and is safe where renames keep their order (ext4, xfs, btrfs); auto asks the file system.",
+    )  # fmt: skip
+    network_file_system: str | None = _option(
+        None, ValueCheck('the name of a network file system, e.g. "nfs"', text, "KIND", optional=True),
+        "The kind of network file system that the space lies on, e.g. nfs; without this option, a network file system "
+        "is refused.",
+    )  # fmt: skip
+    mirror: str | None = _option(
+        None, ValueCheck("the absolute path of a directory", _absolute, "DIRECTORY", optional=True),
+        "The directory, best on another disk, of a mirror: each commit is durable there, too, before it returns.",
+    )  # fmt: skip
 
     @cached_property
     def may_lose(self) -> frozenset[str]:
@@ -103,147 +235,15 @@ class SpaceConfig:
         return limits != {None}
 
 
-QUEUE_OPTIONS = tuple(f.name for f in fields(QueueConfig) if f.name != "name")
-SPACE_OPTIONS = tuple(f.name for f in fields(SpaceConfig) if f.name != "queues")
+def _options_of(config: type[QueueConfig | SpaceConfig]) -> dict[str, Option]:
+    return {each.name: each.metadata["option"] for each in fields(config) if "option" in each.metadata}
 
 
-# -- what an option takes ---------------------------------------------------------------------------------------------
-
-
-def _require(allowed: bool) -> None:
-    if not allowed:
-        raise ValueError
-
-
-def _optional(checked: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: None if value is None else checked(value)
-
-
-def _one_of(*allowed: str) -> Callable[[Any], str]:
-    def checked(value: Any) -> str:
-        _require(value in allowed)
-        return str(value)
-
-    return checked
-
-
-def _words(value: Any) -> tuple[str, ...]:
-    """Return a tuple of words, from a list or from a text with commas."""
-    words = [word.strip() for word in value.split(",")] if isinstance(value, str) else value
-    _require(isinstance(words, list | tuple) and all(isinstance(word, str) for word in words))
-    return tuple(words)
-
-
-def _order(value: Any) -> tuple[str, ...]:
-    words = _words(value)
-    _require(bool(words))
-    if words[-1] not in (FIFO, LIFO):
-        words += (FIFO,)
-    _require(set(words[:-1]) <= {PRIORITY, TIME} and len(set(words)) == len(words))
-    return words
-
-
-def _out_of_order(value: Any) -> tuple[str, ...]:
-    words = () if value == "" else _words(value)
-    _require(set(words) <= {TOP, BEFORE})
-    return tuple(word for word in (TOP, BEFORE) if word in words)
-
-
-def _flag(value: Any) -> bool:
-    _require(isinstance(value, bool))
-    return bool(value)
-
-
-def _mark(value: Any) -> str:
-    parse_mark(value)
-    return str(value)
-
-
-def _absolute(value: Any) -> str:
-    _require(text(value).startswith("/"))
-    return text(value)
-
-
-def _drop_types(value: Any) -> dict[str, str]:
-    """Return types by suffixes, which are made lower case: a file is taken by its suffix in any case."""
-    _require(isinstance(value, Mapping) and all(isinstance(one, str) for pair in value.items() for one in pair))
-    found = {suffix.lower(): kind for suffix, kind in value.items()}
-    _require(len(found) == len(value) and sum(map(len, [*found, *found.values()])) <= _LONGEST_TYPES)
-    for suffix, kind in found.items():
-        _require(_SUFFIX.fullmatch(suffix) is not None and suffix not in layout.UNFINISHED_SUFFIXES)
-        _require(kind == AS_BYTES or _MEDIA_TYPE.fullmatch(kind) is not None)
-    return found
-
-
-_delay = partial(seconds, most=_MOST_SECONDS)
-_A_DELAY = f"a number of seconds, from 0 to less than {_MOST_SECONDS:.0f}"
-_A_MARK = 'a mark like "80%", "5000 messages" or "1 GiB", or left out'
-_A_LIMIT = f"a whole number from 0 to {_LARGEST}, or left out for no limit"
-_A_QUEUE = "the name of a queue, or left out"
-_QUEUE_CHECKS = {
-    "order": ValueCheck(
-        "priority and time, in this or the other order, each or none, then fifo or lifo: e.g. fifo or priority,fifo",
-        _order,
-    ),
-    "out_of_order": ValueCheck("top, before, both or none", _out_of_order),
-    "retries": ValueCheck(
-        f"a whole number from 0 to {_MOST}, or left out to try for ever", _optional(partial(whole, most=_MOST))
-    ),
-    "retry_delay": ValueCheck(_A_DELAY, _delay),
-    "retry_delay_max": ValueCheck(f"{_A_DELAY}, or left out for delays that do not grow", _optional(_delay)),
-    "first_delay": ValueCheck(_A_DELAY, _delay),
-    "error_queue": ValueCheck(_A_QUEUE, _optional(text)),
-    "reply_queue": ValueCheck(_A_QUEUE, _optional(text)),
-    "failure_queue": ValueCheck(_A_QUEUE, _optional(text)),
-    "deduplication_window": ValueCheck(_A_DELAY, _delay),
-    "capacity_high": ValueCheck(_A_MARK, _optional(_mark)),
-    "capacity_low": ValueCheck(_A_MARK, _optional(_mark)),
-    "capacity_command": ValueCheck("what the shell is to run, or left out", _optional(text)),
-    "capacity_timeout": ValueCheck(_A_DELAY, _delay),
-    "max_messages": ValueCheck(_A_LIMIT, _optional(partial(whole, most=_LARGEST))),
-    "max_bytes": ValueCheck(_A_LIMIT, _optional(partial(whole, most=_LARGEST))),
-    "ordered": ValueCheck("true or false", _flag),
-    "on_expiry": ValueCheck(f"one of {', '.join(EXPIRY_MODES)}", _one_of(*EXPIRY_MODES)),
-    "durability": ValueCheck(f"one of {', '.join(DURABILITIES)}", _one_of(*DURABILITIES)),
-    "drop_types": ValueCheck(
-        'suffixes with a content type or "bytes" for each, e.g. {".csv": "text/csv", ".txt": "bytes"}', _drop_types
-    ),
-}
-_SPACE_CHECKS = {
-    "max_messages": ValueCheck(_A_LIMIT, _optional(partial(whole, most=_LARGEST))),
-    "max_bytes": ValueCheck(_A_LIMIT, _optional(partial(whole, most=_LARGEST))),
-    "max_body_bytes": ValueCheck(f"1 to {HARD_BODY_LIMIT_BYTES}", partial(whole, most=HARD_BODY_LIMIT_BYTES, least=1)),
-    "max_headers": ValueCheck(f"0 to {HARD_HEADERS_LIMIT}", partial(whole, most=HARD_HEADERS_LIMIT)),
-    "max_headers_bytes": ValueCheck(f"0 to {HARD_HEADERS_LIMIT_BYTES}", partial(whole, most=HARD_HEADERS_LIMIT_BYTES)),
-    "drop_settle": ValueCheck(_A_DELAY, _delay),
-    "sync_method": ValueCheck(f"one of {', '.join(SYNC_METHODS)}", _one_of(*SYNC_METHODS)),
-    "network_file_system": ValueCheck('the name of one, e.g. "nfs"', _optional(text)),
-    "mirror": ValueCheck("the absolute path of a directory", _optional(_absolute)),
-}
-
-
-def _checked(
-    options: Mapping[str, Any], checks: Mapping[str, ValueCheck], where: str, tables: tuple[str, ...] = ()
-) -> dict[str, Any]:
-    found = {}
-    for option, value in options.items():
-        check = checks.get(option)
-        if check is None:
-            known = ", ".join((*checks, *tables))
-            raise InvalidArgument(f"{where}there is no option {shown(option)}; there are {known}")
-        try:
-            found[option] = check.convert(value)
-        except UnicodeEncodeError:
-            raise unwritable(f"{where}{option}", value) from None
-        except ValueError:
-            raise InvalidArgument(f"{where}{option} is {check.expected}, not {_given(value)}") from None
-    return found
-
-
-def _given(value: object) -> str:
-    if isinstance(value, Mapping):
-        return shortened(", ".join(f"{key}={one}" for key, one in value.items())) or "empty"
-    return shortened(",".join(map(str, value))) if isinstance(value, list | tuple) else shown(value)
+QUEUE_OPTIONS: Mapping[str, Option] = _options_of(QueueConfig)
+SPACE_OPTIONS: Mapping[str, Option] = _options_of(SpaceConfig)  # but ``defaults``
+OPTIONAL = frozenset(name for name, option in QUEUE_OPTIONS.items() if option.check.optional)
+_QUEUE_CHECKS = {name: option.check for name, option in QUEUE_OPTIONS.items()}
+_SPACE_CHECKS = {name: option.check for name, option in SPACE_OPTIONS.items()}
 
 
 # -- marks of how full a queue is --------------------------------------------------------------------------------------
@@ -264,15 +264,15 @@ class Mark(NamedTuple):
     unit: str
 
 
-def parse_mark(text: object) -> Mark:
+def parse_mark(value: object) -> Mark:
     """Parse a mark, e.g. ``80%``. Raises ValueError if the text is not one."""
-    found = _MARK.fullmatch(text.strip()) if isinstance(text, str) else None
+    found = _MARK.fullmatch(value.strip()) if isinstance(value, str) else None
     if found is None or found[2] not in _UNITS:
-        raise ValueError(text)
+        raise ValueError(value)
     unit, factor = _UNITS[found[2]]
     amount = float(found[1]) * factor
     if unit == PERCENT and not 0 <= amount <= 100:
-        raise ValueError(text)
+        raise ValueError(value)
     return Mark(amount, unit)
 
 
@@ -296,20 +296,13 @@ def fullness(unit: str, messages: int, size: int, max_messages: int | None, max_
 def check_queue_name(name: object, where: str = "") -> str:
     """Return the name. Raises InvalidArgument, which says what a name may be."""
     if not isinstance(name, str) or not layout.is_queue_name(name):
-        raise InvalidArgument(
-            f"{where}{shown(name)} cannot be a queue's name: it takes 1 to 127 letters, digits, '.', '_' or '-', "
-            "and does not start with a dot"
-        )
+        raise InvalidArgument(f"{where}{shown(name)} cannot be a queue's name: it takes {_NAME_RULE}")
     return name
 
 
-def queue_options(options: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+def check_queue_options(options: Mapping[str, Any], where: str = "") -> dict[str, Any]:
     """Return checked options of a queue, of whatever name."""
-    found = _checked(options, _QUEUE_CHECKS, where)
-    for option in ("error_queue", "reply_queue", "failure_queue"):
-        if found.get(option) is not None:
-            check_queue_name(found[option], f"{where}{option}: ")
-    return found
+    return check_options(options, _QUEUE_CHECKS, where)
 
 
 def queue_config(
@@ -321,60 +314,51 @@ def queue_config(
     """
     check_queue_name(name, where)
     where = f"{where}queue {name}: "
-    own = queue_options(options, where)
+    own = check_queue_options(options, where)
     config = replace(QueueConfig(name), **{**(defaults or {}), **own})
     if own.get("error_queue") == name:
-        raise InvalidArgument(f"{where}a queue cannot be its own error_queue: name another, or leave it out")
+        raise InvalidArgument(
+            f"{where}a queue cannot be its own ", Argument("error_queue"), ": name another, or leave it out"
+        )
     if config.error_queue == name:  # the space's error queue has none itself
         config = replace(config, error_queue=None)
     _check_marks(config, where)
     if config.retry_delay_max is not None and config.retry_delay_max < config.retry_delay:
-        raise InvalidArgument(
-            f"{where}retry_delay_max is at least retry_delay, {config.retry_delay:g}, not {config.retry_delay_max:g}"
-        )
+        if "retry_delay_max" in own:
+            raise InvalidArgument(
+                where, Argument("retry_delay_max"), " is at least ", Argument("retry_delay"),
+                f", {config.retry_delay:g}, not {config.retry_delay_max:g}",
+            )  # fmt: skip
+        config = replace(config, retry_delay_max=config.retry_delay)
     return config
 
 
-def made_queue(
-    name: str, options: Mapping[str, Any], defaults: Mapping[str, Any], known: Mapping[str, Any] | None = None
-) -> QueueConfig:
-    """Check a queue that is made now or changed.
-
-    ``options`` override those that are ``known`` of it, and these the space's ``defaults``. A ``retry_delay`` above
-    ``retry_delay_max`` raises that, too, unless that is given as well.
-    """
-    check_queue_name(name)
-    given = queue_options(options, f"queue {name}: ")
-    own = {option: value for option, value in OF_NEW_QUEUES.items() if option not in defaults}
-    together = {**own, **(known or {}), **given}
-    delay, longest = ({**defaults, **together}.get(option) for option in ("retry_delay", "retry_delay_max"))
-    if "retry_delay_max" not in given and longest is not None and delay is not None:
-        together["retry_delay_max"] = max(delay, longest)
-    return queue_config(name, together, defaults=defaults)
-
-
-def differences(present: object, wanted: object, options: Iterable[str]) -> str:
-    """Name the options, of these, that differ between two configurations: ``retries is 3, not 5``; "" if none does."""
-    pairs = ((option, getattr(present, option), getattr(wanted, option)) for option in options)
-    return ", ".join(
-        f"{option} is {_given(here)}, not {_given(there)}" for option, here, there in pairs if here != there
-    )
+def differences(present: object, wanted: object, options: Iterable[str]) -> list[str]:
+    """Return the parts of a text that names the options, of these, that differ: ``retries is 3, not 5``."""
+    parts: list[str] = []
+    for option in options:
+        here, there = getattr(present, option), getattr(wanted, option)
+        if here != there:
+            parts += [", "] * bool(parts) + [Argument(option), f" is {given(here)}, not {given(there)}"]
+    return parts
 
 
 def _check_marks(config: QueueConfig, where: str) -> None:
+    high_name = Argument("capacity_high")
     if config.capacity_high is None:
         for option in ("capacity_low", "capacity_command"):
             if getattr(config, option) is not None:
-                raise InvalidArgument(f"{where}{option} needs a capacity_high")
+                raise InvalidArgument(where, Argument(option), " needs a ", high_name)
         return
     high, low = parse_mark(config.capacity_high), parse_mark(config.capacity_low or config.capacity_high)
     if high.unit != low.unit or low.amount > high.amount:
         raise InvalidArgument(
-            f"{where}capacity_low is at most capacity_high, {config.capacity_high}, in the same unit, "
-            f"not {config.capacity_low}"
-        )
+            where, Argument("capacity_low"), " is at most ", high_name,
+            f", {config.capacity_high}, in the same unit, not {config.capacity_low}",
+        )  # fmt: skip
     if high.unit == PERCENT and config.max_messages is None and config.max_bytes is None:
-        raise InvalidArgument(f"{where}capacity_high in percent needs max_messages or max_bytes: set one of them")
+        limits = Argument("max_messages"), " or ", Argument("max_bytes")
+        raise InvalidArgument(where, high_name, " in percent needs ", *limits, ": set one of them")
 
 
 def space_config(options: Mapping[str, Any], queues: Mapping[str, Mapping[str, Any]], where: str = "") -> SpaceConfig:
@@ -383,6 +367,6 @@ def space_config(options: Mapping[str, Any], queues: Mapping[str, Mapping[str, A
     defaults = options.pop("defaults", {})
     if not isinstance(defaults, Mapping):
         raise InvalidArgument(f"{where}defaults are options of queues, not {shown(defaults)}")
-    defaults = queue_options(defaults, f"{where}defaults: ")
-    config = SpaceConfig(defaults=defaults, **_checked(options, _SPACE_CHECKS, where, ("defaults", "queues")))
+    defaults = check_queue_options(defaults, f"{where}defaults: ")
+    config = SpaceConfig(defaults=defaults, **check_options(options, _SPACE_CHECKS, where, ("defaults", "queues")))
     return replace(config, queues={name: queue_config(name, queues[name], where, defaults) for name in queues})

@@ -10,14 +10,13 @@ from dataclasses import asdict
 from typing import Any
 
 from spool.errors import InvalidArgument, NewerFormat
-from spool.model.settings import QUEUE_OPTIONS, SPACE_OPTIONS, QueueConfig, SpaceConfig, queue_config, space_config
+from spool.model.settings import OPTIONAL, SPACE_OPTIONS, QueueConfig, SpaceConfig, queue_config, space_config
 
 FORMAT = 1
 MAX_SETTINGS_BYTES = 4 << 20
 _MAX_LINE = 2000
 # TOML has no null. An option that may be left out and is set in [defaults] is left out of one queue by an empty text.
 _LEFT_OUT = ""
-MAY_BE_LEFT_OUT = frozenset(name for name in QUEUE_OPTIONS if getattr(QueueConfig(""), name) is None)
 
 
 def parse(text: str, name: str) -> SpaceConfig:
@@ -44,7 +43,7 @@ def parse(text: str, name: str) -> SpaceConfig:
 
 
 def _values(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: None if value == _LEFT_OUT and name in MAY_BE_LEFT_OUT else value for name, value in options.items()}
+    return {name: None if value == _LEFT_OUT and name in OPTIONAL else value for name, value in options.items()}
 
 
 def render_new(config: SpaceConfig) -> str:
@@ -54,11 +53,9 @@ def render_new(config: SpaceConfig) -> str:
     document = tomlkit.document()
     document.add(tomlkit.comment("A queue space of xaspool. Edit it, or use spool-admin; programs see it in seconds."))
     document.add("format", FORMAT)
-    default = SpaceConfig()
-    for option in SPACE_OPTIONS:
-        value = getattr(config, option)
-        if option != "defaults" and value != getattr(default, option):
-            document.add(option, value)
+    for name, (_, _, default) in SPACE_OPTIONS.items():
+        if (value := getattr(config, name)) != default:
+            document.add(name, value)
     if config.defaults:
         table = tomlkit.table()
         for option, value in config.defaults.items():

@@ -24,20 +24,20 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     return "" if meant is None else f"; did you mean {meant}?"
 
 
-def no_queue(name: str, queues: Iterable[str], where: str = "", how: str | None = None) -> QueueNotFound:
+def no_queue(name: str, queues: Iterable[str], *how: str, where: tuple[str, ...] = ()) -> QueueNotFound:
     """Return the error for a queue that is not among ``queues``: it says which was meant, which there are, and how to
     make it.
 
-    ``name`` has the form of a queue's name (``check_queue_name``). ``where`` opens the text; ``how``: what to do, if a
-    command of its own is not all that there is.
+    ``name`` has the form of a queue's name (``check_queue_name``). ``how``: the parts of the advice, instead of the
+    command that makes the queue. ``where``: the parts that open the text.
     """
     names = sorted(queues)
     there = ", ".join(names[:_MOST_LISTED]) or "none yet"
     there += f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
     meant = did_you_mean(name, names)
     otherwise = f"{meant} Otherwise" if meant else ":"
-    how = how or f"create it with spool-admin queue create {name}"
-    return QueueNotFound(f"{where}there is no queue {name!r} (queues: {there}){otherwise} {how}")
+    how = how or (f"create it with spool-admin queue create {name}",)
+    return QueueNotFound(*where, f"there is no queue {name!r} (queues: {there}){otherwise} ", *how)
 
 
 def storable(value: object, most: int = 4 * _MOST_CHARACTERS) -> str:

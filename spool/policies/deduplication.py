@@ -6,7 +6,7 @@ holds a byte lock for the key: a put of the same key waits for its outcome, as a
 """
 
 from spool.coordination.locks import deduplication_byte
-from spool.errors import InvalidArgument, MessageInUse
+from spool.errors import Argument, InvalidArgument, MessageInUse
 from spool.format.batch import CommitBatch
 from spool.log.visibility import revalidate
 from spool.model.settings import QueueConfig
@@ -78,7 +78,9 @@ class DeduplicationKeys:
 def check_single(count: int) -> None:
     """Raise InvalidArgument unless one message is put: a key belongs to one."""
     if count != 1:
-        raise InvalidArgument(f"a deduplication_key belongs to one message, and there are {count}: put them one by one")
+        raise InvalidArgument(
+            "a ", Argument("deduplication_key"), f" belongs to one message, and there are {count}: put them one by one"
+        )
 
 
 _KEY_FACT = "deduplication:"

@@ -6,21 +6,19 @@ options of a queue change without the programs that put into it.
 
 import logging
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import asdict
 from typing import Any
 
-from spool.model.settings import OF_NEW_QUEUES, PRIORITY, QueueConfig
+from spool.model.settings import PRIORITY, QUEUE_OPTIONS, QueueConfig
 
 log = logging.getLogger("spool")
 
-_DEFAULTS = asdict(QueueConfig(""))
 _warned: set[tuple[str, str, str]] = set()
 
 
 def warn_of_queue(config: QueueConfig, given: Container[str]) -> None:
     """Warn of each option without effect that is not the default. ``given``: the options that a call sets."""
     for option, why in _of_queue(config):
-        if option in given and getattr(config, option) not in (0, OF_NEW_QUEUES.get(option, _DEFAULTS[option])):
+        if option in given and getattr(config, option) not in (0, QUEUE_OPTIONS[option].default):
             log.warning("queue %s: %s has no effect, because %s", config.name, option, why)
 
 

@@ -17,10 +17,10 @@ from itertools import repeat
 
 from spool.coordination.counters import CounterPage
 from spool.coordination.locks import Claims, GroupLocks, GroupName
-from spool.errors import InvalidArgument, MessageInUse
+from spool.errors import Argument, InvalidArgument, MessageInUse
 from spool.index.run import Run
 from spool.log.visibility import catch_up, list_prepared, revalidate
-from spool.model.message import check_text, parse_message_id
+from spool.model.message import check_text, exclusive, parse_message_id
 from spool.model.position import Position, PositionRanges, append_range, positions, subtract_ranges
 from spool.model.text import shown
 from spool.policies.claim_journal import ClaimJournal, Owners
@@ -73,14 +73,14 @@ def check_wanted(
 ) -> Wanted:
     """Check the arguments of a get: how many messages at most, and ``GetOptions``."""
     if type(count) is not int or count < 1:
-        raise InvalidArgument(f"max_messages is a whole number from 1, not {shown(count)}")
+        raise InvalidArgument(Argument("max_messages"), f" is a whole number from 1, not {shown(count)}")
     if type(timeout) is not int or timeout:
         check_timeout(timeout, "0, a number of seconds, or None to wait for ever")
     if correlation_id is not None:
         correlation_id = check_text("correlation_id", correlation_id)  # or the get could wait in vain, and for ever
     wanted = Wanted(queue, count, message_id, correlation_id, timeout)
     if message_id is not None and correlation_id is not None:
-        raise InvalidArgument("message_id and correlation_id exclude each other: give one of them")
+        raise exclusive("message_id", "correlation_id")
     return wanted
 
 

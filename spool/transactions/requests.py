@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from spool.errors import Empty, InvalidArgument, ProtocolError, RequestFailed
+from spool.errors import Argument, Empty, InvalidArgument, ProtocolError, RequestFailed
 from spool.index.run import Run
 from spool.model.message import Message, parse_message_id
 from spool.model.options import PutOptions
@@ -82,7 +82,7 @@ def check_request(store: Store, queue: str, timeout: float | None, options: PutO
         )
     for option, name in (("reply_queue", reply_queue), ("failure_queue", failure_queue)):
         if name is not None and name not in queues:
-            raise no_queue(name, queues, f"{option}: ")
+            raise no_queue(name, queues, where=(Argument(option), ": "))
     correlation_id = options.get("correlation_id")
     if correlation_id is None:
         if options.get("deduplication_key") is not None:

@@ -5,7 +5,7 @@ from itertools import groupby
 from typing import Any, Unpack
 
 from spool.coordination.counters import CounterPage
-from spool.errors import BadMessageId, InvalidArgument
+from spool.errors import Argument, BadMessageId, InvalidArgument
 from spool.log.commit_queue import PutRequest
 from spool.log.visibility import catch_up
 from spool.model import codecs
@@ -45,7 +45,7 @@ def body_list(bodies: Iterable[Any]) -> list[Any]:
 def check_time_limit(seconds: object) -> None:
     """Check the time limit of a transaction."""
     if seconds == 0 and not isinstance(seconds, bool):
-        raise InvalidArgument("timeout is a number of seconds above 0, or None for no limit, not 0")
+        raise InvalidArgument(Argument("timeout"), " is a number of seconds above 0, or None for no limit, not 0")
     check_timeout(seconds, "a number of seconds above 0, or None for no limit")
 
 
@@ -54,7 +54,7 @@ def check_timeout(seconds: object, what: str) -> None:
     if seconds is None:
         return
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
-        raise InvalidArgument(f"timeout is {what}, not {shown(seconds)}")
+        raise InvalidArgument(Argument("timeout"), f" is {what}, not {shown(seconds)}")
 
 
 def put_request(core: Core, queue: str, bodies: Sequence[Any], **options: Unpack[PutOptions]) -> PutRequest:

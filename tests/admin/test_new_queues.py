@@ -41,13 +41,14 @@ def test_a_new_queue_waits_longer_and_longer_between_tries(space: spool.Space) -
         space.get("q")
 
 
-def test_a_queue_that_stands_without_delays_in_the_settings_has_none(space: spool.Space) -> None:
+def test_a_queue_that_is_written_by_hand_has_the_same_delays(space: spool.Space) -> None:
     path = Path(space.path)
     space.close()
     (path / "space.toml").write_text("format = 1\n[queues.q]\nretries = 3\n")
     with spool.open(path) as space:
-        assert delays(space.queues()["q"]) == (0, None)
-        assert delays(space.change_queue("q", retries=4)) == (0, None)
+        assert delays(space.queues()["q"]) == (1, 300)
+        assert delays(space.change_queue("q", retries=4)) == (1, 300)
+        assert delays(space.change_queue("q", retry_delay=400)) == (400, 400)
         assert delays(space.change_queue("q", retry_delay=None, retry_delay_max=None)) == (1, None)
 
 

@@ -115,16 +115,18 @@ def test_e04_several_processes_share_a_space_each_killable_at_any_moment(path: P
 @pytest.mark.parametrize(
     ("options", "waits"),
     [
-        ({"retry_delay": 5}, [5, 5, 5, 5]),
+        ({"retry_delay": 5, "retry_delay_max": None}, [5, 5, 5, 5]),
         ({"retry_delay": 5, "retry_delay_max": 30}, [5, 10, 20, 30, 30]),
-        ({}, [0, 0]),
+        ({"retry_delay": 0}, [0, 0]),
+        ({}, [1, 2, 4]),
     ],
-    ids=["steady", "growing", "none"],
+    ids=["steady", "growing", "none", "default"],
 )
 def test_e06_waits_grow_between_tries_up_to_the_cap(options: dict[str, float], waits: list[float]) -> None:
     config = spool.QueueConfig("q", **options)  # type: ignore[arg-type]
     assert [retry_delay(config, attempts) for attempts in range(len(waits))] == waits
-    assert retry_delay(config, 10_000) == waits[-1]
+    longest = config.retry_delay_max if config.retry_delay and config.retry_delay_max is not None else waits[-1]
+    assert retry_delay(config, 10_000) == longest
 
 
 def test_e06_waits_before_the_first_try_and_between_tries_survive_restarts(

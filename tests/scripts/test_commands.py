@@ -27,9 +27,9 @@ XID = xa.Xid(7, b"g", b"b")
 WRONG = {
     "TIME": "soon", "[TIME]": "soon", "SIZE": "many", "HOW": "sometimes", "N": "x", "QUEUE": "a/b", "ID": "zz",
     "ID...": "zz", "NAME": "nothing", "QUEUE=MODULE:FUNCTION...": "nothing", "XID": "garbage",
-    "CRITERIA": "random", "WAYS": "sideways", "WHERE": "nowhere", "MARK": "full", "MODE": "sloppy", "KIND": "nfs",
+    "CRITERIA": "random", "WAYS": "sideways", "WHERE": "nowhere", "MARK": "full", "METHOD": "sloppy", "KIND": "nfs",
     "NAME=VALUE": "novalue", "TEXT": "x" * 5000, "GROUP": "no-such-group", "COMMAND": "", "QUEUE=SERVICE": "nothing",
-    "TYPE": "", "FILE": "no-such.toml", "SUFFIX=TYPE": "csv",
+    "TYPE": "", "FILE": "no-such.toml", "SUFFIX=TYPE": "csv", "MOMENT": "soon",
 }  # fmt: skip
 # Any text will do, or what is wrong with it is not the value itself but what lies there.
 ANY = {"--body", "--file", "--space", "--keep", "--master", "--mirror", "file", "path", "directory", "page", "name"}

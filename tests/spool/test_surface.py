@@ -85,9 +85,3 @@ def test_help_on_the_package_begins_with_what_it_is_and_lists_what_may_be_used()
     assert re.findall(r"^    class (\w+)", shown, re.MULTILINE) == sorted(
         name for name in spool.__all__ if inspect.isclass(getattr(spool, name))
     )
-
-
-@pytest.mark.parametrize("thing", [spool, spool.aio], ids=["spool", "aio"])
-def test_help_speaks_of_things_and_not_of_somebody(thing: object) -> None:
-    shown = pydoc.render_doc(thing, renderer=pydoc.plaintext)
-    assert re.findall(r".*\b(?:[Ww]ho|[Ww]hoever|[Hh]e|[Ss]omebody|[Nn]obody)\b.*", shown) == []

@@ -51,7 +51,7 @@ class Look:
         there = space.queues()
         for name in queues:
             if name not in there:
-                raise no_queue(name, there, how="name queues of this space, or none to read all of them")
+                raise no_queue(name, there, "name queues of this space, or none to read all of them")
         self._queues = {name: there[name] for name in queues or there}
         self._all = Subscription(tuple(queues), 0, 0, 0.0)  # (all that is put, from the first commit on)
 
