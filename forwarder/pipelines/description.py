@@ -1,87 +1,80 @@
-"""The description of a pipeline, from Python or TOML: its words, checked. Every mistake is told with its place."""
+"""The description of a pipeline, from Python or TOML, checked. Every mistake is reported with its place."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
-
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import ErrorDetails, PydanticCustomError
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
 
 from forwarder.pipelines.functions import Function
-from forwarder.pipelines.toml import PipelineError
 from forwarder.services import ServiceError, parse
 from spool.errors import InvalidArgument
-from spool.model.settings import check_queue_name
+from spool.model.checks import DELAY, FLAG, ValueCheck, check, number, one_of, require, text
+from spool.model.settings import QUEUE_NAME, QUEUE_OPTIONS, check_queue_name
 from spool.model.text import shown
+from spool.workers.effects import OnFailure
+
+T = TypeVar("T")
+
+
+class PipelineError(ServiceError):
+    """A pipeline cannot work as it is described. Each line of the text names one mistake, with its place."""
+
 
 # -- what an option takes ---------------------------------------------------------------------------------------------
 
 
-def _wrong(text: str) -> PydanticCustomError:
-    return PydanticCustomError("wrong", "{text}", {"text": text})
-
-
-def _list_of(value: object) -> list[object]:
+def _list_of(value: object) -> list[Any]:
     """Return several values as they are, and one as a list of it."""
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _function(value: object) -> Function:
-    try:
-        return Function.of(value)
-    except ValueError as error:
-        raise _wrong(f"is {error}") from None
+def _texts(value: object) -> tuple[str, ...]:
+    texts = _list_of(value)
+    require(bool(texts) and all(isinstance(each, str) for each in texts))
+    return tuple(texts)
 
 
-def _functions(value: object) -> tuple[Function, ...]:
-    return tuple(map(_function, _list_of(value)))
-
-
-def _queue(value: object) -> str:
-    try:
-        return check_queue_name(value)
-    except InvalidArgument as error:
-        raise _wrong(str(error)) from None
-
-
-def _names(value: object) -> tuple[str, ...]:
-    names = _list_of(value)
-    if not names or not all(isinstance(name, str) for name in names):
-        raise _wrong(f"is the name of a destination, or a list of names, not {shown(value)}")
-    return tuple(map(str, names))
-
-
-def _condition(value: object) -> "Function | dict[str, tuple[str, ...]]":
+def _condition(value: object) -> Function | dict[str, tuple[str, ...]]:
     if not isinstance(value, Mapping):
-        try:
-            return Function.of(value)
-        except ValueError:
-            raise _wrong(
-                'is headers with their values, e.g. { event = ["admitted", "moved"] }, or a function, by its name '
-                f"package.module:function, not {shown(value)}"
-            ) from None
-    found = {}
-    for name, values in value.items():
-        texts = _list_of(values)
-        if not texts or not all(isinstance(text, str) for text in texts):
-            raise _wrong(f"takes a text, or a list of texts, for the header {name}, not {shown(values)}")
-        found[name] = tuple(map(str, texts))
-    return found
+        return Function.of(value)
+    return {text(name): _texts(values) for name, values in value.items()}
 
 
-QueueName = Annotated[str, BeforeValidator(_queue)]
-Functions = Annotated[tuple[Function, ...], BeforeValidator(_functions)]
-Seconds = Annotated[float, Field(ge=0, lt=1e10)]
-Count = Annotated[int, Field(ge=0)]
+def _time_limit(value: Any) -> float:
+    require(value != 0)
+    return float(DELAY.convert(value))
 
 
-class _Described(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True)
+_A_FUNCTION = "a function, by its name package.module:function"
+_FUNCTIONS = ValueCheck(f"{_A_FUNCTION}, or a list of these", lambda value: tuple(map(Function.of, _list_of(value))))
+_CONDITION = ValueCheck(
+    f"""headers with a text or a list of texts for each, e.g. {{ event = ["admitted", "moved"] }}, or {_A_FUNCTION}""",
+    _condition, optional=True,
+)  # fmt: skip
+_TEXT = ValueCheck("a text", text)
+_NAMES = ValueCheck("the name of a destination, or a list of names", _texts)
+_TIME_LIMIT = ValueCheck("a number of seconds above 0", _time_limit)
+_ROUTE_NAME = ValueCheck("a text of 1 to 127 characters", lambda value: text(value, 127))
+_REFUSED = one_of("reject", "delete", "retry")
+_QUEUE = QUEUE_NAME._replace(optional=True)
+
+
+def _taken(value_check: ValueCheck, default: Any = MISSING) -> Any:
+    return field(default=default, metadata={"check": value_check})
+
+
+def _of_queue(option: str, default: Any = MISSING) -> Any:
+    """Return a field that is an option of queues, with its default, or another one."""
+    listed = QUEUE_OPTIONS[option]
+    return _taken(listed.check, listed.default if default is MISSING else default)
 
 
 # -- a pipeline -------------------------------------------------------------------------------------------------------
 
 
-class Destination(_Described):
+@dataclass(frozen=True, kw_only=True)
+class Destination:
     """Where messages are delivered.
 
     service: the URL of a service, as of a route of ``spool-forward``.
@@ -95,22 +88,23 @@ class Destination(_Described):
     retry_delay, retry_delay_max, max_messages, max_bytes, reply_queue: options of the queue.
     """
 
-    service: str
-    outbound: Functions = ()
-    stopped: bool = False
-    ordered: bool | None = None
-    on_failure: Literal["reject", "delete", "retry"] = "reject"
-    timeout: Annotated[float, Field(gt=0, lt=1e10)] = 30.0
-    threads: Annotated[int, Field(ge=1, le=1000)] | None = None
-    retries: Count | None = None
-    retry_delay: Seconds = 1.0
-    retry_delay_max: Seconds = 300.0
-    max_messages: Count | None = None
-    max_bytes: Count | None = None
-    reply_queue: QueueName | None = None
+    service: str = _taken(_TEXT)
+    outbound: tuple[Function, ...] = _taken(_FUNCTIONS, ())
+    stopped: bool = _taken(FLAG, False)
+    ordered: bool | None = _taken(FLAG._replace(optional=True), None)
+    on_failure: OnFailure = _taken(_REFUSED, "reject")  # noqa: RUF009 (it is a field)
+    timeout: float = _taken(_TIME_LIMIT, 30.0)
+    threads: int | None = _taken(number(1000, 1, optional=True), None)
+    retries: int | None = _of_queue("retries")
+    retry_delay: float = _of_queue("retry_delay")
+    retry_delay_max: float | None = _of_queue("retry_delay_max")
+    max_messages: int | None = _of_queue("max_messages")
+    max_bytes: int | None = _of_queue("max_bytes")
+    reply_queue: str | None = _of_queue("reply_queue")
 
 
-class Route(_Described):
+@dataclass(frozen=True, kw_only=True)
+class RouteDescription:
     """A way of a message to its destinations.
 
     when: the headers that a message has which takes it, each with a value or several; or a function that tells.
@@ -120,14 +114,15 @@ class Route(_Described):
     severity: if it fails, the whole message fails ("message"), or this route alone ("route").
     """
 
-    name: Annotated[str, Field(min_length=1, max_length=127)]
-    when: Annotated["Function | dict[str, tuple[str, ...]] | None", BeforeValidator(_condition)] = None
-    translate: Functions = ()
-    to: Annotated[tuple[str, ...], BeforeValidator(_names)]
-    severity: Literal["message", "route"] = "message"
+    name: str = _taken(_ROUTE_NAME)
+    when: Function | dict[str, tuple[str, ...]] | None = _taken(_CONDITION, None)  # noqa: RUF009
+    translate: tuple[Function, ...] = _taken(_FUNCTIONS, ())
+    to: tuple[str, ...] = _taken(_NAMES)
+    severity: str = _taken(one_of("message", "route"), "message")
 
 
-class Description(_Described):
+@dataclass(frozen=True, kw_only=True)
+class Description:
     """A pipeline.
 
     name: its queues begin with it. source: the queue that messages come into; the name, if it is left out.
@@ -140,28 +135,27 @@ class Description(_Described):
     error_queue: for messages that failed; failure_queue: for those of which a route failed alone.
     """
 
-    name: QueueName
-    source: QueueName | None = None
-    inbound: Functions = ()
-    routes: Annotated[tuple[Route, ...], Field(min_length=1), BeforeValidator(lambda value: tuple(_list_of(value)))]
-    destinations: Annotated[dict[QueueName, Destination], Field(min_length=1)]
-    unrouted: Literal["error", "kill"] = "error"
-    ordered: bool = True
-    timeout: Annotated[float, Field(gt=0, lt=1e10)] = 30.0
-    retries: Count = 3
-    retry_delay: Seconds = 1.0
-    retry_delay_max: Seconds = 300.0
-    max_messages: Count | None = None
-    max_bytes: Count | None = None
-    error_queue: QueueName | None = None
-    failure_queue: QueueName | None = None
+    name: str = _taken(QUEUE_NAME)
+    source: str | None = _taken(_QUEUE, None)
+    inbound: tuple[Function, ...] = _taken(_FUNCTIONS, ())
+    routes: tuple[RouteDescription, ...] = field(metadata={"each": RouteDescription})
+    destinations: Mapping[str, Destination] = field(metadata={"by name": Destination})
+    unrouted: str = _taken(one_of("error", "kill"), "error")
+    ordered: bool = _taken(FLAG, True)
+    timeout: float = _taken(_TIME_LIMIT, 30.0)
+    retries: int = _taken(number(2**31), 3)
+    retry_delay: float = _of_queue("retry_delay")
+    retry_delay_max: float | None = _of_queue("retry_delay_max")
+    max_messages: int | None = _of_queue("max_messages")
+    max_bytes: int | None = _of_queue("max_bytes")
+    error_queue: str | None = _taken(_QUEUE, None)
+    failure_queue: str | None = _taken(_QUEUE, None)
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> "Description":
-        mistakes = [*self._wrong_routes(), *self._wrong_services(), *self._wrong_names()]
-        if mistakes:
-            raise _wrong("\n".join(mistakes))
-        return self
+    def mistakes(self) -> Iterator[str]:
+        """Yield the mistakes that no option shows alone, each with its place."""
+        yield from self._wrong_routes()
+        yield from self._wrong_services()
+        yield from self._wrong_names()
 
     def _wrong_routes(self) -> list[str]:
         names, wrong = [route.name for route in self.routes], []
@@ -246,46 +240,72 @@ class Description(_Described):
 # -- reading one ------------------------------------------------------------------------------------------------------
 
 
-def described(given: Mapping[str, Any], where: str) -> Description:
-    """Return a checked description. ``where``: what has it, for the text of errors. Raises PipelineError."""
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """Return the content of a TOML file. Raises PipelineError if it cannot be read."""
     try:
-        return Description.model_validate(dict(given))
-    except ValidationError as error:
-        details = error.errors()
-        places = [detail["loc"] for detail in details]
-        # (a list whose only item is wrong is told to be empty, too)
-        details = [
-            one for one in details if not any(one["loc"] == place[: len(one["loc"])] != place for place in places)
-        ]
-        lines = [line for detail in details for line in _in_words(detail).splitlines()]
-        raise PipelineError("\n".join(f"{where}: {line}" for line in lines)) from None
+        return tomllib.loads(Path(path).read_bytes().decode())
+    except OSError as error:
+        raise PipelineError(f"{path}: it cannot be read ({error.strerror}): name the TOML file of a pipeline") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PipelineError(f"{path}: it is not TOML: {error}") from None
 
 
-_EXPECTED = {
-    "string_type": "is a text", "bool_type": "is true or false", "int_type": "is a whole number",
-    "float_type": "is a number", "dict_type": "is a table", "model_type": "is a table",
-    "greater_than_equal": "is at least {ge:g}", "greater_than": "is more than {gt:g}",
-    "less_than": "is less than {lt:g}",
-    "less_than_equal": "is at most {le:g}", "literal_error": "is {expected}",
-    "string_too_short": "has a character or more", "string_too_long": "has at most {max_length} characters",
-}  # fmt: skip
-_OPTIONS: Mapping[str, type[_Described]] = {"routes": Route, "destinations": Destination}
+def described(given: Mapping[str, Any], where: str) -> Description:
+    """Return a checked description. ``where``: the file or the pipeline, for the text of errors. Raises
+    PipelineError, which has a line for each mistake."""
+    mistakes: list[str] = []
+    found = _read(Description, given, "", mistakes)
+    if found is not None:
+        mistakes += found.mistakes()
+    if found is None or mistakes:
+        raise PipelineError("\n".join(f"{where}: {mistake}" for mistake in mistakes))
+    return found
 
 
-def _in_words(detail: ErrorDetails) -> str:
-    """Return one mistake as a line: the place, and what is allowed there."""
-    *outer, last = place = [part for part in detail["loc"] if part != "[key]"] or [""]
-    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
-    kind = detail["type"]
-    if kind == "wrong":
-        return f"{where}: {detail['msg']}" if where else detail["msg"]
-    if kind == "missing":
-        return f"{where}: it is missing"
-    if kind == "extra_forbidden":
-        model = _OPTIONS[str(outer[0])] if outer else Description
-        return f"{where}: there is no option {last!r}; there are {', '.join(model.model_fields)}"
-    if kind == "too_short":
-        return f"{where}: give at least one"
-    context = detail.get("ctx", {})
-    said = _EXPECTED[kind].format_map(context) if kind in _EXPECTED else detail["msg"]
-    return f"{where}: it {said}, not {shown(detail['input'])}"
+def _read(kind: type[T], given: object, place: str, mistakes: list[str]) -> T | None:
+    """Return a table as an object of that class; None after a mistake, which is added to ``mistakes``."""
+    if not isinstance(given, Mapping):
+        mistakes.append(f"{place}: it is a table, not {shown(given)}")
+        return None
+    before, values = len(mistakes), {}
+    known = {each.name: each for each in fields(kind)}  # type: ignore[arg-type]
+    for name, each in known.items():
+        at = f"{place}.{name}".lstrip(".")
+        if name not in given:
+            if each.default is MISSING:
+                mistakes.append(f"{at}: it is missing")
+        elif "check" in each.metadata:
+            try:
+                values[name] = check(name, given[name], each.metadata["check"])
+            except InvalidArgument as error:
+                mistakes.append(f"{at}: it{str(error).removeprefix(name)}")
+        else:
+            values[name] = _read_all(each.metadata, given[name], at, mistakes)
+    for name in given:
+        if name not in known:
+            at = f"{place}.{name}".lstrip(".")
+            mistakes.append(f"{at}: there is no option {name!r}; there are {', '.join(known)}")
+    return None if len(mistakes) > before else kind(**values)
+
+
+def _read_all(metadata: Mapping[str, Any], given: object, place: str, mistakes: list[str]) -> Any:
+    """Return the tables of a list, or of a table by their names, which are names of queues."""
+    if "each" in metadata:
+        found = _list_of(given)
+        read: Any = tuple(
+            _read(metadata["each"], one, f"{place}[{index}]", mistakes) for index, one in enumerate(found)
+        )
+    elif isinstance(given, Mapping):
+        read = {}
+        for name, one in given.items():
+            try:
+                check_queue_name(name)
+            except InvalidArgument as error:
+                mistakes.append(f"{place}: {error}")
+            read[name] = _read(metadata["by name"], one, f"{place}.{name}", mistakes)
+    else:
+        mistakes.append(f"{place}: it is a table, not {shown(given)}")
+        return None
+    if not read:
+        mistakes.append(f"{place}: give at least one")
+    return read

@@ -50,19 +50,15 @@ class Pipeline:
         self._describe(given, f"pipeline {name}")
 
     def _describe(self, given: Mapping[str, Any], where: str) -> None:
-        try:
-            from forwarder.pipelines.description import described
-        except ModuleNotFoundError as error:
-            raise ServiceError(
-                f"a pipeline needs {error.name}: install xaspool with the extra [pipelines] (spool-admin docs install)"
-            ) from None
+        from forwarder.pipelines.description import described  # only a program with a pipeline needs it
+
         self._where = where
         self.description: Description = described(given, where)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Return the pipeline that a TOML file describes. ServiceError as for a new one, or if it cannot be read."""
-        from forwarder.pipelines.toml import read_toml
+        from forwarder.pipelines.description import read_toml
 
         pipeline = cls.__new__(cls)
         pipeline._describe(read_toml(path), str(path))

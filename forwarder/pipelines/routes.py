@@ -44,7 +44,7 @@ def _translation(of: Description, by_name: bool) -> Route:
     return Route(of.translate_queue, stage, into=tuple(into), step=1)
 
 
-def _way(of: Description, route: description.Route, by_name: bool) -> Way:
+def _way(of: Description, route: description.RouteDescription, by_name: bool) -> Way:
     when = route.when
     condition = _named([when], by_name)[0] if isinstance(when, Function) else tuple((when or {}).items())
     into = tuple(map(of.first_queue, route.to))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from spool import Holder, Message, QueueEntry
 
 _COLUMNS = ("id", "state", "priority", "attempts", "bytes", "enqueued", "waits for", "correlation id", "body")
-_WIDTHS = (32, 8, 8, 5, 10, 25, 25, 14, 0)
+_WIDTHS = (32, 8, 8, 8, 10, 25, 25, 14, 0)
 _RIGHT = (False, False, True, True, True, False, False, False, False)
 _DRAWN_AT_ONCE = 500
 
