@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from spool.admin.findings import Kind
 from spool.coordination.locks import LockFile, coordinator_byte, xid_byte
+from spool.disk import quarantine
 from spool.disk.content import opened
 from spool.disk.disk import Disk
-from spool.disk.quarantine import quarantine
 from spool.format.schema import ADDRESSING
 from spool.log.visibility import is_branch_file
 from spool.model import layout
@@ -209,7 +209,8 @@ def return_to_prepared(store: Store, decision: Decision, deadline: Deadline) -> 
 
 
 def move_to_quarantine(store: Store, decision: Decision, deadline: Deadline) -> None:
-    quarantine(store.files.disk, decision.name, decision.detail)
+    why = quarantine.Reason(decision.detail, quarantine.Cause.UNFLUSHED)
+    quarantine.quarantine(store.files.disk, decision.name, why)
 
 
 def move_to_committed(store: Store, decision: Decision, deadline: Deadline) -> None:

@@ -11,7 +11,7 @@ from spool.admin.queues import add_queue
 from spool.coordination.locks import NUMBER, PREPARED_LIST, xid_byte
 from spool.disk.content import ensure_directory, opened
 from spool.disk.disk import DIRECTORY_MODE, FILE_MODE, FlushFailed
-from spool.disk.quarantine import keep_copy, quarantine, quarantine_bytes
+from spool.disk.quarantine import Cause, Reason, keep_copy, quarantine, quarantine_bytes
 from spool.errors import SpoolError, SystemFailure
 from spool.format.header import stamp
 from spool.format.reader import read_header
@@ -105,11 +105,11 @@ def _replace_by_empty(store: Store, problem: Decision) -> str:
 
 
 def _keep_copy(store: Store, problem: Decision) -> str:
-    return f"kept as {keep_copy(store.files.disk, problem.name, problem.detail)}; what is whole is served"
+    return f"kept as {keep_copy(store.files.disk, problem.name, _reason(problem))}; what is whole is served"
 
 
 def _record(store: Store, problem: Decision) -> str:
-    return f"recorded as {quarantine_bytes(store.files.disk, problem.name, b'', problem.detail)}"
+    return f"recorded as {quarantine_bytes(store.files.disk, problem.name, b'', _reason(problem))}"
 
 
 def _quarantine(store: Store, problem: Decision) -> str:
@@ -122,7 +122,11 @@ def _quarantine(store: Store, problem: Decision) -> str:
 
 def _moved(store: Store, problem: Decision) -> str:
     """Move the file of a problem to quarantine; return its name there."""
-    return quarantine(store.files.disk, problem.name, problem.detail, held_messages=problem.kind is Kind.DAMAGED)
+    return quarantine(store.files.disk, problem.name, _reason(problem))
+
+
+def _reason(problem: Decision) -> Reason:
+    return Reason(problem.detail, Cause.DAMAGED if problem.kind is Kind.DAMAGED else Cause.FOREIGN)
 
 
 def _quarantine_number(store: Store, problem: Decision) -> str:

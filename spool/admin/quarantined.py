@@ -8,19 +8,17 @@ the process dies then, the next intake or the next ``restore`` removes the name 
 """
 
 import os
-import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from spool.admin.findings import Finding, Kind
 from spool.coordination.locks import drop_folder_byte
 from spool.disk.content import copy, unlink_if_there
 from spool.disk.disk import Disk
 from spool.disk.kernel import Unsupported
-from spool.disk.quarantine import HELD_MESSAGES, IS_MESSAGES, MAX_REASON_BYTES, stem_of
+from spool.disk.quarantine import MAX_REASON_BYTES, Cause, Reason, decode_reason
 from spool.disk.stat import FileIdentity
 from spool.errors import CorruptedFile, InvalidArgument, QueueNotFound
 from spool.format.reader import open_file
@@ -29,11 +27,6 @@ from spool.store.settings import read_settings
 from spool.store.store import Store
 
 BEGINNING_BYTES = 1024
-_DROPPED = re.compile(
-    rf"{layout.ACTIVE}/{re.escape(layout.CAPTURE_PREFIX)}(?P<queue>[^/]+)\.[0-9a-f]{{16}}/(?:\.late\.[^/]+/)?(?:\.first\.)?(?P<name>[^/]+)",
-    re.DOTALL,
-)
-_NOT_DELIVERED = re.compile(r"[^ ]+: message [0-9a-f]{32} of queue ([^ :]+) was not delivered: ")
 
 
 @dataclass(frozen=True)
@@ -43,7 +36,8 @@ class QuarantinedFile:
     name: its name there.
     since: when it was moved there, in seconds since the epoch; None if no reason is recorded.
     size: in bytes; None if it is no regular file.
-    reason: what it was, and what is wrong with it.
+    kind: one of the kinds in docs/commands.md, e.g. ``refused``; None if no reason is recorded.
+    reason: what it was, and what is wrong with it, as a sentence.
     is_damage: whether acknowledged messages of the space lay in it; if so, the space counts as damaged until the file
         is deleted.
     queue: the queue that a file was dropped for, or that a damaged message was in; None for other files.
@@ -55,6 +49,7 @@ class QuarantinedFile:
     name: str
     since: float | None
     size: int | None
+    kind: str | None
     reason: str
     is_damage: bool
     queue: str | None
@@ -63,46 +58,24 @@ class QuarantinedFile:
     beginning: bytes
 
 
-class _Note(NamedTuple):
-    """The record of a file's move: the reason, and whether acknowledged messages lay in the file."""
-
-    reason: str
-    held_messages: bool = False
-
-
-class _Dropped(NamedTuple):
-    """What the reason of a dropped file says."""
-
-    queue: str
-    name: str
-    wrong: str
-
-
 def findings(disk: Disk) -> list[Finding]:
     """List the files in quarantine, with the reasons; a file in which messages lay is DAMAGED."""
     found = []
     for entry in _entries(disk):
         path = f"{layout.QUARANTINE}/{entry}"
-        note = _note(disk, path)
-        found.append(Finding(Kind.DAMAGED if note.held_messages else Kind.QUARANTINED, path, note.reason))
+        reason = _reason(disk, path)
+        kind = Kind.DAMAGED if reason.cause is not None and reason.cause.is_damage else Kind.QUARANTINED
+        found.append(Finding(kind, path, reason.text, reason=reason.cause or ""))
     return found
 
 
 def count_by_queue(disk: Disk) -> Counter[str | None]:
     """Count the files in quarantine by their queue, which is None for files of no queue."""
-    return Counter(_queue(entry, _note(disk, f"{layout.QUARANTINE}/{entry}")) for entry in _entries(disk))
+    return Counter(_reason(disk, f"{layout.QUARANTINE}/{entry}").queue for entry in _entries(disk))
 
 
 def _entries(disk: Disk) -> list[str]:
     return [name for name in sorted(disk.names(layout.QUARANTINE)) if not name.endswith(layout.REASON_SUFFIX)]
-
-
-def _queue(entry: str, note: _Note) -> str | None:
-    if note.held_messages:
-        message = _NOT_DELIVERED.match(note.reason)
-        return None if message is None else message[1]
-    dropped = _dropped(entry, note.reason)
-    return None if dropped is None else dropped.queue
 
 
 def look(disk: Disk, name: str) -> QuarantinedFile:
@@ -115,18 +88,17 @@ def look(disk: Disk, name: str) -> QuarantinedFile:
     entry = path.rpartition("/")[2]
     identity, noted = disk.identity(path), disk.identity(path + layout.REASON_SUFFIX)
     regular = identity is not None and identity.is_regular
-    note = _note(disk, path)
-    dropped = _dropped(entry, note.reason)
-    is_messages = dropped is not None and dropped.wrong.startswith(IS_MESSAGES)
+    reason = _reason(disk, path)
     return QuarantinedFile(
         name=entry,
         since=None if noted is None else noted.modified_ns / 1e9,
         size=identity.size if identity is not None and regular else None,
-        reason=note.reason,
-        is_damage=note.held_messages,
-        queue=_queue(entry, note),
-        can_be_restored=dropped is not None and regular and not is_messages,
-        advice=_advice(note, dropped, is_messages, regular),
+        kind=reason.cause,
+        reason=reason.text,
+        is_damage=reason.cause is not None and reason.cause.is_damage,
+        queue=reason.queue,
+        can_be_restored=regular and _was_refused(reason),
+        advice=_advice(reason, regular),
         beginning=_read(disk, path, BEGINNING_BYTES) if regular else b"",
     )
 
@@ -141,13 +113,13 @@ def restore(store: Store, name: str) -> str:
     disk = store.files.disk
     path = _path(disk, name)
     entry = path.rpartition("/")[2]
-    dropped, file = _dropped(entry, _note(disk, path).reason), look(disk, name)
-    if dropped is None or not file.can_be_restored:
+    reason, file = _reason(disk, path), look(disk, name)
+    if reason.queue is None or not file.can_be_restored:
         raise InvalidArgument(f"{entry} cannot be put back: {file.advice}")
-    if dropped.queue not in read_settings(disk).queues:
-        raise QueueNotFound(f"{entry} was dropped for queue {dropped.queue}, which is gone: create it again first")
-    target = f"{layout.DROP}/{dropped.queue}/{dropped.name}"
-    with _no_intake_at(store, dropped.queue):
+    if reason.queue not in read_settings(disk).queues:
+        raise QueueNotFound(f"{entry} was dropped for queue {reason.queue}, which is gone: create it again first")
+    target = f"{layout.DROP}/{reason.queue}/{reason.dropped}"
+    with _no_intake_at(store, reason.queue):
         try:
             _move(disk, path, target)
         except FileExistsError:
@@ -253,18 +225,14 @@ def _forget_reason(disk: Disk, path: str) -> None:
 # -- reasons ---------- ----------------------------------------------------------------------------------------------
 
 
-def _note(disk: Disk, path: str) -> _Note:
-    """Return what is recorded of a file in quarantine; if that cannot be read, a text that says so."""
+def _reason(disk: Disk, path: str) -> Reason:
+    """Return the reason that is recorded for a file in quarantine."""
     try:
-        text = _read(disk, path + layout.REASON_SUFFIX, MAX_REASON_BYTES).decode("utf-8", "replace").strip()
+        return decode_reason(_read(disk, path + layout.REASON_SUFFIX, MAX_REASON_BYTES))
     except FileNotFoundError:
-        text = ""
+        return decode_reason(b"")
     except CorruptedFile:
-        return _Note("its reason cannot be read")
-    reason, _, last = text.rpartition("\n")
-    if reason and last == HELD_MESSAGES:
-        return _Note(reason, True)
-    return _Note(text or "no reason is recorded")
+        return Reason("its reason cannot be read", None)
 
 
 def _read(disk: Disk, path: str, length: int) -> bytes:
@@ -275,32 +243,18 @@ def _read(disk: Disk, path: str, length: int) -> bytes:
         disk.close(handle)
 
 
-def _dropped(entry: str, reason: str) -> _Dropped | None:
-    """Parse a reason; None if it is not that of a dropped file.
-
-    The name of a dropped file may contain any text, so the file's name in quarantine decides where it ends.
-    """
-    words = re.compile(r": dropped for queue ([^:/]+): ")
-    for queue in words.finditer(reason):
-        match = _DROPPED.fullmatch(reason[: queue.start()])
-        if match is None or match["queue"] != queue[1]:
-            continue
-        stem = stem_of(reason[: queue.start()])
-        if re.fullmatch(rf"{re.escape(stem)}(\.[0-9]+)?", entry):
-            return _Dropped(queue[1], match["name"], reason[queue.end() :])
-        if "\\udc" in match["name"]:  # bytes that are no text are recorded so
-            return _Dropped(queue[1], entry.removeprefix(f"{layout.ACTIVE}."), reason[queue.end() :])
-    return None
+def _was_refused(reason: Reason) -> bool:
+    return reason.cause is Cause.REFUSED and reason.dropped is not None
 
 
-def _advice(note: _Note, dropped: _Dropped | None, is_messages: bool, regular: bool) -> str:
+def _advice(reason: Reason, regular: bool) -> str:
     if not regular:
         return "it is no regular file: look at it, then delete it"
-    if is_messages:
+    if reason.cause is Cause.CHANGED:
         return "its messages are in the queue, or were: put what they lack as a new message, then delete it"
-    if dropped is not None:
+    if _was_refused(reason):
         return "change what the reason names in a copy, mv it over the file, then restore it; or delete it"
-    if note.held_messages:
+    if reason.cause is not None and reason.cause.is_damage:
         return (
             "it cannot be restored, because its bytes are not proven; every message that is whole is served. Save "
             "what can be read of it (docs/format.md describes it), put that again, then delete it"

@@ -25,7 +25,7 @@ from functools import partial
 
 from spool.disk.disk import Disk
 from spool.disk.memory import CLEAR, FUTEX_BYTES, WORD_BYTES
-from spool.disk.quarantine import quarantine
+from spool.disk.quarantine import Cause, Reason, quarantine
 from spool.errors import SpaceStopped
 from spool.model import layout
 from spool.model.layout import CLAIM_FILES, MAX_ORDINAL, ORDINAL_BITS
@@ -149,7 +149,8 @@ def open_shared(disk: Disk, name: str, *, make: bool) -> int:
     if not make:
         raise deleted_error(name) if found is None else _planted(name)
     if found is not None:
-        quarantine(disk, name, "it is not a plain file with one name, so no process has a lock on it")
+        text = "it is not a plain file with one name, so no process has a lock on it"
+        quarantine(disk, name, Reason(text, Cause.FOREIGN))
     return disk.create(name)
 
 

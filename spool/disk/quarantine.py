@@ -1,41 +1,95 @@
-"""Where unreadable files go, with the reason beside each: nothing is ever silently deleted."""
+"""Move unreadable files to quarantine, with the reason beside each: nothing is ever silently deleted.
 
+A reason file has a sentence for people. Its last line is a JSON object for programs: the kind, and for a message or a
+dropped file the queue and the name under which it was dropped.
+"""
+
+import enum
+import json
 import logging
 from shlex import quote
+from typing import NamedTuple
 
 from spool.disk.content import copy, same_bytes, write_new
 from spool.disk.disk import Disk
 from spool.model import layout
 
 log = logging.getLogger("spool")
-IS_MESSAGES = "it became messages"  # how the reason of a dropped file that is set aside then begins
+
 MAX_REASON_BYTES = 64 << 10
-HELD_MESSAGES = "acknowledged messages lay in it"  # the last line of the reason, if that is so
+_MAX_TEXT = 8 << 10  # characters: with the JSON object, the reason stays below MAX_REASON_BYTES
 _MAX_STEM = 200
 
 
-def quarantine(disk: Disk, name: str, reason: str, *, held_messages: bool = False) -> str:
+class Cause(enum.StrEnum):
+    """The kind of a file in quarantine. Acknowledged messages lay in a file of the first two kinds only."""
+
+    DAMAGED = "damaged"  # a file of the space whose bytes were durable
+    MESSAGE = "message"  # one message whose body is damaged
+    UNFLUSHED = "unflushed"  # a file of the space that was never acknowledged
+    FOREIGN = "foreign"  # another program's entry
+    REFUSED = "refused"  # a dropped file that cannot become messages
+    CHANGED = "changed"  # a dropped file that changed after it became messages
+
+    @property
+    def is_damage(self) -> bool:
+        return self in (Cause.DAMAGED, Cause.MESSAGE)
+
+
+class Reason(NamedTuple):
+    """Why a file is in quarantine.
+
+    text: for people.
+    cause: None if no reason is recorded.
+    queue: of a dropped file or a message.
+    dropped: the name under which a file was dropped.
+    """
+
+    text: str
+    cause: Cause | None
+    queue: str | None = None
+    dropped: str | None = None
+
+    def encode(self, name: str) -> bytes:
+        about = {"kind": self.cause, "queue": self.queue, "dropped": self.dropped}
+        fields = {key: value for key, value in about.items() if value is not None}
+        text = f"{name}: {self.text}"
+        text = text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…"
+        return f"{text}\n{json.dumps(fields)}\n".encode("utf-8", "backslashreplace")
+
+
+def decode_reason(data: bytes) -> Reason:
+    """Read a reason file. A file that another program wrote has no cause."""
+    text, _, last = data.decode("utf-8", "replace").strip().rpartition("\n")
+    try:
+        fields = json.loads(last)
+        cause, queue, dropped = Cause(fields["kind"]), fields.get("queue"), fields.get("dropped")
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        return Reason(f"{text}\n{last}".strip() or "no reason is recorded", None)
+    is_queue = isinstance(queue, str) and layout.is_queue_name(queue) is not None
+    is_name = isinstance(dropped, str) and dropped not in ("", ".", "..") and not {"/", "\0"} & set(dropped)
+    return Reason(text, cause, queue if is_queue else None, dropped if is_queue and is_name else None)
+
+
+def quarantine(disk: Disk, name: str, reason: Reason) -> str:
     """Move a file to quarantine under a name that is free; returns the new name.
 
     The reason is written first. The move is durable: a file that takes the old name must not outlive it.
-
-    Args:
-        held_messages: acknowledged messages lay in the file, so the space is damaged.
     """
-    target = _free_name(disk, name, reason, held_messages)
+    target = _free_name(disk, name, reason)
     disk.give_to_owner(name)
     disk.rename(name, target)
     disk.flush_directory(layout.QUARANTINE)
     entry = target.rpartition("/")[2]
-    log.warning("%s was moved to %s: %s (spool-admin quarantine show %s)", name, target, reason, quote(entry))
+    log.warning("%s was moved to %s: %s (spool-admin quarantine show %s)", name, target, reason.text, quote(entry))
     return target
 
 
-def quarantine_bytes(disk: Disk, name: str, data: bytes, reason: str) -> str:
-    """Keep bytes of acknowledged messages that have no file of their own, e.g. one damaged body."""
-    target = _free_name(disk, name, reason, held_messages=True)
+def quarantine_bytes(disk: Disk, name: str, data: bytes, reason: Reason) -> str:
+    """Keep bytes of acknowledged messages without a separate file, e.g. one damaged body; returns the new name."""
+    target = _free_name(disk, name, reason)
     write_new(disk, target, data, durable=True)
-    log.warning("%s was kept as %s: %s", name, target, reason)
+    log.warning("%s was kept as %s: %s", name, target, reason.text)
     return target
 
 
@@ -47,20 +101,20 @@ def is_quarantined(disk: Disk, name: str) -> bool:
     return not disk.exists(name) or same_bytes(disk, name, there)
 
 
-def keep_copy(disk: Disk, name: str, reason: str) -> str:
+def keep_copy(disk: Disk, name: str, reason: Reason) -> str:
     """Copy a file with acknowledged messages to quarantine; returns the copy's name.
 
     The file stays in place for the messages of it that can be read.
     """
-    target = _free_name(disk, name, reason, held_messages=True)
+    target = _free_name(disk, name, reason)
     copy(disk, name, target)
-    log.warning("a copy of %s was kept as %s: %s", name, target, reason)
+    log.warning("a copy of %s was kept as %s: %s", name, target, reason.text)
     return target
 
 
-def _free_name(disk: Disk, name: str, reason: str, held_messages: bool) -> str:
+def _free_name(disk: Disk, name: str, reason: Reason) -> str:
+    """Write the reason beside a name that is free; returns that name."""
     stem = stem_of(name)
-    lines = [f"{name}: {reason}", *([HELD_MESSAGES] if held_messages else []), ""]
     attempt = 0
     while True:
         target = f"{layout.QUARANTINE}/{stem}" + (f".{attempt}" if attempt else "")
@@ -68,9 +122,7 @@ def _free_name(disk: Disk, name: str, reason: str, held_messages: bool) -> str:
         if disk.exists(target):
             continue
         try:
-            write_new(
-                disk, target + layout.REASON_SUFFIX, "\n".join(lines).encode("utf-8", "backslashreplace"), durable=True
-            )
+            write_new(disk, target + layout.REASON_SUFFIX, reason.encode(name), durable=True)
         except FileExistsError:
             continue
         return target

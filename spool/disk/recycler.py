@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 from spool.disk.content import unlink_if_there, unlink_unless_gone, write_new
 from spool.disk.disk import Disk
-from spool.disk.quarantine import quarantine
+from spool.disk.quarantine import Cause, Reason, quarantine
 from spool.model import layout
 
 MAX_BYTES = 64 << 20  # while there is much to do, enough for what is consumed from one reclaim to the next
@@ -79,7 +79,8 @@ class Recycler:
                 if identity is not None and identity.is_regular:
                     raise
                 if identity is not None:  # what lies in free/ may be planted
-                    quarantine(self.disk, name, f"it lay in {layout.FREE}/ as {spare}, and is no regular file")
+                    text = f"it lay in {layout.FREE}/ as {spare}, and is no regular file"
+                    quarantine(self.disk, name, Reason(text, Cause.FOREIGN))
                 continue
             if is_alone:
                 return handle, found

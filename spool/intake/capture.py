@@ -18,7 +18,7 @@ from dataclasses import replace
 from spool.admin.quarantined import finish_restoring
 from spool.coordination.locks import drop_folder_byte
 from spool.disk.kernel import Unsupported
-from spool.disk.quarantine import IS_MESSAGES
+from spool.disk.quarantine import Cause
 from spool.disk.stat import FileIdentity
 from spool.intake import safety_copies
 from spool.intake.directories import CapturedFile, CaptureDirectories
@@ -38,7 +38,7 @@ class Capture:
 
     queues: returns the names of all queues.
     report: called with (name, reason) of each file that is left alone.
-    set_aside: moves a file to quarantine, by (path, queue, reason).
+    move_to_quarantine: moves a file to quarantine, by (path, queue, reason, cause).
     """
 
     def __init__(
@@ -46,14 +46,14 @@ class Capture:
         store: Store,
         queues: Callable[[], Collection[str]],
         report: Callable[[str, str], None],
-        set_aside: Callable[[str, str, str], None],
+        move_to_quarantine: Callable[[str, str, str, Cause], None],
     ) -> None:
-        self.late_writes = LateWrites(store, set_aside)
+        self.late_writes = LateWrites(store, move_to_quarantine)
         self._store = store
         self._disk = store.files.disk
         self._queues = queues
         self._report = report
-        self._set_aside = set_aside
+        self._quarantine = move_to_quarantine
         self._directories = CaptureDirectories(store)
         self._locked_folders: set[str] = set()  # queues of which this intake has the ``drop_folder_byte``
 
@@ -195,7 +195,7 @@ class Capture:
         if identity is None or seen.is_still(identity):
             self._disk.unlink(file.path)
         else:
-            self._set_aside(file.path, file.queue, growth_reason(seen.identity.size, identity.size))
+            self._quarantine(file.path, file.queue, growth_reason(seen.identity.size, identity.size), Cause.CHANGED)
 
     # -- intakes that died --------------------------------------------------------------------------------------------
 
@@ -279,8 +279,8 @@ class Capture:
         elif identity.modified_ns < identity.changed_ns:  # the rename that captured it came after the last write
             self.remove(replace(file, seen=Complete(Evidence.UNCHANGED, identity)))
         else:
-            reason = f"{IS_MESSAGES}, its intake died, and it may have changed since: compare it with them"
-            self._set_aside(file.path, file.queue, reason)
+            reason = "it became messages, its intake died, and it may have changed since: compare it with them"
+            self._quarantine(file.path, file.queue, reason, Cause.CHANGED)
 
     def _has_no_writer(self, path: str) -> bool:
         try:

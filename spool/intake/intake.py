@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from spool.disk.content import opened
-from spool.disk.quarantine import quarantine
+from spool.disk.quarantine import Cause, Reason, quarantine
 from spool.disk.stat import FileIdentity
 from spool.errors import BadMessageId, Full, InvalidArgument, MessageInUse, NotOpen
 from spool.intake.capture import Capture
@@ -67,7 +67,7 @@ class Intake:
         self._progress = progress
         self._renames = Renames(self._disk)
         self._writers = Writers(store, self._leave, self._report)
-        self._capture = Capture(store, space.queues, self._report, self._set_aside)
+        self._capture = Capture(store, space.queues, self._report, self._quarantine)
         self._waiting: dict[tuple[str, bytes], CapturedFile] = {}  # by their records
         self._left: dict[str, str] = {}  # by name, why; of the last look
         self._reported: set[str] = set()
@@ -247,7 +247,7 @@ class Intake:
         if identity is None:
             return None
         if not identity.is_regular:  # it was replaced after the look at drop/
-            self._set_aside(file.path, file.queue, "it is no regular file")
+            self._quarantine(file.path, file.queue, "it is no regular file")
             return None
         seen = file.seen
         if seen is not None and seen.evidence is not Evidence.NO_WRITER and seen.is_still(identity):
@@ -290,7 +290,7 @@ class Intake:
                 try:
                     puts = self._puts_of(file)
                 except InvalidArgument as error:
-                    self._set_aside(file.path, file.queue, str(error))
+                    self._quarantine(file.path, file.queue, str(error))
                     continue
                 except OSError as error:
                     self._report(file.first, f"it cannot be read ({error.strerror}), and waits")
@@ -344,11 +344,12 @@ class Intake:
             raise InvalidArgument(f"it is larger than the space's max_body_bytes, {most}")
         return data, identity
 
-    # -- what is left, and what is set aside -------------------------------------------------------------------------
+    # -- files that are left, and files in quarantine -----------------------------------------------------------------
 
-    @public_call("setting a dropped file aside")
-    def _set_aside(self, path: str, queue: str, reason: str) -> None:
-        quarantine(self._disk, path, f"dropped for queue {queue}: {reason}")
+    @public_call("moving a dropped file to quarantine")
+    def _quarantine(self, path: str, queue: str, text: str, cause: Cause = Cause.REFUSED) -> None:
+        name = path.rpartition("/")[2].removeprefix(layout.FIRST_PREFIX)
+        quarantine(self._disk, path, Reason(f"dropped for queue {queue}: {text}", cause, queue, name))
         self.counts.quarantined += 1
 
     def _let_wait(self, *files: CapturedFile) -> None:

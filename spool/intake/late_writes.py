@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
-from spool.disk.quarantine import IS_MESSAGES
+from spool.disk.quarantine import Cause
 from spool.disk.stat import FileIdentity
 from spool.model.text import plural
 from spool.store.store import Store
@@ -39,13 +39,15 @@ class _LateFile(NamedTuple):
 
 
 class LateWrites:
-    """Watches the files of one intake for late writes. ``set_aside`` moves one to quarantine, by (path, queue,
-    reason)."""
+    """Watches the files of one intake for late writes.
 
-    def __init__(self, store: Store, set_aside: Callable[[str, str, str], None]) -> None:
+    ``move_to_quarantine`` moves a file to quarantine, by (path, queue, reason, cause).
+    """
+
+    def __init__(self, store: Store, move_to_quarantine: Callable[[str, str, str, Cause], None]) -> None:
         self._store = store
         self._disk = store.files.disk
-        self._set_aside = set_aside
+        self._quarantine = move_to_quarantine
         self._files: list[_LateFile] = []
 
     def watch(self, queue: str, path: str, read: FileIdentity) -> None:
@@ -78,7 +80,7 @@ class LateWrites:
         if identity is None:
             return False
         if (identity.size, identity.modified_ns) != (file.size, file.modified_ns):
-            self._set_aside(file.path, file.queue, growth_reason(file.size, identity.size))
+            self._quarantine(file.path, file.queue, growth_reason(file.size, identity.size), Cause.CHANGED)
         else:
             period = max(_WATCHED_SECONDS, self._store.settings.known.config.drop_settle)
             if abs(self._store.clock.now() - identity.changed_ns / 1e9) < period:
@@ -97,7 +99,7 @@ def growth_reason(read: int, size: int) -> str:
     """Return why a file is set aside that changed after it became messages."""
     if size > read:
         return (
-            f"{IS_MESSAGES}, and has grown since: they have its first {plural(read, 'byte')}, and the "
+            f"it became messages, and has grown since: they have its first {plural(read, 'byte')}, and the "
             f"{plural(size - read, 'byte')} behind those are only here; tail -c +{read + 1} FILE prints them"
         )
-    return f"{IS_MESSAGES} when it had {plural(read, 'byte')}, and was changed since: compare it with them"
+    return f"it became messages when it had {plural(read, 'byte')}, and was changed since: compare it with them"

@@ -18,7 +18,7 @@ from spool.coordination.counters import CounterPage
 from spool.coordination.locks import NUMBER, LockFile
 from spool.disk.content import new_file, opened, replace_by_copy
 from spool.disk.disk import Disk, FlushFailed
-from spool.disk.quarantine import quarantine
+from spool.disk.quarantine import Cause, Reason, quarantine
 from spool.errors import CorruptedFile, TransactionTimeout
 from spool.format.header import encode_header, stamp
 from spool.format.reader import prove
@@ -194,7 +194,7 @@ def _is_whole(disk: Disk, number: int) -> bool:
     if identity is None:
         return False
     if not identity.is_regular:
-        quarantine(disk, name, "it is not a regular file: a power cut made something else of it")
+        _quarantine(disk, name, "it is not a regular file: a power cut made something else of it")
         return False
     if not identity.size:
         return False  # a power cut came before its bytes were flushed: there is nothing to keep
@@ -208,8 +208,12 @@ def _is_whole(disk: Disk, number: int) -> bool:
         reason = f"it carries the number {found}: stale bytes of another commit, or a torn write"
     except CorruptedFile as error:
         reason = f"{error}; its writer died before it was flushed"
-    quarantine(disk, name, reason)
+    _quarantine(disk, name, reason)
     return False
+
+
+def _quarantine(disk: Disk, name: str, text: str) -> None:
+    quarantine(disk, name, Reason(text, Cause.UNFLUSHED))
 
 
 def write_empty(store: Store, number: int) -> None:

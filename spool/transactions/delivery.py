@@ -10,7 +10,7 @@ import msgpack
 
 from spool.coordination.counters import CounterPage
 from spool.coordination.locks import GroupLocks
-from spool.disk.quarantine import quarantine_bytes
+from spool.disk.quarantine import Cause, Reason, quarantine_bytes
 from spool.errors import BadMessageId, CorruptedFile, Empty, SystemFailure, TransactionTimeout, UnknownCodec
 from spool.format.batch import CommitBatch
 from spool.index.stretch import Stretch, stretch_of
@@ -260,7 +260,8 @@ def set_aside(store: Store, position: Position, reason: str, deadline: Deadline)
             described["body"] = None
             reason = f"{reason}; its bytes cannot be read: {error}"
     text = f"message {id_} of queue {queue} was not delivered: {reason}; put it again"
-    quarantine_bytes(store.files.disk, f"{name}.{position.ordinal}", msgpack.packb(described), text)
+    why = Reason(text, Cause.MESSAGE, queue)
+    quarantine_bytes(store.files.disk, f"{name}.{position.ordinal}", msgpack.packb(described), why)
     batch = CommitBatch()
     batch.remove(position.number, position.ordinal, 1, "failed")
     commit_batch(store, batch, deadline, flush=True)

@@ -1,5 +1,6 @@
 """Readers of claim journals, counters, settings and dropped files accept what is within the limits, or say why not."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from spool.coordination.counters import CounterPage
 from spool.disk import Disk
-from spool.disk.quarantine import quarantine
+from spool.disk.quarantine import MAX_REASON_BYTES, Cause, Reason, decode_reason, quarantine
 from spool.model import layout
 from tests.corruption.hostile import BOMBS, changed, damaged, each_changed, pack
 from tests.corruption.readers import (
@@ -125,24 +126,42 @@ def test_t09_no_dropped_stream_is_a_bomb(bomb: str, where: str, tried: dict[str,
     try_dropped(pack(PUTS[0]) + start + BOMBS[bomb], tried)
 
 
+@OPTIONS
+@given(
+    data=st.binary(max_size=100)
+    | st.builds(
+        lambda *fields: b"text\n" + json.dumps(dict(zip(("kind", "queue", "dropped"), fields, strict=True))).encode(),
+        *(st.sampled_from(["refused", "a/b", "..", "", "\0", "orders", None, 7, ["refused"]]) for _ in range(3)),
+    )
+)
+def test_no_reason_of_another_program_leads_out_of_the_folder_of_a_queue(data: bytes, tried: dict[str, int]) -> None:
+    found = decode_reason(data)
+    assert found.queue is None or layout.is_queue_name(found.queue)
+    assert found.dropped is None or (found.queue and "/" not in found.dropped and found.dropped not in (".", "..", ""))
+    tried["accepted" if found.cause else "refused"] += 1
+
+
 # -- names and reasons ------------------------------------------------------------------------------------------------
 
 
 @OPTIONS
 @given(
     name=st.binary(min_size=1, max_size=250).filter(lambda raw: not {0, 47} & {*raw} and raw not in (b".", b"..")),
-    reason=st.text(max_size=200) | st.just("\ud800"),
+    reason=st.text(max_size=200) | st.sampled_from(["\ud800", "x" * MAX_REASON_BYTES, "\n{}", '{"kind": "damaged"}']),
+    cause=st.sampled_from(Cause),
 )
 def test_r08_whatever_the_name_and_the_reason_a_file_is_kept_with_it(
-    name: bytes, reason: str, tmp_path_factory: pytest.TempPathFactory, tried: dict[str, int]
+    name: bytes, reason: str, cause: Cause, tmp_path_factory: pytest.TempPathFactory, tried: dict[str, int]
 ) -> None:
     root = tmp_path_factory.mktemp("space")
     for directory in (layout.ACTIVE, layout.QUARANTINE):
         (root / directory).mkdir()
     path = f"{layout.ACTIVE}/" + name.decode("utf-8", "surrogateescape")
     (root / path).write_bytes(b"kept")
-    target = quarantine(Disk(str(root)), path, reason)
+    dropped = path.removeprefix(f"{layout.ACTIVE}/")
+    target = quarantine(Disk(str(root)), path, Reason(reason, cause, "orders", dropped))
     assert (root / target).read_bytes() == b"kept"
-    assert (root / (target + layout.REASON_SUFFIX)).exists()
+    found = decode_reason((root / (target + layout.REASON_SUFFIX)).read_bytes()[:MAX_REASON_BYTES])
+    assert (found.cause, found.queue, found.dropped) == (cause, "orders", dropped)
     assert not (root / path).exists()
     tried["accepted"] += 1

@@ -52,8 +52,8 @@ def test_as_json_each_is_one_object(run: Run, path: Path) -> None:
     assert "dropped for queue orders" in reason
     assert "restore" in advice
     assert found == {
-        "name": "active.order.msgpack", "size": 6, "queue": "orders", "is_damage": False, "can_be_restored": True,
-        "beginning": "gaRib2R5", "beginning_encoding": "base64",
+        "name": "active.order.msgpack", "size": 6, "kind": "refused", "queue": "orders", "is_damage": False,
+        "can_be_restored": True, "beginning": "gaRib2R5", "beginning_encoding": "base64",
     }  # fmt: skip
 
 

@@ -88,7 +88,7 @@ def test_a_damaged_message_stays_in_view_after_a_get_until_it_is_deleted(run: Ru
     one_line(listed, "quarantine/ holds 1 file in which messages lay", "spool-admin quarantine list")
     assert {each["name"]: each["quarantined"] for each in listed.objects} == {"errors": 0, "orders": 1}
     (shown,) = run("quarantine", "list", "--json").objects
-    assert (shown["is_damage"], shown["queue"]) == (True, "orders")
+    assert (shown["is_damage"], shown["kind"], shown["queue"]) == (True, "message", "orders")
     assert "put that again, then delete it" in shown["advice"]
     assert run("quarantine", "delete", shown["name"], "--yes").code == 0
     assert run("check").code == run(program="spool-recover").code == 0
@@ -96,7 +96,7 @@ def test_a_damaged_message_stays_in_view_after_a_get_until_it_is_deleted(run: Ru
 
 
 def test_a_refused_file_in_quarantine_is_named_and_is_no_damage_of_the_space(run: Run, path: Path) -> None:
-    (path / "drop" / "orders" / "x: y\nacknowledged messages lay in it.msgpack").write_bytes(b"bad")
+    (path / "drop" / "orders" / 'x: y\n{"kind": "damaged"}.msgpack').write_bytes(b"bad")
     assert run("--once", program="spool-intake").code == 6
     done = run("check", "--json")
     assert (done.code, [each["kind"] for each in done.objects]) == (0, ["quarantined"])
