@@ -14,6 +14,7 @@ from bench.peers import PEERS
 from bench.peers.base import Line, Missing, Peer
 from bench.spaces import Spaces
 from spool.disk import Disk
+from spool.disk.durability import Journaled
 
 
 @dataclass(frozen=True)
@@ -127,8 +128,7 @@ class Bench:
     @cached_property
     def has_journal(self) -> bool:
         """Whether the disk is ext4 with a journal, for which some targets are higher."""
-        disk = Disk(self.directory)
-        return disk.ordered and disk.file_system().kind == "ext4"
+        return isinstance(Disk(self.directory).durability, Journaled)
 
     def lines(self, queue: str, names: Iterable[str] | None = None) -> dict[str, Line]:
         """One line to a queue of that name in each contender that was asked for and is here."""
@@ -179,12 +179,11 @@ def _start(bench: Bench, peer: Peer) -> None:
 def describe(directory: str, sizes: Sizes) -> dict[str, str]:
     """The machine and its disk, as the document's reader needs them."""
     disk = Disk(directory)
-    how = "once a commit" if disk.flush_carries_name else "twice a commit (strict)"
     return {
         "sizes": sizes.label,
         "processor": f"{len(os.sched_getaffinity(0))} cores, {_processor()}",
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
-        "file system": f"{disk.file_system().kind}; a space flushes {how}",
+        "file system": f"{disk.file_system().kind}; {disk.durability.description}",
         "system": f"{platform.system()} {platform.release()}, {platform.python_implementation()} "
         f"{platform.python_version()}",
     }

@@ -298,8 +298,7 @@ def apply(store: Store, evidence: NumberedFiles, decisions: Iterable[Decision]) 
         _give_back(store.files, evidence.from_mirror)
     numbers = count(evidence)
     _start_counters(store.shared, evidence, numbers)
-    # Where renames are not ordered, a spare may also lie in committed/ after a power cut.
-    store.files.recycler.clear(everything=not store.files.disk.ordered and not numbers.same_life)
+    store.files.recycler.recover(after_power_cut=not numbers.same_life)
     for number in numbers.unpublished:
         _finish(store, number)
 

@@ -14,9 +14,10 @@ from unittest import mock
 
 from spool.coordination import locks
 from spool.disk import Disk
+from spool.disk.durability import durability_of
 from spool.disk.kernel import Unsupported
 from spool.disk.memory import WORD_BYTES, SharedBytes
-from spool.disk.stat import FileIdentity, FileSystem
+from spool.disk.stat import FileIdentity, FileSystem, Promises
 from spool.store import feed
 from tests.machine import Change, Inode, Lock, Machine, error_of
 
@@ -57,13 +58,17 @@ class SimulatedDisk(Disk):
     def __init__(self, machine: Machine) -> None:
         self.root = ROOT
         self.flushes = 0
-        self.ordered = machine.ordered
-        self.flush_carries_name = machine.flush_carries_name
-        self.names_follow = machine.names_follow
-        self.flushes_everything = machine.ordered or not machine.flush_carries_name
+        self._promises = Promises(
+            orders_renames=machine.ordered,
+            names_follow=machine.names_follow,
+            carries_new_names=machine.flush_carries_name,
+            flushes_all=machine.ordered or not machine.flush_carries_name,
+        )
+        self.durability = durability_of(self._promises)
         self.machine = machine
         self.dead = False
         self.every_disk = [self]  # of this process: its own and the mirror's
+        self._directories_opened: dict[int, str] = {}  # by handle, for the trace
         self._seen: dict[int, int] = {}  # of each watched file, the version that was there at the last look
 
     def sibling(self, root: str) -> "SimulatedDisk":
@@ -224,7 +229,9 @@ class SimulatedDisk(Disk):
 
     def open_directory(self, name: str) -> int:
         self._step("open_directory", name)
-        return self.machine.open(self.machine.find(name, directory=True), False, self)
+        handle = self.machine.open(self.machine.find(name, directory=True), False, self)
+        self._directories_opened[handle] = name
+        return handle
 
     # -- bytes by handle --------------------------------------------------------------------------------------------
 
@@ -269,15 +276,11 @@ class SimulatedDisk(Disk):
 
     # -- durability -------------------------------------------------------------------------------------------------
 
-    def flush(self, handle: int) -> None:
-        self._step("flush", handle)
+    def flush(self, handle: int, *, data_only: bool = False) -> None:
+        self._step("flush", self._directories_opened.get(handle, handle))
         self.flushes += 1
-        self.machine.flush(self._handle(handle))
-
-    def flush_bytes(self, handle: int) -> None:
-        self._step("flush", handle)
-        self.flushes += 1
-        self.machine.flush(self._handle(handle), names=False)
+        # Without a journal that orders renames, a file's flush of either kind is about its names, too.
+        self.machine.flush(self._handle(handle), names=not (data_only and self.machine.ordered))
 
     def flush_everything(self, handle: int) -> None:
         self._handle(handle)
@@ -285,19 +288,6 @@ class SimulatedDisk(Disk):
         self.flushes += 1
         for inode in {id(inode): inode for inode in (self.machine.root, *(i for _, i in self.machine.walk()))}.values():
             self.machine.flush(inode)
-
-    def flush_directory(self, name: str) -> None:
-        self._step("flush", name)
-        self.flushes += 1
-        self.machine.flush(self.machine.find(name, directory=True))
-
-    def make_durable(self, handle: int, directory: str, *, new: bool = False, stamped: bool = False) -> None:
-        if stamped and self.names_follow:
-            self.flush_bytes(handle)
-            return
-        self.flush(handle)
-        if not self.ordered and not (new and self.flush_carries_name):
-            self.flush_directory(directory)
 
     # -- changes ----------------------------------------------------------------------------------------------------
 

@@ -59,6 +59,7 @@ class _Refused(Exception):
 def examine(disk: Disk, clock: Clock) -> list[Proof]:
     """Try out everything that a space needs of this directory's file system; return one proof for each need."""
     config = _settings(disk)
+    disk.use_sync_method(config.sync_method)
     proofs = [
         _proof("kind", lambda: _kind(disk, config)),
         _proof("room", lambda: _room(disk)),
@@ -76,7 +77,9 @@ def examine(disk: Disk, clock: Clock) -> list[Proof]:
 
 def examine_kind(disk: Disk) -> Proof:
     """Tell what kind of file system it is: the one proof that needs no trial."""
-    return _proof("kind", lambda: _kind(disk, _settings(disk)))
+    config = _settings(disk)
+    disk.use_sync_method(config.sync_method)
+    return _proof("kind", lambda: _kind(disk, config))
 
 
 def _proof(what: str, prove: Callable[[], str]) -> Proof:
@@ -118,11 +121,8 @@ def _settings(disk: Disk) -> SpaceConfig:
 def _kind(disk: Disk, config: SpaceConfig) -> str:
     check_kind(disk, config.network_file_system)
     kind = disk.file_system().kind
-    ordered = disk.ordered if config.sync_method == "auto" else config.sync_method == "ordered"
-    mode = "sync method ordered: one flush a commit" if ordered else "sync method strict: two flushes a commit"
-    if not ordered and config.sync_method == "auto" and disk.flush_carries_name:
-        mode = "sync method strict: one flush a commit, which here makes a new file's name durable, too"
-    if ordered and not disk.ordered:
+    mode = disk.durability.description
+    if disk.durability.is_assumed:
         raise _Warning(f"{kind}; {mode}, as space.toml says, although this file system is not known to order renames")
     if kind in ("fuse", "overlay") or kind.startswith("unknown"):
         raise _Warning(f"{kind}; {mode}; whether a flush reaches the disk depends on what lies beneath: find out")
@@ -261,7 +261,7 @@ def _links(disk: Disk, clock: Clock, trial: str) -> str:
     try:
         disk.link(first, second)
     except OSError as error:
-        if disk.ordered:
+        if not disk.durability.needs_links:
             raise _Warning(f"there are none ({error.strerror}), and they are not needed here") from None
         raise
     linked = disk.identity(second)

@@ -9,14 +9,15 @@ the process dies then, the next intake or the next ``restore`` removes the name 
 
 import os
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from functools import partial
 
 from spool.admin.findings import Finding, Kind
 from spool.coordination.locks import drop_folder_byte
-from spool.disk.content import copy, unlink_if_there
+from spool.disk.content import replace_by_copy, unlink_if_there
 from spool.disk.disk import Disk
+from spool.disk.durability import Move
 from spool.disk.kernel import Unsupported
 from spool.disk.quarantine import MAX_REASON_BYTES, Cause, Reason, decode_reason
 from spool.disk.stat import FileIdentity
@@ -119,12 +120,11 @@ def restore(store: Store, name: str) -> str:
     if reason.queue not in read_settings(disk).queues:
         raise QueueNotFound(f"{entry} was dropped for queue {reason.queue}, which is gone: create it again first")
     target = f"{layout.DROP}/{reason.queue}/{reason.dropped}"
-    with _no_intake_at(store, reason.queue):
-        try:
-            _move(disk, path, target)
-        except FileExistsError:
-            raise InvalidArgument(f"{target} waits to be taken: run spool-intake first, or move it away") from None
-        _forget_reason(disk, path)
+    try:
+        disk.durability.move_durably([_Restoring(disk, path, target)], partial(_no_intake_at, store, reason.queue))
+    except FileExistsError:
+        raise InvalidArgument(f"{target} waits to be taken: run spool-intake first, or move it away") from None
+    _forget_reason(disk, path)
     return target
 
 
@@ -170,51 +170,37 @@ def _path(disk: Disk, name: str) -> str:
     return path
 
 
-def _move(disk: Disk, path: str, target: str) -> None:
-    """Rename a file, durably. Where renames are not ordered, the new name is durable before the old one is removed."""
-    folder = target.rpartition("/")[0]
-    if disk.ordered:
-        disk.rename_new(path, target)
-        disk.flush_directory(folder)
-        return
-    try:
-        _link(disk, path, target)
-    except FileExistsError:
-        identity = disk.identity(path)
-        if identity is None or not identity.same_file(disk.identity(target)):  # otherwise an earlier call died here
-            raise
-    disk.flush_directory(folder)
-    disk.unlink(path)
+class _Restoring(Move):
+    """The move of a dropped file from quarantine back to its folder."""
 
+    disk: Disk
 
-def _link(disk: Disk, path: str, target: str) -> None:
-    try:
-        disk.link(path, target)
-    except Unsupported:  # another user's file: replaced by a copy that belongs to this user
-        part = f"{layout.QUARANTINE}/.part.{os.urandom(8).hex()}"
+    def link(self) -> bool:
         try:
-            copy(disk, path, part)
-            disk.rename(part, path)
-        except BaseException:
-            with suppress(OSError):
-                disk.unlink(part)
-            raise
-        disk.flush_directory(layout.QUARANTINE)
-        disk.link(path, target)
+            self._link()
+        except FileExistsError:
+            identity = self.disk.identity(self.source)
+            if identity is None or not identity.same_file(self.disk.identity(self.target)):
+                raise  # otherwise an earlier call died here
+        return True
+
+    def _link(self) -> None:
+        try:
+            self.disk.link(self.source, self.target)
+        except Unsupported:  # another user's file: replaced by a copy that belongs to this user
+            part = f"{layout.QUARANTINE}/.part.{os.urandom(8).hex()}"
+            try:
+                replace_by_copy(self.disk, self.source, part)
+            except BaseException:
+                with suppress(OSError):
+                    self.disk.unlink(part)
+                raise
+            self.disk.link(self.source, self.target)
 
 
-@contextmanager
-def _no_intake_at(store: Store, queue: str) -> Iterator[None]:
+def _no_intake_at(store: Store, queue: str) -> AbstractContextManager[None]:
     """Keep intakes away from a queue's folder, where a file has two names while it is put back."""
-    if store.files.disk.ordered:
-        yield
-        return
-    byte = drop_folder_byte(queue)
-    store.shared.xids.lock(byte, store.deadline(), f"the folder {layout.DROP}/{queue}")
-    try:
-        yield
-    finally:
-        store.shared.xids.unlock(byte)
+    return store.shared.xids.holding(drop_folder_byte(queue), store.deadline(), f"the folder {layout.DROP}/{queue}")
 
 
 def _forget_reason(disk: Disk, path: str) -> None:

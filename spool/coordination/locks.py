@@ -21,6 +21,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from spool.disk.disk import Disk
@@ -78,6 +79,15 @@ class LockFile:
                 pauses = self.pauses(byte, deadline)
             elif not next(pauses, False):
                 raise self.expired(byte, deadline, what)
+
+    @contextmanager
+    def holding(self, byte: int, deadline: Deadline, what: str) -> Iterator[None]:
+        """Hold the byte while the body runs; raises as ``lock`` does."""
+        self.lock(byte, deadline, what)
+        try:
+            yield
+        finally:
+            self.unlock(byte)
 
     def unlock(self, byte: int) -> None:
         """Release a byte that this process holds."""

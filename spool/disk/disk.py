@@ -4,7 +4,7 @@ Nothing else in the project renames, flushes, unlinks or locks a file of a space
 this place and cut the power between any two calls. Names are relative to the space's directory; the kernel looks each
 up below the descriptor of its directory (openat(2), renameat2(2)), see ``Directories``. Handles are small integers.
 Errors are ``OSError``. A flush that fails is ``FlushFailed`` and is never tried again, because the kernel has dropped
-the pages and would report success the second time. What a flush carries: see ``spool.disk.stat``.
+the pages and would report success the second time. How names become durable: see ``spool.disk.durability``.
 """
 
 import errno
@@ -22,6 +22,7 @@ from typing import Any
 from spool.disk import kernel
 from spool.disk import stat as file_stat
 from spool.disk.descriptors import STAGES, Directories, not_open, opening
+from spool.disk.durability import durability_of
 from spool.disk.kernel import FLOCK, NO_LOCKS, RENAME_NOREPLACE, NameChange, as_unsupported, renameat2
 from spool.disk.memory import Futexes, SharedBytes, share
 from spool.disk.stat import FileIdentity, FileSystem, identity_of
@@ -45,7 +46,8 @@ class FlushFailed(OSError):
 class Disk:
     """The files of one space on a real file system, for one opening of it at a time.
 
-    ``flushes`` counts the flushes that were asked for: one ``make_durable`` on an ordered file system is one.
+    flushes: counts the flushes that were asked for.
+    durability: the strategy that makes names durable here.
     """
 
     # User and group for which a process of root's works in a space that is not root's; None for any other process.
@@ -57,17 +59,17 @@ class Disk:
         self._handles: dict[int, None] = {}  # the open ones, in the order in which they were opened
         self._memory: list[SharedBytes] = []
         self.flushes = 0
-        there = os.path.isdir(self.root)
-        self.ordered = there and file_stat.renames_are_ordered(self.root)
-        self.flush_carries_name = self.ordered or (there and file_stat.is_ext4(self.root))
-        self._in_turn = there and not self.ordered and file_stat.is_of_ext_kind(self.root)
-        # Elsewhere syncfs(2) may flush nothing and say nothing (FUSE), or holds up the flushes of others.
-        self.flushes_everything = kernel.SYNCFS_TELLS and self.ordered
-        self.names_follow = self.ordered and file_stat.is_of_ext_kind(self.root)
-        if there and owner is None and os.geteuid() == 0:
+        self._promises = file_stat.promises_of(self.root)
+        self.durability = durability_of(self._promises)
+        if owner is None and os.path.isdir(self.root) and os.geteuid() == 0:
             owner = kernel.owner_of(self.root)
         self.owner = owner
         self._directories = Directories(self.root, owner and owner[0])
+
+    def use_sync_method(self, sync_method: str) -> None:
+        """Make names durable as the settings of the space say; "auto" leaves that to the file system."""
+        if sync_method != "auto":
+            self.durability = durability_of(self._promises, sync_method)
 
     def sibling(self, root: str) -> "Disk":
         """Return the disk of another directory, a mirror's; its files belong to the same owner.
@@ -228,8 +230,7 @@ class Disk:
         if renameat2(directories[before], encoded[0], directories[after], encoded[1], RENAME_NOREPLACE) == 0:
             return
         kernel.check_no_such_rename(self.path(source), self.path(target))
-        if not self.ordered:  # the kernel may take the directory of the first name for the file's
-            self.flush_carries_name = False
+        self.durability.note_two_steps()
         self.link(source, target)
         self.unlink(source)
 
@@ -419,9 +420,9 @@ class Disk:
 
     # -- durability ---------------------------------------------------------------------------------------------
 
-    def flush(self, handle: int) -> None:
-        """Flush the file's bytes; on an ordered file system also every rename before."""
-        self._flush_once(os.fsync, handle)
+    def flush(self, handle: int, *, data_only: bool = False) -> None:
+        """Flush a file's bytes and metadata or a directory's names (fsync(2)); ``data_only``: fdatasync(2)."""
+        self._flush_once(os.fdatasync if data_only else os.fsync, handle)
 
     def _flush_once(self, flush: Callable[[int], None], handle: int) -> None:
         if handle not in self._handles:
@@ -433,55 +434,26 @@ class Disk:
             raise FlushFailed(error.errno, f"{flush.__name__}: {error.strerror}") from error
 
     def flush_everything(self, handle: int) -> None:
-        """Flush all bytes and names of the file system: for many files, a small part of what flushing each costs.
+        """Flush all bytes and names of the file system: for many files, a small part of the cost of a flush of each.
 
-        ``handle``: open since before they were written. A later one hears no error that another program was told of.
+        Args:
+            handle: was open before the files were written. A later one gets no error that another program got first.
         """
         self._flush_once(kernel.syncfs, handle)
 
     def flush_directory(self, name: str) -> None:
         """Flush the names in the directory."""
-        handle = self._begin_turn(name)
-        try:
+        with self.durability.turn(self, name) as handle:
             self.flush(handle)
-        finally:
-            self._end_turn(handle)
 
     def make_durable(self, handle: int, directory: str, *, new: bool = False, stamped: bool = False) -> None:
-        """Flush the file's bytes, and its name in ``directory`` unless bytes tell it (``stamped``) and names follow.
+        """Flush the data, and the file's name in ``directory`` too unless recovery can restore the name.
 
-        ``new``: this handle was open when the file was renamed to that name, and no other file had it before.
+        Args:
+            new: this handle was open when the file was renamed to that name, and no other file had the name before.
+            stamped: the file carries the number from which recovery restores its name.
         """
-        if self.ordered:
-            self._flush_once(os.fdatasync if stamped and self.names_follow else os.fsync, handle)
-            return
-        names = self._begin_turn(directory)
-        try:
-            self._flush_once(os.fdatasync, handle)  # the file's flush needs not carry its times
-            if not (new and self.flush_carries_name):
-                self.flush(names)
-        finally:
-            self._end_turn(names)
-
-    def _begin_turn(self, directory: str) -> int:
-        """Open the directory; where that matters, no other thread or process flushes names of it until ``_end_turn``.
-
-        The space's own directory needs no turn: it is flushed by the process that holds it, or under a lock.
-        """
-        handle = self.open_directory(directory)
-        if self._in_turn and directory:
-            try:
-                kernel.await_turn(self.flock, handle, directory)
-            except BaseException:
-                self._close(handle)
-                raise
-        return handle
-
-    def _end_turn(self, handle: int) -> None:
-        if self._in_turn:  # (a forked child may have a copy, with which the lock would live on)
-            with suppress(OSError):
-                self.funlock(handle)
-        self._close(handle)
+        self.durability.commit_name(self, handle, directory, new=new, stamped=stamped)
 
     # -- changes ------------------------------------------------------------------------------------------------
 

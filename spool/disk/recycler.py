@@ -123,7 +123,7 @@ class Recycler:
             except OSError:
                 unlink_if_there(self.disk, name)
                 raise
-        if missing > 0 and self.disk.names_follow:  # a commit whose name is lost must at least be found here
+        if missing > 0:  # a commit whose name is lost must at least be found here
             self.disk.flush_directory(layout.FREE)
         self.refresh()
 
@@ -145,7 +145,9 @@ class Recycler:
         return target
 
     def release(self, given: list[str]) -> None:
-        """Let the files be overwritten. The caller has made their moves durable."""
+        """Let the files be overwritten. The caller has flushed the directories that they left."""
+        if given:
+            self.disk.durability.flush_arrivals(self.disk, layout.FREE)
         for target in given:
             self.disk.rename(f"{layout.FREE}/{target}{_NEW_SUFFIX}", f"{layout.FREE}/{target}")
         if given:
@@ -159,6 +161,10 @@ class Recycler:
             if kept > QUIET_BYTES:
                 unlink_unless_gone(self.disk, f"{layout.FREE}/{name}")  # another process may just have taken it
         self.refresh()
+
+    def recover(self, *, after_power_cut: bool) -> None:
+        """Remove the files that were on their way in, and all that may have another name. The caller is alone."""
+        self.clear(everything=not self.disk.durability.keeps_spares(after_power_cut))
 
     def clear(self, *, everything: bool) -> None:
         """Remove the files that were on their way in, or all of them. The caller is alone."""

@@ -1,27 +1,11 @@
-"""What stat(2) and statfs(2) tell: which file it is, whatever its name, and what its file system promises.
-
-Three kinds of file system:
-
-* ``ordered``: ext4 with a journal, xfs, btrfs. ``fsync(file)`` makes the file's bytes and every earlier rename durable.
-  On ext4 with a journal ``names_follow``: ``fdatasync`` of a file that is overwritten, and keeps its size and blocks,
-  makes its bytes durable alone; renames reach the disk later, in their order, with the journal.
-* not ordered, but ``flush_carries_name``: ext4 without a journal. Nothing orders renames, but a flush of a file whose
-  name is new also writes the directory in which it has that name (``ext4_sync_parent``). A name that was another
-  file's is not new: such a rename only changes what the entry points at.
-* anything else: the directory that the name moved to is flushed as well. The one that it left is not: at worst a
-  power cut shows the file in both, and recovery then believes the later stage.
-
-What is no ext4 with a journal, and not known to be none, is flushed in the way that suits both.
-
-Without a journal ext4 writes a directory's blocks from a list that a flush takes for itself meanwhile. A second flush
-that comes just then finds nothing to write and returns, though its names are not on the disk (seen on Linux 6.18, by
-either kind of flush, a few times in ten thousand). So there names are flushed *in turn*, by one at a time.
-"""
+"""Facts of stat(2) and statfs(2): the identity of a file, and the promises of a file system."""
 
 import ctypes
 import os
 import stat
 from typing import NamedTuple
+
+from spool.disk.kernel import SYNCFS_TELLS
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -59,11 +43,6 @@ def network_file_system(path: str) -> str | None:
     return _NETWORK.get(_magic(path))
 
 
-def is_of_ext_kind(path: str) -> bool:
-    """Whether it is ext2, ext3 or ext4, which have the same magic number."""
-    return _magic(path) == _EXT
-
-
 def overwrites_in_place(path: str) -> bool:
     """Whether bytes that a file has can be overwritten without room for new ones, even on a full disk."""
     return _magic(path) in (_EXT, _XFS, _TMPFS)
@@ -76,6 +55,38 @@ def _magic(path: str) -> int:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code), path)
     return int.from_bytes(buffer.raw[:8], "little") & 0xFFFFFFFF
+
+
+class Promises(NamedTuple):
+    """The promises of a file system about flushes; the default promises nothing. ``spool.disk.durability`` needs them.
+
+    orders_renames: renames reach the disk in their order.
+    names_follow: besides, ``fdatasync`` of an overwritten file makes its bytes durable and leaves its name to later.
+    carries_new_names: a flush of a file makes its name durable if no other file had the name before.
+    needs_turns: two flushes of one directory at a time could lose names.
+    flushes_all: syncfs(2) flushes everything and reports errors. Elsewhere the call may flush nothing and report
+        success (FUSE), or delay the flushes of others.
+    """
+
+    orders_renames: bool = False
+    names_follow: bool = False
+    carries_new_names: bool = False
+    needs_turns: bool = False
+    flushes_all: bool = False
+
+
+def promises_of(path: str) -> Promises:
+    """Return the promises of the file system; none if the path is no directory yet."""
+    if not os.path.isdir(path):
+        return Promises()
+    is_ext, is_ordered = _magic(path) == _EXT, renames_are_ordered(path)
+    return Promises(
+        orders_renames=is_ordered,
+        names_follow=is_ordered and is_ext,
+        carries_new_names=is_ordered or is_ext4(path),
+        needs_turns=is_ext and not is_ordered,
+        flushes_all=SYNCFS_TELLS and is_ordered,
+    )
 
 
 def renames_are_ordered(path: str) -> bool:

@@ -11,12 +11,15 @@ name.
 
 import errno
 import logging
-from collections.abc import Callable, Collection
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from spool.admin.quarantined import finish_restoring
 from spool.coordination.locks import drop_folder_byte
+from spool.disk.disk import Disk
+from spool.disk.durability import Move
 from spool.disk.kernel import Unsupported
 from spool.disk.quarantine import Cause
 from spool.disk.stat import FileIdentity
@@ -61,88 +64,42 @@ class Capture:
     def capture(self, queue: str, arrivals: list[tuple[str, Complete]]) -> list[CapturedFile]:
         """Move dropped files, by name, to a capture directory.
 
-        Where renames are not ordered, a power cut could lose both names of a file: there the new name is durable before
-        the old one is removed, or a copy is (``safety_copies``), and no other intake may look meanwhile.
-
         Returns:
             Those that could be captured, and those of intakes that were found dead.
         """
         self._directories.release_unused()
-        if self._disk.ordered:
-            return [file for name, seen in arrivals for file in self._capture_one(queue, name, seen, self._rename)]
-        byte = drop_folder_byte(queue)
-        self._store.shared.xids.lock(byte, self._store.deadline(), f"the folder {layout.DROP}/{queue}")
-        self._locked_folders.add(queue)
-        try:
-            return self._capture_unordered(queue, arrivals)
-        finally:
-            self._locked_folders.remove(queue)
-            self._store.shared.xids.unlock(byte)
+        batch = _Batch()
+        arrived = (
+            _FileMove(self, batch, CapturedFile(queue, self._directories.for_file(queue, name), name, seen))
+            for name, seen in arrivals
+            if name not in batch.left_to_others
+        )
+        self._disk.durability.move(arrived, partial(self._alone_at, queue, batch))
+        return batch.captured
 
-    def _capture_unordered(self, queue: str, arrivals: list[tuple[str, Complete]]) -> list[CapturedFile]:
-        captured = self.finish_dead_intakes() if self._copied_names(queue) else []
-        copied_names = self._copied_names(queue)  # another intake is about to finish those
-        self._directories.flush_of_the_dead(queue)
-        linked: list[CapturedFile] = []
-        copied: list[CapturedFile] = []
+    @contextmanager
+    def _alone_at(self, queue: str, batch: "_Batch") -> Iterator[None]:
+        """Keep other intakes away from a folder whose files have two names, or a copy, for a moment."""
+        with self._folder_locked(queue):
+            if self._copied_names(queue):
+                batch.captured += self.finish_dead_intakes()
+            batch.left_to_others = self._copied_names(queue)  # another intake is about to finish those
+            self._directories.flush_of_the_dead(queue)
+            yield
+            for folder in batch.folders_with_copies:
+                self._disk.flush_directory(folder)
+                for spare in safety_copies.folders(self._disk, folder):
+                    safety_copies.remove(self._disk, spare)
 
-        def link_or_copy(file: CapturedFile) -> None:
+    @contextmanager
+    def _folder_locked(self, queue: str) -> Iterator[None]:
+        what = f"the folder {layout.DROP}/{queue}"
+        with self._store.shared.xids.holding(drop_folder_byte(queue), self._store.deadline(), what):
+            self._locked_folders.add(queue)
             try:
-                self._disk.link(file.first, file.path)
-                linked.append(file)
-            except Unsupported:
-                safety_copies.make(self._disk, file.first, file.folder)
-                copied.append(file)
-
-        for name, seen in arrivals:
-            if name not in copied_names:
-                captured += self._capture_one(queue, name, seen, link_or_copy)
-        for folder in {file.folder for file in linked + copied}:
-            self._disk.flush_directory(folder)
-        for file in linked:
-            captured += self._remove_first_name(file)
-        lost = self._rename_copied(copied)
-        return [file for file in captured if file not in lost]
-
-    def _rename_copied(self, copied: list[CapturedFile]) -> list[CapturedFile]:
-        """Rename files whose copies are durable, and remove the copies; return those that could not be renamed."""
-        lost = []
-        for file in copied:
-            try:
-                self._rename(file)
-            except FileNotFoundError:
-                lost.append(file)
-            except OSError as error:
-                self._report_failure(file, error)
-                lost.append(file)
-        for folder in {file.folder for file in copied}:
-            self._disk.flush_directory(folder)
-            for spare in safety_copies.folders(self._disk, folder):
-                safety_copies.remove(self._disk, spare)
-        return lost
-
-    def _capture_one(
-        self, queue: str, name: str, seen: Complete, move: Callable[[CapturedFile], None]
-    ) -> list[CapturedFile]:
-        file = CapturedFile(queue, self._directories.for_file(queue, name), name, seen)
-        try:
-            identity = self._disk.identity(file.first)
-            if identity is not None and identity.links > 1:
-                if self._is_captured(file, identity):
-                    return self.finish_dead_intakes()
-                if not self._disk.ordered:
-                    finish_restoring(self._disk, file.first, identity)
-            move(file)
-        except FileNotFoundError:
-            return []  # its owner removed it, or another intake was faster
-        except OSError as error:
-            self._report_failure(file, error)
-            return []
-        self._directories.note_used(file)
-        return [file]
-
-    def _rename(self, file: CapturedFile) -> None:
-        self._disk.rename_new(file.first, file.path)
+                yield
+            finally:
+                self._locked_folders.remove(queue)
 
     def _report_failure(self, file: CapturedFile, error: OSError) -> None:
         self._report(file.first, f"it cannot be taken: {error.strerror}")
@@ -261,15 +218,8 @@ class Capture:
         """Recover the copies in a directory, while no other intake renames files of that folder."""
         if not safety_copies.folders(self._disk, path):
             return
-        if queue in self._locked_folders:
+        with nullcontext() if queue in self._locked_folders else self._folder_locked(queue):
             safety_copies.recover(self._disk, path, queue)
-            return
-        byte = drop_folder_byte(queue)
-        self._store.shared.xids.lock(byte, self._store.deadline(), f"the folder {layout.DROP}/{queue}")
-        try:
-            safety_copies.recover(self._disk, path, queue)
-        finally:
-            self._store.shared.xids.unlock(byte)
 
     def _remove_of_the_dead(self, file: CapturedFile) -> None:
         """Remove a file that a commit of a dead intake names. How it was when it was read is not known."""
@@ -331,3 +281,79 @@ class Capture:
         """Release the capture directories. What lies in them waits for the next intake."""
         self.late_writes.close()
         self._directories.release_all()
+
+
+@dataclass
+class _Batch:
+    """The files of one call of ``capture``.
+
+    captured: in order of their capture.
+    folders_with_copies: capture directories with safety copies that this call made.
+    left_to_others: names of files that another intake finishes.
+    """
+
+    captured: list[CapturedFile] = field(default_factory=list)
+    folders_with_copies: dict[str, None] = field(default_factory=dict)
+    left_to_others: set[str] = field(default_factory=set)
+
+
+class _FileMove(Move):
+    """The move of a dropped file to its capture directory.
+
+    A file that cannot be moved is reported, and left where it is. Of another user's file, which cannot get a second
+    name, a copy is durable before the file is renamed.
+    """
+
+    disk: Disk
+
+    def __init__(self, capture: Capture, batch: _Batch, file: CapturedFile) -> None:
+        super().__init__(capture._disk, file.first, file.path)
+        self._capture = capture
+        self._batch = batch
+        self._file = file
+        self._is_copied = False
+
+    def rename(self) -> None:
+        self._attempt(lambda _: super(_FileMove, self).rename())
+
+    def link(self) -> bool:
+        return self._attempt(self._link_or_copy)
+
+    def release(self) -> None:
+        captured = self._batch.captured
+        if not self._is_copied:
+            captured += self._capture._remove_first_name(self._file)
+            return
+        try:
+            super().rename()
+        except OSError as error:
+            captured.remove(self._file)
+            if not isinstance(error, FileNotFoundError):
+                self._capture._report_failure(self._file, error)
+
+    def _attempt(self, move: Callable[[FileIdentity | None], None]) -> bool:
+        """Move the file; False if it remains where it is, or an intake that died had moved it already."""
+        try:
+            identity = self.disk.identity(self.source)
+            if identity is not None and identity.links > 1 and self._capture._is_captured(self._file, identity):
+                self._batch.captured += self._capture.finish_dead_intakes()
+                return False
+            move(identity)
+        except FileNotFoundError:
+            return False  # its owner removed it, or another intake was faster
+        except OSError as error:
+            self._capture._report_failure(self._file, error)
+            return False
+        self._capture._directories.note_used(self._file)
+        self._batch.captured.append(self._file)
+        return True
+
+    def _link_or_copy(self, identity: FileIdentity | None) -> None:
+        if identity is not None and identity.links > 1:
+            finish_restoring(self.disk, self.source, identity)
+        try:
+            super().link()
+        except Unsupported:
+            safety_copies.make(self.disk, self.source, self._file.folder)
+            self._batch.folders_with_copies[self._file.folder] = None
+            self._is_copied = True

@@ -145,8 +145,11 @@ def finish_dead_writers(store: Store, page: CounterPage) -> CounterPage:
     return page
 
 
-def flush_published(store: Store) -> None:
+def flush_published(store: Store, most: int | None = None) -> None:
     """Make durable what was published without a flush, and move the durable mark over it. Rule 16.
+
+    Args:
+        most: flush nothing if more files than this would have to be flushed one by one.
 
     Raises:
         FlushFailed: the space has stopped now.
@@ -156,9 +159,11 @@ def flush_published(store: Store) -> None:
     disk, page = store.files.disk, store.shared.counters.read()
     reached, published = page.durable, page.published
     try:
-        if published - reached > _FEW and disk.flushes_everything:
-            disk.flush_everything(store.shared.open_lock.handle)
+        few = _FEW if most is None else min(_FEW, most)
+        if published - reached > few and disk.durability.flush_all(disk, store.shared.open_lock.handle):
             reached = published
+        elif most is not None and published - reached > most:
+            return
         while reached < published and flush_commit(disk, reached + 1):
             reached += 1
     except FlushFailed:

@@ -83,20 +83,11 @@ class Housekeeper:
                 apply_own(self._store)
                 end_expired(self._store)
                 if not self._store.shared.open_lock.has_others():
-                    self._flush_at_the_end()
+                    self._flush(due=True, most=schedule.FLUSHED_AT_THE_END)
             self._check_marks()
             if len(self._store.view.index.idle) >= schedule.TIDY_FROM:
                 self._reclaim(0)
             self._save(schedule.CHECKPOINT_FROM, lasting=True)
-
-    def _flush_at_the_end(self) -> None:
-        page = self._store.shared.counters.read()
-        if (
-            not self._store.files.disk.flushes_everything
-            and page.published - page.durable > schedule.FLUSHED_AT_THE_END
-        ):
-            return
-        self._flush(due=True)
 
     def end(self) -> None:
         """End the thread: the space is closed."""
@@ -171,7 +162,7 @@ class Housekeeper:
             self._store.view.index.forget_expired(self._store.clock.now())
         self._forget_flushed()
 
-    def _flush(self, *, due: bool) -> None:
+    def _flush(self, *, due: bool, most: int | None = None) -> None:
         """Flush what was published without a flush, unless another process does, or reclaims, which begins with it.
 
         Without a queue that may lose messages these are counts of attempts: they wait for the next reclaim. Once more
@@ -184,7 +175,7 @@ class Housekeeper:
             return
         with store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:
             if ours:
-                flush_published(store)
+                flush_published(store, most)
                 self._may_lose = may_lose
         self._forget_flushed()
 

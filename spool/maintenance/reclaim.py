@@ -14,7 +14,6 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple, Self
 
-from spool.coordination.counters import Counters
 from spool.disk.content import unlink_unless_gone
 from spool.disk.disk import Disk, FlushFailed
 from spool.disk.recycler import weight
@@ -95,7 +94,7 @@ def reclaim(store: Store, pause: Callable[[], None] = lambda: None, behind: int 
     removed = 0
     try:
         with store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:
-            if not ours or _must_wait(store.files.disk, store.shared.counters):
+            if not ours or store.files.disk.durability.defers_removal(store.shared.counters.read().is_suspect):
                 return 0
             clean_up_after_dead(store, store.deadline())
             flush_published(store)
@@ -112,15 +111,6 @@ def reclaim(store: Store, pause: Callable[[], None] = lambda: None, behind: int 
         if not store.closed:
             log.warning("reclaim stopped early: %s", error)
     return removed
-
-
-def _must_wait(disk: Disk, counters: Counters) -> bool:
-    """Whether nothing may go before the machine has started anew, because a flush failed.
-
-    A file that was deleted may still be on the disk then, and come back when its remover is gone. Where renames are
-    ordered, the file system itself stops instead. Rule 7.
-    """
-    return not disk.ordered and counters.read().is_suspect
 
 
 def _remove_idle(store: Store, newest: int | None, pause: Callable[[], None]) -> int:
@@ -257,8 +247,6 @@ def _remove(files: Files, view: View, batch: list[int], pause: Callable[[], None
             unlink_unless_gone(files.disk, name)
         gone.append(number)
     files.disk.flush_directory(layout.COMMITTED)
-    if given and not files.disk.ordered:
-        files.disk.flush_directory(layout.FREE)
     files.recycler.release(given)
     with view.mutex:
         for number in gone:

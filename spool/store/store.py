@@ -106,9 +106,7 @@ class _Opening:
         self._life = life
         self._clock = clock
         self.config = config = read_settings(disk)
-        if config.sync_method != "auto":
-            disk.ordered = disk.flush_carries_name = config.sync_method == "ordered"
-            disk.names_follow = False
+        disk.use_sync_method(config.sync_method)
         mirror = None if config.mirror is None else disk.sibling(config.mirror)
         if mirror is not None:
             life.include(mirror)

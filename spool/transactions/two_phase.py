@@ -13,9 +13,11 @@ Invariants. The rules are those of docs/architecture.md, "The rules that keep pr
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from spool.coordination.counters import CounterPage
+from spool.coordination.counters import CounterPage, Counters
 from spool.coordination.locks import NUMBER, PREPARED_LIST, LockFile, xid_byte
+from spool.disk.content import unlink_unless_gone
 from spool.disk.disk import Disk, FlushFailed
+from spool.disk.durability import Move
 from spool.errors import CommitUnknown, SpoolError
 from spool.format.batch import CommitBatch
 from spool.format.reader import FileContents
@@ -302,39 +304,46 @@ def move_adopted(store: Store, number: int, places: Iterable[tuple[int, Xid]]) -
         number: the commit that adopted them, durable and published.
         places: (k, xid), where k counts the commit's adoptions from 1.
     """
-    disk = store.files.disk
-    pairs = [(layout.prepared(xid), layout.committed(number, k)) for k, xid in places]
+    disk, counters = store.files.disk, store.shared.counters
+    moves = [_Adopted(disk, layout.prepared(xid), layout.committed(number, k), counters) for k, xid in places]
     try:
-        if disk.ordered:
-            for source, target in pairs:
-                try:
-                    disk.rename_new(source, target)
-                except FileExistsError:  # after a power cut the file may have both names: the later one counts
-                    _unless_gone(disk.unlink, source)
-                except FileNotFoundError:
-                    pass  # another process has moved it
-        elif not store.shared.counters.read().is_suspect:  # (else the new name may not be on the disk yet)
-            # Nothing orders renames here: the new name must be durable before the old one goes (strict POSIX).
-            linked = [source for source, target in pairs if _unless_gone(disk.link, source, target)]
-            if linked:
-                disk.flush_directory(layout.COMMITTED)
-            for source in linked:
-                _unless_gone(disk.unlink, source)
+        disk.durability.move(moves)
     except FlushFailed:
         store.stop()
     except OSError as error:
         log.warning("commit %d stays where it was prepared: %s", number, error)
 
 
-def _unless_gone(move: Callable[..., None], *names: str) -> bool:
-    """Move a file; False if another process has moved it already."""
-    try:
-        move(*names)
-    except FileNotFoundError:
-        return False
-    except FileExistsError:
+class _Adopted(Move):
+    """The move of an adopted branch, which another process may have made meanwhile."""
+
+    disk: Disk
+
+    def __init__(self, disk: Disk, source: str, target: str, counters: Counters) -> None:
+        super().__init__(disk, source, target)
+        self._counters = counters
+
+    def rename(self) -> None:
+        try:
+            self.disk.rename_new(self.source, self.target)
+        except FileExistsError:  # after a power cut the file may have both names: the later one counts
+            self.release()
+        except FileNotFoundError:
+            pass
+
+    def link(self) -> bool:
+        if self._counters.read().is_suspect:  # a flush that failed may leave the new name off the disk
+            return False
+        try:
+            self.disk.link(self.source, self.target)
+        except FileNotFoundError:
+            return False
+        except FileExistsError:
+            pass
         return True
-    return True
+
+    def release(self) -> None:
+        unlink_unless_gone(self.disk, self.source)
 
 
 # -- the state of a branch --------------------------------------------------------------------------------------------

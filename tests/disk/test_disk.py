@@ -11,6 +11,8 @@ from unittest import mock
 import pytest
 
 from spool.disk.disk import Disk, FlushFailed
+from spool.disk.durability import durability_of
+from spool.disk.stat import Promises
 
 FLUSHES: dict[str, Callable[[Disk, int], None]] = {
     "flush": lambda disk, handle: disk.flush(handle),
@@ -25,7 +27,7 @@ def test_a_flush_is_asked_of_the_system_and_its_failure_is_told(
     tmp_path: Path, flush: Callable[[Disk, int], None], ordered: bool
 ) -> None:
     disk = Disk(str(tmp_path))
-    disk.ordered = ordered
+    disk.durability = durability_of(Promises(orders_renames=ordered))
     handle = disk.create("file")
 
     def fail(handle: int) -> None:
@@ -62,7 +64,7 @@ def test_what_makes_a_name_durable_is_the_file_or_the_file_and_its_directory(
     monkeypatch.setattr("os.fsync", fsync)
     monkeypatch.setattr("os.fdatasync", fdatasync)
     disk = Disk(str(tmp_path))
-    disk.ordered, disk.flush_carries_name = ordered, carries
+    disk.durability = durability_of(Promises(orders_renames=ordered, carries_new_names=carries))
     handle = disk.create("file")
     disk.make_durable(handle, "", new=new)
     disk.close(handle)
@@ -78,7 +80,7 @@ def test_a_file_whose_bytes_tell_its_name_is_flushed_without_it_where_names_foll
     for call in ("fsync", "fdatasync"):
         monkeypatch.setattr(f"os.{call}", lambda handle, call=call: asked.append(call))
     disk = Disk(str(tmp_path))
-    disk.ordered, disk.names_follow = True, follow
+    disk.durability = durability_of(Promises(orders_renames=True, names_follow=follow))
     handle = disk.create("file")
     disk.make_durable(handle, "", new=True, stamped=stamped)
     disk.close(handle)
@@ -88,21 +90,24 @@ def test_a_file_whose_bytes_tell_its_name_is_flushed_without_it_where_names_foll
 def test_where_a_new_name_takes_two_steps_no_flush_carries_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without renameat2 a file has both its names for a moment, and the kernel may take the first for the file's."""
     disk = Disk(str(tmp_path))
-    disk.ordered, disk.flush_carries_name = False, True
+    disk.durability = durability_of(Promises(carries_new_names=True))
     disk.close(disk.create("old"))
     monkeypatch.setattr("spool.disk.disk.renameat2", lambda *names: -1)
     monkeypatch.setattr("ctypes.get_errno", lambda: errno.ENOSYS)
     disk.rename_new("old", "new")
     assert disk.names("") == ["new"]
-    assert not disk.flush_carries_name
+    handle, before = disk.open("new"), disk.flushes
+    disk.make_durable(handle, "", new=True)
+    disk.close(handle)
+    assert disk.flushes == before + 2
 
 
 class OneAtATime(Disk):
     """Two of these are two processes, as far as the kernel's locks know: both flush in turn."""
 
-    def __init__(self, root: str, meanwhile: Callable[[], None]) -> None:
+    def __init__(self, root: str, meanwhile: Callable[[], None], *, carries: bool = False) -> None:
         super().__init__(root)
-        self.ordered, self._in_turn = False, True
+        self.durability = durability_of(Promises(carries_new_names=carries, needs_turns=True))
         self._meanwhile = meanwhile
 
     def _flush_once(self, flush: Callable[[int], None], handle: int) -> None:
@@ -118,8 +123,7 @@ def test_names_of_one_directory_are_flushed_by_one_at_a_time(
     """Or, without a journal, the second flush could return before its names are on the disk."""
     monkeypatch.setattr("spool.disk.kernel._TURN_SECONDS", 0.0)
     (tmp_path / "names").mkdir()
-    second = OneAtATime(str(tmp_path), lambda: None)
-    second.flush_carries_name = other_carries
+    second = OneAtATime(str(tmp_path), lambda: None, carries=other_carries)
     theirs = second.create("names/theirs")
     refused = []
 
@@ -129,8 +133,7 @@ def test_names_of_one_directory_are_flushed_by_one_at_a_time(
                 flush()
             refused.append(flush)
 
-    first = OneAtATime(str(tmp_path), meanwhile)
-    first.flush_carries_name = carries
+    first = OneAtATime(str(tmp_path), meanwhile, carries=carries)
     ours = first.create("names/ours")
     first.make_durable(ours, "names", new=True)
     assert refused

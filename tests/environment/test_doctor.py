@@ -17,7 +17,8 @@ import spool
 from spool.admin.doctor import Outcome, examine
 from spool.disk import Disk, kernel
 from spool.disk.disk import FlushFailed
-from spool.disk.stat import FileIdentity, FileSystem
+from spool.disk.durability import Ordered, Strict
+from spool.disk.stat import FileIdentity, FileSystem, Promises
 from spool.errors import UnsafeFileSystem
 from spool.model import layout
 from spool.runtime.clock import Clock
@@ -124,7 +125,9 @@ class Replaces(Disk):
 
 
 class NoLinks(Disk):
-    ordered = False
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.durability = Strict(Promises())
 
     def link(self, source: str, target: str) -> None:
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
@@ -150,12 +153,10 @@ class ShortLocks(Disk):
 class NoFlush(Disk):
     """Of files."""
 
-    ordered = property(lambda self: False, lambda self, value: None)  # type: ignore[assignment]
-
-    def flush(self, handle: int) -> None:
+    def flush(self, handle: int, *, data_only: bool = False) -> None:
         if stat.S_ISREG(os.fstat(handle).st_mode):
             raise _no_flush()
-        super().flush(handle)
+        super().flush(handle, data_only=data_only)
 
 
 class NothingDurable(Disk):
@@ -164,8 +165,6 @@ class NothingDurable(Disk):
 
 
 class NoFlushOfDirectories(Disk):
-    ordered = property(lambda self: True, lambda self, value: None)  # type: ignore[assignment]
-
     def flush_directory(self, name: str) -> None:
         raise _no_flush()
 
@@ -272,7 +271,7 @@ def test_what_is_missing_is_named(disk: Callable[[str], Disk], what: str, outcom
 
 def test_hard_links_are_not_needed_where_renames_are_ordered(tmp_path: Path) -> None:
     disk = NoLinks(str(tmp_path))
-    disk.ordered = True
+    disk.durability = Ordered(Promises(orders_renames=True))
     assert found(disk)["hard links"] is WARNING
 
 

@@ -15,6 +15,8 @@ import pytest
 import spool
 import xa
 from spool.disk import Disk
+from spool.disk.durability import durability_of
+from spool.disk.stat import Promises
 from spool.errors import CommitUnknown, SpaceStopped, SpoolError
 from spool.intake import Intake
 from spool.maintenance.reclaim import reclaim
@@ -300,11 +302,11 @@ def test_a_dropped_file_that_turns_into_something_else_leads_nowhere(
 ) -> None:
     (root / "drop/a/planted").write_bytes(b"a harmless file")
     disk = Changing(str(root))
-    disk.kind, disk.outside, disk.ordered = kind, outside, ordered
+    disk.kind, disk.outside = kind, outside
+    disk.durability = durability_of(Promises(orders_renames=ordered))
     before = _state(outside)
     with _nothing_hangs():
         with spool.open(root, disk=disk) as space:
-            disk.ordered = ordered
             Intake(space).run(once=True)
             bodies = [message.body for message in space.browse("a")]
         with spool.open(root) as space:

@@ -94,17 +94,13 @@ class FaultySimulatedDisk(_Faulty, SimulatedDisk):
         self.plan = plan
         super().__init__(machine)
 
-    def flush(self, handle: int) -> None:
+    def flush(self, handle: int, *, data_only: bool = False) -> None:
         code = self.plan.fails("flush")
         if code is not None:
             self.machine.fail_flush(self._handle(handle))
             raise self.plan.error("flush", code, handle)
-        super().flush(handle)
+        super().flush(handle, data_only=data_only)
 
     def flush_directory(self, name: str) -> None:
         self._may_fail("flush_directory", name)
-        code = self.plan.fails("flush")
-        if code is not None:
-            self.machine.fail_flush(self.machine.find(name, directory=True))
-            raise self.plan.error("flush", code, name)
         super().flush_directory(name)

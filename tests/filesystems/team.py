@@ -5,6 +5,7 @@ from types import TracebackType
 from typing import Self
 
 import spool
+from spool.disk.durability import Ordered
 from tests.at_once import AT_ONCE
 from tests.torture import worker
 from tests.torture.arena import TEAM
@@ -27,7 +28,7 @@ class Team:
         """A new one, flushed as ``auto`` decides; whether renames are taken for ordered."""
         with spool.create(self.space, defaults=AT_ONCE) as space:
             worker.make_queues(space)
-            return space._store.files.disk.ordered
+            return isinstance(space._store.files.disk.durability, Ordered)
 
     def start(self) -> None:
         for kind in TEAM:

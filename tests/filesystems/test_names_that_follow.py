@@ -8,6 +8,7 @@ import pytest
 
 import spool
 from spool.admin.findings import Kind
+from spool.disk.durability import Journaled
 from spool.maintenance.reclaim import reclaim
 from tests.at_once import AT_ONCE
 from tests.filesystems.volume import EXT4, Volume, boot_anew, missing
@@ -52,7 +53,7 @@ class Worker:
         self.calls = 0
         self.space = spool.create(path, defaults=AT_ONCE)
         self.space.create_queue("q")
-        assert self.space._store.files.disk.names_follow
+        assert isinstance(self.space._store.files.disk.durability, Journaled)
 
     def overwrite(self) -> None:
         """Make consumed files, then commit into them; what is consumed then is used again."""

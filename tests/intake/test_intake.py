@@ -198,9 +198,9 @@ class MortalDisk(Disk):
 def _mortal(name: str) -> Any:
     original = getattr(Disk, name)
 
-    def call(self: MortalDisk, *arguments: Any) -> Any:
+    def call(self: MortalDisk, *arguments: Any, **options: Any) -> Any:
         self._step()
-        return original(self, *arguments)
+        return original(self, *arguments, **options)
 
     return call
 

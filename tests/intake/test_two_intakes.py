@@ -97,7 +97,7 @@ def test_a_file_whose_writer_comes_while_it_is_taken_waits_for_it(processes: Pro
     handles: list[int] = []
     space, disk = processes.open()
     disk.before(
-        "rename_new" if disk.ordered else "link",
+        "rename_new" if processes.machine.ordered else "link",
         lambda: handles.append(writer.open(f"{layout.DROP}/orders/a", write=True)),
         layout.DROP,
     )

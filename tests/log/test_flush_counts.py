@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import spool
+from spool.disk.durability import Journaled, Strict, durability_of
+from spool.disk.stat import Promises
 from spool.model.xid import Xid
 from spool.transactions import two_phase
 from spool.transactions.coordinated import CoordinatedTransaction
@@ -123,7 +125,9 @@ def test_a_step_costs_as_many_flushes_as_documented(
         ("ordered", True, ordered), ("strict", True, carrying), ("strict", False, strict),
     ):  # fmt: skip
         with new_space(tmp_path / f"{flush} {carries}", flush) as space:
-            space._store.files.disk.flush_carries_name = carries
+            disk = space._store.files.disk
+            promises = Promises(orders_renames=flush == "ordered", carries_new_names=carries)
+            disk.durability = durability_of(promises)
             first(space)
             assert flushes_of(step, space) == expected, (flush, carries)
 
@@ -197,12 +201,13 @@ def ext4_without_a_journal(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.root
 def test_ext4_with_a_journal_needs_one_flush_a_commit_without_being_told(ext4_with_a_journal: Path) -> None:
     with new_space(ext4_with_a_journal / "space", "auto") as space:
-        assert space._store.files.disk.ordered
+        assert isinstance(space._store.files.disk.durability, Journaled)
         assert [flushes_of(step, space) for step in (put, get, put_a_hundred, prepare, commit_prepared)] == [1] * 5
-        assert space._store.files.disk.names_follow
     for flush in ("ordered", "strict"):
         with new_space(ext4_with_a_journal / flush, flush) as space:
-            assert not space._store.files.disk.names_follow, "a space that asks for it has names flushed"
+            assert not isinstance(space._store.files.disk.durability, Journaled), (
+                "a space that asks for it has names flushed"
+            )
 
 
 @pytest.mark.root
@@ -218,7 +223,7 @@ def test_ext4_without_a_journal_needs_one_flush_a_commit_and_a_vote_without_bein
     ext4_without_a_journal: Path,
 ) -> None:
     with new_space(ext4_without_a_journal / "space", "auto") as space:
-        assert not space._store.files.disk.ordered
+        assert isinstance(space._store.files.disk.durability, Strict)
         assert [flushes_of(step, space) for step in (put, get, put_a_hundred, prepare)] == [1] * 4
     with new_space(ext4_without_a_journal / "strict", "strict") as space:
         assert flushes_of(put, space) == 2, "a space that asks for it goes the longer way"

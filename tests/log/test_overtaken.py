@@ -131,7 +131,7 @@ def test_what_a_dead_reclaimer_removed_is_durably_gone_before_what_removed_it_go
     space.get_many("orders", 2)
     space.put("orders", "c")
     assert bodies(other) == ["c"]
-    disk.before("flush_directory", disk.die, layout.COMMITTED, spare=0 if ordered else 1)  # (one is the record's)
+    disk.before("flush_directory", disk.die, layout.COMMITTED)
     with pytest.raises(PowerCut):
         reclaim(space._store)
     events: list[str] = []

@@ -13,6 +13,8 @@ import pytest
 import spool
 from spool.disk import Disk
 from spool.disk.disk import FlushFailed
+from spool.disk.durability import durability_of
+from spool.disk.stat import Promises
 from spool.log import commit
 from spool.log.sequence import flush_published
 from spool.maintenance import schedule
@@ -225,10 +227,12 @@ def test_c06_the_housekeeper_flushes_once_more_when_an_edit_has_taken_the_last_s
 
 
 def test_c06_everything_is_flushed_at_once_only_where_the_kernel_says_whether_it_was(tmp_path: Path) -> None:
-    with mock.patch("spool.disk.stat.renames_are_ordered", return_value=False):
-        assert not Disk(str(tmp_path)).flushes_everything
-    with mock.patch("spool.disk.stat.renames_are_ordered", return_value=True):
-        assert Disk(str(tmp_path)).flushes_everything
+    for is_ordered in (False, True):
+        with mock.patch("spool.disk.stat.renames_are_ordered", return_value=is_ordered):
+            disk = Disk(str(tmp_path))
+        with mock.patch.object(disk, "flush_everything") as flushed:
+            assert disk.durability.flush_all(disk, 3) is is_ordered
+        assert flushed.called is is_ordered
 
 
 def test_c06_what_another_process_has_flushed_is_forgotten() -> None:
@@ -263,16 +267,16 @@ def test_c06_the_last_process_that_closes_the_space_flushes(space: spool.Space) 
 @pytest.mark.parametrize("at_once", [True, False])
 def test_c06_a_close_takes_no_seconds_for_flushes(space: spool.Space, at_once: bool) -> None:
     disk = space._store.files.disk
-    disk.flushes_everything = at_once
+    disk.durability = durability_of(Promises(orders_renames=True, flushes_all=at_once))
     for number in range(4):
         space.put("lossy", str(number))
     with (
         mock.patch.object(schedule, "FLUSHED_AT_THE_END", 3),
-        mock.patch.object(disk, "flush_everything", wraps=disk.flush_everything),
+        mock.patch.object(disk, "flush_everything", wraps=disk.flush_everything) as all_at_once,
         mock.patch.object(disk, "make_durable", wraps=disk.make_durable) as one_by_one,
     ):
         space.close()
-    assert bool(one_by_one.call_count) is at_once
+    assert (bool(all_at_once.call_count), one_by_one.call_count) == (at_once, 0)
 
 
 @pytest.mark.parametrize("count", [2, 20], ids=["one by one", "all at once"])

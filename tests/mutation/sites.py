@@ -23,6 +23,8 @@ _STAND_INS = {
     "flush_directory": _NOTHING,
     "_flush_once": _NOTHING,
     "make_durable": _NOTHING,
+    "flush_arrivals": _NOTHING,
+    "flush_all": "True",
     # locks, and looks at locks
     "lock": _HELD,
     "try_lock": _HELD,
@@ -30,6 +32,7 @@ _STAND_INS = {
     "lock_xid_now": "True",
     "lock_xid": _NOTHING,
     "with_number_lock": "{first}._held.setdefault(0)",
+    "holding": "__import__('contextlib').nullcontext()",
     "exclusively": "__import__('contextlib').nullcontext(True)",
     "is_free": "True",
     "is_owner_dead": "False",
@@ -47,7 +50,7 @@ _STAND_INS = {
     "is_branch_file": "True",
     "same_file": "True",
     "_is_captured": "False",
-    "_must_wait": "False",
+    "defers_removal": "False",
     # looks again
     "revalidate": _NOTHING,
     "catch_up": _NOTHING,

@@ -34,11 +34,11 @@ class Side(Disk):
     came = threading.Event()
     fails: OSError | None = None
 
-    def flush(self, handle: int) -> None:
+    def flush(self, handle: int, *, data_only: bool = False) -> None:
         if self.hold is not None:
             self.came.set()
             assert self.hold.wait(PATIENT_SECONDS)
-        super().flush(handle)
+        super().flush(handle, data_only=data_only)
 
     def write_at(self, handle: int, offset: int, data: bytes) -> None:
         if self.fails is not None:

@@ -1,0 +1,234 @@
+"""How names reach the disk: the strategies of three kinds of file systems, behind one interface.
+
+* ``Journaled``: ext4 with a journal. ``fdatasync`` of a file that is overwritten, and keeps its size and blocks, makes
+  its bytes durable alone. Renames reach the disk later, in their order, with the journal.
+* ``Ordered``: xfs and btrfs. ``fsync`` of a file makes its bytes and every earlier rename durable.
+* ``Strict``: any other file system. A flush of the directory that a name moved to makes the name durable. The directory
+  that the name left is not flushed: at worst a power cut shows the file in both, and recovery believes the later stage.
+
+ext4 without a journal is ``Strict`` with one flush less: a flush of a file whose name is new also writes the directory
+in which the file has that name (``ext4_sync_parent``). A name that was another file's is not new: such a rename only
+changes the file that the entry points at.
+
+If we cannot tell whether a file system has a journal, we use ``Strict``, which is correct without one.
+
+Without a journal ext4 writes a directory's blocks from a list that a flush takes for itself. A second flush at that
+moment finds nothing to write and returns, although its names are not on the disk (seen on Linux 6.18, with either kind
+of flush, a few times in ten thousand). So processes flush the names of a directory there in turn, one at a time.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import Protocol
+
+from spool.disk.kernel import await_turn
+from spool.disk.stat import Promises
+
+Exclusion = Callable[[], AbstractContextManager[object]]
+
+
+class Calls(Protocol):
+    """The calls of ``Disk`` of which a strategy is made."""
+
+    def rename_new(self, source: str, target: str) -> None: ...
+    def link(self, source: str, target: str) -> None: ...
+    def unlink(self, name: str) -> None: ...
+    def open_directory(self, name: str) -> int: ...
+    def close(self, handle: int) -> None: ...
+    def flush(self, handle: int, *, data_only: bool = False) -> None: ...
+    def flush_directory(self, name: str) -> None: ...
+    def flush_everything(self, handle: int) -> None: ...
+    def flock(self, handle: int) -> bool: ...
+    def funlock(self, handle: int) -> None: ...
+
+
+class Move:
+    """The move of one file to another directory, step by step. A caller with rules of its own overrides a step."""
+
+    def __init__(self, disk: Calls, source: str, target: str) -> None:
+        self.disk = disk
+        self.source = source
+        self.target = target
+
+    @property
+    def folder(self) -> str:
+        return self.target.rpartition("/")[0]
+
+    def rename(self) -> None:
+        """Move the file in one step, where renames are ordered."""
+        self.disk.rename_new(self.source, self.target)
+
+    def link(self) -> bool:
+        """Give the file its second name, where renames are not ordered; False if the move ends here."""
+        self.disk.link(self.source, self.target)
+        return True
+
+    def release(self) -> None:
+        """Remove the first name; the second one is durable."""
+        self.disk.unlink(self.source)
+
+
+class Durability(ABC):
+    """How one file system makes names durable.
+
+    description: of commits, for ``spool-admin doctor``.
+    needs_links: whether ``move`` gives a file two names for a moment.
+    is_assumed: the settings of the space say that renames are ordered, and the file system is not known to do that.
+    """
+
+    description: str
+    needs_links: bool
+    is_assumed = False
+
+    def __init__(self, promises: Promises) -> None:
+        self._promises = promises
+
+    @abstractmethod
+    def commit_name(self, disk: Calls, handle: int, directory: str, *, new: bool, stamped: bool) -> None:
+        """Flush a file's bytes and its name in ``directory``; see ``Disk.make_durable``."""
+
+    @abstractmethod
+    def move(self, moves: Iterable[Move], exclusion: Exclusion = nullcontext) -> None:
+        """Move files so that no power cut takes both names of one.
+
+        Args:
+            exclusion: keeps others away from the names; entered only where a file has two names for a moment.
+        """
+
+    @abstractmethod
+    def move_durably(self, moves: Iterable[Move], exclusion: Exclusion = nullcontext) -> None:
+        """Move files; the new names are durable when this returns. Arguments as of ``move``."""
+
+    @abstractmethod
+    def flush_arrivals(self, disk: Calls, directory: str) -> None:
+        """Make names durable that moved to ``directory``; the directory that they left has been flushed."""
+
+    @abstractmethod
+    def defers_removal(self, suspect: bool) -> bool:
+        """Whether nothing may be removed until the machine restarts, because a flush failed (``suspect``). Rule 7."""
+
+    @abstractmethod
+    def keeps_spares(self, after_power_cut: bool) -> bool:
+        """Whether a file in ``free/`` has no other name for certain."""
+
+    def note_two_steps(self) -> None:  # noqa: B027 (only one file system's flushes depend on it)
+        """Note that the kernel lacks the rename of a file to a free name, so that such a rename is a link."""
+
+    def flush_all(self, disk: Calls, handle: int) -> bool:
+        """Call ``Disk.flush_everything``; False where no single call flushes all reliably."""
+        if self._promises.flushes_all:
+            disk.flush_everything(handle)
+        return self._promises.flushes_all
+
+    @contextmanager
+    def turn(self, disk: Calls, directory: str) -> Iterator[int]:
+        """Open a directory to flush its names; where names are flushed in turn, keep other threads and processes out.
+
+        The space's own directory needs no turn: the process that holds it flushes it, or a process with a lock.
+        """
+        handle = disk.open_directory(directory)
+        try:
+            if self._promises.needs_turns and directory:
+                await_turn(disk.flock, handle, directory)
+            yield handle
+        finally:
+            if self._promises.needs_turns:  # (a forked child may have a copy, with which the lock would live on)
+                with suppress(OSError):
+                    disk.funlock(handle)
+            disk.close(handle)
+
+
+class Ordered(Durability):
+    """Renames reach the disk in their order, so one flush makes every earlier rename durable."""
+
+    description = "flush mode ordered: one flush a commit"
+    needs_links = False
+
+    def __init__(self, promises: Promises) -> None:
+        super().__init__(promises)
+        self.is_assumed = not promises.orders_renames
+
+    def commit_name(self, disk: Calls, handle: int, directory: str, *, new: bool, stamped: bool) -> None:
+        disk.flush(handle)
+
+    def move(self, moves: Iterable[Move], exclusion: Exclusion = nullcontext) -> None:
+        for move in moves:
+            move.rename()
+
+    def move_durably(self, moves: Iterable[Move], exclusion: Exclusion = nullcontext) -> None:
+        moved = list(moves)
+        self.move(moved)
+        _flush_folders(moved)
+
+    def flush_arrivals(self, disk: Calls, directory: str) -> None:
+        """The flush of the directory that the names left has made both durable."""
+
+    def defers_removal(self, suspect: bool) -> bool:
+        return False  # the file system itself stops after a failed flush
+
+    def keeps_spares(self, after_power_cut: bool) -> bool:
+        return True
+
+
+class Journaled(Ordered):
+    """A commit in an overwritten file is flushed without its name: recovery restores the name (Rule 13)."""
+
+    def commit_name(self, disk: Calls, handle: int, directory: str, *, new: bool, stamped: bool) -> None:
+        disk.flush(handle, data_only=stamped)
+
+
+class Strict(Durability):
+    """Nothing orders renames: each is flushed, and a file has two names while it moves."""
+
+    description = "flush mode strict: two flushes a commit"
+    needs_links = True
+
+    def __init__(self, promises: Promises) -> None:
+        super().__init__(promises)
+        self._carries_new_names = promises.carries_new_names
+        if promises.carries_new_names:
+            self.description = "flush mode strict: one flush a commit, which here makes a new file's name durable, too"
+
+    def commit_name(self, disk: Calls, handle: int, directory: str, *, new: bool, stamped: bool) -> None:
+        with self.turn(disk, directory) as names:
+            disk.flush(handle, data_only=True)  # the file's times need not be durable
+            if not (new and self._carries_new_names):
+                disk.flush(names)
+
+    def move(self, moves: Iterable[Move], exclusion: Exclusion = nullcontext) -> None:
+        with exclusion():
+            linked = [move for move in moves if move.link()]
+            _flush_folders(linked)
+            for move in linked:
+                move.release()
+
+    move_durably = move
+
+    def flush_arrivals(self, disk: Calls, directory: str) -> None:
+        disk.flush_directory(directory)
+
+    def defers_removal(self, suspect: bool) -> bool:
+        return suspect  # a removed file may remain on the disk, and come back after its remover is gone
+
+    def keeps_spares(self, after_power_cut: bool) -> bool:
+        return not after_power_cut  # the file may also have the name that it left
+
+    def note_two_steps(self) -> None:
+        self._carries_new_names = False  # the kernel may write the directory of the first name
+
+
+def _flush_folders(moves: Iterable[Move]) -> None:
+    for folder, move in {move.folder: move for move in moves}.items():
+        move.disk.flush_directory(folder)
+
+
+def durability_of(promises: Promises, sync_method: str = "auto") -> Durability:
+    """Return the strategy that ``sync_method`` of the space's settings asks for; "auto" follows the promises."""
+    if sync_method == "ordered":
+        return Ordered(promises)
+    if sync_method == "strict":
+        return Strict(promises._replace(carries_new_names=False))
+    if not promises.orders_renames:
+        return Strict(promises)
+    return (Journaled if promises.names_follow else Ordered)(promises)
