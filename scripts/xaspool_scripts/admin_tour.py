@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from xaspool_scripts.common import note
+from xaspool_scripts.sample import SENTENCE, capitals
 from xaspool_scripts.wording import printable
 
 if TYPE_CHECKING:
     from spool import Message, Space
 
-_SENTENCE = "this is a q example"
 _SERVICE = """\
 def capitals(message):
     return message.body.upper()                      # the reply
@@ -78,7 +78,7 @@ class _Guide:
         options = ("--reply-queue", "answers", "--retries", "2", "--retry-delay", "0", "--error-queue", "errors")
         self._command("queue", "create", "strings", *options, "--if-missing")
         self._explain("Now a message is put. Once its id is printed, it is durable: it survives a power cut.")
-        self._command("message", "put", "strings", "--body", _SENTENCE, "--correlation-id", "tour")
+        self._command("message", "put", "strings", "--body", SENTENCE, "--correlation-id", "tour")
         self._command("queue", "list")
         self._explain("A service takes it and puts the reply, in one transaction: both happen or neither does.")
         self._python(_SERVICE, self._serve)
@@ -88,7 +88,7 @@ class _Guide:
         self._explain(
             "Services fail. A message comes back after a failed attempt; after the last, it is in the error queue."
         )
-        self._command("message", "put", "strings", "--body", _SENTENCE)
+        self._command("message", "put", "strings", "--body", SENTENCE)
         self._python(_BROKEN, self._fail)
         self._command("message", "list", "errors")
         self._explain("When the service works again, one command moves failed messages back to their queues.")
@@ -124,7 +124,7 @@ class _Guide:
 
     @staticmethod
     def _serve(space: "Space") -> None:
-        space.work("strings", lambda message: message.body.upper(), once=True)
+        space.work("strings", capitals, once=True)
 
     @staticmethod
     def _fail(space: "Space") -> None:

@@ -1,8 +1,9 @@
 """The demonstration: real files pass through a drop folder, Spark and two-phase commit to two services and back.
 
-It starts the same programs as a user, kills one of them, and counts.
+The demonstration starts the same programs as a user, kills two of them, and compares what comes out with what went in.
 """
 
+import json
 import os
 import shutil
 import signal
@@ -11,25 +12,29 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import click
 
 import spool
-from xaspool_scripts import demo_pipeline
+from forwarder import Pipeline
 from xaspool_scripts.common import Failure, SingleProgram
-from xaspool_scripts.demo_services import describe
+from xaspool_scripts.sample import PIPELINE, SENTENCE, describe
 
 _QUEUES = ("by-python", "by-http")
 _REPLIES, _SAMPLE, _SAMPLE_REPLIES = "replies", "sample", "sample-replies"
-_SERVICES = "python:xaspool_scripts.demo_services"
+_SERVICES = "python:xaspool_scripts.sample"
 _TIMEOUT_SECONDS = 300.0
-_IDLE_SECONDS = "3"  # longer than the second after which a message is tried again
+_IDLE_SECONDS = "3"  # longer than the delay of one second after a failed attempt
 _POLL_SECONDS = 0.002
+ORDERS, _LINES = 400, 3
+_DESTINATIONS = ("shop.to.warehouse", "shop.to.accounts")
+
+Process = subprocess.Popen[bytes]
+Start = Callable[..., Process]
 
 
 @click.command("demo", cls=SingleProgram)
@@ -46,16 +51,12 @@ def main(keep: bool, files: int | None) -> None:
         if not keep:
             shutil.rmtree(directory, ignore_errors=True)
     if keep:
-        say(f"The queue space is in {directory}/space.")
-    say(f"All of it took {time.monotonic() - begun:.0f} s.")
-
-
-def say(text: str) -> None:
-    click.echo(text)
+        click.echo(f"The queue space is in {directory}/space.")
+    click.echo(f"All of it took {time.monotonic() - begun:.0f} s.")
 
 
 def standard_library() -> list[tuple[str, Path]]:
-    """(name, path) of every source file of the running Python's standard library, the path flattened with dots."""
+    """Return (name, path) of every source file of the running Python's standard library, the path with dots."""
     root = Path(sysconfig.get_path("stdlib"))
     files = []
     for path in sorted(root.rglob("*.py")):
@@ -65,17 +66,8 @@ def standard_library() -> list[tuple[str, Path]]:
     return files
 
 
-class Kill(NamedTuple):
-    """The forwarder at the moment of its SIGKILL."""
-
-    claimed: int
-    prepared: int
-    workers: int
-    replies: int
-
-
 class _Demo:
-    """The steps, in order. `stack` ends the programs that were started."""
+    """The steps, in order. ``stack`` ends the programs that were started."""
 
     def __init__(self, directory: str, stack: ExitStack) -> None:
         self.path = f"{directory}/space"
@@ -84,13 +76,13 @@ class _Demo:
 
     def announce(self, text: str) -> None:
         self.step += 1
-        say(f"\n{self.step}. {text}")
+        click.echo(f"\n{self.step}. {text}")
 
     def run(self, files: list[tuple[str, Path]]) -> None:
         self.announce("Making a queue space, which is a directory, with two queues for work and one for replies.")
         space = self.stack.enter_context(spool.create(self.path))
-        space.create_queue(_REPLIES)
-        space.create_queue(_SAMPLE_REPLIES)
+        for queue in (_REPLIES, _SAMPLE_REPLIES):
+            space.create_queue(queue)
         for queue in _QUEUES:
             space.create_queue(queue, reply_queue=_REPLIES)
         space.create_queue(_SAMPLE, reply_queue=_SAMPLE_REPLIES)
@@ -99,129 +91,108 @@ class _Demo:
         port = self._start_web_service()
         intake = self._start("intake")
 
-        self.announce(f"Dropping {len(files):,} source files of Python's standard library into each of {_folders()}.")
+        folders = " and ".join(f"drop/{queue}/" for queue in _QUEUES)
+        self.announce(f"Dropping {len(files):,} source files of Python's standard library into each of {folders}.")
         for queue in _QUEUES:
             drop(files, Path(self.path, "drop", queue))
-        space.put(_SAMPLE, "this is a q example", correlation_id="sample-1")
+        space.put(_SAMPLE, SENTENCE, correlation_id="sample-1")
 
         self.announce("Starting spool-forward: one queue goes to a Python function, the other to the web service.")
-        routes = {
-            "by-python": f"{_SERVICES}:describe_message",
-            "by-http": f"http://127.0.0.1:{port}/describe",
-            _SAMPLE: f"{_SERVICES}:upper",
-        }
-        forwarder = self._start("forward", *_route_options(routes))
-        killed = self._kill_half_way(space, forwarder, 2 * len(files))
-        say(
-            f"   Killed it with SIGKILL after {killed.replies:,} replies, while it held {killed.claimed:,} messages and"
+        routes = (
+            f"--route=by-python={_SERVICES}:describe_message",
+            f"--route=by-http=http://127.0.0.1:{port}/describe",
+            f"--route={_SAMPLE}={_SERVICES}:capitals",
         )
-        say(f"   {killed.prepared:,} branches were prepared, by {killed.workers} of Spark's Python workers and none")
-        say("   by the forwarder itself.")
+        claimed, prepared, replies = self._kill_half_way(space, self._start("forward", *routes), len(files) // 2)
+        click.echo(
+            f"   Killed it with SIGKILL after {replies:,} replies, while it held {claimed:,} messages and\n"
+            f"   {prepared:,} branches of two-phase commits were prepared."
+        )
 
         self.announce("Waiting until every dropped file was taken, then starting spool-forward again.")
-        self._wait(lambda: not waiting_files(self.path), "the intake", intake)
+        wait(lambda: not waiting_files(self.path), "the intake", intake)
         _end(intake, signal.SIGTERM)
         # Not --once: a call that the web service drops would be left for later, and here it is made again.
-        again = self._start("forward", "--idle-exit", _IDLE_SECONDS, *_route_options(routes))
+        again = self._start("forward", "--idle-exit", _IDLE_SECONDS, *routes)
         if again.wait(_TIMEOUT_SECONDS) != 0:
-            raise Failure("the second spool-forward failed; what it said stands above")
+            raise Failure("the second spool-forward failed; its messages stand above")
 
-        self.announce("Comparing every reply with what this program works out itself from the files.")
-        comparison = compare(files, drained(space, _REPLIES))
-        for line in comparison.lines():
-            say(f"   {line}")
+        self.announce("Comparing every reply with the one that this program computes from the file.")
+        counts = compare(files, drained(space, _REPLIES))
+        for name, count in counts.items():
+            click.echo(f"   {name:<12} {count:,}")
         sample = space.get(_SAMPLE_REPLIES).body
-        say(f'   the sample application: "this is a q example" in, "{sample}" out')
+        click.echo(f'   the sample application: "{SENTENCE}" in, "{sample}" out')
 
-        self.announce(f"Running a pipeline: each of {demo_pipeline.ORDERS} orders becomes three lines and a total.")
-        whole = demo_pipeline.kill_and_finish(space, os.path.dirname(self.path), self._start)
-        say(f"   Killed it with SIGKILL: {whole} orders were translated, each of them whole, in one commit.")
-        say("   Started again, it translated the others. None is there twice, or in part.")
-        self._judge(space, comparison, sample)
-
-    def _judge(self, space: spool.Space, comparison: "Comparison", sample: str) -> None:
+        self.announce(f"Running a pipeline: each of {ORDERS} orders becomes three lines and a total.")
+        whole = kill_pipeline(space, os.path.dirname(self.path), self._start)
+        click.echo(
+            f"   Killed it with SIGKILL: {whole} orders were translated, each of them whole, in one commit.\n"
+            "   Started again, it translated the others. None is there twice, or in part."
+        )
         left = {
-            name: stats.ready + stats.delayed + stats.claimed + stats.in_doubt for name, stats in space.stats().items()
+            name: count
+            for name, stats in space.stats().items()
+            if (count := stats.ready + stats.delayed + stats.claimed + stats.in_doubt)
         }
         damaged = [finding for finding in space.check() if finding.kind == "damaged"]
-        left = {name: count for name, count in left.items() if count}
-        if not comparison.perfect or sample != "THIS IS A Q EXAMPLE" or left or damaged:
+        if not is_perfect(counts) or sample != SENTENCE.upper() or left or damaged:
             raise Failure(f"that is not right: left in queues {left}, damaged {damaged}; please report it")
-        counts = f"{comparison.expected:,} files in, {comparison.equal:,} right answers out"
-        say(f"\nNothing lost, nothing doubled: {counts}.")
+        click.echo(
+            f"\nNothing lost, nothing doubled: {2 * len(files):,} files in, {counts['equal']:,} right answers out."
+        )
 
     # -- programs ---------------------------------------------------------------------------------------------------
 
-    def _start(self, program: str, *options: str) -> "subprocess.Popen[bytes]":
+    def _start(self, program: str, *options: str) -> Process:
         command = [sys.executable, "-m", f"xaspool_scripts.{program}", "--space", self.path, *options]
         started = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         self.stack.callback(_end, started, signal.SIGKILL)
         return started
 
     def _start_web_service(self) -> int:
-        command = [sys.executable, "-m", "xaspool_scripts.demo_services"]
+        command = [sys.executable, "-m", "xaspool_scripts.sample"]
         server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
         self.stack.callback(_end, server, signal.SIGKILL)
         assert server.stdout is not None
         return int(server.stdout.readline())
 
-    def _wait(self, condition: Any, who: str, process: "subprocess.Popen[bytes]") -> None:
-        deadline = time.monotonic() + _TIMEOUT_SECONDS
-        while not condition():
-            if process.poll() is not None:
-                raise Failure(f"{who} ended early, with exit code {process.returncode}; what it said stands above")
-            if time.monotonic() > deadline:
-                raise Failure(f"{who} did not get there within {_TIMEOUT_SECONDS:.0f} s")
-            time.sleep(_POLL_SECONDS)
+    def _kill_half_way(self, space: spool.Space, forwarder: Process, least: int) -> tuple[int, int, int]:
+        """Wait for so many replies, and for prepared branches; stop the forwarder, count, and kill it.
 
-    def _kill_half_way(self, space: spool.Space, forwarder: "subprocess.Popen[bytes]", total: int) -> Kill:
-        """Wait until half of the work is done and branches are prepared, stop the forwarder to count, then kill it."""
-        prepared = Path(self.path, "prepared")
-        kills: list[Kill] = []
+        Returns:
+            The messages that it held, its prepared branches, and the replies.
+        """
+        counts: list[tuple[int, int, int]] = []
 
         def killed() -> bool:
-            if not any(prepared.iterdir()) or space.stats(_REPLIES).ready < total // 4:
+            if space.stats(_REPLIES).ready < least or not _prepared(self.path):
                 return False
             with _stopped(forwarder):
-                kill = self._count(space, forwarder.pid)
-                if kill is None:
-                    return False
-                kills.append(kill)
-                forwarder.kill()
-            return True
+                stats = space.stats()
+                claimed, prepared = sum(stats[queue].claimed for queue in _QUEUES), _prepared(self.path)
+                if claimed and prepared:
+                    counts.append((claimed, prepared, stats[_REPLIES].ready))
+                    forwarder.kill()
+            return bool(counts)
 
-        self._wait(killed, "the forwarder", forwarder)
+        wait(killed, "the forwarder", forwarder)
         forwarder.wait()
-        return kills[0]
-
-    def _count(self, space: spool.Space, driver: int) -> Kill | None:
-        """Count what the forwarder holds; None if nothing is claimed or no branch is prepared.
-
-        Raises:
-            Failure: the forwarder itself wrote a branch.
-        """
-        writers = [writer_of(path) for path in Path(self.path, "prepared").glob("*.msgpack")]
-        pids = [pid for pid in writers if pid is not None]
-        stats = space.stats()
-        claimed = sum(stats[queue].claimed for queue in _QUEUES)
-        if not claimed or not pids:
-            return None
-        others = [pid for pid in pids if pid == driver or not descends_from_spark(pid)]
-        if others:
-            raise Failure(f"branches were written by {others}, which are none of Spark's Python workers")
-        return Kill(claimed, len(pids), len(set(pids)), stats[_REPLIES].ready)
+        return counts[0]
 
 
-def _route_options(routes: dict[str, str]) -> Iterator[str]:
-    for queue, service in routes.items():
-        yield from ("--route", f"{queue}={service}")
+def wait(condition: Callable[[], bool], name: str, process: Process) -> None:
+    """Wait until a condition holds. Raises Failure if the process ends before that, or after five minutes."""
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
+    while not condition():
+        if process.poll() is not None:
+            raise Failure(f"{name} ended early, with exit code {process.returncode}; its messages stand above")
+        if time.monotonic() > deadline:
+            raise Failure(f"{name} did not get there within {_TIMEOUT_SECONDS:.0f} s")
+        time.sleep(_POLL_SECONDS)
 
 
-def _folders() -> str:
-    return " and ".join(f"drop/{queue}/" for queue in _QUEUES)
-
-
-def _end(process: "subprocess.Popen[bytes]", number: int) -> None:
+def _end(process: Process, number: int) -> None:
     if process.poll() is None:
         process.send_signal(number)
     process.wait()
@@ -230,7 +201,7 @@ def _end(process: "subprocess.Popen[bytes]", number: int) -> None:
 
 
 @contextmanager
-def _stopped(process: "subprocess.Popen[bytes]") -> Iterator[None]:
+def _stopped(process: Process) -> Iterator[None]:
     """Stop a process meanwhile, so that nothing changes between the count and the kill."""
     process.send_signal(signal.SIGSTOP)
     try:
@@ -240,7 +211,7 @@ def _stopped(process: "subprocess.Popen[bytes]") -> Iterator[None]:
         process.send_signal(signal.SIGCONT)
 
 
-# -- files --
+# -- files -------------------------------------------------------------------------------------------------------------
 
 
 def drop(files: list[tuple[str, Path]], folder: Path) -> None:
@@ -253,70 +224,15 @@ def drop(files: list[tuple[str, Path]], folder: Path) -> None:
 
 def waiting_files(path: str) -> bool:
     """Tell whether a dropped file is not a message yet."""
-    dropped = any(any(folder.iterdir()) for folder in Path(path, "drop").iterdir())
-    taken = (folder for folder in Path(path, "active").iterdir() if folder.name.startswith("drop."))
-    return dropped or any(any(folder.iterdir()) for folder in taken)
+    captured = Path(path, "active").glob("drop.*")
+    return any(any(folder.iterdir()) for folder in (*Path(path, "drop").iterdir(), *captured))
 
 
-# -- the process that wrote a branch --
+def _prepared(path: str) -> int:
+    return len(os.listdir(f"{path}/prepared"))
 
 
-def writer_of(path: Path) -> int | None:
-    """Return the process that a branch's header names; None if the file is gone or not complete."""
-    import msgpack
-
-    try:
-        with path.open("rb") as file:
-            return int(msgpack.Unpacker(file).unpack()["writer"]["pid"])
-    except (OSError, ValueError, KeyError, TypeError, msgpack.UnpackException):
-        return None
-
-
-def descends_from_spark(pid: int) -> bool:
-    """Tell whether a process has Spark's Python daemon among its ancestors."""
-    while pid > 1:
-        try:
-            parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-            if b"pyspark.daemon" in Path(f"/proc/{parent}/cmdline").read_bytes():
-                return True
-        except (OSError, ValueError, IndexError):
-            return False
-        pid = parent
-    return False
-
-
-# -- comparing --
-
-
-class Comparison(NamedTuple):
-    """The replies compared with the expected ones, as counts of (service, file) pairs."""
-
-    expected: int
-    replies: int
-    missing: int
-    doubled: int
-    unexpected: int
-    equal: int
-    different: int
-    bytes: int
-    smallest: int
-    largest: int
-
-    @property
-    def perfect(self) -> bool:
-        wrong = self.missing or self.doubled or self.unexpected or self.different
-        return not wrong and self.replies == self.expected == self.equal
-
-    def lines(self) -> list[str]:
-        return [
-            f"files        {self.expected:,} of {self.smallest:,} to {self.largest:,} bytes, {self.bytes:,} in all",
-            f"replies      {self.replies:,}",
-            f"missing      {self.missing:,}",
-            f"doubled      {self.doubled:,}",
-            f"unexpected   {self.unexpected:,}",
-            f"equal        {self.equal:,}",
-            f"different    {self.different:,}",
-        ]
+# -- comparing ---------------------------------------------------------------------------------------------------------
 
 
 def drained(space: spool.Space, queue: str) -> Iterator[spool.Message]:
@@ -328,9 +244,8 @@ def drained(space: spool.Space, queue: str) -> Iterator[spool.Message]:
             return
 
 
-def compare(files: list[tuple[str, Path]], replies: Iterator[spool.Message]) -> Comparison:
-    import json
-
+def compare(files: list[tuple[str, Path]], replies: Iterable[spool.Message]) -> dict[str, int]:
+    """Compare the replies of both services with the expected ones; return counts by name."""
     right = {name: describe(path.read_bytes()) for name, path in files}
     expected = {(service, name) for service in ("python", "http") for name in right}
     seen: Counter[tuple[str, str]] = Counter()
@@ -340,19 +255,63 @@ def compare(files: list[tuple[str, Path]], replies: Iterator[spool.Message]) -> 
         key = (answer.pop("service"), reply.headers["filename"])
         seen[key] += 1
         equal += answer == right.get(key[1])
-    sizes = [answer["size"] for answer in right.values()]
-    return Comparison(
-        expected=len(expected),
-        replies=seen.total(),
-        missing=len(expected - set(seen)),
-        doubled=sum(count - 1 for count in seen.values()),
-        unexpected=len(set(seen) - expected),
-        equal=equal,
-        different=seen.total() - equal,
-        bytes=2 * sum(sizes),
-        smallest=min(sizes),
-        largest=max(sizes),
-    )
+    return {
+        "replies": seen.total(),
+        "equal": equal,
+        "missing": len(expected - set(seen)),
+        "doubled": sum(count - 1 for count in seen.values()),
+        "unexpected": len(set(seen) - expected),
+        "different": seen.total() - equal,
+    }
+
+
+def is_perfect(counts: dict[str, int]) -> bool:
+    """Tell whether every reply is there once, and right."""
+    return not any(counts[name] for name in ("missing", "doubled", "unexpected", "different"))
+
+
+# -- the pipeline ------------------------------------------------------------------------------------------------------
+
+
+def kill_pipeline(space: spool.Space, directory: str, start: Start) -> int:
+    """Translate orders, kill the program on its way, and have another one do the rest.
+
+    Returns:
+        The number of orders that were translated at the kill.
+
+    Raises:
+        Failure: an order was translated in part, twice, or never.
+    """
+    file = Path(directory, "shop.toml")
+    file.write_text(PIPELINE)
+    Pipeline.load(file).create_queues(space)
+    orders = [{"lines": [{"item": n, "count": line} for line in range(1, _LINES + 1)]} for n in range(ORDERS)]
+    expected = set(space.put_many("shop", orders))
+    program = start("forward", "--no-spark", "--pipeline", str(file))
+    wait(lambda: space.stats(_DESTINATIONS[1]).enqueued >= ORDERS // 3, "the pipeline", program)
+    program.kill()
+    program.wait()
+    translated = _whole(space)
+    if start("forward", "--no-spark", "--once", "--pipeline", str(file)).wait(_TIMEOUT_SECONDS) != 0:
+        raise Failure("the pipeline failed when it was started again; its messages stand above")
+    if _whole(space) != expected or space.stats("shop").ready:
+        raise Failure("not every order was translated; please report it")
+    for queue in _DESTINATIONS:
+        space.purge(queue)
+    return len(translated)
+
+
+def _whole(space: spool.Space) -> set[str]:
+    """Return the orders that were translated. Raises Failure if one was in part, twice, or in several commits."""
+    parts = defaultdict[str, list[tuple[str, int]]](list)
+    for queue in _DESTINATIONS:
+        for message in space.browse(queue):
+            parts[message.correlation_id or ""].append((queue, message.position.number))
+    whole = [_DESTINATIONS[1], *[_DESTINATIONS[0]] * _LINES]
+    for order, found in parts.items():
+        if sorted(queue for queue, _ in found) != whole or len({number for _, number in found}) > 1:
+            raise Failure(f"order {order} was translated in part, or twice: {found}; please report it")
+    return set(parts)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,6 @@ from xaspool_scripts.common import (
     space_path,
     version_option,
 )  # fmt: skip
-from xaspool_scripts.forward_events import EventLines
 from xaspool_scripts.options import by_queue, short_duration
 from xaspool_scripts.output import delayed_in, prints_to_stderr, write_json
 from xaspool_scripts.start import ended_by, write_at_once
@@ -40,6 +39,29 @@ if TYPE_CHECKING:
     from spool.workers.effects import OnFailure
 
 _SHOW_CURSOR = "\x1b[?25h"
+
+
+class EventLines:
+    """Writes events to standard output. When it cannot be written, nothing more is, and the forwarder is stopped.
+
+    stop: stops the forwarder.
+    """
+
+    def __init__(self) -> None:
+        self.stop: Callable[[], object] = lambda: None
+        self._is_broken = False
+
+    def show(self, event: "Event") -> None:
+        """Write what has happened."""
+        from forwarder.events import as_json
+
+        if self._is_broken:
+            return
+        try:
+            write_json(as_json(event, time.time()))
+        except OSError:  # the summary, which cannot be written either, tells it
+            self._is_broken = True
+            self.stop()
 
 
 def _routes(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:

@@ -17,8 +17,7 @@ from forwarder.events import Begun, Claimed, Done, Down, Event, Paused, Stopping
 from forwarder.routes import given
 from spool.workers.outcome import Replied, Retried
 from tests.forwarder.rounds import SPARK, Scripted, answers, in_process
-from xaspool_scripts.forward import main
-from xaspool_scripts.forward_events import EventLines
+from xaspool_scripts.forward import EventLines, main
 
 PAGE = Path(__file__).parents[2] / "docs" / "forwarding.md"
 
@@ -91,7 +90,7 @@ def test_a_forwarder_whose_events_find_no_reader_stops(
         written.append(value)
         raise BrokenPipeError
 
-    monkeypatch.setattr("xaspool_scripts.forward_events.write_json", write)
+    monkeypatch.setattr("xaspool_scripts.forward.write_json", write)
     run = Forwarder(space.path, {"work": "it"}, on_event=lines.show)
     lines.stop = run.stop
     assert run.run().handled == 0

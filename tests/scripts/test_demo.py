@@ -9,9 +9,8 @@ import pytest
 import spool
 from spool.model.message import Message
 from spool.model.position import Position
-from xaspool_scripts import demo_pipeline
-from xaspool_scripts.demo import compare, descends_from_spark, standard_library
-from xaspool_scripts.demo_services import _Handler, _Server, describe
+from xaspool_scripts.demo import ORDERS, compare, is_perfect, kill_pipeline, standard_library
+from xaspool_scripts.sample import _Handler, _Server, describe
 
 
 @pytest.mark.spark
@@ -32,8 +31,8 @@ def test_the_demonstration_s_pipeline_is_killed_and_finishes(tmp_path: Path) -> 
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     with spool.create(tmp_path / "s") as space:
-        done = demo_pipeline.kill_and_finish(space, str(tmp_path), start)
-        assert 0 < done <= demo_pipeline.ORDERS
+        done = kill_pipeline(space, str(tmp_path), start)
+        assert 0 < done <= ORDERS
         assert sum(stats.ready for stats in space.stats().values()) == 0
 
 
@@ -60,13 +59,15 @@ def test_the_comparison_notices_what_is_missing_doubled_or_different(tmp_path: P
         (tmp_path / name).write_bytes(name.encode() * 3)
         files.append((name, tmp_path / name))
     right = [reply(service, name, name.encode() * 3) for service in ("python", "http") for name in ("a", "b")]
-    assert compare(files, iter(right)).perfect
-    assert compare(files, iter(right[1:])).missing == 1
-    assert compare(files, iter([*right, right[0]])).doubled == 1
-    assert compare(files, iter([*right[1:], reply("python", "a", b"other")])).different == 1
-    assert compare(files, iter([*right, reply("python", "c", b"")])).unexpected == 1
-    for wrong in (right[1:], [*right, right[0]], [*right[1:], reply("python", "a", b"other")]):
-        assert not compare(files, iter(wrong)).perfect
+    assert is_perfect(compare(files, right))
+    for name, wrong in (
+        ("missing", right[1:]),
+        ("doubled", [*right, right[0]]),
+        ("different", [*right[1:], reply("python", "a", b"other")]),
+        ("unexpected", [*right, reply("python", "c", b"")]),
+    ):
+        assert compare(files, wrong)[name] == 1
+        assert not is_perfect(compare(files, wrong))
 
 
 def test_the_real_input_is_large_and_varied() -> None:
@@ -76,9 +77,3 @@ def test_the_real_input_is_large_and_varied() -> None:
     assert min(sizes) == 0
     assert max(sizes) > 100_000
     assert len({name for name, _ in files}) == len(files)
-
-
-def test_a_process_that_spark_did_not_start_is_noticed() -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        assert not descends_from_spark(process.pid)
-        process.communicate(b"\n")

@@ -1,4 +1,4 @@
-"""The demonstration's two services: a Python function, and the same over HTTP; and the sample application's."""
+"""The functions and services that the demonstration and the tour call with messages."""
 
 import hashlib
 import json
@@ -15,13 +15,55 @@ def describe(body: bytes) -> dict[str, Any]:
 
 
 def describe_message(message: Any) -> dict[str, Any]:
-    """``python:xaspool_scripts.demo_services:describe_message``."""
+    """Describe the file in a message."""
     return {"service": "python", **describe(message.body)}
 
 
-def upper(message: Any) -> str:
-    """The sample application of the /Q guide: "this is a q example" comes back in capitals."""
+SENTENCE = "this is a q example"  # of the guide to Tuxedo /Q; its service answers in capitals
+
+
+def capitals(message: Any) -> str:
+    """Answer in capitals."""
     return str(message.body).upper()
+
+
+def to_lines(message: Any) -> Any:
+    """Translate an order: a message for each line."""
+    from forwarder import Continue  # (not needed by the tour)
+
+    return [Continue(line) for line in message.body["lines"]]
+
+
+def to_total(message: Any) -> Any:
+    """Translate an order: one message with the total."""
+    from forwarder import Continue
+
+    return Continue({"total": sum(line["count"] for line in message.body["lines"])})
+
+
+# Both destinations are stopped, so that the demonstration can count the messages in their queues.
+PIPELINE = """\
+name = "shop"
+retry_delay = 0.0
+
+[[routes]]
+name = "warehouse"
+translate = "xaspool_scripts.sample:to_lines"
+to = "warehouse"
+
+[[routes]]
+name = "accounts"
+translate = "xaspool_scripts.sample:to_total"
+to = "accounts"
+
+[destinations.warehouse]
+service = "queue:nowhere"
+stopped = true
+
+[destinations.accounts]
+service = "queue:nowhere"
+stopped = true
+"""
 
 
 class _Handler(BaseHTTPRequestHandler):
