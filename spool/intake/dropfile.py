@@ -3,7 +3,6 @@
 A file's suffix tells what its body is: a JSON value, a text, or bytes. A queue's ``drop_types`` changes that.
 """
 
-import inspect
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ import msgpack
 
 from spool.errors import InvalidArgument, SpoolError
 from spool.model import codecs
-from spool.model.message import attributes_of, check_content_type
+from spool.model.message import PUT_OPTIONS, attributes_of, check_content_type
 from spool.model.settings import AS_BYTES
 
 STREAM_SUFFIX = ".msgpack"
@@ -20,7 +19,7 @@ TYPES: Mapping[str, str] = {".json": codecs.JSON_TYPE, ".txt": "text/plain"}  # 
 STREAM = "stream"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MAX_STREAM_MESSAGES = 1_000_000
-_ARGUMENTS = ("body", "content_type", *inspect.signature(attributes_of).parameters)
+_ARGUMENTS = ("body", *PUT_OPTIONS)
 
 
 class Put(NamedTuple):
