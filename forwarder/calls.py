@@ -17,7 +17,7 @@ def threads_of(service: Service) -> int:
     return service.threads if service.watched is None else 1
 
 
-class CallThreads:
+class ServiceThreads:
     """The threads in which a worker process calls one service; they stay from task to task.
 
     Args:
@@ -40,10 +40,10 @@ class CallThreads:
     def _call(self, request: Request) -> Outcome | BaseException:
         try:
             return self.caller(request)
-        except Exception as error:  # of a service that was written elsewhere
-            return of_error(error, MAX_REPLY)
-        except BaseException as error:  # it ends the task
+        except KeyboardInterrupt as error:  # Ctrl-C reaches this process, too: the task ends
             return error
+        except BaseException as error:  # SystemExit, too: a service that gives up does not end the task
+            return of_error(error, MAX_REPLY)
 
 
 class Calls(Generic[Key]):
@@ -57,7 +57,7 @@ class Calls(Generic[Key]):
     under_way: the calls that were begun and whose end `wait` has not told.
     """
 
-    def __init__(self, threads: CallThreads, on_end: Callable[[Key], object] = lambda key: None) -> None:
+    def __init__(self, threads: ServiceThreads, on_end: Callable[[Key], object] = lambda key: None) -> None:
         self._threads = threads
         self._on_end = on_end
         self._ended: SimpleQueue[tuple[Key, Outcome | BaseException]] = SimpleQueue()

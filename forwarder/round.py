@@ -31,7 +31,10 @@ from spool.store.store import Store
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.delivery import set_aside
 from spool.transactions.resolution import resolve_orphans
+from spool.workers.attempt import full_queue
 from spool.workers.effects import Effect, OnFailure, OutcomePolicy
+from spool.workers.pauses import no_room, not_reached
+from spool.workers.states import holds_up_its_message_alone
 
 log = logging.getLogger("spool.forwarder")
 
@@ -74,6 +77,7 @@ class RoundResult:
     tried: the messages that failed and are still in a queue.
     retry_after: the seconds that the service asked to wait; None if it did not.
     full: why there was no room for replies; "" if there was.
+    waiting: the kept messages that wait alone, for room in a queue that no other message names.
     """
 
     effects: dict[str, int] = field(default_factory=dict)
@@ -81,6 +85,7 @@ class RoundResult:
     tried: list[Position] = field(default_factory=list)
     retry_after: float | None = None
     full: str = ""
+    waiting: list[Position] = field(default_factory=list)
 
     @property
     def messages(self) -> int:
@@ -90,10 +95,10 @@ class RoundResult:
     def down(self) -> str:
         """Why nothing can be forwarded now; "" if messages can be forwarded."""
         if self.full:
-            return f"there is no room for replies ({self.full})"
-        if Effect.KEPT not in self.effects:
+            return no_room(self.full)
+        if self.effects.get(Effect.KEPT, 0) == len(self.waiting):
             return ""
-        return f"the service was not reached ({self.failures.last(Effect.KEPT)})"
+        return not_reached(self.failures.last(Effect.KEPT) or "no reason is known")
 
     def add(self, block: Block) -> None:
         for effect, count in block.effects.items():
@@ -101,6 +106,7 @@ class RoundResult:
         self.failures.merge(block.failures)
         self.tried += block.tried
         self.retry_after = self.retry_after if block.retry_after is None else block.retry_after
+        self.full = self.full or block.full
 
 
 class Round:
@@ -175,9 +181,12 @@ class Round:
         known, route = self._store.settings.known.config, self.route
         policy = OutcomePolicy(with_error_queue(known, route.queue), known, route.on_failure)
         self._marks = self._transaction.begin_calls()
+        with self._store.guard:
+            full = full_queue(self._store, [policy.queue.error_queue] if policy.queue.error_queue else [])
         whole = Chunk(
-            self._space.path, self.id, route.service, policy, self.held, in_order=self.in_order, marks=self._marks
-        )
+            self._space.path, self.id, route.service, policy, self.held, in_order=self.in_order, marks=self._marks,
+            full="" if full is None else f"queue {full} is full",
+        )  # fmt: skip
         self._blocks = self._deliver(job, whole, tasks, calling)
         for block in self._blocks:
             self.result.add(block)
@@ -214,7 +223,7 @@ class Round:
     def commit(self) -> RoundResult:
         """Commit everything that the result counts, or raise; give back the other messages."""
         store = self._store
-        if self.result.full:
+        if self.result.full and not self._blocks:
             self.close()
             return self.result
         found: Full | None = None
@@ -231,17 +240,16 @@ class Round:
         return self.result
 
     def _found_full(self, full: Full) -> RoundResult:
-        """Return what a round comes to whose commit found no room; if that is the matter of its only message, an
-        attempt."""
-        held, reason = self.held[0], f"there was no room for its reply: {full}"
+        """Return the result of a round whose commit found no room. If that concerns its only message alone, the message
+        waits, and the route goes on."""
+        held = self.held[0]
         config = self._space.queues().get(held.queue)
         named = {held.attributes.get(name) for name in ("reply_queue", "failure_queue")}
-        is_its_own = self.messages == 1 and is_named_by_it_alone(full.queue, named, self.route, config)
-        if not (is_its_own and _count_try(self._space, held, reason)):
-            return self._without_room(str(full))
-        result = RoundResult()
-        result.add(_tried(self._store, held, reason))
-        return result
+        shared = {*_queues_of(self.route, config), config.failure_queue if config is not None else None}
+        if self.messages == 1 and holds_up_its_message_alone(full.queue, named, shared):
+            log.warning("a message of queue %s waits: %s", held.queue, no_room(str(full)))
+            return RoundResult({str(Effect.KEPT): 1}, waiting=[held.position])
+        return self._without_room(str(full))
 
     def _without_room(self, full: str) -> RoundResult:
         return RoundResult({str(Effect.KEPT): self.messages}, full=full)
@@ -268,30 +276,14 @@ def room_of(store: Store, route: Route) -> tuple[int | None, str]:
 
 def _queues_of(route: Route, config: QueueConfig | None) -> list[str]:
     """Return the queues that a route puts into. ``config``: the options of its own queue."""
-    if isinstance(route.service, QueueService):
-        return [route.service.queue, *route.into]
-    return [*([config.reply_queue] if config is not None and config.reply_queue is not None else []), *route.into]
+    if config is None or config.reply_queue is None or isinstance(route.service, QueueService):
+        return queues_into(route)
+    return [config.reply_queue, *queues_into(route)]
 
 
-def is_named_by_it_alone(queue: str | None, named: Set[str | None], route: Route, config: QueueConfig | None) -> bool:
-    """Return whether a full queue is one that a message names for its replies, and not one of its route's.
-
-    Then the message alone is tried again later: it must not hold up others, whose replies go elsewhere.
-    """
-    if queue is None or queue not in named or queue in _queues_of(route, config):
-        return False
-    return config is None or queue != config.failure_queue
-
-
-def _count_try(space: Space, held: Stretch, reason: str) -> bool:
-    """Count an attempt of the only message of a round; False if another process has taken it by now."""
-    try:
-        with space.transaction() as transaction:
-            transaction.get(held.queue, message_id=held.id)
-            transaction.set_rollback_only(reason)
-    except SpoolError:
-        return False
-    return True
+def queues_into(route: Route) -> list[str]:
+    """Return the queues that the service of a route puts into, besides those for replies."""
+    return [*([route.service.queue] if isinstance(route.service, QueueService) else []), *route.into]
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from itertools import chain
 from socket import gethostname
 
 import spool
-from forwarder.calls import Calls, CallThreads, threads_of
+from forwarder.calls import Calls, ServiceThreads, threads_of
 from forwarder.failures import Failures
 from forwarder.services import Request, Service, ServiceError
 from forwarder.time_limits import Watchdog
@@ -28,12 +28,13 @@ from spool.policies.claim_journal import CallMarks
 from spool.policies.retries import is_last
 from spool.remote.branch import RemoteBranch, Vote
 from spool.workers.effects import Effect, OutcomePolicy, effective_outcome, record
-from spool.workers.outcome import Outcome, Retried, describe, one_line
+from spool.workers.outcome import Outcome, Rejected, Retried, describe, one_line
+from spool.workers.states import Event, State, end_of_call, next_state
 
 IN_A_QUEUE = frozenset({Effect.RETRIED, Effect.DEAD_LETTERED})
 """Effects after which a message is in a queue and can be claimed again."""
 
-_opened: dict[tuple[int, Service], CallThreads] = {}
+_opened: dict[tuple[int, Service], ServiceThreads] = {}
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Chunk:
     until: when the task stops to begin calls, in seconds since the epoch. The messages left stay in the queue.
     must_call: the task makes its first call also after that time.
     in_order: a message that goes back to the queue keeps those behind it waiting.
+    full: the full error queue, in words: a message that would move there is released instead; "" if it has room.
     marks: by which the task records that the call of a message is in progress; None if it cannot.
     """
 
@@ -54,6 +56,7 @@ class Chunk:
     until: float = math.inf
     must_call: bool = True
     in_order: bool = False
+    full: str = ""
     marks: CallMarks | None = None
 
     def parts(self, messages: int, most_bytes: int = sys.maxsize) -> Iterator["Chunk"]:
@@ -84,6 +87,7 @@ class Block:
     retry_after: the seconds that the service asked the route to wait.
     damaged: the messages whose bodies cannot be read, with the reason; the driver moves them to quarantine.
     error: where, and why the space could not be read or written: no message is to blame.
+    full: the full queue that ended the calls, in words; "" if none did.
     """
 
     vote: Vote | None = None
@@ -93,6 +97,7 @@ class Block:
     retry_after: float | None = None
     damaged: list[tuple[Position, str]] = field(default_factory=list)
     error: str = ""
+    full: str = ""
 
     def count(self, effect: Effect, reason: str) -> None:
         """Count what became of one message; `reason` says why if it failed."""
@@ -169,8 +174,8 @@ def _call_service(chunk: Chunk, branch: RemoteBranch) -> Block:
         def wait() -> None:
             nonlocal is_over
             (place, request), outcome = calls.wait()
-            ended.append(_Ended(place, request, outcome, time.time()))
-            is_over = is_over or ended[-1].was_not_reached or (chunk.in_order and ended[-1].goes_back(chunk.policy))
+            ended.append(_end(chunk, place, request, outcome))
+            is_over = is_over or ended[-1].state is State.ABANDONED or (chunk.in_order and ended[-1].goes_back)
 
         for place, (position, request) in enumerate(_requests(branch, chunk)):
             if is_over or (time.time() >= chunk.until and (place > 0 or not chunk.must_call)):
@@ -187,39 +192,54 @@ def _call_service(chunk: Chunk, branch: RemoteBranch) -> Block:
         while calls.under_way:
             wait()
     for one in sorted(ended, key=lambda one: one.place):
-        _record(branch, chunk.policy, one, block)
+        _record(branch, chunk, one, block)
     return block
 
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """A call that has ended: the message and its place in the chunk, what the call came to, and when."""
+    """A call that has ended, with the place of its message in the chunk and the time of its end.
+
+    goes_back: the message remains in its queue, for another attempt.
+    """
 
     place: int
     request: Request
     outcome: Outcome
     at: float
-
-    @property
-    def was_not_reached(self) -> bool:
-        return isinstance(self.outcome, Retried) and not self.outcome.counted
-
-    def goes_back(self, policy: OutcomePolicy) -> bool:
-        """Return whether the message stays in its queue, for another attempt."""
-        message = self.request.message
-        outcome = effective_outcome(policy, message, self.request.raw, self.outcome)
-        return isinstance(outcome, Retried) and not is_last(policy.queue, message.attempts)
+    state: State
+    goes_back: bool
 
 
-def _record(branch: RemoteBranch, policy: OutcomePolicy, one: _Ended, block: Block) -> None:
-    """Write what a call came to into the branch, and count it."""
+def _end(chunk: Chunk, place: int, request: Request, outcome: Outcome) -> _Ended:
+    """Decide the state of an attempt whose call has ended: answered, or abandoned."""
+    queue, attempts = chunk.policy.queue, request.message.attempts
+    state = next_state(State.CALLING, end_of_call(outcome))
+    goes_back = False
+    if chunk.in_order or chunk.full:
+        counts = effective_outcome(chunk.policy, request.message, request.raw, outcome)
+        goes_back = isinstance(counts, Retried) and not is_last(queue, attempts)
+        moves = isinstance(counts, Retried | Rejected) and not goes_back and queue.error_queue is not None
+        if chunk.full and moves and state is State.ANSWERED:
+            state = next_state(state, Event.NO_ROOM)
+    return _Ended(place, request, outcome, time.time(), state, goes_back)
+
+
+def _record(branch: RemoteBranch, chunk: Chunk, one: _Ended, block: Block) -> None:
+    """Write the effects of a call into the branch, and count them. An abandoned attempt has none."""
     request = one.request
-    effect, reason = record(branch.batch, policy, request.message, request.raw, one.outcome, one.at)
+    if one.state is State.ABANDONED:
+        if isinstance(one.outcome, Retried) and not one.outcome.counted:
+            block.retry_after = one.outcome.delay
+            block.count(Effect.KEPT, one.outcome.reason)
+        else:
+            block.full = chunk.full
+            block.count(Effect.KEPT, "")
+        return
+    effect, reason = record(branch.batch, chunk.policy, request.message, request.raw, one.outcome, one.at)
     block.count(effect, reason)
     if effect in IN_A_QUEUE:
         block.tried.append(request.message.position)
-    if effect is Effect.KEPT and isinstance(one.outcome, Retried):
-        block.retry_after = one.outcome.delay
 
 
 def _requests(branch: RemoteBranch, chunk: Chunk) -> Iterator[tuple[Position, Request | str]]:
@@ -259,9 +279,9 @@ def _request(part: Stretch, position: Position, raw: bytes) -> Request | str:
     return Request(message, raw, unreadable)
 
 
-def _threads(service: Service) -> CallThreads:
+def _threads(service: Service) -> ServiceThreads:
     """Return the opened service with its threads; it is opened once in each worker process."""
     key = (os.getpid(), service)
     if key not in _opened:
-        _opened[key] = CallThreads(service.open(), threads_of(service))
+        _opened[key] = ServiceThreads(service.open(), threads_of(service))
     return _opened[key]

@@ -151,7 +151,7 @@ class HookStage(Stage):
 
 @dataclass(frozen=True)
 class Way:
-    """A route of a translation: see ``description.Route``. ``into``: the first queues of its destinations."""
+    """A route of a translation, as in ``description.RouteDescription``. ``into``: first queues of its destinations."""
 
     name: str
     when: Function | tuple[tuple[str, tuple[str, ...]], ...]

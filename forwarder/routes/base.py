@@ -9,7 +9,7 @@ from typing import TypedDict, Unpack
 
 from forwarder.events import Begun, Down, Event, Paused, Stopping, Up
 from forwarder.round import RoundResult, Route
-from forwarder.routes.pace import IdleTime, Pauses
+from forwarder.routes.pace import IdleTime
 from forwarder.services import ServiceError
 from forwarder.session import SparkUnavailable
 from forwarder.summary import Summary, left_in
@@ -57,7 +57,6 @@ class Loop(ABC):
         self._tried, self._count, self._tell = options["tried"], options["count"], options["tell"]
         self._clock = space.engine.store.clock
         self._down_since: float | None = None
-        self._is_paused = False
 
     @abstractmethod
     def run(self) -> None:
@@ -77,13 +76,13 @@ class Loop(ABC):
         thread."""
 
     @property
+    @abstractmethod
     def is_busy(self) -> bool:
         """Whether it has messages claimed, or pauses because it is down."""
-        return self.is_working or self._is_paused
 
     def _add(self, result: RoundResult) -> None:
         if self._once:
-            self._tried.update(result.tried)
+            self._tried.update(result.tried, result.waiting)
         self._count(self._route.queue, result)
 
     def _note_down(self, reason: str) -> None:
@@ -95,15 +94,6 @@ class Loop(ABC):
         if self._down_since is not None:
             self._tell(Up(self._route.queue, self._clock.monotonic() - self._down_since))
             self._down_since = None
-
-    def _pause(self, pauses: Pauses) -> None:
-        """Wait, if the route was found to be down, before the next attempt."""
-        seconds = pauses.take_pause()
-        if seconds and not (self._once or self._stop.is_set()):
-            self._is_paused = True
-            self._tell(Paused(self._route.queue, pauses.down, seconds))
-            self._stop.wait(seconds)
-            self._is_paused = False
 
 
 class BaseForwarder:

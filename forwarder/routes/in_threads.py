@@ -1,7 +1,7 @@
 """Forward queues to services in threads of this process: the same routes as a ``Forwarder``, without Spark and rounds.
 
-Each message has a transaction of its own, so that a call that hangs can be given up alone, and a call that ends the
-process counts as an attempt of its own message alone. A round could tell neither in one process.
+Each message has a separate transaction, so that the loop can give up a single call that hangs, and so that a call which
+ends the process counts an attempt of its own message alone. One process could do neither with a round.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,29 +10,27 @@ from functools import partial
 from typing import Unpack
 
 from forwarder.calls import threads_of
-from forwarder.events import Done, Event
-from forwarder.round import RoundResult, Route, is_named_by_it_alone, room_of
+from forwarder.events import Done, Event, Paused
+from forwarder.round import RoundResult, Route, queues_into
 from forwarder.routes.base import BaseForwarder, Loop, RunOptions
 from forwarder.routes.given import as_routes, check_routes
-from forwarder.routes.pace import Pauses
-from forwarder.services import Caller, Request, Service
+from forwarder.services import Caller, QueueService, Request, Service
 from forwarder.summary import Summary
 from forwarder.task import IN_A_QUEUE, Block
-from spool.errors import Full
 from spool.model.message import Message
 from spool.model.position import Position
 from spool.opening import open as open_space
 from spool.space import Space
 from spool.transactions.delivery import stored_body
 from spool.workers.effects import Effect
-from spool.workers.outcome import Outcome, Retried
+from spool.workers.outcome import Outcome
 from spool.workers.worker import Handled, Worker
 
 
 class ThreadForwarder(BaseForwarder):
     """Take messages from queues and call a service for each, in threads. Arguments as of ``Forwarder``.
 
-    A queue has as many threads as its service allows calls at a time; services that are watched have one.
+    A queue has as many threads as its service allows calls at a time; a service that is watched has one thread.
 
     Raises:
         ServiceError: a route cannot work.
@@ -50,10 +48,10 @@ class ThreadForwarder(BaseForwarder):
         super().__init__(path, as_routes(routes), idle=idle, on_event=on_event, say=say)
 
     def run(self, once: bool = False) -> Summary:
-        """Forward until ``stop`` is called, and return what was done. An error that ends one route ends all.
+        """Forward until ``stop`` is called, and return the summary. An error that ends one route ends all.
 
         Args:
-            once: end when each message that can be forwarded now was tried in this run.
+            once: end when this run has attempted each message that can be forwarded now.
         """
         with open_space(self.path) as space:
             check_routes(space, self.routes, sent=False)
@@ -62,85 +60,85 @@ class ThreadForwarder(BaseForwarder):
 
 
 class ThreadLoop(Loop):
-    """Calls the service of one route in threads: workers follow each other, with a pause when it is not reached."""
+    """Calls the service of one route in the threads of a worker."""
 
     def __init__(self, space: Space, route: Route, **options: Unpack[RunOptions]) -> None:
         super().__init__(space, route, **options)
-        self._pauses = Pauses()
-        self._worker: Worker
+        self._worker: Worker | None = None
         self._under_way: set[Position] = set()
-        self._kept = RoundResult()  # the messages that this worker could not forward, which are no attempts
+        self._kept = RoundResult()  # messages without an attempt since the route was up
+        self._pause: tuple[str, float] | None = None  # that is still to be told
 
     def run(self) -> None:
-        """Call the service, and pause when it is not reached."""
+        """Call the service with one message after the other."""
         with closing(self._route.service.open()) as caller:
-            while not self._stop.is_set():
-                self._work(caller)
-                if self._once:
-                    return
-                self._pause(self._pauses)
+            call, route = partial(self._call, caller), self._route
+            self._under_way.clear()
+            self._worker = Worker(
+                self._space, route.queue, call, threads=threads_of(route.service), once=self._once, passed=self._tried,
+                timeout=route.service.watched, stop=self._stop, on_handled=self._note, on_pause=self._note_pause,
+                on_unreadable=call, on_failure=route.on_failure, into=queues_into(route),
+                replies=not isinstance(route.service, QueueService),
+            )  # fmt: skip
+            try:
+                self._worker.run()
+            finally:
+                self._add_kept()
 
     @property
     def is_working(self) -> bool:
-        """Whether a call is in progress, or the commit of what it came to."""
+        """Whether a call is in progress, or the commit of its outcome."""
         return bool(self._under_way)
 
-    def count_calls(self) -> None:
-        """Give up the calls in progress, each as an attempt of its message."""
-        if self.is_working:
-            self._worker.end()
+    @property
+    def is_busy(self) -> bool:
+        return self.is_working or (self._worker is not None and self._worker.is_paused)
 
-    def _work(self, caller: Caller) -> None:
-        """Call the service with one message after the other until it is not reached."""
-        self._kept, self._under_way = RoundResult(), set()
-        call, service = partial(self._call, caller), self._route.service
-        self._worker = Worker(
-            self._space, self._route.queue, call, threads=threads_of(service), once=self._once,
-            passed=self._tried, timeout=service.watched, stop=self._stop, on_handled=self._note, on_unreadable=call,
-            on_failure=self._route.on_failure, on_full=self._is_no_try,
-        )  # fmt: skip
-        try:
-            self._worker.run()
-        finally:
-            if self._kept.messages:
-                self._add(self._kept)
-        if self._kept.down:
-            self._pauses.find_down(self._kept)
-            self._note_down(self._kept.down)
+    def count_calls(self) -> None:
+        """Give up the calls in progress, each with an attempt of its message."""
+        if self.is_working and self._worker is not None:
+            self._worker.end()
 
     def _call(self, caller: Caller, message: Message, unreadable: str = "") -> Outcome:
         self._under_way.add(message.position)
         store = self._space.engine.store
         with store.guard:
-            _, full = room_of(store, self._route)
             raw = stored_body(store, message)
-        outcome = Retried("", counted=False) if full else caller(Request(message, raw, unreadable))
-        if isinstance(outcome, Retried) and not outcome.counted and message.position in self._under_way:
-            self._kept.full, self._kept.retry_after = full or self._kept.full, outcome.delay
-            self._worker.stop()  # before the message is free again, or another thread would call with it
-        return outcome
+        return caller(Request(message, raw, unreadable))
 
-    def _is_no_try(self, message: Message, full: Full) -> bool:
-        """End the calls, because there is no room for what a message causes; unless that is a matter of it alone."""
-        config = self._space.queues().get(self._route.queue)
-        if is_named_by_it_alone(full.queue, {message.reply_queue, message.failure_queue}, self._route, config):
-            return False
-        self._kept.full = str(full)
-        self._worker.stop()
-        return True
+    def _note_pause(self, reason: str, seconds: float) -> None:
+        self._pause = reason, seconds
+
+    def _tell_pause(self, reason: str, seconds: float) -> None:
+        self._note_down(reason)
+        if seconds:
+            self._tell(Paused(self._route.queue, reason, seconds))
 
     def _note(self, handled: Handled) -> None:
-        """Note what became of a message. The worker calls it in one thread at a time."""
-        effect = handled.effect
-        block = Block(tried=[handled.position] if effect in IN_A_QUEUE else [])
-        block.count(effect, "" if effect is Effect.KEPT and self._kept.full else handled.reason)
+        """Note the end of an attempt. The worker calls this in one thread at a time."""
+        conclusion, position = handled.conclusion, handled.position
+        block = Block(tried=[position] if conclusion.effect in IN_A_QUEUE else [])
+        block.count(conclusion.effect, "" if conclusion.full else conclusion.reason)
         self._tell(Done(self._route.queue, "", block.effects, handled.seconds))
-        if effect is Effect.KEPT:
+        if conclusion.effect is Effect.KEPT:
+            if self._pause is not None:
+                self._tell_pause(*self._pause)
+                self._pause = None
             self._kept.add(block)
+            if conclusion.waits:
+                self._kept.waiting.append(position)
+            self._kept.full = self._kept.full or (conclusion.full if conclusion.pause else "")
         else:
+            if self._worker is None or not self._worker.is_paused:
+                self._add_kept()
+                self._note_up()
             result = RoundResult()
             result.add(block)
             self._add(result)
-            self._pauses.find_up()
-            self._note_up()
-        self._under_way.discard(handled.position)
+        self._under_way.discard(position)
+
+    def _add_kept(self) -> None:
+        """Add the messages without an attempt to the summary: as the last result, so that the reason stays there."""
+        kept, self._kept = self._kept, RoundResult()
+        if kept.messages:
+            self._add(kept)

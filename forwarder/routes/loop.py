@@ -10,13 +10,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Unpack
 
-from forwarder.events import Claimed, Done
+from forwarder.events import Claimed, Done, Paused
 from forwarder.round import Job, Round, RoundResult, Route
 from forwarder.routes.base import Loop, RunOptions
 from forwarder.routes.pace import Pace, RoundSize, is_through
 from forwarder.task import Block, Chunk
 from spool.errors import SpoolError
 from spool.space import Space
+from spool.workers.pauses import WaitingMessages
 
 _WAIT_SECONDS = 0.5
 # The number of failed messages that a run with ``once`` remembers for each queue: with more, it leaves the rest.
@@ -56,12 +57,17 @@ class RouteLoop(Loop):
         self._pace = Pace(1)  # until the first round asks
         self._calling: _Calling | None = None
         self._next: _Claimed | None = None
-        self._is_working = False
+        self._waiting = WaitingMessages()
+        self._is_working = self._is_paused = False
 
     @property
     def is_working(self) -> bool:
         """Whether a round has messages, until it is committed."""
         return self._is_working
+
+    @property
+    def is_busy(self) -> bool:
+        return self._is_working or self._is_paused
 
     def count_calls(self) -> None:
         """Count an attempt of each message whose call is in progress in a task."""
@@ -78,10 +84,19 @@ class RouteLoop(Loop):
                         self._claim_ahead(self._calling)
                         self._end(self._calling)
                     self._is_working = False
-                    self._pause(self._pace)
+                    self._pause()
             except BaseException:
                 self._give_up()
                 raise
+
+    def _pause(self) -> None:
+        """Wait before the next round, if the route is down."""
+        seconds = self._pace.take_pause()
+        if seconds and not (self._once or self._stop.is_set()):
+            self._is_paused = True
+            self._tell(Paused(self._route.queue, self._pace.down, seconds))
+            self._stop.wait(seconds)
+            self._is_paused = False
 
     def _is_over(self) -> bool:
         if self._stop.is_set():
@@ -101,7 +116,8 @@ class RouteLoop(Loop):
     def _claim(self, wait: float, *, ahead: bool) -> _Claimed | None:
         limit, round_ = self._pace.limit, Round(self._space, self._route)
         try:
-            if round_.claim(limit, timeout=wait, passed=self._tried):
+            waiting = self._waiting.positions(self._clock.monotonic())
+            if round_.claim(limit, timeout=wait, passed=self._tried.union(waiting) if waiting else self._tried):
                 size = RoundSize(limit, round_.messages, in_order=round_.in_order, is_bounded=round_.is_bounded)
                 self._tell(Claimed(self._route.queue, round_.id.hex(), round_.messages, ahead))
                 return _Claimed(round_, size, self._clock.monotonic())
@@ -147,6 +163,10 @@ class RouteLoop(Loop):
 
     def _commit(self, ended: _Claimed, seconds: float) -> None:
         result = ended.round.commit()
+        for position in result.waiting:
+            if self._waiting.is_full:
+                result.full = "many messages wait for room in queues that they alone name"
+            self._waiting.add(position, self._clock.monotonic())
         self._pace.note(ended.size, result, seconds)
         lasted = self._clock.monotonic() - ended.at
         self._tell(Done(self._route.queue, ended.round.id.hex(), dict(result.effects), lasted))

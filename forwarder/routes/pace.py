@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 
 from forwarder.round import RoundResult
-
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
-"""Between two attempts of a service that cannot be reached, or while there is no room: twice as long each time."""
+from spool.workers.pauses import Pauses
 
 ROUND_SECONDS = 2.0
 FIRST_ROUND_MESSAGES, MOST_ROUND_MESSAGES = 128, 65_536
@@ -24,33 +22,6 @@ class RoundSize:
     messages: int
     in_order: bool = False
     is_bounded: bool = False
-
-
-class Pauses:
-    """Decides how long a route pauses while nothing can be forwarded.
-
-    down: why that was found last; "" if it was not.
-    """
-
-    def __init__(self) -> None:
-        self.down = ""
-        self._pause = 0.0
-        self._next_pause = FIRST_PAUSE_SECONDS
-
-    def find_down(self, result: RoundResult) -> None:
-        """Take in that nothing can be forwarded now."""
-        self.down = result.down
-        self._pause = max(self._next_pause, result.retry_after or 0.0)
-        self._next_pause = min(self._next_pause * 2, LONGEST_PAUSE_SECONDS)
-
-    def find_up(self) -> None:
-        """Take in that something was forwarded: the next pause is a short one again."""
-        self.down, self._pause, self._next_pause = "", 0.0, FIRST_PAUSE_SECONDS
-
-    def take_pause(self) -> float:
-        """Return the seconds for which the route pauses now; 0 for none, also when it has paused for that."""
-        pause, self._pause = self._pause, 0.0
-        return pause
 
 
 class Pace(Pauses):
@@ -88,10 +59,10 @@ class Pace(Pauses):
         """
         before, self._is_steady = self.limit, False
         self.down, self._pause = "", 0.0
-        if result.full and calling.messages > 1:
+        if result.full and result.messages >= calling.messages > 1:
             self.limit = max(1, calling.messages // 2)  # fewer replies may fit
         elif result.down:
-            self.find_down(result)
+            self.find_down(result.down, result.retry_after)
         else:
             self.find_up()
             self.limit = next_limit(calling.limit, result.messages, seconds, self.tasks)

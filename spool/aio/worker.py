@@ -1,8 +1,8 @@
 """``spool.aio.Space.work``: the loop that takes messages and calls a function for each, in tasks.
 
-One task takes; it starts a task for each message, up to a number that run side by side. A coroutine that takes too long
-is cancelled, so its time limit is a real one. A plain function is called in a thread, which nothing can end: one that
-takes too long is given up, as ``spool.workers.worker`` does it.
+One task claims; it starts a task for each message, up to a number that run side by side. A coroutine that takes too
+long is cancelled, so its time limit is a real one. A plain function is called in a thread, which nothing can end: the
+worker gives up a call that takes too long, as ``spool.workers.worker`` does.
 """
 
 import asyncio
@@ -13,27 +13,19 @@ from functools import partial
 from typing import Any
 
 import spool.space
+from spool.aio.function_threads import FunctionThreads
 from spool.aio.receiver import Receiver
-from spool.errors import Empty, TransactionTimeout
+from spool.errors import Empty, SystemFailure, TransactionTimeout
 from spool.model.message import Message
+from spool.model.position import Position
 from spool.transactions.claiming import Wanted
 from spool.transactions.waiting import IDLE_SECONDS
-from spool.workers.attempt import Attempt
-from spool.workers.call_threads import CallThreads
+from spool.workers.attempt import Attempt, Conclusion
 from spool.workers.effects import Effect
 from spool.workers.outcome import Outcome, Retried, of_error, of_value
-from spool.workers.single_pass import SinglePass
-from spool.workers.worker import (
-    ENDED,
-    MOST_ABANDONED,
-    WorkSummary,
-    calling,
-    check_at_once,
-    check_work,
-    log_abandoned,
-    log_failure,
-    too_many_hang,
-)
+from spool.workers.run import DAMAGED, ENDED, Run, WorkSummary, took_too_long
+from spool.workers.states import Event
+from spool.workers.worker import calling, check_at_once, check_work, log_failure
 
 
 class _TookTooLong(Exception):
@@ -41,7 +33,7 @@ class _TookTooLong(Exception):
 
 
 class TaskWorker:
-    """The calls of one worker that are under way, and what came of those before. See ``spool.aio.Space.work``."""
+    """The calls of one worker that are under way, and its run. See ``spool.aio.Space.work``."""
 
     def __init__(
         self,
@@ -53,53 +45,61 @@ class TaskWorker:
         *,
         once: bool,
     ) -> None:
-        self.summary = WorkSummary()
-        self.running: dict[asyncio.Task[None], Attempt] = {}
-        self.once = SinglePass() if once else None
+        self._run = Run(queue, once=once)
+        self._under_way: dict[asyncio.Task[None], Attempt] = {}
         self._space = space
+        self._clock = receiver.core.store.clock
         self._receiver = receiver
         self._run_to_end = receiver.threads.run_to_end
         self._queue = queue
         self._function = function
         self._is_coroutine = inspect.iscoroutinefunction(function)
         self._timeout = timeout
-        self._threads = CallThreads(f"spool-aio-work-{queue}")
-        self._most_hanging = 0
+        self._threads = FunctionThreads(f"spool-aio-work-{queue}")
+        self._stop: asyncio.Event | None = None
+        self._error: SystemFailure | None = None
 
     async def work(self, tasks: int, stop: asyncio.Event | None) -> WorkSummary:
         """Call the function in up to ``tasks`` tasks, until the event ``stop`` is set, or once for each message."""
         check_at_once("tasks", tasks)
         await self._receiver.threads.run(partial(check_work, self._space, self._queue, self._function, self._timeout))
+        self._stop = stop
         try:
-            while not (self.is_at_end() or (stop is not None and stop.is_set())):
-                if len(self.running) == tasks:
-                    await self.wait_for_one()
-                elif not await self.take() and self.once is not None:
-                    if not self.running:
+            while not self._is_at_end():
+                if len(self._under_way) == tasks:
+                    await self._wait(asyncio.FIRST_COMPLETED)
+                elif (pause := self._run.pause_left(self._clock.monotonic())) > 0:
+                    await asyncio.sleep(min(pause, IDLE_SECONDS))  # short, because of ``stop``
+                elif not await self._take() and self._run.once:
+                    if not self._under_way:
                         break
-                    await self.wait_for_one()
-            await self.wait_for_all()
+                    await self._wait(asyncio.FIRST_COMPLETED)
+            while self._under_way:
+                await self._wait(asyncio.ALL_COMPLETED)
         finally:
-            await self.end()
-        self.check_hanging()
-        if self.once is not None:
+            await self._end()
+        if self._error is not None:
+            raise self._error
+        if self._run.once:
             stats = await self._receiver.threads.run(lambda: self._space.stats(self._queue))
-            self.summary.left = self.once.count_left(stats, was_stopped=stop is not None and stop.is_set())
-        return self.summary
+            self._run.count_left(stats, was_stopped=self._is_stopping)
+        return self._run.summary
 
-    # -- the task that takes ----------------------------------------------------------------------------------------
+    @property
+    def _is_stopping(self) -> bool:
+        return self._error is not None or (self._stop is not None and self._stop.is_set())
 
-    def is_at_end(self) -> bool:
-        """Whether no further message is to be taken. Raises what a call that is over has raised."""
+    # -- the task that claims ---------------------------------------------------------------------------------------
+
+    def _is_at_end(self) -> bool:
+        """Return whether the worker claims no more messages. Raises the error of a call that has ended."""
         self._collect()
-        return self._too_many_hang or (self.once is not None and self.once.is_enough())
+        return self._is_stopping or self._run.is_over
 
-    async def take(self) -> bool:
+    async def _take(self) -> bool:
         """Begin with a message, waiting a little for one, or not with ``once``. False if there is none."""
-        if self.once is None:
-            wanted = Wanted(self._queue, timeout=IDLE_SECONDS)
-        else:
-            wanted = Wanted(self._queue, passed=frozenset(self.once.passed))
+        passed = self._run.passed(self._clock.monotonic())
+        wanted = Wanted(self._queue, timeout=0 if self._run.once else IDLE_SECONDS, passed=passed)
         try:
             await self._receiver.receive(wanted, partial(self._begin, wanted))
         except Empty:
@@ -107,68 +107,56 @@ class TaskWorker:
         return True
 
     async def _begin(self, wanted: Wanted) -> list[Message]:
-        attempt = Attempt(self._receiver.core)
-        found = None
+        attempt = Attempt(self._receiver.core, on_abandoned=self._hold_back)
+        damaged: Effect | None = None
+        is_begun = False
 
-        def take() -> Effect | None:
-            found = attempt.take(wanted.queue, 0.0, frozenset(wanted.passed))
-            if attempt.message is not None:
-                attempt.begin_call()
-            return found
+        def take() -> None:
+            nonlocal damaged, is_begun
+            damaged = attempt.take(wanted.queue, 0.0, frozenset(wanted.passed))
+            if attempt.message is not None and self._run.begin(attempt.position, self._clock.monotonic()):
+                is_begun = attempt.begin()
 
         try:
-            found = await self._run_to_end(take)
-        except TransactionTimeout:  # another process holds a lock for very long: look again
+            await self._run_to_end(take)
+        except TransactionTimeout:  # another process holds a lock for very long: claim again
             pass
         finally:
-            if attempt.message is None:
-                attempt.abandon()
-        if found is not None:
-            self.summary.add(found, "its body was damaged: it is in quarantine")
-            return []
-        if attempt.message is None:
+            if not is_begun:
+                attempt.release()
+        conclusion = attempt.abandoned if damaged is None else Conclusion(damaged, DAMAGED)
+        if conclusion is not None:
+            self._run.end(attempt.position, conclusion, self._clock.monotonic())
+        if attempt.message is None and damaged is None:
             raise Empty(f"queue {self._queue} has no message that can be taken now")
-        if self.once is not None:
-            self.once.begin(attempt.message.position)
-        self.running[asyncio.create_task(self._handle(attempt, attempt.message))] = attempt
+        if not is_begun or attempt.message is None:
+            return []
+        self._under_way[asyncio.create_task(self._handle(attempt, attempt.message))] = attempt
         return [attempt.message]
 
-    async def wait_for_one(self) -> None:
-        await self._wait(asyncio.FIRST_COMPLETED)
-
-    async def wait_for_all(self) -> None:
-        while self.running:
-            await self._wait(asyncio.ALL_COMPLETED)
+    def _hold_back(self, position: Position, conclusion: Conclusion) -> None:
+        self._run.hold_back(position, conclusion, self._clock.monotonic())
 
     async def _wait(self, until: str) -> None:
-        await asyncio.wait(self.running, return_when=until)
+        await asyncio.wait(self._under_way, return_when=until)
         self._collect()
 
     def _collect(self) -> None:
-        """Remove the tasks that are done. Raises what a task has raised, e.g. DiskFailure."""
-        done = [task for task in self.running if task.done()]
+        """Remove the tasks that are done. Raises the error of a task, e.g. DiskFailure."""
+        done = [task for task in self._under_way if task.done()]
         for task in done:
-            del self.running[task]
+            del self._under_way[task]
         for task in done:
             task.result()
 
-    def check_hanging(self) -> None:
-        """Raise SystemFailure if too many calls have not ended."""
-        if self._too_many_hang:
-            raise too_many_hang(self._most_hanging, self._queue)
-
-    @property
-    def _too_many_hang(self) -> bool:
-        return self._most_hanging > MOST_ABANDONED
-
-    async def end(self) -> None:
-        """Cancel the calls under way; their messages go back to the queue."""
-        for task in self.running:
+    async def _end(self) -> None:
+        """Cancel the calls under way: their messages come back with one attempt more."""
+        for task in self._under_way:
             task.cancel()
-        for task, attempt in self.running.items():
+        for task, attempt in self._under_way.items():
             with suppress(BaseException):
                 await task
-            attempt.abandon()  # if it was cancelled before it began
+            attempt.release()  # if the task was cancelled before it began
         self._threads.end()
 
     # -- the tasks that call the function ---------------------------------------------------------------------------
@@ -177,17 +165,16 @@ class TaskWorker:
         try:
             end = partial(attempt.conclude, await self._call(attempt, message))
         except _TookTooLong:
-            end = partial(attempt.withdraw, f"took longer than {self._timeout:g} s")
+            end = partial(attempt.withdraw, took_too_long(self._timeout))
         except asyncio.CancelledError:
-            await self._end(message, partial(attempt.withdraw, ENDED))
+            await self._finish(message, partial(attempt.withdraw, ENDED, Event.END))
             raise
-        await self._end(message, end)
+        await self._finish(message, end)
 
-    async def _end(self, message: Message, end: Callable[[], tuple[Effect, str]]) -> None:
-        effect, reason = await self._run_to_end(end)
-        self.summary.add(effect, reason)
-        if self.once is not None:
-            self.once.end(message.position, effect)
+    async def _finish(self, message: Message, end: Callable[[], Conclusion | None]) -> None:
+        conclusion = await self._run_to_end(end)
+        if conclusion is not None:
+            self._run.end(message.position, conclusion, self._clock.monotonic())
 
     async def _call(self, attempt: Attempt, message: Message) -> Outcome:
         if attempt.unreadable:
@@ -216,16 +203,10 @@ class TaskWorker:
             value = await self._threads.call(partial(self._function, message), attempt.finish_withdrawn)
         except asyncio.CancelledError:
             if _is_cancelled():
-                self._abandon(message)
+                hanging = self._threads.hanging
+                self._error = self._run.give_up(message, "its function has not ended in time", hanging) or self._error
             raise
         return await value if inspect.isawaitable(value) else value
-
-    def _abandon(self, message: Message) -> None:
-        """Count a call in a thread that is given up; its thread goes on."""
-        self.summary.abandoned += 1
-        hanging = self._threads.hanging
-        self._most_hanging = max(self._most_hanging, hanging)
-        log_abandoned(message, "its function has not ended in time", hanging)
 
 
 def _is_cancelled() -> bool:

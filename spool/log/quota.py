@@ -2,8 +2,8 @@
 
 The usage of a queue is its live messages, claimed or not, and those that prepared branches would add, because a
 prepared branch may be committed at any time. The count is exact under the number lock, behind every issued number:
-there a commit or a vote is refused. A put is refused earlier where it cannot succeed as things stand. A message that
-fails moves to its error queue, full or not: a limit never loses a message.
+there a commit or a vote is refused. A put is refused earlier where it cannot succeed as things stand. A
+rollback moves a message to its error queue, full or not: a limit never loses a message.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -178,7 +178,7 @@ def check_adoption(
     """
     with view.mutex:
         prepared = prepared_usage(view.prepared, coordinators)
-    check_room(view, settings, combined(change_by(view, own), change_by(view, unchecked, moves=False)), prepared)
+    check_room(view, settings, change_by(view, [*own, *unchecked]), prepared)
 
 
 # -- what a branch would add -------------------------------------------------------------------------------------------
@@ -195,17 +195,14 @@ def added_by(tables: Iterable[Table]) -> dict[str, Usage]:
     return found
 
 
-def change_by(view: View, tables: Iterable[Table], *, moves: bool = True) -> dict[str, Usage]:
-    """Return how a branch with these tables changes the usage of each queue: what it adds, less what it removes.
-
-    ``moves=False`` leaves out what it moves from one queue to another.
-    """
+def change_by(view: View, tables: Iterable[Table]) -> dict[str, Usage]:
+    """Return how branches with these tables change the usage of each queue."""
     tables = list(tables)
     found = added_by(tables)
     with view.mutex:
         for table in tables:
             for command in table.commands:
-                if command[0] == "remove" or (command[0] == "update" and moves):
+                if command[0] in ("remove", "update"):
                     _count_command(view, found, command)
     return found
 

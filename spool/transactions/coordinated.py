@@ -32,7 +32,7 @@ class CoordinatedTransaction(Transaction):
     """A branch of a coordinator, or a coordinator's own transaction.
 
     on_rollback: called once, when it is rolled back, while it still holds its messages.
-    on_full: asked when there is no room for its messages: True if that is no attempt of those that it holds.
+    on_full: called when a queue has no room for its messages: True to roll back without counting an attempt.
     """
 
     on_rollback: Callable[[], object] | None = None
@@ -167,7 +167,7 @@ class CoordinatedTransaction(Transaction):
         super()._fail(doing, error)
 
     def _end(self, state: TransactionState, why: str = "") -> None:
-        on_rollback, self.on_rollback = self.on_rollback, None
+        on_rollback, self.on_rollback, self.on_full = self.on_rollback, None, None
         if state is TransactionState.ROLLED_BACK and on_rollback is not None:
             on_rollback()
         super()._end(state, why)

@@ -1,69 +1,109 @@
-"""One attempt at a message: its transaction, from the claim to the commit of the function's outcome.
+"""One attempt of a message in this process: its transaction, from the claim to the commit of the outcome.
 
-The message is claimed and stays in its queue until the outcome is known. Then one commit has all that it causes: what
-the function put, the reply and the removal; or, if the function failed, nothing of what it put, and the retry, the move
-to the error queue or the drop. The claim is held from the beginning to the end of that commit.
-
-If the process dies while the function works on the message, that counts as an attempt; before the call and after it, it
-does not.
+``spool.workers.states`` decides; this module claims, commits and releases. While the attempt lasts, the message stays
+in its queue, claimed. One commit then has all effects of the outcome: what the function put, the reply, and the
+removal; or, after a failure, nothing of what the function put, and the retry, the move to the error queue or the drop.
+The claim is held until that commit has ended.
 """
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import NamedTuple
 
 from spool.errors import CorruptedFile, Full, NotOpen, QueueNotFound, TransactionRolledBack, UnknownCodec
 from spool.index.stretch import Stretch
+from spool.log.quota import room_in
+from spool.log.visibility import catch_up, list_prepared
 from spool.model.message import Message
 from spool.model.position import Position
-from spool.policies.retries import with_error_queue
+from spool.policies.retries import queue_config, with_error_queue
 from spool.runtime.calls import public_call
+from spool.store.store import Store
 from spool.transactions import delivery
 from spool.transactions.branch import Branch
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.core import Core
+from spool.transactions.resolution import resolve_orphans
 from spool.transactions.transaction import TransactionState
 from spool.workers.effects import Effect, OnFailure, OutcomePolicy, effective_outcome, record
 from spool.workers.outcome import Outcome, Passed, Rejected, Retried, one_line
+from spool.workers.pauses import no_room, not_reached
+from spool.workers.states import Event, State, end_of_call, holds_up_its_message_alone, next_state
 
-_WAIT_FOR_CALL_SECONDS = 0.2  # until a call that the function makes in the transaction ends by itself
-_WAIT_FOR_END_SECONDS = 2.0  # until it ends after it was told to
+_WAIT_FOR_CALL_SECONDS = 0.2  # for a call that the function makes in the transaction, before it is refused
+_WAIT_FOR_END_SECONDS = 2.0  # for the same call, once it is refused
 
 
 class _Stopped(Exception):
-    """The worker stops: no message is wanted any more."""
+    """The worker stops: it wants no more messages."""
+
+
+class Conclusion(NamedTuple):
+    """The end of an attempt.
+
+    reason: why the attempt failed or was abandoned; otherwise a note of the function; often "".
+    pause: why the worker pauses; "" if it goes on.
+    full: the full queue and its limit, in words; "" if every queue had room.
+    delay: the shortest pause in seconds, if the service named one.
+    """
+
+    effect: Effect
+    reason: str
+    pause: str = ""
+    full: str = ""
+    delay: float | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether the message alone waits, for room in a queue that no other message names."""
+        return self.effect is Effect.KEPT and not self.pause
 
 
 class Attempt:
     """One attempt of a message.
 
-    transaction: holds the message; what the function puts and takes joins it.
-    message: None until one was claimed.
-    unreadable: why its body could not be decoded; "" if it could.
-    on_failure: what a refusal means, as of an ``OutcomePolicy``.
-    on_full: asked when there is no room for what its outcome puts: True if that is no attempt; without it, it is one.
+    Args:
+        on_failure: what a refusal means, as in ``OutcomePolicy``.
+        into: queues that every outcome may put messages into, besides the replies.
+        replies: whether an outcome puts a reply into the reply queue of the message.
+        on_abandoned: called with the conclusion of an abandoned attempt before the message is released, so that the
+            worker pauses before another thread can claim the message.
+
+    transaction: holds the message; puts and gets of the function join it.
+    message: None until one is claimed.
+    unreadable: why the body could not be decoded; "" if it could.
+    state: the state of the attempt.
+    abandoned: the conclusion, once the attempt is abandoned and the reason concerns others.
     """
 
     def __init__(
         self,
         core: Core,
         on_failure: OnFailure = "reject",
-        on_full: Callable[[Message, Full], bool] | None = None,
+        *,
+        into: Sequence[str] = (),
+        replies: bool = True,
+        on_abandoned: Callable[[Position, Conclusion], object] = lambda position, conclusion: None,
     ) -> None:
         self.transaction = CoordinatedTransaction(core, journaled=False)
-        self.transaction.on_full = self._is_no_try
+        self.transaction.on_full = self._find_no_room
         self.message: Message | None = None
         self.unreadable = ""
+        self.state = State.CLAIMED
+        self.abandoned: Conclusion | None = None
         self._store = core.store
         self._on_failure = on_failure
-        self._on_full = on_full
+        self._into, self._replies = into, replies
+        self._on_abandoned = on_abandoned
+        self._mutex = threading.Lock()  # of the state: the time limit and the end of the call come from two threads
         self._held: Stretch
         self._rolled_back = Effect.RETRIED
-        self._result: tuple[Effect, str] | None = None
 
     @property
     def position(self) -> Position:
-        """The position of the message that was claimed, also of one whose body was damaged."""
+        """The position of the claimed message, also if its body is damaged."""
         return self._held.position
 
     @public_call("reading a message of queue {queue}")
@@ -74,16 +114,16 @@ class Attempt:
         passed: frozenset[tuple[int, int]] = frozenset(),
         stopping: Callable[[], bool] = lambda: False,
     ) -> Effect | None:
-        """Claim the queue's next message, and read it.
+        """Claim the next message of the queue, and read it.
 
         Args:
-            seconds: how long to wait for one; None for no limit.
-            passed: positions of messages that are not wanted.
+            seconds: how long to wait for a message; None for no limit.
+            passed: positions of messages to pass over.
             stopping: called ten times a second; the wait ends once it returns True.
 
         Returns:
-            SET_ASIDE if the body was damaged: the message is in quarantine, and this attempt is over. Otherwise None;
-            ``message`` is None if there was none.
+            SET_ASIDE if the body is damaged: the message is in quarantine, and the attempt has ended. Otherwise None;
+            ``message`` is None if there is no message.
         """
 
         def check() -> None:
@@ -109,59 +149,105 @@ class Attempt:
         try:
             return delivery.read_messages(self._store, number, ordinal, 1)[0]
         except UnknownCodec as error:
-            self.unreadable = one_line(error.__context__ or error)  # without the message's id: all are of one kind
+            self.unreadable = one_line(error.__context__ or error)  # without the id, so that all failures are one kind
             return delivery.read_messages(self._store, number, ordinal, 1, only_shown=True)[0]
 
-    def begin_call(self) -> None:
-        """Note that the function is called now, until ``conclude``."""
-        self.transaction.begin_call()
+    def _move(self, event: Event) -> bool:
+        """Apply an event; return False if the attempt has ended already."""
+        with self._mutex:
+            if self.state.is_end:
+                return False
+            self.state = next_state(self.state, event)
+            return True
 
-    def abandon(self) -> None:
-        """Give the message back, unless the attempt has ended. It does not count."""
-        self.transaction.abandon()
+    @public_call("beginning a call")
+    def begin(self) -> bool:
+        """Record that the call begins. The death of this process counts an attempt from now until ``conclude``.
 
-    @public_call("committing")
-    def conclude(self, outcome: Outcome) -> tuple[Effect, str]:
-        """Commit what this outcome does; return what became of the message, and why if it failed.
-
-        If there is no room for that, the message goes back to its queue, with one more attempt unless ``on_full`` says
-        that it was none. Raises like ``commit``. A second call returns the same and does nothing.
+        Returns:
+            False if no call may be made: a queue has no room for the answer (the attribute has the conclusion), or the
+            worker has ended. The message is released then.
         """
-        with self.transaction.mutex:
-            if self._result is None:
-                self._result = self._conclude(outcome)
-            return self._result
-
-    def _conclude(self, outcome: Outcome) -> tuple[Effect, str]:
         assert self.message is not None
-        if self.transaction.state is TransactionState.ROLLED_BACK:
-            return self._rolled_back, self.transaction.lost or "its transaction was rolled back"
-        failed = isinstance(outcome, Retried | Rejected)
-        if not (isinstance(outcome, Retried) and outcome.counted):
-            self.transaction.end_call()
-        try:
-            return self.transaction.conclude(partial(self._record, self.message, outcome), failed=failed)
-        except (Full, QueueNotFound, TransactionRolledBack) as error:
-            return self._rolled_back, one_line(error)
-
-    def _is_no_try(self, full: Full) -> bool:
-        if self.message is None or self._on_full is None or not self._on_full(self.message, full):
+        reply = [self.message.reply_queue] if self._replies and self.message.reply_queue is not None else []
+        queue = full_queue(self._store, [*self._into, *reply])
+        if queue is not None and self._move(Event.NO_ROOM):
+            self._abandon(self._without_room(Full(f"queue {queue} is full", queue)))
             return False
-        self._rolled_back = Effect.KEPT
+        if not self._move(Event.BEGIN):
+            return False
+        self.transaction.begin_call()
         return True
 
-    def _note_rollback(self) -> None:
-        """Note what the rollback did to the message: the last attempt moves or drops it. Nothing else has moved it,
-        since the claim is held."""
-        with self._store.view.mutex:
-            run = self._store.view.index.messages.find(self._held.position)
-        if run is None:
-            self._rolled_back = Effect.DROPPED
-        elif run.queue.name != self._held.queue:
-            self._rolled_back = Effect.DEAD_LETTERED
+    def release(self) -> None:
+        """Release the message for which no function was called, unless the attempt has ended. It counts no attempt."""
+        self._move(Event.STOP)
+        self.transaction.abandon()
+
+    def conclude(self, outcome: Outcome) -> Conclusion | None:
+        """End the attempt with the outcome of the call. Raises like ``commit``.
+
+        Returns:
+            None if the attempt was withdrawn in the meantime: its result does not count.
+        """
+        if not self._move(end_of_call(outcome)):
+            return None
+        if isinstance(outcome, Retried) and self.state is State.ABANDONED:
+            pause = not_reached(outcome.reason)
+            return self._abandon(Conclusion(Effect.KEPT, outcome.reason, pause, delay=outcome.delay))
+        return self._commit(outcome)
+
+    def withdraw(self, reason: str, event: Event = Event.LATE) -> Conclusion | None:
+        """End the attempt as failed, from another thread than the function's.
+
+        From now on, calls of the function in its transaction raise ProtocolError. If the function is inside such a call
+        and the call does not end, the function's thread has to call ``finish_withdrawn``.
+
+        Returns:
+            None if the call had ended already.
+        """
+        if not self._move(event) or self.state is not State.WITHDRAWN:
+            return None
+        mutex = self.transaction.mutex
+        if not mutex.acquire(timeout=_WAIT_FOR_CALL_SECONDS):  # the function is inside a call
+            self.transaction.refuse(reason)
+            if not mutex.acquire(timeout=_WAIT_FOR_END_SECONDS):  # the disk does not answer, for example
+                return Conclusion(Effect.RETRIED, reason)
+        try:
+            return self._commit(Retried(reason))
+        finally:
+            mutex.release()
+
+    def finish_withdrawn(self) -> None:
+        """Do the rest of ``withdraw``. The function's thread calls it once the function has returned."""
+        with suppress(NotOpen), self.transaction.mutex:
+            if self.transaction.is_active and self.transaction.lost is not None:
+                self._commit(Retried(self.transaction.lost))
+
+    @public_call("committing")
+    def _commit(self, outcome: Outcome) -> Conclusion:
+        """Commit the effects of the outcome. A commit without room abandons the attempt, unless it is withdrawn."""
+        assert self.message is not None
+        with self.transaction.mutex:
+            if self.transaction.state is TransactionState.ROLLED_BACK:
+                self._move(Event.ROLLED_BACK)
+                return Conclusion(self._rolled_back, self.transaction.lost or "its transaction was rolled back")
+            failed = isinstance(outcome, Retried | Rejected)
+            if not isinstance(outcome, Retried):
+                self.transaction.end_call()
+            try:
+                record_ = partial(self._record, self.message, outcome)
+                effect, reason = self.transaction.conclude(record_, failed=failed)
+            except (Full, QueueNotFound, TransactionRolledBack) as error:
+                if self.abandoned is not None:
+                    return self.abandoned
+                self._move(Event.ROLLED_BACK)
+                return Conclusion(self._rolled_back, one_line(error))
+            self._move(Event.COMMITTED)
+            return Conclusion(effect, reason)
 
     def _record(self, message: Message, outcome: Outcome, branch: Branch) -> tuple[Effect, str]:
-        """Add what the outcome does to the branch, by the settings as they are now."""
+        """Add the effects of the outcome to the branch, by the current settings."""
         settings = self._store.settings.current()
         policy = OutcomePolicy(with_error_queue(settings.config, message.queue), settings.config, self._on_failure)
         raw = delivery.stored_body(self._store, message) if isinstance(outcome, Passed) else b""
@@ -170,24 +256,55 @@ class Attempt:
             self.transaction.begin_anew(settings, self._held.position, outcome.reason)
         return record(branch.batch, policy, message, raw, outcome, self._store.clock.now())
 
-    def withdraw(self, reason: str) -> tuple[Effect, str]:
-        """End it as failed, from another thread than the function's.
+    def _note_rollback(self) -> None:
+        """Note the effect of the rollback: the last attempt moves or drops the message. Nothing else can have moved the
+        message, because the claim is held."""
+        with self._store.view.mutex:
+            run = self._store.view.index.messages.find(self._held.position)
+        if run is None:
+            self._rolled_back = Effect.DROPPED
+        elif run.queue.name != self._held.queue:
+            self._rolled_back = Effect.DEAD_LETTERED
 
-        From now on, what the function asks of its transaction raises ProtocolError. If the function is inside a call
-        that does not end, the function's thread has to call ``finish_withdrawn``.
-        """
-        mutex = self.transaction.mutex
-        if not mutex.acquire(timeout=_WAIT_FOR_CALL_SECONDS):  # the function is inside a call
-            self.transaction.refuse(reason)
-            if not mutex.acquire(timeout=_WAIT_FOR_END_SECONDS):  # the disk does not answer, for example
-                return Effect.RETRIED, reason
-        try:
-            return self.conclude(Retried(reason))
-        finally:
-            mutex.release()
+    # -- without an attempt ----------------------------------------------------------------------------------------
 
-    def finish_withdrawn(self) -> None:
-        """Do what ``withdraw`` could not. The function's thread calls it, when the function has returned at last."""
-        with suppress(NotOpen), self.transaction.mutex:
-            if self.transaction.is_active and self.transaction.lost is not None:
-                self.conclude(Retried(self.transaction.lost))
+    def _abandon(self, conclusion: Conclusion) -> Conclusion:
+        self.abandoned = conclusion
+        self._on_abandoned(self.position, conclusion)
+        self.transaction.abandon()
+        return conclusion
+
+    def _find_no_room(self, full: Full) -> bool:
+        """Abandon the attempt because its commit found no room. False if it is withdrawn: then an attempt is
+        counted."""
+        if not self._move(Event.NO_ROOM):
+            return False
+        self.abandoned = self._without_room(full)
+        self._on_abandoned(self.position, self.abandoned)
+        return True
+
+    def _without_room(self, full: Full) -> Conclusion:
+        assert self.message is not None
+        config = queue_config(self._store.settings.known.config, self._held.queue)
+        shared = {config.failure_queue, *self._into, *([config.reply_queue] if self._replies else [])}
+        waits = holds_up_its_message_alone(
+            full.queue, {self.message.reply_queue, self.message.failure_queue}, shared - {None}
+        )
+        text = one_line(full)
+        return Conclusion(Effect.KEPT, no_room(text), "" if waits else no_room(text), text)
+
+
+def full_queue(store: Store, queues: Sequence[str]) -> str | None:
+    """Return the first of these queues that is full; None if each takes a message. Called inside a public call."""
+    settings = store.settings.current()
+    configs = [settings.config.queues[queue] for queue in queues if queue in settings.config.queues]
+    limits = {config.name: {config.max_messages, config.max_bytes} - {None} for config in configs}
+    limited = [name for name, set_ in limits.items() if set_ and 0 not in set_]  # (nothing ever fits under 0)
+    if limited:
+        catch_up(store, list_prepared(store))
+    for queue in limited:
+        if room_in(store.view, settings, queue) == 0 and not (
+            resolve_orphans(store, store.deadline()) and room_in(store.view, settings, queue) != 0
+        ):
+            return queue
+    return None

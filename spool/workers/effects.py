@@ -168,8 +168,6 @@ def _reject(batch: CommitBatch, policy: OutcomePolicy, message: Message, outcome
 
 
 def _retry(batch: CommitBatch, policy: OutcomePolicy, message: Message, outcome: Retried, now: float) -> Effect:
-    if not outcome.counted:
-        return Effect.KEPT
     decided = outcome_of_failure(policy.queue, message.attempts, outcome.reason, now, outcome.delay)
     if decided.changes is None:
         log.warning(

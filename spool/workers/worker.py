@@ -1,22 +1,22 @@
 """The loop that takes messages from a queue and calls a function for each, in threads.
 
 The caller's thread supervises: it waits for the threads that call the function, and enforces the time limit. Python
-cannot end a thread. So a call that takes too long is given up: its message goes back, another thread replaces its
-thread, and what the function still asks of its transaction is refused.
+cannot end a thread. So the worker gives up a call that takes too long: the attempt is withdrawn, another thread
+replaces the call's thread, and the transaction refuses whatever the function still asks of it.
 """
 
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 from spool.admin.stats import QueueStats
-from spool.errors import Full, InvalidArgument, ProtocolError, SystemFailure, TransactionTimeout
+from spool.errors import InvalidArgument, ProtocolError, TransactionTimeout
 from spool.model.checks import ValueCheck, check, whole
 from spool.model.message import Message
 from spool.model.position import Position
@@ -26,26 +26,23 @@ from spool.runtime.calls import deferred
 from spool.transactions.core import Core, core_of
 from spool.transactions.transaction import enter, leave
 from spool.transactions.validation import check_timeout
-from spool.workers.attempt import Attempt
-from spool.workers.effects import Effect, OnFailure
+from spool.workers.attempt import Attempt, Conclusion
+from spool.workers.effects import OnFailure
 from spool.workers.functions import takes_a_message
 from spool.workers.outcome import Outcome, Reject, Retried, Retry, describe, of_error, of_value
-from spool.workers.single_pass import SinglePass
+from spool.workers.run import DAMAGED, ENDED, Run, took_too_long
+from spool.workers.run import WorkSummary as WorkSummary
+from spool.workers.states import Event
 
 log = logging.getLogger("spool")
 
 _current: "ContextVar[OpenSpace]" = ContextVar("spool.workers.worker.current")
 
-_LOOK_SECONDS = 0.2
-
-MOST_ABANDONED = 8
-"""Threads whose calls were given up and have not ended. With one more, the worker ends."""
+_POLL_SECONDS = 0.2
 
 _MOST_AT_ONCE = 1000
 AT_ONCE = ValueCheck(f"a whole number from 1 to {_MOST_AT_ONCE}", lambda value: whole(value, _MOST_AT_ONCE, 1))
 """How many calls may run side by side: in threads, or tasks."""
-
-ENDED = "the worker was ended while its function was called"
 
 
 class OpenSpace(Protocol):
@@ -57,57 +54,22 @@ class OpenSpace(Protocol):
     def stats(self, queue: str) -> QueueStats: ...
 
 
-@dataclass
-class WorkSummary:
-    """What became of how many messages: a count for each ``Effect``.
-
-    left: after a run with ``once``, messages that it leaves in the queue: they failed, other transactions hold them,
-        too many had failed before, or the run was stopped before its end.
-    abandoned: calls in threads that took too long and were given up.
-    reasons: by the name of a count, the latest reason for it.
-    """
-
-    delivered: int = 0
-    retried: int = 0
-    rejected: int = 0
-    dead_lettered: int = 0
-    dropped: int = 0
-    set_aside: int = 0
-    left: int = 0
-    abandoned: int = 0
-    reasons: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def handled(self) -> int:
-        """Messages that were taken; a message counts each time."""
-        return sum(getattr(self, effect.value, 0) for effect in Effect)
-
-    def add(self, effect: Effect, reason: str) -> None:
-        if effect is Effect.KEPT:
-            return  # it was no attempt
-        setattr(self, effect.value, getattr(self, effect.value) + 1)
-        if reason:
-            self.reasons[effect.value] = reason
-
-
 @dataclass(frozen=True, slots=True)
 class Handled:
-    """What became of a message.
+    """A message whose attempt has ended.
 
-    reason: why it failed, or what else is to be told; often "".
-    seconds: since it was claimed; 0 for one whose body was damaged, with which nothing was called.
+    seconds: since the claim; 0 for a message with a damaged body, for which the worker makes no call.
     """
 
     position: Position
-    effect: Effect
-    reason: str
+    conclusion: Conclusion
     seconds: float
 
 
 @dataclass(eq=False)
 class Call:
-    """One call of the function. ``begun``, ``until``: when the message was claimed, and when the call has taken too
-    long, in seconds of the monotonic clock."""
+    """One call of the function. ``begun``, ``until``: when the message was claimed, and the end of its time limit, in
+    seconds of the monotonic clock."""
 
     attempt: Attempt
     message: Message
@@ -117,24 +79,26 @@ class Call:
 
 
 class Worker:
-    """Calls a function with each message of a queue; what it returns or raises decides what becomes of the message.
+    """Calls a function with each message of a queue; its result or exception decides the effect on the message.
 
     Args:
         threads: how many threads call the function side by side.
-        once: end when each message that can be taken was taken once; otherwise, go on until ``stop()`` is called or the
-            event ``stop`` is set.
-        passed: with ``once``, positions of messages that are not taken, because they were before.
+        once: end when each message that can be claimed was claimed once; otherwise, go on until ``stop()`` is called or
+            the event ``stop`` is set.
+        passed: with ``once``, positions of messages to pass over.
         timeout: seconds for a call; None for no limit.
-        on_handled: called with what became of each message, in a thread of the worker.
-        on_unreadable: called instead of the function with a message whose body no codec here can decode (it has the
-            bytes as stored) and the reason; without it, that is an attempt that failed.
+        on_handled: called with the end of each attempt, in a thread of the worker, one call at a time.
+        on_pause: called with the reason and the seconds of each pause, in a thread of the worker; the seconds are 0 if
+            ``once`` ends the run instead. Without it, pauses are logged.
+        on_unreadable: called instead of the function with a message whose body no codec here can decode (the body is
+            the bytes as stored) and the reason; without it, such a message has a failed attempt.
         on_failure: a refusal ends the message at once ("reject"), deletes it if the failure queue has the reply of the
-            refusal ("delete"), or is one of its attempts ("retry").
-        on_full: asked, in a thread of the worker, when there is no room for what a message causes: True if that is no
-            try of the message. Without it, it is one.
+            refusal ("delete"), or counts as an attempt ("retry").
+        into: queues that every outcome may put messages into. While one of them is full, no call begins.
+        replies: False if no outcome puts a reply into the reply queue of its message.
 
     Raises:
-        QueueNotFound, InvalidArgument: before any message is taken.
+        QueueNotFound, InvalidArgument: before any message is claimed.
     """
 
     def __init__(
@@ -149,41 +113,43 @@ class Worker:
         timeout: float | None = 30.0,
         stop: threading.Event | None = None,
         on_handled: Callable[[Handled], object] | None = None,
+        on_pause: Callable[[str, float], object] | None = None,
         on_unreadable: Callable[[Message, str], Any] | None = None,
         on_failure: OnFailure = "reject",
-        on_full: Callable[[Message, Full], bool] | None = None,
+        into: Sequence[str] = (),
+        replies: bool = True,
     ) -> None:
         check_work(space, queue, function, timeout)
         if inspect.iscoroutinefunction(function):
             raise InvalidArgument(f"function {shown(function)} is a coroutine function: use spool.aio, or a plain one")
         check_at_once("threads", threads)
         self.queue = queue
-        self.summary = WorkSummary()
         self._space = space
         self._core = core_of(space)
+        self._clock = self._core.store.clock
         self._function = function
         self._threads = threads
-        self._once = SinglePass(passed) if once else None
+        self._run = Run(queue, once=once, passed=passed, on_pause=on_pause)
+        self.summary = self._run.summary
         self._timeout = timeout
         self._event = stop
         self._on_handled = on_handled
         self._on_unreadable = on_unreadable
-        self._on_failure = on_failure
-        self._on_full = on_full
+        self._on_failure, self._into, self._replies = on_failure, into, replies
         self._is_stopping = False
         self._error: BaseException | None = None
-        # Guards the summary and all that follows; notified when a thread or a call ends.
-        self._changed = threading.Condition()
+        # Guards the run and all that follows; notified when a thread or a call ends.
+        self._changed = threading.Condition(self._run.mutex)
         self._serving: set[threading.Thread] = set()
-        self._abandoned: list[threading.Thread] = []
+        self._hanging: list[threading.Thread] = []
         self._calls: set[Call] = set()
         self._busy = 0  # threads that look for a message, or have one
-        self._ended = 0  # calls so far
+        self._ended = 0  # attempts so far
 
     def run(self) -> WorkSummary:
         """Handle messages until the end.
 
-        A KeyboardInterrupt ends it as ``stop`` does, a second one as ``end``; it is raised after that.
+        A KeyboardInterrupt ends it as ``stop`` does, a second one as ``end``; it is raised afterwards.
 
         Raises:
             SystemFailure: too many calls that were given up have not ended.
@@ -198,12 +164,12 @@ class Worker:
             self._finish()
             raise
         self._raise_error()
-        if self._once is not None:
-            self.summary.left = self._once.count_left(self._space.stats(self.queue), was_stopped=self.is_stopping)
+        if self._run.once:
+            self._run.count_left(self._space.stats(self.queue), was_stopped=self.is_stopping)
         return self.summary
 
     def _raise_error(self) -> None:
-        """Raise what ended the run, if that was a failure."""
+        """Raise the error that ended the run, if there is one."""
         error, self._error = self._error, None
         try:
             if error is not None:
@@ -212,21 +178,26 @@ class Worker:
             del error  # its traceback has this frame
 
     def stop(self) -> None:
-        """Take no more messages; ``run`` returns when the calls under way have ended. A signal handler may call it."""
+        """Claim no more messages; ``run`` returns when the calls under way have ended. A signal handler may call it."""
         self._is_stopping = True
 
     def end(self) -> None:
-        """Stop, and give up the calls under way: their messages go back, with one more attempt."""
+        """Stop, and give up the calls under way: their messages come back with one attempt more."""
         self.stop()
         with self._changed:
             calls = list(self._calls)
         for call in calls:
             with deferred():
-                self._give_up(call, ENDED)
+                self._give_up(call, ENDED, Event.END)
 
     @property
     def is_stopping(self) -> bool:
         return self._is_stopping or (self._event is not None and self._event.is_set())
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it claims nothing now, because the service cannot be reached or a queue has no room."""
+        return self._run.pause_left(self._clock.monotonic()) > 0
 
     # -- the caller's thread ----------------------------------------------------------------------------------------
 
@@ -245,41 +216,39 @@ class Worker:
         """Give up calls that take too long, until no thread serves any more."""
         while True:
             with self._changed:
-                now = self._core.store.clock.monotonic()
+                now = self._clock.monotonic()
                 late = [call for call in self._calls if call.until <= now]
                 if not late:
                     if not self._serving:
                         return
-                    self._changed.wait(self._pause(now))
+                    # Not longer: a signal that the kernel gave to another thread does not wake this one, in which its
+                    # handler runs.
+                    self._changed.wait(min([_POLL_SECONDS, *(call.until - now for call in self._calls)]))
                     continue
             for call in late:
                 with deferred():
-                    self._give_up(call, f"took longer than {self._timeout:g} s")
+                    self._give_up(call, took_too_long(self._timeout), Event.LATE)
 
-    def _pause(self, now: float) -> float:
-        """Return the seconds until a call may have taken too long, or less: a signal that the kernel gave to another
-        thread does not wake this one, in which its handler runs."""
-        return min([_LOOK_SECONDS, *(call.until - now for call in self._calls)])
-
-    def _give_up(self, call: Call, reason: str) -> None:
+    def _give_up(self, call: Call, reason: str, event: Event) -> None:
         with self._changed:
             if call not in self._calls:  # it has just ended
                 return
             self._calls.discard(call)
-            self._serving.discard(call.thread)
-            self._abandoned = [thread for thread in self._abandoned if thread.is_alive()] + [call.thread]
-            hanging = len(self._abandoned)
         try:
-            effect, why = call.attempt.withdraw(reason)
+            conclusion = call.attempt.withdraw(reason, event)
         except Exception as error:
-            self._fail(error)
+            with self._changed:
+                self._serving.discard(call.thread)
+                self._fail(error)
             return
-        log_abandoned(call.message, reason, hanging)
+        if conclusion is None:  # the call has ended in the meantime, and its thread goes on
+            return
         with self._changed:
-            self.summary.abandoned += 1
-            self._count(call, effect, why)
-            if hanging > MOST_ABANDONED:
-                self._fail(too_many_hang(hanging, self.queue))
+            self._serving.discard(call.thread)
+            self._hanging = [thread for thread in self._hanging if thread.is_alive()] + [call.thread]
+            if too_many := self._run.give_up(call.message, reason, len(self._hanging)):
+                self._fail(too_many)
+            self._count(call, conclusion)
             if not self.is_stopping:
                 self._start()
             self._changed.notify_all()
@@ -305,8 +274,15 @@ class Worker:
     def _serve(self) -> None:
         try:
             while (call := self._next()) is not None:
-                if not self._handle(call):
-                    return  # given up: another thread has replaced this one
+                conclusion = call.attempt.conclude(self._call(call.attempt))
+                with self._changed:
+                    self._calls.discard(call)
+                    if conclusion is not None:
+                        self._count(call, conclusion)
+                        self._changed.notify_all()
+                if conclusion is None:  # given up: another thread has replaced this one
+                    call.attempt.finish_withdrawn()
+                    return
         except BaseException as error:
             self._fail(error)
         finally:
@@ -318,13 +294,16 @@ class Worker:
         """Claim a message for a call; None when there is nothing more to do."""
         while not self.is_stopping:
             with self._changed:
-                if self._once is not None and self._once.is_enough():
+                if self._run.is_over:
                     return None
+                if (pause := self._run.pause_left(self._clock.monotonic())) > 0:
+                    self._changed.wait(min(pause, _POLL_SECONDS))
+                    continue
                 self._busy += 1
-                seen, passed = self._ended, frozenset(self._once.passed if self._once is not None else ())
+                seen = self._ended
             call = None
             try:
-                call = self._take(passed)
+                call = self._take()
             finally:
                 if call is None:
                     with self._changed:
@@ -332,68 +311,51 @@ class Worker:
                         self._changed.notify_all()
             if call is not None:
                 return call
-            if self._once is not None and not self._is_worth_a_look(seen):
+            if self._run.once and not self._may_find_more(seen):
                 return None
         return None
 
-    def _take(self, passed: frozenset[tuple[int, int]]) -> Call | None:
-        attempt = Attempt(self._core, self._on_failure, self._on_full)
-        call = None
+    def _take(self) -> Call | None:
+        attempt = Attempt(
+            self._core, self._on_failure, into=self._into, replies=self._replies, on_abandoned=self._hold_back
+        )
+        begun = self._clock.monotonic()
+        call: Call | None = None
         try:
-            found = attempt.take(self.queue, None if self._once is None else 0.0, passed, lambda: self.is_stopping)
-            if found is not None:
-                with self._changed:
-                    self._report(Handled(attempt.position, found, "its body was damaged: it is in quarantine", 0.0))
-                    self._ended += 1
-            if attempt.message is None or self.is_stopping:  # e.g. what another call has just given back
+            damaged = attempt.take(
+                self.queue, self._run.wait_seconds(begun), self._run.passed(begun), lambda: self.is_stopping
+            )
+            if damaged is not None:
+                self._report(Handled(attempt.position, Conclusion(damaged, DAMAGED), 0.0))
+            if attempt.message is None:
                 return None
+            now = self._clock.monotonic()
             limit = float("inf") if self._timeout is None else self._timeout
-            now = self._core.store.clock.monotonic()
-            attempt.begin_call()
+            found = Call(attempt, attempt.message, now, now + limit, threading.current_thread())
             with self._changed:
-                if self.is_stopping:
-                    return None  # perhaps the call that stopped it has just given this message back
-                if self._once is not None and not self._once.begin(attempt.message.position):
-                    return None  # it was handled, and came back, since this thread began to look
-                call = Call(attempt, attempt.message, now, now + limit, threading.current_thread())
-                self._calls.add(call)
+                if self.is_stopping or not self._run.begin(attempt.position, now):
+                    return None  # another thread has just released the message, e.g. because it pauses the worker
+                self._calls.add(found)
+            if attempt.begin():
+                call = found
+            elif attempt.abandoned is not None:
+                self._report(Handled(attempt.position, attempt.abandoned, self._clock.monotonic() - now))
             return call
-        except TransactionTimeout as error:  # another process holds a lock for very long: look again
+        except TransactionTimeout as error:  # another process holds a lock for very long: claim again
             log.warning("taking from queue %s: %s", self.queue, error)
             return None
         finally:
             if call is None:
-                attempt.abandon()
+                with self._changed:
+                    self._calls = {one for one in self._calls if one.attempt is not attempt}
+                attempt.release()
 
-    def _is_worth_a_look(self, seen: int) -> bool:
-        """Return whether another look of a run with ``once`` may find something: another thread has ended a call."""
+    def _may_find_more(self, seen: int) -> bool:
+        """Return whether another claim of a run with ``once`` may succeed: another thread has ended an attempt."""
         with self._changed:
             while self._busy and self._ended == seen and not self.is_stopping:
-                self._changed.wait(_LOOK_SECONDS)  # (``stop`` wakes nothing)
+                self._changed.wait(_POLL_SECONDS)  # (``stop`` wakes nothing)
             return self._ended != seen
-
-    def _handle(self, call: Call) -> bool:
-        """Call the function and commit its outcome. False if the call was given up meanwhile."""
-        outcome = self._call(call.attempt)
-        with self._changed:
-            is_given_up = call not in self._calls
-            self._calls.discard(call)
-        if is_given_up:
-            call.attempt.finish_withdrawn()
-            return False
-        effect, reason = call.attempt.conclude(outcome)
-        with self._changed:
-            self._count(call, effect, reason)
-            self._changed.notify_all()
-        return True
-
-    def _count(self, call: Call, effect: Effect, reason: str) -> None:
-        seconds = self._core.store.clock.monotonic() - call.begun
-        self._report(Handled(call.message.position, effect, reason, seconds))
-        if self._once is not None:
-            self._once.end(call.message.position, effect)
-        self._busy -= 1
-        self._ended += 1
 
     def _call(self, attempt: Attempt) -> Outcome:
         message = attempt.message
@@ -411,10 +373,20 @@ class Worker:
             log_failure(message, error)
             return of_error(error, most)
 
+    def _hold_back(self, position: Position, conclusion: Conclusion) -> None:
+        self._run.hold_back(position, conclusion, self._clock.monotonic())
+
+    def _count(self, call: Call, conclusion: Conclusion) -> None:
+        """Note the end of a call. Caller holds the lock."""
+        self._report(Handled(call.message.position, conclusion, self._clock.monotonic() - call.begun))
+        self._busy -= 1
+
     def _report(self, handled: Handled) -> None:
-        self.summary.add(handled.effect, handled.reason)
-        if self._on_handled is not None:
-            self._on_handled(handled)
+        with self._changed:
+            self._run.end(handled.position, handled.conclusion, self._clock.monotonic())
+            self._ended += 1
+            if self._on_handled is not None:
+                self._on_handled(handled)
 
 
 @contextmanager
@@ -461,22 +433,6 @@ def check_work(space: OpenSpace, queue: str, function: object, timeout: float | 
 def check_at_once(name: str, count: object) -> None:
     """Raise InvalidArgument unless ``count`` calls may run side by side. ``name``: of the argument."""
     check(name, count, AT_ONCE)
-
-
-def too_many_hang(count: int, queue: str) -> SystemFailure:
-    """Return the error that ends a worker with more than ``MOST_ABANDONED`` calls that have not ended."""
-    return SystemFailure(
-        f"{count} calls for messages of queue {queue} took too long and have not ended; Python can end no thread: end "
-        "this process, and mend the function or give it more time"
-    )
-
-
-def log_abandoned(message: Message, reason: str, hanging: int) -> None:
-    """Log that a call was given up. ``hanging``: how many such calls have not ended."""
-    log.error(
-        "message %s of queue %s: %s; its thread cannot be ended, and is left to itself (%s of at most %s)",
-        message.id, message.queue, reason, hanging, MOST_ABANDONED,
-    )  # fmt: skip
 
 
 def log_failure(message: Message, error: BaseException) -> None:

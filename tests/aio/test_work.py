@@ -11,8 +11,8 @@ import pytest
 
 import spool
 import spool.aio
-from spool.aio import worker
-from spool.workers import attempt, single_pass
+from spool.workers import attempt
+from spool.workers import run as runs
 from tests.workers.conftest import stuck_in_its_transaction
 
 WAIT = 60.0
@@ -178,7 +178,7 @@ def test_calls_that_hang_hold_up_neither_others_nor_the_close(path: Path) -> Non
 
 
 def test_too_many_calls_that_hang_end_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "MOST_ABANDONED", 1)
+    monkeypatch.setattr(runs, "MOST_ABANDONED", 1)
     go_on = threading.Event()
 
     async def story(space: spool.aio.Space) -> None:
@@ -214,7 +214,7 @@ def test_a_call_inside_its_transaction_that_was_given_up_is_ended_when_its_funct
 
 
 def test_messages_under_way_are_not_among_those_that_failed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(single_pass, "MOST_FAILED", 3)
+    monkeypatch.setattr(runs, "MOST_FAILED", 3)
 
     async def story(space: spool.aio.Space) -> None:
         await space.put_many("orders", ["bad", "bad", *["good"] * 6])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import spool
-from forwarder.calls import Calls, CallThreads
+from forwarder.calls import Calls, ServiceThreads
 from forwarder.round import Round, Route
 from forwarder.services import Request
 from forwarder.task import Block, Chunk, deliver
@@ -186,7 +186,7 @@ def test_the_end_of_a_call_is_told_although_it_cannot_be_recorded() -> None:
     def record(key: str) -> None:
         raise OSError(key)
 
-    calls = Calls(CallThreads(echo, 2), record)
+    calls = Calls(ServiceThreads(echo, 2), record)
     request = Request(spool.Message("0" * 32, "work", b"one", 0.0, spool.Position(1, 0), {}), b"one")
     calls.begin("key", request)
     assert calls.wait()[0] == "key"

@@ -63,7 +63,7 @@ def test_q12_a_service_that_is_down_is_told_with_each_pause_and_when_it_is_up(
 ) -> None:
     tries = iter([Retried("refused", counted=False), Retried("refused", counted=False), Replied()])
     answers["it"] = lambda request: next(tries)
-    monkeypatch.setattr("forwarder.routes.pace.FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("spool.workers.pauses.FIRST_PAUSE_SECONDS", 0.01)
     space.put("work", "x")
     told = printed(space, "--idle-exit", "1")
     names = [event["event"] for event in told]

@@ -155,7 +155,7 @@ def test_a_call_that_is_given_up_is_told_with_the_time_since_its_claim(space: sp
 @pytest.mark.timeout(60)
 def test_q12_a_forwarder_whose_service_is_down_is_not_idle(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pause is longer than the idle time, and the looks at that."""
-    monkeypatch.setattr("forwarder.routes.pace.FIRST_PAUSE_SECONDS", 0.5)
+    monkeypatch.setattr("spool.workers.pauses.FIRST_PAUSE_SECONDS", 0.5)
     space.put("work", "x")
     tries = iter([Retried("refused", counted=False), Replied()])
     route = scripted(lambda request: next(tries))

@@ -4,9 +4,7 @@ import pytest
 
 from forwarder.round import RoundResult
 from forwarder.routes.pace import (
-    FIRST_PAUSE_SECONDS,
     FIRST_ROUND_MESSAGES,
-    LONGEST_PAUSE_SECONDS,
     MOST_ROUND_MESSAGES,
     IdleTime,
     Pace,
@@ -14,6 +12,7 @@ from forwarder.routes.pace import (
     is_through,
     next_limit,
 )
+from spool.workers.pauses import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
 
 FULL_ROUND = RoundSize(FIRST_ROUND_MESSAGES, FIRST_ROUND_MESSAGES)
 
@@ -97,7 +96,7 @@ def test_q11_answers_that_find_no_room_are_tried_in_halves_without_a_pause() -> 
     pace.note(RoundSize(128, 100), RoundResult({"kept": 100}, full="queue replies is full"), seconds=0.1)
     assert (pace.limit, pace.down, pace.take_pause()) == (50, "", 0)
     pace.note(RoundSize(50, 1), RoundResult({"kept": 1}, full="queue replies is full"), seconds=0.1)
-    assert (pace.down, pace.take_pause()) == ("there is no room for replies (queue replies is full)", 1)
+    assert (pace.down, pace.take_pause()) == ("there is no room (queue replies is full)", 1)
 
 
 def test_q12_a_forwarder_is_idle_when_no_route_had_a_message_or_was_busy_for_long_enough() -> None:

@@ -83,7 +83,7 @@ def test_a_route_pauses_while_a_queue_that_it_puts_into_is_full(space: spool.Spa
     for effects in ({Effect.DELIVERED: 1}, {Effect.KEPT: 1}):
         result = run_round(space, route, in_process, limit=9, tasks=2, timeout=0)
         assert result.effects == effects
-    assert result.down == "there is no room for replies (queue next is full)"
+    assert result.down == "there is no room (queue next is full)"
     assert space.show(sent[1]).attempts == 0
 
 

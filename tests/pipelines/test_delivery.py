@@ -83,7 +83,7 @@ def test_a_full_destination_holds_up_the_source_and_counts_no_try(run: Run, spac
     pipeline = with_web(free_port(), max_messages=2)
     pipeline.create_queues(space)
     ids = space.put_many("p", list("abcd"))
-    assert run(pipeline).down["p"] == "there is no room for replies (queue p.to.one is full)"
+    assert run(pipeline).down["p"] == "there is no room (queue p.to.one is full)"
     assert (bodies(space, "p.to.one"), bodies(space, "p")) == (["a", "b"], ["c", "d"])
     assert space.show(ids[2]).attempts == 0
 
@@ -162,7 +162,7 @@ def test_a_function_that_only_this_process_knows_runs_in_threads_alone(space: sp
 def test_threads_go_on_until_they_are_stopped_and_try_again_after_a_pause(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forwarder.routes.pace.FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("spool.workers.pauses.FIRST_PAUSE_SECONDS", 0.01)
     pipeline = with_web(port := free_port())
     pipeline.create_queues(space)
     space.put("p", "x")

@@ -13,7 +13,7 @@ import pytest
 import spool
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.workers import attempt
-from spool.workers import worker as work_module
+from spool.workers import run as runs
 from spool.workers.attempt import Attempt
 from spool.workers.outcome import Retried
 from spool.workers.worker import Worker
@@ -76,7 +76,7 @@ def test_one_that_waits_for_a_message_in_its_transaction_is_given_up_too(space: 
 def test_too_many_calls_that_hang_end_the_worker(
     space: spool.Space, hang: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(work_module, "MOST_ABANDONED", 2)
+    monkeypatch.setattr(runs, "MOST_ABANDONED", 2)
     space.put_many("orders", range(9))
     with pytest.raises(spool.SystemFailure, match=r"3 calls .* end this process"):
         space.work("orders", lambda message: hang.wait(WAIT) and None, once=True, timeout=0.02, threads=3)
@@ -125,7 +125,7 @@ def in_thread(function: Callable[[], Any]) -> threading.Thread:
 
 def test_it_waits_for_messages_until_the_event_is_set(space: spool.Space) -> None:
     stop, taken = threading.Event(), threading.Event()
-    found: list[work_module.WorkSummary] = []
+    found: list[runs.WorkSummary] = []
     thread = in_thread(lambda: found.append(space.work("orders", lambda message: taken.set(), threads=2, stop=stop)))
     space.put("orders", "x")
     assert taken.wait(WAIT)
@@ -307,7 +307,7 @@ def test_a_call_that_cannot_be_given_up_ends_the_worker_with_that_error(
     space.put_many("orders", ["hangs", "works"])
     together = threading.Barrier(2)
 
-    def gone(self: Attempt, reason: str) -> None:
+    def gone(self: Attempt, *args: Any) -> None:
         hang.set()
         raise spool.DiskFailure(5, "the disk is gone")
 

@@ -10,7 +10,7 @@ import pytest
 import spool
 from spool.model import codecs
 from spool.transactions.coordinated import CoordinatedTransaction
-from spool.workers import single_pass
+from spool.workers import run as runs
 from spool.workers.attempt import Attempt
 from spool.workers.worker import Worker
 from tests.workers.conftest import WAIT, counts, fail
@@ -138,15 +138,9 @@ def test_what_a_failing_function_submitted_is_told(space: spool.Space) -> None:
     assert isinstance(future.exception(WAIT), spool.TransactionRolledBack)
 
 
-def test_an_answer_that_finds_no_queue_or_no_room_is_a_try(space: spool.Space) -> None:
-    space.create_queue("small", max_messages=1)
-    space.put("small", "full")
-    space.put("orders", "x", reply_queue="small")
-    summary = space.work("orders", lambda message: space.put("other", 1) and None, once=True)
-    assert (counts(summary), "small" in summary.reasons["retried"]) == ({"retried": 1, "left": 1}, True)
-    assert space.get("orders").attempts == 1
+def test_an_answer_whose_queue_was_deleted_is_an_attempt(space: spool.Space) -> None:
+    space.create_queue("small")
     space.put("orders", "y", reply_queue="small")
-    space.purge("small")
     space.delete_queue("small")
     summary = space.work("orders", lambda message: space.put("other", 1) and None, once=True)
     assert "the reply queue 'small' does not exist" in summary.reasons["retried"]
@@ -155,7 +149,7 @@ def test_an_answer_that_finds_no_queue_or_no_room_is_a_try(space: spool.Space) -
 
 
 @pytest.mark.parametrize(("error_queue", "effect"), [("errors", "dead_lettered"), (None, "dropped")])
-def test_a_last_try_whose_answer_finds_no_room_is_counted_as_what_it_was(
+def test_a_last_attempt_whose_answer_never_fits_is_counted_as_what_it_was(
     space: spool.Space, error_queue: str | None, effect: str
 ) -> None:
     space.create_queue("small", max_messages=0)
@@ -299,7 +293,7 @@ def test_consume_may_be_left_after_a_commit(space: spool.Space) -> None:
 def test_a_run_in_which_too_many_fail_leaves_the_rest(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(single_pass, "MOST_FAILED", 3)
+    monkeypatch.setattr(runs, "MOST_FAILED", 3)
     space.put_many("orders", range(5))
 
     def fail(message: spool.Message) -> None:
@@ -313,7 +307,7 @@ def test_a_run_in_which_too_many_fail_leaves_the_rest(
 def test_messages_under_way_are_not_among_those_that_failed(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(single_pass, "MOST_FAILED", 3)
+    monkeypatch.setattr(runs, "MOST_FAILED", 3)
     space.put_many("orders", ["bad", "bad", *["good"] * 6])
     summary = space.work(
         "orders", lambda message: fail(message) if message.body == "bad" else None, once=True, threads=4

@@ -33,7 +33,7 @@ class _Caller:
     calls: "SimpleQueue[_Call | None]" = field(default_factory=SimpleQueue)
 
 
-class CallThreads:
+class FunctionThreads:
     """As many threads as there are calls at a time. A thread that has ended its call makes the next one."""
 
     def __init__(self, name: str) -> None:

@@ -1,0 +1,209 @@
+"""A worker's run, apart from its threads or tasks: which messages may be claimed now, and the summary.
+
+Threads and asyncio tasks share it. All methods may be called from any thread.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from spool.admin.stats import QueueStats
+from spool.errors import SystemFailure
+from spool.model.message import Message
+from spool.model.position import Position
+from spool.model.text import plural
+from spool.workers.attempt import Conclusion
+from spool.workers.effects import Effect
+from spool.workers.pauses import Pauses, WaitingMessages
+
+log = logging.getLogger("spool")
+
+MOST_FAILED = 10_000
+"""Messages that may fail in a run with ``once``. Each claim has to pass over all of them; and if so many fail, the
+cause is not in the messages."""
+
+MOST_ABANDONED = 8
+"""Calls that have not ended although their attempts were withdrawn. One more ends the worker."""
+
+ENDED = "the worker was ended while its function was called"
+DAMAGED = "its body was damaged: it is in quarantine"
+
+
+def took_too_long(seconds: float | None) -> str:
+    """Return the reason of an attempt that reached its time limit."""
+    return f"took longer than {seconds:g} s"
+
+
+@dataclass
+class WorkSummary:
+    """The number of messages for each ``Effect``.
+
+    kept: claims that ended without an attempt, because the service was not reached or a queue had no room.
+    left: after a run with ``once``, messages that remain in the queue: they failed or were kept, other transactions
+        hold them, or the run ended early.
+    abandoned: calls in threads that took too long and have been given up.
+    reasons: by the name of a count, the latest reason for it.
+    """
+
+    delivered: int = 0
+    retried: int = 0
+    rejected: int = 0
+    dead_lettered: int = 0
+    dropped: int = 0
+    set_aside: int = 0
+    kept: int = 0
+    left: int = 0
+    abandoned: int = 0
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def handled(self) -> int:
+        """The number of attempts; a message counts each time."""
+        return sum(getattr(self, effect.value) for effect in Effect if effect is not Effect.KEPT)
+
+    def add(self, effect: Effect, reason: str) -> None:
+        setattr(self, effect.value, getattr(self, effect.value) + 1)
+        if reason:
+            self.reasons[effect.value] = reason
+
+
+class Run:
+    """One run of a worker over a queue.
+
+    Args:
+        once: the run claims each message once.
+        passed: with ``once``, messages to pass over, because an earlier run attempted them.
+        on_pause: called with the reason and the seconds when the run pauses; the seconds are 0 if ``once`` ends it.
+
+    summary: the messages so far. mutex: guards the run; its holder sees no other thread's change.
+    """
+
+    def __init__(
+        self,
+        queue: str,
+        *,
+        once: bool,
+        passed: Iterable[tuple[int, int]] = (),
+        on_pause: Callable[[str, float], object] | None = None,
+    ) -> None:
+        self.summary = WorkSummary()
+        self.mutex = threading.RLock()
+        self.once = once
+        self._queue = queue
+        self._passed = set(passed) if once else set()
+        self._on_pause = on_pause or self._log_pause
+        self._pauses, self._waiting = Pauses(), WaitingMessages()
+        self._paused_until = 0.0
+        self._left = 0  # messages that failed or were kept
+        self._is_cut_short = False
+
+    # -- before a claim ---------------------------------------------------------------------------------------------
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a run with ``once`` ends early: too many messages failed, or it would pause."""
+        return self._is_cut_short
+
+    def pause_left(self, now: float) -> float:
+        """Return the seconds of the pause that are left; 0 or less if messages may be claimed."""
+        return self._paused_until - now
+
+    def passed(self, now: float) -> frozenset[tuple[int, int]]:
+        """Return the messages to pass over now."""
+        with self.mutex:
+            return frozenset(self._passed.union(self._waiting.positions(now)))
+
+    def wait_seconds(self, now: float) -> float | None:
+        """Return the longest wait for a message; None for no limit."""
+        with self.mutex:
+            return 0.0 if self.once else self._waiting.seconds(now)
+
+    # -- an attempt -------------------------------------------------------------------------------------------------
+
+    def begin(self, position: tuple[int, int], now: float) -> bool:
+        """Note that a message is claimed; False if the message has to be released: the run attempted it since the claim
+        began, or pauses by now."""
+        with self.mutex:
+            if self._is_cut_short or now < self._paused_until or position in self._passed:
+                return False
+            if self.once:
+                self._passed.add(position)
+            return True
+
+    def hold_back(self, position: Position, conclusion: Conclusion, now: float) -> None:
+        """Pause, or pass over the message, because its attempt is abandoned. Called before the message is released."""
+        with self.mutex:
+            if conclusion.waits and not self._waiting.is_full:
+                self._waiting.add(position, now)
+                log.warning("a message of queue %s waits: %s", self._queue, conclusion.reason)
+            elif self.once:
+                self._is_cut_short = True
+                self._on_pause(conclusion.pause or conclusion.reason, 0.0)
+            elif now >= self._paused_until:  # calls that were under way at the same time find the same
+                self._pauses.find_down(conclusion.pause or conclusion.reason, conclusion.delay)
+                seconds = self._pauses.take_pause()
+                self._paused_until = now + seconds
+                self._on_pause(self._pauses.down, seconds)
+
+    def end(self, position: Position, conclusion: Conclusion, now: float) -> None:
+        """Note the end of an attempt."""
+        effect = conclusion.effect
+        with self.mutex:
+            self.summary.add(effect, conclusion.reason)
+            if effect in (Effect.RETRIED, Effect.KEPT):
+                self._left += 1
+            else:
+                self._passed.discard(position)
+            if effect is not Effect.KEPT:
+                self._waiting.remove(position)
+                if now >= self._paused_until:
+                    self._pauses.find_up()
+            if self.once and self._left >= MOST_FAILED:
+                self._is_cut_short = True
+
+    def give_up(self, message: Message, reason: str, hanging: int) -> SystemFailure | None:
+        """Count a call whose thread goes on although its attempt was withdrawn.
+
+        Args:
+            hanging: how many such calls have not ended.
+
+        Returns:
+            The error that ends the worker, if there are too many.
+        """
+        log.error(
+            "message %s of queue %s: %s; its thread cannot be ended, and is left to itself (%s of at most %s)",
+            message.id, message.queue, reason, hanging, MOST_ABANDONED,
+        )  # fmt: skip
+        with self.mutex:
+            self.summary.abandoned += 1
+        if hanging <= MOST_ABANDONED:
+            return None
+        return SystemFailure(
+            f"{hanging} calls for messages of queue {self._queue} took too long and have not ended; Python can end no "
+            "thread: end this process, and fix the function or give it more time"
+        )
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
+    def count_left(self, stats: QueueStats, *, was_stopped: bool) -> None:
+        """Note in the summary how many messages the run leaves in its queue.
+
+        Args:
+            stats: the current figures of the queue.
+            was_stopped: a caller stopped the run before its end.
+        """
+        if not (self._is_cut_short or was_stopped):
+            self.summary.left = self._left + stats.claimed + stats.in_doubt
+            return
+        if self._left >= MOST_FAILED:
+            log.warning(
+                "%s failed: the run ends, and leaves the rest of the queue as it is", plural(self._left, "message")
+            )
+        self.summary.left = stats.ready + stats.delayed + stats.claimed + stats.in_doubt
+
+    def _log_pause(self, reason: str, seconds: float) -> None:
+        if seconds:
+            log.warning("queue %s: %s; next attempt in %g s", self._queue, reason, seconds)
+        else:
+            log.warning("queue %s: %s; the run ends", self._queue, reason)

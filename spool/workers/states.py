@@ -1,0 +1,106 @@
+"""One attempt of a message as a state machine: pure, so that threads, asyncio tasks and Spark tasks all follow it.
+
+An attempt begins when a message is claimed and ends in *concluded*, *withdrawn* or *abandoned*. A driver
+(``spool.workers.worker``, ``spool.aio.worker``, ``forwarder.routes.in_threads``, ``forwarder.task`` with
+``forwarder.round``) turns each thing that happens into an ``Event`` and does as the new state says.
+
+| state     | event                          | next      | the driver                                                  |
+|-----------|--------------------------------|-----------|-------------------------------------------------------------|
+| claimed   | BEGIN                          | calling   | records the call, then makes the call                       |
+| claimed   | ANSWER: the body is unreadable | answered  | makes no call, commits a failed attempt                     |
+| claimed   | STOP, END, NO_ROOM             | abandoned | releases the message; pauses if there is no room            |
+| calling   | ANSWER: a value, an exception  | answered  | commits the effects of the outcome                          |
+| calling   | UNREACHED                      | abandoned | releases the message and pauses                             |
+| calling   | STOP                           | calling   | waits for the call, within its time limit                   |
+| calling   | LATE, END                      | withdrawn | counts an attempt; ignores the result, if one comes         |
+| answered  | COMMITTED                      | concluded | goes on with the next message                               |
+| answered  | NO_ROOM                        | abandoned | releases the message and pauses                             |
+| answered  | ROLLED_BACK                    | withdrawn | counts an attempt                                           |
+| answered  | STOP, END, LATE                | answered  | waits for the commit                                        |
+| the ends  | any                            | the same  | does nothing                                                |
+
+Effect on the message: *concluded* is one commit with the effects of the outcome; *withdrawn* counts an attempt, and the
+last attempt moves the message to its error queue even if that queue is full; *abandoned* counts no attempt.
+"""
+
+import enum
+from collections.abc import Collection
+
+from spool.workers.outcome import Outcome, Retried
+
+
+class State(enum.Enum):
+    """The state of an attempt. ``is_end``: nothing changes it any more."""
+
+    CLAIMED = "claimed"
+    CALLING = "calling"
+    ANSWERED = "answered"
+    CONCLUDED = "concluded"
+    WITHDRAWN = "withdrawn"
+    ABANDONED = "abandoned"
+
+    @property
+    def is_end(self) -> bool:
+        return self in _ENDS
+
+
+class Event(enum.Enum):
+    """Something that happens to an attempt."""
+
+    BEGIN = "the call begins"
+    ANSWER = "the call has ended, with an outcome"
+    UNREACHED = "the call has ended, and did not reach the service"
+    STOP = "the driver stops: SIGTERM, the end of a pass, or a service that another call found unreachable"
+    END = "the driver ends at once: a second signal, or a cancelled task"
+    LATE = "the call has reached its time limit"
+    NO_ROOM = "a queue has no room for a message that the outcome puts or moves there"
+    COMMITTED = "the effects of the outcome are committed"
+    ROLLED_BACK = "the commit failed for another reason"
+
+
+_ENDS = frozenset({State.CONCLUDED, State.WITHDRAWN, State.ABANDONED})
+
+_NEXT = {
+    (State.CLAIMED, Event.BEGIN): State.CALLING,
+    (State.CLAIMED, Event.ANSWER): State.ANSWERED,
+    (State.CLAIMED, Event.STOP): State.ABANDONED,
+    (State.CLAIMED, Event.END): State.ABANDONED,
+    (State.CLAIMED, Event.NO_ROOM): State.ABANDONED,
+    (State.CALLING, Event.ANSWER): State.ANSWERED,
+    (State.CALLING, Event.UNREACHED): State.ABANDONED,
+    (State.CALLING, Event.STOP): State.CALLING,
+    (State.CALLING, Event.LATE): State.WITHDRAWN,
+    (State.CALLING, Event.END): State.WITHDRAWN,
+    (State.ANSWERED, Event.COMMITTED): State.CONCLUDED,
+    (State.ANSWERED, Event.NO_ROOM): State.ABANDONED,
+    (State.ANSWERED, Event.ROLLED_BACK): State.WITHDRAWN,
+    (State.ANSWERED, Event.STOP): State.ANSWERED,
+    (State.ANSWERED, Event.END): State.ANSWERED,
+    (State.ANSWERED, Event.LATE): State.ANSWERED,
+}
+
+
+def next_state(state: State, event: Event) -> State:
+    """Return the state after an event. ValueError for an event that cannot happen in this state: a defect."""
+    if state in _ENDS:
+        return state
+    found = _NEXT.get((state, event))
+    if found is None:
+        raise ValueError(f"an attempt that is {state.value} has no event {event.name}")
+    return found
+
+
+def end_of_call(outcome: Outcome) -> Event:
+    """Return the event by which a call with this outcome ends."""
+    return Event.UNREACHED if isinstance(outcome, Retried) and not outcome.counted else Event.ANSWER
+
+
+def holds_up_its_message_alone(full: str | None, named: Collection[str | None], shared: Collection[str | None]) -> bool:
+    """Return whether a full queue is the concern of one message, so that the worker goes on with others.
+
+    Args:
+        full: the queue; None for the whole space.
+        named: the reply and failure queue of the message.
+        shared: the queues that also take the answers to other messages.
+    """
+    return full is not None and full in named and full not in shared

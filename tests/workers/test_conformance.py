@@ -1,0 +1,320 @@
+"""One policy for attempts in all four drivers: threads, asyncio tasks, forwarding in threads, and rounds of tasks.
+
+Each case runs through each driver, in this process. The rounds run without Spark: their tasks are called directly.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spool
+import spool.aio
+from forwarder import Forwarder, Summary, ThreadForwarder
+from forwarder import forwarder as rounds
+from forwarder.round import Route, TaskDied
+from forwarder.services import Request
+from forwarder.task import Block, Chunk
+from spool.workers.outcome import Outcome, Retried, of_value
+from tests.at_once import AT_ONCE
+from tests.forwarder.rounds import SPARK, Scripted, answers, in_process
+from tests.shown import bodies
+
+WAIT = 60.0
+
+Function = Callable[[spool.Message], Any]
+
+
+class Driver:
+    """Calls a function with each message of queue ``work``, in its own way."""
+
+    def __init__(self, space: spool.Space) -> None:
+        self.space = space
+        self.stop: Callable[[], object] = lambda: None
+        self.end: Callable[[], object] = lambda: None
+
+    def run(self, function: Function, *, once: bool = True, timeout: float | None = None) -> dict[str, int]:
+        """Run to the end; return how many messages had each effect."""
+        raise NotImplementedError
+
+
+class Threads(Driver):
+    def run(self, function: Function, *, once: bool = True, timeout: float | None = None) -> dict[str, int]:
+        worker = spool.Worker(self.space, "work", function, once=once, timeout=timeout)
+        self.stop, self.end = worker.stop, worker.end
+        return counts(worker.run())
+
+
+class Tasks(Driver):
+    def run(self, function: Function, *, once: bool = True, timeout: float | None = None) -> dict[str, int]:
+        async def whole() -> dict[str, int]:
+            loop, stop, me = asyncio.get_running_loop(), asyncio.Event(), asyncio.current_task()
+            assert me is not None
+            self.stop = lambda: loop.call_soon_threadsafe(stop.set)
+            self.end = lambda: loop.call_soon_threadsafe(me.cancel)
+            async with spool.aio.open(self.space.path) as space:
+                return counts(await space.work("work", function, once=once, timeout=timeout, stop=stop))
+
+        try:
+            return asyncio.run(whole())
+        except asyncio.CancelledError:
+            return {}
+
+
+class ForwardingThreads(Driver):
+    def run(self, function: Function, *, once: bool = True, timeout: float | None = None) -> dict[str, int]:
+        return self._run(ThreadForwarder(self.space.path, [self.route(function, timeout)]), once)
+
+    def route(self, function: Function, timeout: float | None) -> Route:
+        def answer(request: Request) -> Outcome:
+            return of_value(function(request.message), 1 << 20)
+
+        answers["conformance"] = answer
+        return Route("work", Scripted("conformance", watched=timeout))
+
+    def _run(self, forwarder: ThreadForwarder | Forwarder, once: bool) -> dict[str, int]:
+        ended = threading.Event()
+        self.stop = forwarder.stop
+        self.end = lambda: (forwarder.stop(), forwarder.abandon(ended.set))
+        summaries = list[Summary]()
+        thread = threading.Thread(target=lambda: summaries.append(forwarder.run(once)), daemon=True)
+        thread.start()
+        while thread.is_alive() and not ended.is_set():
+            thread.join(0.01)
+        if not summaries:
+            return {}  # a program would have ended
+        assert summaries[0].errors == []
+        return {str(effect): count for effect, count in summaries[0].effects.get("work", {}).items()}
+
+
+class Rounds(ForwardingThreads):
+    """A function that takes too long ends its task, as the watchdog ends the process of one."""
+
+    def run(self, function: Function, *, once: bool = True, timeout: float | None = None) -> dict[str, int]:
+        def timed(message: spool.Message) -> Any:
+            return timed_in_a_task(function, message, timeout)
+
+        return self._run(Forwarder(self.space.path, [self.route(timed, timeout)], SPARK), once)
+
+
+def timed_in_a_task(function: Function, message: spool.Message, timeout: float | None) -> Any:
+    """Call the function; end the task at the time limit."""
+    if timeout is None:
+        return function(message)
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(function(message)), daemon=True)
+    thread.start()
+    thread.join(timeout)
+    if thread.is_alive():
+        raise KeyboardInterrupt("late")
+    return found[0]
+
+
+def in_tasks(context: object, chunks: list[Chunk], tasks: int) -> list[Block]:
+    """Run all work of a round in one task, so that it makes one call after the other as the other drivers do."""
+    try:
+        return in_process([replace(chunks[0], stretches=[one for chunk in chunks for one in chunk.stretches])])
+    except KeyboardInterrupt as error:
+        raise TaskDied(str(error)) from None
+
+
+def counts(summary: spool.WorkSummary) -> dict[str, int]:
+    names = ("delivered", "retried", "rejected", "dead_lettered", "dropped", "set_aside", "kept")
+    return {name: getattr(summary, name) for name in names if getattr(summary, name)}
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Iterator[spool.Space]:
+    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
+        for queue in ("replies", "failures", "errors", "own"):
+            space.create_queue(queue)
+        space.create_queue("work", reply_queue="replies", failure_queue="failures", error_queue="errors", retries=0)
+        yield space
+
+
+@pytest.fixture(params=[Threads, Tasks, ForwardingThreads, Rounds])
+def driver(request: pytest.FixtureRequest, space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> Driver:
+    monkeypatch.setattr(rounds, "spark_job", in_tasks)
+    return request.param(space)  # type: ignore[no-any-return]
+
+
+@dataclass
+class Service:
+    """A function that notes its calls, and answers as the test says."""
+
+    answer: Function = lambda message: "done"
+    called: list[Any] = field(default_factory=list)
+
+    def __call__(self, message: spool.Message) -> Any:
+        self.called.append(message.body)
+        return self.answer(message)
+
+
+def raising(error: BaseException) -> Function:
+    def function(message: spool.Message) -> None:
+        raise error
+
+    return function
+
+
+def attempts(space: spool.Space) -> list[int]:
+    return [message.attempts for message in space.browse("work")]
+
+
+# -- outcomes and exceptions ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("function", "effect"),
+    [
+        (lambda message: "done", "delivered"),
+        (lambda message: None, "delivered"),
+        (raising(ValueError("no such article")), "retried"),
+        (raising(SystemExit(3)), "retried"),
+        (raising(spool.Retry("later")), "retried"),
+        (raising(spool.Reject("never")), "rejected"),
+        (lambda message: 1j, "retried"),
+    ],
+    ids=["value", "none", "exception", "exit", "retry", "reject", "no codec"],
+)
+def test_each_end_of_a_call_has_the_same_effect(driver: Driver, function: Function, effect: str) -> None:
+    driver.space.change_queue("work", retries=5)
+    driver.space.put("work", "x")
+    assert driver.run(function) == {effect: 1}
+    assert attempts(driver.space) == ([1] if effect == "retried" else [])
+    assert len(bodies(driver.space, "replies")) == (effect == "delivered")
+
+
+def test_a_service_that_is_not_reached_costs_no_attempt_and_is_not_called_again(driver: Driver) -> None:
+    driver.space.put_many("work", range(3))
+    service = Service(lambda message: Retried("refused", counted=False))
+    assert driver.run(service) == {"kept": 1}
+    assert (service.called, attempts(driver.space)) == ([0], [0, 0, 0])
+
+
+# -- full queues ------------------------------------------------------------------------------------------------------
+
+
+def test_c05_a_full_reply_queue_costs_no_attempt_and_no_call(driver: Driver) -> None:
+    driver.space.change_queue("replies", max_messages=1)
+    driver.space.put("replies", "there")
+    driver.space.put("work", "x")
+    service = Service()
+    for _ in range(2):
+        assert driver.run(service) == {"kept": 1}
+    assert (service.called, attempts(driver.space), bodies(driver.space, "errors")) == ([], [0], [])
+    driver.space.get("replies")
+    assert driver.run(service) == {"delivered": 1}
+
+
+def test_c05_a_reply_queue_without_room_for_the_answer_costs_no_attempt(driver: Driver) -> None:
+    driver.space.change_queue("replies", max_bytes=100)
+    driver.space.put("replies", bytes(90))
+    driver.space.put("work", "x")
+    service = Service(lambda message: bytes(50))
+    assert driver.run(service) == {"kept": 1}
+    assert (service.called, attempts(driver.space)) == (["x"], [0])
+    driver.space.get("replies")
+    assert driver.run(service) == {"delivered": 1}
+
+
+@pytest.mark.parametrize("error", [ValueError("no such article"), spool.Reject("never")], ids=["retries", "reject"])
+def test_q11_a_full_error_queue_costs_no_attempt_and_loses_no_answer_before(driver: Driver, error: Exception) -> None:
+    driver.space.change_queue("errors", max_messages=1)
+    driver.space.put("errors", "there")
+    driver.space.put_many("work", ["good", "bad", "good"])
+    service = Service(lambda message: "done" if message.body == "good" else raising(error)(message))
+    assert driver.run(service) == {"delivered": 1, "kept": 1}
+    assert (service.called, attempts(driver.space)) == (["good", "bad"], [0, 0])
+    driver.space.get("errors")
+    assert sum(driver.run(service).values()) == 2
+    assert bodies(driver.space, "errors") == ["bad"]
+
+
+def test_c05_a_full_queue_that_one_message_alone_names_delays_no_other(driver: Driver) -> None:
+    driver.space.change_queue("own", max_messages=1)
+    driver.space.put("own", "there")
+    driver.space.put("work", 1, reply_queue="own")
+    driver.space.put_many("work", [2, 3])
+    found = driver.run(lambda message: "done")
+    assert (set(found), found["delivered"], attempts(driver.space)) == ({"kept", "delivered"}, 2, [0])
+    assert bodies(driver.space, "work") == [1]
+
+
+def test_an_answer_that_its_queue_can_never_take_is_an_attempt(driver: Driver) -> None:
+    driver.space.change_queue("replies", max_bytes=10)
+    driver.space.put("work", "x")
+    assert driver.run(lambda message: bytes(50)) == {"dead_lettered": 1}
+
+
+def test_q12_a_driver_goes_on_after_growing_pauses_when_there_is_room(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a driver that waits for messages; no attempt of the message is counted in all that time."""
+    monkeypatch.setattr("spool.workers.pauses.FIRST_PAUSE_SECONDS", 0.01)
+    driver.space.change_queue("replies", max_bytes=100)
+    driver.space.put("replies", bytes(90))
+    driver.space.put("work", "x")
+    seen: list[int] = []
+
+    def function(message: spool.Message) -> bytes:
+        seen.append(message.attempts)
+        if len(seen) == 3:
+            driver.space.get("replies", transaction=None)
+        if len(seen) >= 3:
+            driver.stop()
+        return bytes(50)
+
+    assert driver.run(function, once=False)["delivered"] == 1
+    assert seen == [0] * 3
+
+
+# -- stops and late results -------------------------------------------------------------------------------------------
+
+
+def test_q12_a_stop_finishes_the_call_and_counts_no_attempt(driver: Driver) -> None:
+    driver.space.put_many("work", range(3))
+
+    def function(message: spool.Message) -> str:
+        driver.stop()
+        return "done"
+
+    delivered = driver.run(function, once=False)["delivered"]
+    assert delivered >= 1
+    assert attempts(driver.space) == [0] * (3 - delivered)
+
+
+def test_an_end_at_once_counts_an_attempt_of_the_call_alone(driver: Driver) -> None:
+    driver.space.change_queue("work", retries=5)
+    driver.space.put_many("work", range(3))
+    go_on = threading.Event()
+
+    def function(message: spool.Message) -> str:
+        driver.end()
+        go_on.wait(WAIT)
+        return "done"
+
+    try:
+        driver.run(function, once=False)
+        assert attempts(driver.space) == [1, 0, 0]
+    finally:
+        go_on.set()
+
+
+def test_a_call_that_takes_too_long_is_an_attempt_even_if_the_error_queue_is_full(driver: Driver) -> None:
+    """Its result is ignored, whenever it comes."""
+    driver.space.change_queue("errors", max_messages=1)
+    driver.space.put("errors", "there")
+    driver.space.put_many("work", ["hangs", "works"])
+    go_on = threading.Event()
+    try:
+        found = driver.run(lambda message: go_on.wait(WAIT) if message.body == "hangs" else "done", timeout=0.3)
+    finally:
+        go_on.set()
+    assert found == {"dead_lettered": 1, "delivered": 1}
+    assert bodies(driver.space, "errors") == ["there", "hangs"]
+    assert bodies(driver.space, "replies") == ["done"]

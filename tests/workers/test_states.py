@@ -1,0 +1,135 @@
+"""The state machine of an attempt, by its properties: whatever happens, in whatever order, an attempt ends once."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spool.model.position import Position
+from spool.workers import pauses, states
+from spool.workers.outcome import Rejected, Replied, Retried
+from spool.workers.pauses import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, Pauses, WaitingMessages
+from spool.workers.states import Event, State, end_of_call, holds_up_its_message_alone, next_state
+
+ENDS = {State.CONCLUDED, State.WITHDRAWN, State.ABANDONED}
+
+possible = {state: [event for event in Event if (state, event) in states._NEXT] for state in State}
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[tuple[State, Event, State]]:
+    """An attempt from its claim to its end, or as far as it got."""
+    found, state = [], State.CLAIMED
+    for _ in range(draw(st.integers(0, 12))):
+        if state in ENDS:
+            event = draw(st.sampled_from(Event))
+        else:
+            event = draw(st.sampled_from(possible[state]))
+        found.append((state, event, next_state(state, event)))
+        state = found[-1][2]
+    return found
+
+
+@given(histories())
+def test_an_attempt_ends_once_and_nothing_changes_its_end(history: list[tuple[State, Event, State]]) -> None:
+    for before, _, after in history:
+        assert before.is_end == (before in ENDS)
+        assert after is before or before not in ENDS
+
+
+@given(histories())
+def test_a_result_after_the_time_limit_or_the_end_changes_nothing(history: list[tuple[State, Event, State]]) -> None:
+    """Only one of the answer and the time limit can win, whichever comes first."""
+    events = [event for before, event, after in history if after is not before]
+    assert not {Event.ANSWER, Event.COMMITTED, Event.UNREACHED} & set(events[index_of_withdrawal(events) :][1:])
+
+
+def index_of_withdrawal(events: list[Event]) -> int:
+    return next((n for n, event in enumerate(events) if event in (Event.LATE, Event.END)), len(events))
+
+
+@given(histories())
+def test_a_message_without_room_or_service_counts_no_attempt(history: list[tuple[State, Event, State]]) -> None:
+    for before, event, after in history:
+        if event in (Event.NO_ROOM, Event.UNREACHED) and before not in ENDS:
+            assert after is State.ABANDONED
+
+
+@given(histories())
+def test_a_stop_ends_no_call_and_releases_what_is_only_claimed(history: list[tuple[State, Event, State]]) -> None:
+    for before, event, after in history:
+        if event is Event.STOP:
+            assert after is (State.ABANDONED if before is State.CLAIMED else before)
+
+
+@given(histories())
+def test_an_attempt_is_counted_only_after_its_call_began_or_without_a_readable_body(
+    history: list[tuple[State, Event, State]],
+) -> None:
+    seen = {event for _, event, _ in history}
+    if any(after in (State.CONCLUDED, State.WITHDRAWN) for _, _, after in history):
+        assert seen & {Event.BEGIN, Event.ANSWER}
+
+
+@pytest.mark.parametrize("state", [state for state in State if state not in ENDS])
+def test_each_state_can_end_and_an_impossible_event_is_a_defect(state: State) -> None:
+    reached = {state}
+    for _ in State:
+        reached |= {next_state(each, event) for each in reached - ENDS for event in possible[each]}
+    assert reached >= {State.ABANDONED, State.CONCLUDED, State.WITHDRAWN}
+    for event in set(Event) - set(possible[state]):
+        with pytest.raises(ValueError, match=event.name):
+            next_state(state, event)
+
+
+def test_the_table_of_the_docstring_is_that_of_the_machine() -> None:
+    rows = re.findall(r"^\| (\w+) +\| ([A-Z_, ]+?)(?::[^|]*)? *\| (\w+) +\|", states.__doc__ or "", re.MULTILINE)
+    told = {(State(state), Event[name]): State(after) for state, names, after in rows for name in names.split(", ")}
+    assert told == states._NEXT
+
+
+def test_a_service_that_was_not_reached_has_no_answer() -> None:
+    assert [end_of_call(outcome) for outcome in (Replied(), Rejected("no"), Retried("busy"))] == [Event.ANSWER] * 3
+    assert end_of_call(Retried("refused", counted=False)) is Event.UNREACHED
+
+
+@given(st.sampled_from([None, "a", "b", "c"]), st.sets(st.sampled_from(["a", "b"])), st.sets(st.sampled_from("abc")))
+def test_a_full_queue_concerns_one_message_only_if_no_other_uses_it(
+    full: str | None, named: set[str], shared: set[str]
+) -> None:
+    assert holds_up_its_message_alone(full, named, shared) == (full in named - shared)
+
+
+# -- pauses -----------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(0, 1e4)), min_size=1, max_size=20))
+def test_pauses_grow_to_a_minute_and_are_never_shorter_than_the_service_asks(asked: list[float | None]) -> None:
+    pauses, before = Pauses(), FIRST_PAUSE_SECONDS / 2
+    for retry_after in asked:
+        pauses.find_down("refused", retry_after)
+        grown = min(before * 2, LONGEST_PAUSE_SECONDS)
+        assert (pauses.take_pause(), pauses.take_pause()) == (max(grown, retry_after or 0.0), 0.0)
+        before = grown
+    pauses.find_up()
+    pauses.find_down("refused")
+    assert pauses.take_pause() == FIRST_PAUSE_SECONDS
+
+
+def test_a_message_that_waits_alone_is_passed_over_for_a_growing_time_and_forgotten_at_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waiting, position, now = WaitingMessages(), Position(7, 0), 100.0
+    for seconds in (1.0, 2.0, 4.0):
+        waiting.add(position, now)
+        assert (waiting.positions(now), waiting.seconds(now)) == ([position], seconds)
+        now += seconds
+        assert (waiting.positions(now), waiting.seconds(now)) == ([], None)
+    waiting.positions(now + LONGEST_PAUSE_SECONDS + 1)
+    waiting.add(position, now)
+    assert waiting.seconds(now) == 1.0
+    monkeypatch.setattr(pauses, "MOST_WAITING", 1)
+    assert waiting.is_full
+    waiting.remove(position)
+    assert not waiting.is_full
