@@ -1,7 +1,7 @@
 """The content of a commit, gathered in memory: new messages, commands on committed messages, facts.
 
-A batch touches no file. Finished sections are handed out as soon as they are full, so that a large branch streams
-to disk while it is written.
+A batch touches no file. It closes a section as soon as that is full, so that a large branch streams to disk while it
+is written.
 """
 
 import os
@@ -19,11 +19,12 @@ from spool.format.table import SECTION_BYTES, CompactedTable, Table, body_head
 from spool.model.layout import MAX_ORDINAL
 from spool.model.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, Xid
 
-_ENTRY_BYTES = 64  # what a run, a command or a fact takes in the table at most, beside what it carries
+_ENTRY_BYTES = 64  # the most that a run, a command or a fact takes in the table, without its control fields or value
 
 
 class Section(NamedTuple):
-    """A section ready to be written: its ``parts`` one behind the other; ``entry.offset`` is 0 until it has a place."""
+    """A section ready to be written: its ``parts``, in order. ``entry.offset`` is 0 until the file has a place for
+    it."""
 
     table: Table
     entry: SectionEntry
@@ -31,7 +32,7 @@ class Section(NamedTuple):
 
 
 def encode_table(table: Table) -> bytes:
-    # What is searched by key comes first: it is found without unpacking the rest.
+    # The search keys come first: a reader finds them without unpacking the rest.
     columns: dict[str, Any] = {}
     if type(table) is CompactedTable:
         columns = {"ids": table.ids, "correlations": table.correlations, "origins": list(table.origins)}
@@ -61,13 +62,13 @@ def section_of(table: Table, bodies: Sequence[bytes]) -> Section:
 
 
 class CommitBatch:
-    """What one file is to hold: the messages, commands and facts of one branch or several, or of none that has a name.
+    """The content of a file to be written: messages, commands and facts, of any number of branches.
 
     messages, commands, facts: how many there are. Ordinals count the messages from 0.
     branches: in order, each with the messages that were added since it was begun.
-    sections: those that are closed, ready to be written.
-    adopts, adopted: the prepared branches that it commits, as its header names them, and their contents.
-    supersedes: the numbers whose content it says again.
+    sections: the closed sections, ready to be written.
+    adopts, adopted: the prepared branches that the file commits, as its header names them, and their contents.
+    supersedes: the numbers of the commits whose content the file repeats.
     """
 
     __slots__ = (
@@ -108,7 +109,7 @@ class CommitBatch:
     # -- branches -----------------------------------------------------------------------------------------------------
 
     def begin_branch(self, xid: Xid, id_bytes: bytes) -> None:
-        """Begin a branch: what is added from now on belongs to it."""
+        """Begin a branch: messages that are added from now on belong to it."""
         self.branches += (BranchEntry(xid, id_bytes, self.messages, 0),)
         self._shared = None
 
@@ -124,7 +125,7 @@ class CommitBatch:
         return branch, self.messages - first
 
     def adopt(self, contents: FileContents) -> None:
-        """Commit a prepared branch as well; its messages come behind all that is here by now."""
+        """Commit a prepared branch as well; its messages follow all messages that the batch has now."""
         header, last = contents.header, self.adopts[-1] if self.adopts else None
         first, count = self.messages if last is None else last.first + last.count, header.messages
         self.adopts.append(Adoption(header.branches[0].xid, header.size, header.checksum, first, count))
@@ -164,7 +165,7 @@ class CommitBatch:
             else:
                 self._add_run(queue, attributes, count)
             bodies = bodies[count:]
-            size, count, left = SECTION_BYTES, left, 0  # what is left begins with a piece of its own
+            size, count, left = SECTION_BYTES, left, 0  # the rest begins with a separate piece
         return first
 
     def _next_piece(self, bodies: Sequence[bytes]) -> Sequence[bytes]:
@@ -256,7 +257,7 @@ class CommitBatch:
         self._command(["take", directory, name])
 
     def leave(self, first: int, count: int) -> None:
-        """Record that messages of this compaction stay where they are; ``first`` is their ordinal in this file."""
+        """Record that compaction does not move these messages after all; ``first`` is their ordinal in this file."""
         self._command(["left", first, count])
 
     def fact(self, key: str, value: Any, expiry: float | None = None) -> None:
@@ -275,7 +276,7 @@ class CommitBatch:
             self._addressed += command[3]
 
     def close_section(self) -> None:
-        """Encode what was gathered since the last section; nothing if that is nothing."""
+        """Encode the content that was added since the last section, if there is any."""
         table = self._table
         if not (self._bodies or table.commands or table.facts):
             return
@@ -289,7 +290,7 @@ class CommitBatch:
 
 
 def destinations_of(tables: Iterable[Table]) -> list[str]:
-    """Return the queues into which messages are put or moved. What compaction writes stays in its queue."""
+    """Return the queues into which messages are put or moved. Compaction moves no message to another queue."""
     queues: list[str] = []
     for table in tables:
         if type(table) is not CompactedTable:

@@ -45,7 +45,7 @@ _LENGTH_AT = _NUMBER_CHECK_AT + 4 + len(_LENGTH_KEY)
 _STAMP_AT, _STAMP = _VERSION_AT + 2, struct.Struct(f">{len(_NUMBER_KEY)}sQ{len(_NUMBER_CHECK_KEY)}sI")
 FIXED_BYTES = _LENGTH_AT + 4
 
-# What is the same in every header that is written, up to its length. 15 fields are as many as a fixmap holds.
+# The constant start of every header, up to the length. A fixmap holds at most 15 fields.
 _FRONT = (
     bytes([0x80 | 15]) + _START + VERSION.to_bytes(2, "big") + _NUMBER_KEY + bytes(8) + _NUMBER_CHECK_KEY
     + zlib.crc32(bytes(8)).to_bytes(4, "big") + _LENGTH_KEY
@@ -67,7 +67,7 @@ _DURABLE_MARK_KEY, _FLUSHED_KEY, _PADDING_KEY = b"\xacdurable_mark\xcf", b"\xa7f
 _TAIL = b"\xa8checksum\xce"
 _AROUND_BYTES = len(_FRONT) + 4 + _REST.size + len(_TAIL) + 4  # all but the fields in the middle
 
-# What well-formed msgpack with a right checksum can still raise where something else was expected.
+# Errors that well-formed msgpack with a right checksum can still raise, if a value is of another type.
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OverflowError, msgpack.UnpackException)
 
 
@@ -93,7 +93,7 @@ class Adoption:
 
 
 class SectionEntry(NamedTuple):
-    """Where a section lies (byte offsets in the file) and what its table must add up to."""
+    """The place of a section (byte offsets in the file), and the sums that its table must have."""
 
     offset: int
     table_bytes: int
@@ -107,7 +107,8 @@ class SectionEntry(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What one file did. ``number`` 0: not issued yet, or a prepared branch. ``time``: seconds since the epoch."""
+    """The header of one file. ``number``: 0 for a prepared branch, or before it is issued. ``time``: seconds since the
+    epoch."""
 
     number: int
     time: float
@@ -280,18 +281,19 @@ def _array_head(count: int) -> bytes:
 
 
 def _following(first: Any, count: Any, end: int) -> int:
-    """Return where the ordinals end that follow those up to ``end``. ValueError unless they do, and are some."""
+    """Return the end of ``count`` ordinals from ``first`` on. ValueError unless ``first`` is ``end``, the end of the
+    ordinals before them."""
     if first != end:
-        raise ValueError("its ordinals are not one behind the other")
+        raise ValueError("its ordinals do not follow each other")
     if type(count) is not int or not 0 <= count <= MAX_ORDINAL + 1 - end:
         raise ValueError("it has more messages than allowed")
     return end + count
 
 
 def _branch_xid(text: str, branch_id: Any) -> Xid:
-    """Parse a branch's xid; for a local one, which nearly all are, compare the text with what the id gives.
+    """Parse a branch's xid. Nearly all xids are local: their text is compared with the text that the id gives.
 
-    ValueError for a branch's id that is none.
+    ValueError if the id is not one of a branch.
     """
     if type(branch_id) is not bytes or len(branch_id) != BRANCH_ID_BYTES:
         raise ValueError(f"{branch_id!r:.40} is no branch's id")

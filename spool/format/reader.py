@@ -14,7 +14,7 @@ from spool.errors import CorruptedFile
 from spool.format.header import Header, SectionEntry, decode_header, header_length
 from spool.format.table import Table, body_head, body_offsets, decode_table
 
-# What lies under the name is a directory, a symlink, a socket: and will not become a file by trying again.
+# The name leads to a directory, a symlink or a socket: another attempt would find no file either.
 NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENXIO)
 
 FIRST_READ_BYTES = 16 << 10
@@ -41,7 +41,7 @@ def read_header(disk: Disk, handle: int) -> Header:
 def read_contents(disk: Disk, handle: int, *, salvage: bool = False) -> FileContents:
     """Read header and tables, a small file's in one read.
 
-    ``salvage``: a table that is damaged counts as empty, so that what lies beside it can be served.
+    ``salvage``: a damaged table counts as empty, so that the messages of other tables can be served.
     """
     start = disk.read_at(handle, 0, FIRST_READ_BYTES)
     size = len(start)
@@ -100,7 +100,7 @@ def contents_of(
 
 
 class BodyPlace(NamedTuple):
-    """Where one body lies in its file, and what proves it. Offsets and lengths in bytes."""
+    """The place of one body in its file, and its checksum. Offsets and lengths in bytes."""
 
     offset: int
     length: int
@@ -128,7 +128,7 @@ def prove_section(disk: Disk, handle: int, start: int, table: Table) -> None:
 
 
 def bad_bodies(disk: Disk, handle: int, start: int, table: Table) -> Iterator[tuple[int, str]]:
-    """Read every body of a section; yield (row, what is wrong) for each that does not match its table."""
+    """Read every body of a section; yield (row, problem) for each that does not match its table."""
     places = zip(body_offsets(table.lengths, start), table.lengths, table.checksums, strict=False)
     for row, (offset, length, checksum) in enumerate(places):
         head = body_head(length)

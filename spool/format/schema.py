@@ -1,7 +1,7 @@
-"""What may stand in a table of contents: control fields, commands, facts. ValueError for anything else.
+"""The values that a table of contents may have: control fields, commands, facts. ValueError for anything else.
 
-A right checksum says that a table is what a program wrote, not that it makes sense. What is applied to the index later
-need not ask again: types are right, ranges are bounded, and a path names nothing but a captured file.
+A right checksum proves that a program wrote the table, not that the table makes sense. After these checks types are
+right, ranges are bounded, and a path names nothing but a captured file, so the index checks nothing again.
 """
 
 from collections.abc import Mapping
@@ -14,8 +14,10 @@ from spool.model.xid import BRANCH_ID_BYTES
 
 TOTALS_FACT = "totals"
 COMMANDS = ("remove", "update", "take", "left")
-ADDRESSING = ("remove", "update")  # those that name messages: number, first ordinal, count
-MOST_ADDRESSED = 1 << 20  # messages, by the commands of one table: what a few bytes may claim fits into memory
+ADDRESSING = ("remove", "update")  # commands on messages: number, first ordinal, count
+MOST_ADDRESSED = (
+    1 << 20
+)  # messages, by the commands of one table: a few bytes of a damaged file cannot claim more memory
 _MESSAGES = MAX_ORDINAL + 1  # of one commit
 _MOST = 2**64 - 1  # msgpack has no larger whole number
 _NUMBER, _TEXT = (int, float), (str,)
@@ -26,7 +28,7 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     "attempts": (int,), "origin_queue": _TEXT, "failure_reason": _TEXT, "top": (bool,), "before": (list,),
     "group": _TEXT, "origin_attempts": (int,),
 }  # fmt: skip
-_NO_FIELDS: dict[str, Any] = {}  # what most messages have, once
+_NO_FIELDS: dict[str, Any] = {}  # most messages have no fields: they share this value
 _OR_NONE = (int, float, type(None))
 _CHANGES = {**_FIELDS, "queue": _TEXT, "why": _TEXT, "not_before": _OR_NONE, "expires_at": _OR_NONE}
 
@@ -131,7 +133,7 @@ def _check_totals(value: Any) -> None:
 
 
 def check_time(value: Any) -> float:
-    """Return a time in seconds, before or behind the epoch: no infinity, no NaN. ValueError for anything else.
+    """Return a time in seconds before or after the epoch, neither infinite nor NaN. ValueError for anything else.
 
     (A put allows 1e12; a delay is added to the time of its commit.)
     """

@@ -31,8 +31,11 @@ class Origins(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Such a table by position: where runs begin and end, as one number each, sorted; whose runs those are, ``order``;
-    and the row at which each run, in the table's own order, begins, with the end behind the last."""
+    """A compacted table sorted by position.
+
+    starts, ends: of the runs, sorted, each as one number. order: the place in the table of each of these runs.
+    rows: the first row of each run, in the order of the table; last, the number of rows.
+    """
 
     starts: list[int]
     ends: list[int]
@@ -186,7 +189,7 @@ def _origins(found: Any, runs: list[list[int]]) -> Origins:
 def _search_keys(found: dict[str, Any]) -> tuple[bytes, bytes]:
     ids, correlations = found["ids"], found["correlations"]
     if not isinstance(ids, bytes) or not isinstance(correlations, bytes) or next(iter(found)) != "ids":
-        raise ValueError("what it can be searched by is not where it belongs")
+        raise ValueError("its search keys are not where they belong")
     return ids, correlations
 
 

@@ -57,7 +57,7 @@ class CommitFileWriter:
         self.tables: list[Table] = []
         self.streamed = False
         self.recycled = False
-        self._header: Header | None = None  # as it was encoded: its sections have no places
+        self._header: Header | None = None  # as it was encoded, without the offsets of sections
         self._encoded = b""
         self._entries: list[SectionEntry] = []
         self._room = header_room or _STREAMED_HEADER_ROOM
@@ -65,7 +65,7 @@ class CommitFileWriter:
 
     @property
     def header(self) -> Header:
-        """The header as it stands in the file, which is complete; but the number is 0."""
+        """The header of the complete file, with the number 0."""
         return self.contents(0).header
 
     def contents(self, number: int) -> FileContents:
@@ -84,7 +84,7 @@ class CommitFileWriter:
         return new(FileContents, (new(Header, fields), tuple(self.tables)))
 
     def stream(self, batch: CommitBatch) -> None:
-        """Write the batch's closed sections, and let go of their bodies."""
+        """Write the batch's closed sections, and release the memory of their bodies."""
         if not batch.sections:
             return
         if self.handle is None:
@@ -101,13 +101,13 @@ class CommitFileWriter:
     def complete(
         self, batch: CommitBatch, time: float, durable_mark: int, *, flushed: bool = True, pool: Recycler | None = None
     ) -> None:
-        """Write what is left of the batch, and the header, with the number 0.
+        """Write the rest of the batch, and the header, with the number 0.
 
         Args:
             time: seconds since the epoch.
             durable_mark: the durable number of any counters page that was read; an older one is as true.
             flushed: whether the file will be flushed.
-            pool: where to look for a file to overwrite, for a file that will carry a number.
+            pool: has files to overwrite, for a file that will have a number.
         """
         batch.close_section()
         if self.handle is not None:
@@ -128,7 +128,9 @@ class CommitFileWriter:
             return
         encoded = encode_header(header)
         size += len(encoded)
-        keep = 2 if batch.messages else 1 if batch.commands else 0  # on a full disk what removes must still be able to
+        keep = (
+            2 if batch.messages else 1 if batch.commands else 0
+        )  # a commit that removes messages must succeed on a full disk
         taken = None if pool is None else pool.take(self.name, size, keep=keep)
         self.recycled = taken is not None
         if taken is None:
@@ -159,7 +161,7 @@ class CommitFileWriter:
         self.disk.write_at(self.handle, 0, encoded)
 
     def _move_sections(self, start: int) -> None:
-        """Move the sections to a new file, behind a larger header."""
+        """Move the sections to a new file, after a larger header."""
         assert self.handle is not None
         old = self.handle
         self.disk.unlink(self.name)

@@ -1,8 +1,8 @@
 """The files in which messages lie: bodies and tables, read from them, and a bounded cache of both files and tables.
 
-A name, or a descriptor, can lead to another file at any time (files move, and the recycler writes old files anew). So
-every read compares a checksum that the index has had since the commit was applied: of a body or of a table, which has
-those of its bodies.
+A name or a descriptor can lead to another file at any time, because files move and the recycler overwrites old ones. So
+every read compares a checksum that the index has kept since it applied the commit: that of the body, or that of the
+table with the checksums of its bodies.
 """
 
 import zlib
@@ -21,11 +21,11 @@ from spool.model import layout
 _CHUNK_BYTES = 1 << 20  # of bodies, in one read
 _MAX_OPEN = 32
 _MAX_TABLES = 512
-_MAX_MESSAGES = 65_536  # in all tables that are kept, unless the last one alone has more
+_MAX_MESSAGES = 65_536  # in all cached tables together, unless the last one has more
 
 
 class Stored(Protocol):
-    """Neighbouring messages, as far as their bodies are concerned: a ``Run`` is one, and tells what the three mean."""
+    """The place of neighbouring messages' bodies; ``Run`` explains the three attributes."""
 
     @property
     def file(self) -> FileRef: ...
@@ -36,10 +36,9 @@ class Stored(Protocol):
 
 
 class FileCache:
-    """Reads bodies and tables; keeps the tables of several messages that were used last, and their files open. Caller
-    holds the mutex.
+    """Reads bodies and tables. It keeps the most recently used tables and open files. The caller holds the mutex.
 
-    Raises CorruptedFile, naming the file, if it is missing or is not what it was.
+    Raises CorruptedFile, which names the file, if the file is missing or was changed.
     """
 
     def __init__(self, disk: Disk) -> None:
@@ -63,22 +62,22 @@ class FileCache:
         """Return the table of a section that compaction wrote."""
         table = self.table(file, section)
         if not isinstance(table, CompactedTable):
-            raise CorruptedFile(f"{_name(file)}: it is not the file that it was")
+            raise CorruptedFile(f"{_name(file)}: the file was changed")
         return table
 
     def _keep(self, file: FileRef, section: SectionEntry, table: Table) -> None:
-        """Keep a table that is not kept yet; drop those that were not used for longest."""
+        """Cache a table; drop the least recently used ones."""
         self._tables[file, section] = table
         self._messages += len(table.lengths)
         while len(self._tables) > 1 and (self._messages > _MAX_MESSAGES or len(self._tables) > _MAX_TABLES):
             self._messages -= len(self._tables.pop(next(iter(self._tables))).lengths)
 
     def keys(self, file: FileRef, section: SectionEntry) -> tuple[bytes, bytes]:
-        """Return what a compacted section is searched by. The table is proven, but not decoded."""
+        """Return the search keys of a compacted section. The table is verified, but not decoded."""
         return search_keys(self._proven_table(file, section))
 
     def remember(self, file: FileRef, contents: FileContents) -> None:
-        """Keep the tables of several messages of a file that was just read or written."""
+        """Cache the tables with several messages of a file that was just read or written."""
         for table, section in zip(contents.tables, contents.header.sections, strict=True):
             if len(table.lengths) == section.messages > 1 and (file, section) not in self._tables:
                 self._keep(file, section, table)
@@ -95,7 +94,7 @@ class FileCache:
     def bodies(self, run: Stored, ordinal: int, count: int) -> list[bytes]:
         """Return ``count`` neighbouring bodies of a run, from that ordinal on."""
         file, where = run.file, run.bodies
-        if type(where) is BodyPlace:  # of a section without another message: read once, then it is gone
+        if type(where) is BodyPlace:  # the only message of its section: nothing else is read from the file
             handle = self._open_one(file)
             try:
                 body = self.disk.read_at(handle, where.offset, where.length)
@@ -119,7 +118,7 @@ class FileCache:
         raise AssertionError("unreachable")
 
     def views(self, run: Stored, ordinal: int, count: int) -> list[memoryview]:
-        """Return the same bodies as views of what was read, which costs less where they are joined anyway."""
+        """Return the same bodies as views of the data that was read, which saves copies where the bodies are joined."""
         file, where = run.file, run.bodies
         if isinstance(where, BodyPlace):
             return [memoryview(body) for body in self.bodies(run, ordinal, count)]
@@ -131,7 +130,7 @@ class FileCache:
         except CorruptedFile:
             return [
                 memoryview(body) for body in self.bodies(run, ordinal, count)
-            ]  # which looks once more, and names the file
+            ]  # which reads again, and names the file in an error
 
     def place(self, run: Stored, ordinal: int) -> BodyPlace:
         """Return where one body lies."""
@@ -141,7 +140,7 @@ class FileCache:
         return body_place(self.table(run.file, where), where, ordinal - run.base)
 
     def unproven(self, run: Stored, ordinal: int) -> bytes:
-        """Return the bytes of a body, whatever its checksum says."""
+        """Return the bytes of a body, even if they do not match its checksum."""
         offset, length, _ = self.place(run, ordinal)
         return self.disk.read_at(self._file(run.file, fresh=True), offset, length)
 
@@ -161,7 +160,8 @@ class FileCache:
 
     def _open_one(self, file: FileRef) -> int:
         name = layout.committed(file.number, file.adoption) if file.adoption else layout.COMMITTED_FILE % file.number
-        # An adopted branch moves from prepared/ to committed/, at any time: look there in the same direction.
+        # An adopted branch moves from prepared/ to committed/ at any time, so look in prepared/ first, and once more at
+        # the end.
         prepared = None if file.xid is None else layout.prepared(file.xid)
         for place in (name,) if prepared is None else (prepared, name, prepared):
             try:
@@ -178,7 +178,7 @@ class FileCache:
         self._open.clear()
 
     def forget(self, number: int) -> None:
-        """Close the files of a commit that are about to be removed: its own, and those of branches that it adopted."""
+        """Close the files of a commit that is about to be removed: its own file, and the files of adopted branches."""
         for file in [file for file in self._open if file.number == number]:
             self.disk.close(self._open.pop(file))
 
@@ -206,7 +206,7 @@ def read_bodies(
 ) -> list[bytes] | list[memoryview]:  # fmt: skip
     """Read the bodies of neighbouring messages, given the offsets of their ends, in as few reads as possible.
 
-    ``views``: return views of what was read, which are not copied.
+    ``views``: return views of the data that was read, without copies.
 
     Raises CorruptedFile if a body does not match its checksum.
     """

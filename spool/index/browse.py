@@ -1,8 +1,8 @@
 """Read through a queue, without claiming messages and without making runs of segments.
 
-A cursor goes on behind the sort key that it returned last: messages may be removed and compacted meanwhile, and a
-message that is there from the beginning to the end is returned once. (A delayed message that becomes due meanwhile may
-be missed: its new place may be one that the cursor has passed.)
+A cursor continues after the last sort key that it returned, even if messages were removed or compacted meanwhile. It
+returns a message that is in the queue the whole time once. It may miss a delayed message that becomes due meanwhile,
+because the cursor may have passed the new place of the message.
 """
 
 from collections import deque
@@ -34,7 +34,7 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which messages are meant: those that fulfil all conditions that are set.
+    """The conditions of a search: a message matches if it fulfils each that is set.
 
     ``headers``: at least these; ``older_than``: seconds since the commit of its put.
     """
@@ -49,7 +49,7 @@ class Filter:
         """Make a filter of a caller's keyword arguments.
 
         Raises:
-            TypeError: a name is none of a filter.
+            TypeError: there is no filter of that name.
             InvalidArgument, BadMessageId: a value can never match anything.
         """
         for name in filters.keys() - MessageFilters.__annotations__.keys():
@@ -87,7 +87,7 @@ class Cursor:
         self._queue = queue
         self._wanted = wanted
         self._delayed = False
-        self._last: Key | None = None  # the sort key of what was returned last
+        self._last: Key | None = None  # the last sort key that was returned
         self._newest: int | None = None  # later commits do not count, so that the cursor comes to an end
         self._ends: dict[Segment, Key] = {}  # of segments that were read: the sort key of their last message
         self.unread: dict[Segment, str] = {}
@@ -133,7 +133,7 @@ class Cursor:
                 yield Slice(run.number, run.ordinals, run.attributes, run.committed_at)
 
     def _in_order(self, index: Index, queue: Queue) -> Iterator[Run]:
-        """Merge the lists and segments of the queue behind the last key; read a segment when its first key is next."""
+        """Merge the lists and segments of the queue after the last key; read a segment when its first key is next."""
         last = self._last
         heap: list[_Entry] = []
         for rank, runs in enumerate([queue.delayed] if self._delayed else [queue.ready, queue.waiting]):
@@ -156,11 +156,11 @@ class Cursor:
                 _push(heap, rank, rest)
 
     def _as_listed(self, key: Key) -> Any:
-        """Return what the queue's list of runs is sorted by."""
+        """Return a key as the queue's list of runs has it."""
         return (key[0], key[1:]) if self._delayed else key
 
     def _runs_of(self, index: Index, segment: Segment) -> Iterator[Run]:
-        """Return what is live in a segment behind the last key; it stays there."""
+        """Return runs of the live messages of a segment after the last key. The segment does not change."""
         try:
             runs = index.messages.runs_of(segment)
         except (CorruptedFile, FileNotFoundError) as error:
@@ -179,12 +179,12 @@ _NO_END: Key = (float("inf"),)
 
 
 def _push(heap: list[_Entry], rank: int, runs: Iterator[Run]) -> None:
-    """Add what is left of ``runs``. ``rank`` decides between equal keys."""
+    """Add the rest of ``runs``. ``rank`` decides between equal keys."""
     run = next(runs, None)
     if run is not None:
         heappush(heap, (_sort_key(run), rank, run, runs))
 
 
 def _sort_key(run: Run) -> Key:
-    """Return what the runs and segments of a cursor's half, delayed or not, are sorted by."""
+    """Return the sort key of a run; that of a delayed run begins with its due time."""
     return run.key if run.due is None else (run.due, *run.key)

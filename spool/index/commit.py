@@ -1,4 +1,4 @@
-"""What one commit did, as it was read, and what the index keeps of its files afterwards."""
+"""The files of one commit as they were read, and the facts about them that the index keeps afterwards."""
 
 from array import array
 from collections.abc import Iterable, Mapping, Set
@@ -15,7 +15,7 @@ from spool.model.xid import Xid
 
 
 class FileRef(NamedTuple):
-    """The file in which messages lie. ``checksum``, of its header, tells it from any other file under its name.
+    """The file in which messages lie. The ``checksum`` of its header distinguishes it from another file under its name.
 
     ``adoption``: 0 for the commit's own file, k for its k-th adopted branch, whose xid is ``xid``.
     """
@@ -39,7 +39,7 @@ class Part(NamedTuple):
         return tuple.__new__(FileRef, (number, self.adoption, self.xid, self.contents.header.checksum))
 
     def left(self, first: int, count: int) -> list[tuple[int, int]]:
-        """Return (row, count) of the messages of a compacted section that were gone when the compaction was
+        """Return (row, count) of the messages of a compacted section that were removed before the compaction was
         committed."""
         spans = []
         for table in self.contents.tables:
@@ -54,7 +54,7 @@ class Part(NamedTuple):
 class Commit(NamedTuple):
     """All files of one sequence number: its own, then the adopted branches.
 
-    ``damage``: (file, what is wrong with it) for each file that could not be read whole.
+    ``damage``: (file, problem) for each file that could not be read whole.
     """
 
     number: int
@@ -67,7 +67,7 @@ class Commit(NamedTuple):
         return self.parts[0].contents.header.time
 
 
-# -- what is kept of its files ----------------------------------------------------------------------------------------
+# -- the facts that the index keeps -----------------------------------------------------------------------------------
 
 ENQUEUED, DEQUEUED, FAILED, EXPIRED = range(4)  # the counts of a tally
 
@@ -77,9 +77,9 @@ _NO_TALLY: Mapping[str, list[int]] = MappingProxyType({})
 
 @dataclass(slots=True)
 class Retention:
-    """What keeps the files of one commit on disk, and what the commit counted.
+    """The reasons to keep the files of one commit, and the counts of the commit.
 
-    adopted: xids of the branches that the commit adopted; each is a file of its own.
+    adopted: xids of the branches that the commit adopted; each has a separate file.
     live, live_bytes: messages that lie in these files now, and their bodies' bytes.
     body_bytes: bytes of all bodies that these files hold or held.
     addressed: commits that its commands address, and commits in whose files the addressed messages lay.
@@ -112,7 +112,7 @@ class Retention:
     tally: Mapping[str, list[int]] = field(default_factory=repeat(_NO_TALLY).__next__)  # one for all
 
     def still_superseding(self, files: Mapping[int, "Retention"]) -> bool:
-        """Return whether a commit that this one supersedes has files; forget those that have none."""
+        """Return whether a commit that this one supersedes has files; forget the commits that have none."""
         if self.supersedes is not None:
             there = array("Q", (number for number in self.supersedes if number in files))
             self.supersedes = there or None
@@ -125,7 +125,7 @@ def add_tallies(sums: dict[str, list[int]], tally: Mapping[str, list[int]]) -> N
 
 
 def add_target(state: Retention, number: int) -> None:
-    """Note that these files must stay until the files of commit ``number`` are gone: a command addresses it."""
+    """Keep these files until the files of commit ``number`` are removed, because a command addresses that commit."""
     if number in state.addressed:
         return
     if len(state.addressed) < 2:
@@ -144,8 +144,8 @@ def shared_tally(queue: str, *counts: int) -> Mapping[str, list[int]]:
 def totals_of(files: Mapping[int, Retention], recorded: Mapping[str, Any] | None) -> dict[str, list[int]]:
     """Return, per queue, [enqueued, dequeued, failed, expired] since the space was created.
 
-    The counts of reclaimed files are ``recorded`` in a fact, which also names the commits that it covers: the files of
-    one of them may still be there if the process died between writing the fact and removing them.
+    The counts of reclaimed files are ``recorded`` in a fact, which also names the commits that it covers. If the
+    process died between writing the fact and removing these files, a file that is covered still exists.
     """
     covered = set[int]() if recorded is None else set(recorded["folded"])
     sums = {} if recorded is None else {queue: list(counts) for queue, counts in recorded["queues"].items()}
@@ -155,17 +155,17 @@ def totals_of(files: Mapping[int, Retention], recorded: Mapping[str, Any] | None
     return sums
 
 
-# -- what is kept for readers -----------------------------------------------------------------------------------------
+# -- readers for which messages are kept -----------------------------------------------------------------------------
 
 SUBSCRIPTION_FACT = "subscription:"
 
 
 class Subscription(NamedTuple):
-    """A reader that takes nothing: what was put into its queues is kept until it has read it (Rule 15).
+    """A non-consuming reader: commits into its queues are kept until it has read them (Rule 15).
 
     queues: their names; none: all queues.
-    since: the commit that registered it: what was put before need not be there; 0 while its number is not known.
-    after: it has read all commits up to this one.
+    since: the commit that registered the subscription, which keeps no earlier commit; 0 while its number is not known.
+    after: the reader has read all commits up to this one.
     expires: seconds since the epoch; from then on any process may end it.
     """
 
@@ -176,7 +176,7 @@ class Subscription(NamedTuple):
 
     @classmethod
     def of(cls, value: Any) -> Self | None:
-        """Return what the value of a fact says; None if it is none of a subscription."""
+        """Return the subscription that the value of a fact describes; None if it describes none."""
         match value:
             case [list(queues), int(since), int(after), float(expires)]:
                 return cls(tuple(map(str, queues)), since, after, expires)
@@ -188,7 +188,7 @@ class Subscription(NamedTuple):
         return [list(self.queues), self.since, self.after, self.expires]
 
     def read_between(self, later: "Subscription") -> range:
-        """Return the commits that only one of the two has read: the same reader, earlier and later."""
+        """Return the commits that the reader has read between two states of its subscription."""
         low, high = sorted((self.after, later.after))
         return range(low + 1, high + 1)
 
@@ -197,7 +197,7 @@ class Subscription(NamedTuple):
         return number > self.after and self.messages_of(state) > 0
 
     def messages_of(self, state: Retention) -> int:
-        """Return how many messages of its queues a commit put; those of a compaction were put before."""
+        """Return how many messages a commit put into its queues; a compaction puts none."""
         if state.span is not None:
             return 0
         queues: Iterable[str] = self.queues or state.tally

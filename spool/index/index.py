@@ -1,10 +1,10 @@
 """The queues in memory, as a function of the commits that were applied, in the order of their sequence numbers.
 
 Neighbouring messages of one commit with the same queue and control fields are one *run*, so a commit of a thousand
-messages costs a few entries; thousands of compacted messages are one *segment*. Bodies and tables stay on disk. Whether
-a message can be claimed *now* depends on claims, prepared branches and the time as well; the callers ask for those.
+messages costs a few entries; thousands of compacted messages are one *segment*. Bodies and tables remain on disk.
+Whether a message can be claimed *now* depends on claims, prepared branches and the time as well, which callers check.
 
-A message is found by its position, which never changes; the file in which it lies does.
+The index finds a message by its position, which never changes. The file in which the message lies may change.
 """
 
 from array import array
@@ -50,18 +50,18 @@ class Index:
     """All queues of a space after the commit ``applied``.
 
     messages: the live messages.
-    files: what keeps the files of each commit that has any.
+    files: the reasons to keep the files of each commit that has any.
     restored: up to this commit, everything came from a checkpoint.
     idle, idle_bytes: commits without live messages, which may be reclaimed; the bytes of all bodies in their files.
-    unread: commits without live messages that are kept all the same, for a subscription.
+    unread: commits without live messages that are kept for a subscription.
     subscriptions: by the keys of their facts.
-    retired: those of them that reclaim has recorded as going.
-    unflushed: commits that were published without a flush; the durable mark tells which of them have had one since.
+    retired: the idle commits that reclaim has recorded before it removes their files.
+    unflushed: commits that were published without a flush; those up to the durable mark were flushed since.
     facts: by key, (commit, value, expiry time or None), the newest of each key.
     adopted: branches that a commit adopted, with its number.
     captured: dropped files that a commit names as captured by an intake.
-    damage: (file, what is wrong with it) for each file that could not be read whole.
-    changed_since: while compaction works, the positions that were removed or changed since it looked; else None.
+    damage: (file, problem) for each file that could not be read whole.
+    changed_since: during a compaction, the positions that were removed or changed since its start; else None.
     """
 
     def __init__(self, tables: Tables, configs: Mapping[str, QueueConfig]) -> None:
@@ -132,7 +132,7 @@ class Index:
                 messages.branch_ids.add(number, begins[-1], branch.id, begins[-1])
         for table, entry in zip(tables, header.sections, strict=True):
             base = first = ordinal
-            ordinal += entry.messages  # those of a damaged table count: the next ones keep their ordinals
+            ordinal += entry.messages  # also of a damaged table: later messages keep their ordinals
             if not table.runs:
                 continue  # it has no messages, or is damaged
             if type(table) is CompactedTable:
@@ -207,8 +207,8 @@ class Index:
     def _remove_next(self, number: int, ordinal: int, end: int) -> tuple[Queue | None, int, int]:
         """Remove neighbouring messages from position ``number``/``ordinal`` on, at most to ordinal ``end``.
 
-        Returns their queue, the commit in whose files they lay, and the ordinal behind them; if the first is not live,
-        None, 0, and the ordinal from which to go on."""
+        Returns their queue, the commit in whose files they lay, and the ordinal after them; if the first is not live,
+        None, 0, and the ordinal at which to continue."""
         messages = self.messages
         run, stop = messages.run_at(number, ordinal, end)
         if run is not None:
@@ -279,7 +279,7 @@ class Index:
         if old is not None and old[0] in self.files:
             self.files[old[0]].facts -= 1
             if value is None and old[0] != number:
-                add_target(state, old[0])  # otherwise the old fact would be back once this file is gone
+                add_target(state, old[0])  # otherwise the old fact would be valid again once this file is removed
         if value is not None:
             self.keep_fact(key, number, value, expiry)
             state.facts += 1
@@ -314,8 +314,9 @@ class Index:
     ) -> None:  # fmt: skip
         """Add the messages of a compacted section, and remove them from where they lay before.
 
-        ``removed``: (row, count) of those that were removed or changed before the compaction was committed. What the
-        index knows of the others from their earlier place (after a rebuild, possibly nothing) does not count.
+        ``removed``: (row, count) of the messages that were removed or changed before the compaction was committed. Of
+        the others, the index replaces the entries that it has for their earlier place; after a rebuild it may have
+        none.
         """
         messages = self.messages
         queue = messages.queue(table.queues[table.runs[0][0]])
@@ -376,8 +377,8 @@ class Index:
     # -- files ------------------------------------------------------------------------------------------------------
 
     def mark_idle(self, number: int) -> None:
-        """Let the commit's files be reclaimed: none of their messages is live. Damaged files stay, since what else they
-        held is not known, and so does what a subscription has not read (Rule 15)."""
+        """Permit reclaim of a commit's files, which have no live message. Damaged files are kept, because they may have
+        held more, and so are files that a subscription has not read (Rule 15)."""
         state = self.files[number]
         if state.damaged or number in self.idle:
             return
@@ -388,7 +389,7 @@ class Index:
             self.idle_bytes += state.body_bytes
 
     def _follow_subscription(self, key: str) -> None:
-        """Look anew at what a subscription keeps, which was registered, has read on or has ended."""
+        """Check again which commits are kept for a subscription that was registered, has read on, or has ended."""
         old, (_, value, _) = self.subscriptions.pop(key, None), self.facts.get(key, (0, None, None))
         new = Subscription.of(value)
         if new is not None:
@@ -405,14 +406,14 @@ class Index:
             self.idle_bytes -= self.files[number].body_bytes
 
     def mark_damaged(self, number: int, name: str, wrong: str) -> None:
-        """Record that the file ``name`` of a commit cannot be read whole: it stays until it is repaired."""
+        """Record that the file ``name`` of a commit cannot be read whole: the file is kept until it is repaired."""
         self.damage.append((name, wrong))
         self._unmark_idle(number)
         self.files[number].damaged = True
 
     def _record_retired(self, numbers: list[int]) -> None:
-        """Apply reclaim's record of the commits whose files go now. Commits of its last record that this one does not
-        name have no files any more."""
+        """Apply reclaim's record of the commits whose files it removes now. Commits that only its last record names
+        have no files any more."""
         for gone in self.retired.difference(numbers):
             self.forget(gone)
         for number in numbers:
@@ -420,15 +421,15 @@ class Index:
                 self._retire(number)
 
     def _retire(self, number: int) -> None:
-        """Drop what a commit still counts and holds: reclaim's record has its counts. The files can hold messages all
-        the same, if they were put back after what removed those messages was reclaimed."""
+        """Drop the counts and messages of a commit: reclaim's record has its counts. The files can hold messages if
+        they were put back after reclaim had removed the commits that removed these messages."""
         state = self.files[number]
         state.tally = {}
         self._forget_facts(number, state)
         self.retired.add(number)
         if state.live:
             self._drop_messages({number})
-        if number in self.unread:  # (an index that is read anew may know of its end before that of the subscription)
+        if number in self.unread:  # (a rebuilt index may apply this record before the end of the subscription)
             self.unread.remove(number)
             self.mark_idle(number)
 
@@ -451,7 +452,7 @@ class Index:
             self.forget(number)
 
     def forget(self, number: int) -> None:
-        """Forget a commit whose files are gone."""
+        """Forget a commit whose files were removed."""
         self._unmark_idle(number)
         state = self.files.pop(number)
         self.retired.discard(number)

@@ -1,4 +1,4 @@
-"""Where the live messages are: runs and segments by position, queues in order, messages by id."""
+"""The live messages: runs and segments by position, queues in order, messages by id."""
 
 from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,7 +24,7 @@ REFILL_MESSAGES = 256  # how many messages of a segment become runs at once
 
 
 class Tables(Protocol):
-    """Reads the tables of segments. CorruptedFile or FileNotFoundError if a file is not what it was."""
+    """Reads the tables of segments. CorruptedFile or FileNotFoundError if a file was changed or removed."""
 
     def compacted_table(self, file: FileRef, section: SectionEntry) -> CompactedTable: ...
 
@@ -45,7 +45,8 @@ class BranchIds:
         self.in_number: dict[int, list[tuple[int, bytes, int]]] = {}
 
     def add(self, number: int, first: int, branch: bytes, begin: int) -> None:
-        """Note that messages from ordinal ``first`` of a commit on are of a branch whose first one is at ``begin``."""
+        """Record the branch of a commit's messages from ordinal ``first`` on. ``begin``: the ordinal of its first
+        message."""
         self.begins[branch] = (number, begin)
         known = self.in_number.get(number)
         if known is None:
@@ -69,7 +70,7 @@ class BranchIds:
         return Position(number, begin + ordinal)
 
     def forget(self, number: int) -> None:
-        """Drop a commit of which no message lies in a run any more."""
+        """Drop a commit of which no message is in a run any more."""
         for _, branch, _ in self.in_number.pop(number, ()):
             self.begins.pop(branch, None)
 
@@ -96,7 +97,7 @@ class MessageTable:
     # -- looking up ---------------------------------------------------------------------------------------------------
 
     def queue(self, name: str) -> Queue:
-        """Return a queue, made if there is none of that name yet."""
+        """Return the queue of that name; create it if it does not exist."""
         queue = self.queues.get(name)
         if queue is None:
             queue = self.queues[name] = Queue(self._configs.get(name) or QueueConfig(name), self._refill)
@@ -109,11 +110,11 @@ class MessageTable:
     def run_from(self, number: int, ordinal: int, end: int) -> tuple[Run | None, int]:
         """Find the run that holds a live message.
 
-        What lies in a segment stays there: its run is made for the caller and is not in the table.
+        A message in a segment remains in the segment: its run is made for the caller alone.
 
         Returns:
-            The run, and where its neighbours in the run end, at most at ordinal ``end``; or, if the message is not
-            live, None and the ordinal from which to search on.
+            The run, and the end of the run, at most ordinal ``end``; or, if the message is not live, None and the
+            ordinal at which the search can continue.
         """
         run, stop = self.run_at(number, ordinal, end)
         if run is not None or not self.segments:
@@ -125,17 +126,17 @@ class MessageTable:
         return self._run_of(segment, table, piece), ordinal + piece.length
 
     def run_at(self, number: int, ordinal: int, end: int) -> tuple[Run | None, int]:
-        """Do as ``run_from`` with the runs alone."""
+        """Search as ``run_from``, but only the runs."""
         runs = self.runs.get(number)
         if not runs:
-            return None, end  # a command may name any count: nothing lies there
+            return None, end  # a command may name any count: there is no message
         at = bisect_right(runs, ordinal, key=_first_of) - 1
         if at >= 0 and ordinal < (stop := runs[at].end):
             return runs[at], stop if stop < end else end
         return None, min(end, runs[at + 1].first) if at + 1 < len(runs) else end
 
     def piece_at(self, number: int, ordinal: int, stop: int) -> tuple[Segment | None, Piece | None, int]:
-        """Do as ``run_from`` with the segments alone. ``stop``: at most where the next run begins."""
+        """Search as ``run_from``, but only the segments. ``stop``: at most the begin of the next run."""
         first = pack_position(number, ordinal)
         for segment in self.segments.irange_key(None, pack_position(number, stop - 1), reverse=True):
             if segment.high > first:
@@ -186,7 +187,7 @@ class MessageTable:
         return () if known is None else known.in_order(now)
 
     def runs_of(self, segment: Segment) -> list[Run]:
-        """Return what is live in a segment, in order; it stays there."""
+        """Return runs of a segment's live messages, in order. The segment does not change."""
         table = self.table_of(segment)
         queue = self.queues[segment.queue.name]
         runs = []
@@ -214,7 +215,7 @@ class MessageTable:
 
     def is_in_memory(self, queue: str, id: tuple[bytes, int] | None, correlation_id: str | None) -> bool:
         """Return whether a run of the queue has the message with that id (branch id, ordinal in the branch), or one
-        with that correlation id. What lies in segments is not searched, so that this reads no file."""
+        with that correlation id. Segments are not searched, so that this reads no file."""
         if id is not None:
             position = self.branch_ids.find(*id)
             run = None if position is None else self.run_at(*position, position.ordinal + 1)[0]
@@ -223,7 +224,7 @@ class MessageTable:
         return known is not None and correlation_id is not None and known.has_correlated(correlation_id)
 
     def table_of(self, segment: Segment) -> CompactedTable:
-        """Read the table of a segment; CorruptedFile or FileNotFoundError if its file is not what it was."""
+        """Read the table of a segment; CorruptedFile or FileNotFoundError if its file was changed or removed."""
         return self._tables.compacted_table(segment.file, segment.entry)
 
     # -- runs ---------------------------------------------------------------------------------------------------------
@@ -242,8 +243,8 @@ class MessageTable:
             self.keep_apart(queue, run)
 
     def keep_apart(self, queue: Queue, run: Run) -> None:
-        """Split a run of that queue which reaches across a message that was put before one of its own, and runs across
-        which its own were put."""
+        """Split runs of the queue so that a message that was put before another one stands between two runs: this run,
+        if others were put before its messages, and the runs before whose messages its own were put."""
         for ordinal in queue.cuts_in(run.number, run.first, run.end):
             self._split_at(queue, run.number, ordinal)
         for number, ordinal in cuts(run.attributes):
@@ -294,7 +295,7 @@ class MessageTable:
         return known is not None and bool(known.expiring) and (known.expiring[0].expires or 0.0) <= now
 
     def expired(self, queue: str, now: float) -> Iterator[Run]:
-        """Yield what has expired, in runs of the table; those of segments are materialized."""
+        """Yield runs of expired messages; runs of segments are added to the table."""
         expiring = self.queue(queue).expiring
         at = 0
         while at < len(expiring):
@@ -377,7 +378,7 @@ class MessageTable:
             queue.add_segment(segment)
 
     def materialize(self, number: int, ordinal: int, end: int) -> tuple[Run | None, int]:
-        """Do as ``run_from``, but what lies in a segment becomes a run of the table."""
+        """Search as ``run_from``; a message in a segment becomes a run of the table."""
         run, stop = self.run_at(number, ordinal, end)
         if run is not None:
             return run, stop
@@ -417,7 +418,7 @@ class MessageTable:
 
 
 def correlation_hash(correlation_id: str) -> bytes:
-    """Return what compacted tables are sorted and searched by."""
+    """Return the hash by which compacted tables are sorted and searched."""
     return blake2b(correlation_id.encode("utf-8", "surrogatepass"), digest_size=HASH_BYTES).digest()
 
 

@@ -1,4 +1,4 @@
-"""The order of one queue: what a run or a segment needs to know of its queue, without the queue itself."""
+"""The order of one queue: the properties of a queue that its runs and segments need."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ class QueueOrder:
 
     ``criteria`` and ``ordered`` are the options ``order`` and ``ordered`` of the queue. ``is_plain``: a message without
     control fields belongs to no group, and neighbours are delivered in the order of their positions. ``is_fifo``: the
-    position alone says where such a message stands.
+    position alone decides the place of such a message.
     """
 
     __slots__ = ("criteria", "is_fifo", "is_plain", "name", "ordered")

@@ -16,16 +16,16 @@ from spool.model.message import due_time
 from spool.model.order import Key, cuts
 from spool.model.settings import QueueConfig
 
-MOST_WAITING = 65_536  # runs behind others of their groups, in memory
+MOST_WAITING = 65_536  # runs that wait for others of their groups, in memory
 
 
 class Queue:
     """The live messages of one queue.
 
-    Every run is in one of three lists: ``ready``; ``delayed``, until its due time; ``waiting``, behind the first run of
+    Every run is in one of three lists: ``ready``; ``delayed``, until its due time; ``waiting``, after the first run of
     its group. A run that failed and waits for its next attempt keeps its group waiting; a run that was put with a delay
     takes its place in the group when it is due. Segments are in ``segments`` or, until they are due, in
-    ``delayed_segments``. ``expiring``: those of all lists that have an expiry time.
+    ``delayed_segments``. ``expiring``: all runs and segments with an expiry time.
 
     ``refill`` makes runs of the next messages of a segment; the message table passes it.
     """
@@ -44,7 +44,7 @@ class Queue:
         self.live = 0
         self.bytes = 0
         self.served = 0  # messages dequeued since this index was made; compaction compares with it
-        # By commit, the ordinals at which its runs must end, since messages were put before one of its own.
+        # By commit, the ordinals at which its runs must end, because other messages were put before its messages.
         self.cuts: dict[int, Counter[int]] = {}
         self._refill = refill
         self._groups: dict[str, SortedKeyList[Run, Any]] = {}
@@ -178,8 +178,8 @@ class Queue:
     def _in_order(self, now: float) -> Iterator[Run]:
         """Yield them; make runs of a segment when its messages are next.
 
-        At most MOST_WAITING runs wait in memory: with as many, the iteration ends, and what lies in segments comes
-        later.
+        At most MOST_WAITING runs wait in memory. At that number the iteration ends, and messages of segments are not
+        yet reached.
         """
         self.promote_due(now)
         last: Key | None = None
@@ -236,7 +236,7 @@ class Queue:
     # -- time -----------------------------------------------------------------------------------------------------
 
     def promote_due(self, now: float) -> None:
-        """Make ready what has become due."""
+        """Make the runs ready that have become due."""
         if now < self._promoted_until:
             self._demote(now)
         while self.delayed_segments and self.delayed_segments[0].key[0] <= now:
@@ -266,9 +266,9 @@ class Queue:
     # -- options --------------------------------------------------------------------------------------------------
 
     def configure(self, config: QueueConfig) -> None:
-        """Sort everything anew if the queue's options ask for another order.
+        """Sort all runs again if the queue's options ask for another order.
 
-        Segments are sorted by the old order, so all that they hold becomes runs.
+        Segments are sorted by the old order, so their messages become runs.
         """
         if not self.order.differs(config):
             return

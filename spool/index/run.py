@@ -21,10 +21,10 @@ class Run:
     """The messages ``first`` to ``end - 1`` of commit ``number``.
 
     queue: the order of their queue. (The queue itself is the message table's.)
-    file, bodies, base: where they lie: the place of the body, if no other is in its section; else the section, whose
-        table has their places. Ordinal o is row ``o - base`` of it.
+    file, bodies, base: their file, and the place of the body if it is the only one of its section, else the section,
+        whose table has the places. Ordinal o is row ``o - base`` of the section.
     due, expires: seconds since the epoch, or None. ``due`` is None, too, once the time has come.
-    key: the sort key in the queue. It stays what it was when messages at the front leave.
+    key: the sort key in the queue. It does not change when messages at the front leave.
     """
 
     __slots__ = (
@@ -103,7 +103,7 @@ class Run:
             self.queue, self.file, self.bodies, self.base, self.number, first, self.end - first, self.attributes,
             self.committed_at, self.lengths,
         )  # fmt: skip
-        rest.due = self.due  # a run that has become due stays so
+        rest.due = self.due  # a run that has become due remains due
         return rest
 
 

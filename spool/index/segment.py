@@ -1,8 +1,8 @@
-"""Segments: thousands of messages as one entry of the index; their table stays in the file until it is needed.
+"""Segments: thousands of messages as one entry of the index; their table is read from the file when it is needed.
 
-A segment is one section of a file that a compaction wrote: messages of one queue in the order of delivery, each with
-the position that it has had since its own commit. In memory it is its bounds, its counts, and one bit for each message
-that was removed.
+A segment is one section of a file that a compaction wrote: messages of one queue in the order of delivery. Each message
+keeps the position that its own commit gave it. Memory holds the bounds of a segment, its counts, and one bit for each
+message.
 """
 
 from bisect import bisect_left, bisect_right
@@ -33,14 +33,14 @@ class Segment:
     """One compacted section.
 
     queue: the order of its queue.
-    file, entry: where it lies.
-    live, bytes: messages that are still there, and their bodies' bytes.
+    file, entry: its place.
+    live, bytes: the number of live messages, and their bodies' bytes.
     removed: one bit a row, set for a message that was removed.
     next_row: every message before this row was removed.
     low, high: the least position, and the end of the greatest range of positions, as ``pack_position`` makes them.
     oldest, expires: the earliest commit time and the next expiry time, in seconds since the epoch.
     key: the sort key of its next message; with ``delayed``, its due time comes first.
-    cuts: (number, ordinal) at which runs must end, since messages of this segment were put before others.
+    cuts: (number, ordinal) at which runs must end, because messages of this segment were put before others.
     """
 
     __slots__ = (
@@ -84,15 +84,15 @@ class Segment:
         self.bytes -= size
 
     def pieces(self, table: CompactedTable, row: int = 0) -> Iterator[Piece]:
-        """Yield what is live from ``row`` on, in order."""
+        """Yield the live messages from ``row`` on, in order."""
         return live_pieces(table, self.removed, row)
 
     def piece_at(self, table: CompactedTable, number: int, ordinal: int, end: int) -> tuple[Piece | None, int]:
         """Find the live messages from position ``number``/``ordinal`` on, at most to ordinal ``end``.
 
         Returns:
-            Them and the ordinal behind them; or, if the first of them is not live, None and the ordinal from which to
-            search on.
+            The messages and the ordinal after them; or, if the first of them is not live, None and the ordinal at
+            which the search can continue.
         """
         places = table.places()
         wanted = pack_position(number, ordinal)
@@ -113,7 +113,7 @@ class Segment:
 
 
 def live_pieces(table: CompactedTable, removed: bytes | bytearray, row: int = 0) -> Iterator[Piece]:
-    """Yield what is live from ``row`` on, in order. ``removed``: as a segment has it."""
+    """Yield the live messages from ``row`` on, in order. ``removed``: the bits of a segment."""
     starts = table.places().rows
     for run in range(bisect_right(starts, row) - 1, len(table.runs)):
         number, first = table.origins.numbers[run], table.origins.ordinals[run]
@@ -139,7 +139,7 @@ def pack_position(number: int, ordinal: int) -> int:
     return number << ORDINAL_BITS | ordinal
 
 
-# -- search keys: sorted entries of a fixed width, searched as they lie in the table ----------------------------------
+# -- search keys: sorted entries of a fixed width, searched without being decoded -------------------------------------
 
 _ORDINAL_BYTES, _RUN_BYTES = 4, 4
 HASH_BYTES = 8

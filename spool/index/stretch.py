@@ -1,7 +1,7 @@
-"""Neighbouring messages as a process reads them that has no index: their control fields, and where their bodies lie.
+"""Neighbouring messages for a process without an index: their control fields, and the places of their bodies.
 
-A task of Spark gets these from the process that has the space open: one for as many messages as were put alike, not one
-for each.
+A task of Spark gets stretches from the process that has the space open: one for all neighbours with the same control
+fields, not one for each message.
 """
 
 import sys
@@ -49,7 +49,7 @@ class Stretch(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """About how many bytes their bodies have: the table of their section, which tells it, is not read."""
+        """The approximate number of bytes of their bodies. The exact number would need the table of their section."""
         if isinstance(self.bodies, BodyPlace):
             return self.bodies.length
         return self.bodies.bodies_bytes * self.length // self.bodies.messages
@@ -75,7 +75,7 @@ def stretch_of(run: Run, branch: bytes, in_branch: int, config: QueueConfig | No
 
 def cut(stretches: Sequence[Stretch], most: int, most_bytes: int = sys.maxsize) -> Iterator[list[Stretch]]:
     """Yield the messages in lists of at most ``most`` messages and about ``most_bytes`` bytes, but at least one
-    message each; their order stays."""
+    message each, in their order."""
     some, count, size = list[Stretch](), 0, 0.0
     for rest in stretches:
         each = rest.bytes / rest.length

@@ -1,7 +1,7 @@
-"""What values may be: one set of checks for options, messages, routes, pipelines and values read from files. Pure.
+"""The values that are allowed: one set of checks for options, messages, routes, pipelines and files. Pure.
 
-Every error names the argument, what it takes, and the value: ``threads is a whole number from 1 to 1000, not 0``. The
-error also carries the first two as data (``InvalidArgument.name``, ``.expected``).
+Every error names the argument, the allowed values, and the given one: ``threads is a whole number from 1 to 1000, not
+0``. The error also carries the first two as data (``InvalidArgument.name``, ``.expected``).
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -16,8 +16,9 @@ from spool.model.text import shortened, shown
 class ValueCheck(NamedTuple):
     """One kind of value.
 
-    expected: in words. convert: returns the value as it is kept; ValueError if it is not allowed.
-    metavar: stands for the value in the help of a command, and tells the command how the value is written.
+    expected: the allowed values, in words.
+    convert: returns the value in the form in which it is stored; ValueError if the value is not allowed.
+    metavar: stands for the value in the help of a command, which also parses the value by its metavar.
     optional: None is allowed as well.
     """
 
@@ -39,9 +40,9 @@ class Option(NamedTuple):
 
 
 def check(name: str, value: object, value_check: ValueCheck, where: str = "") -> Any:
-    """Return the value as it is kept; InvalidArgument, which names it and what it takes, if it is not allowed.
+    """Return the value in the form in which it is stored. InvalidArgument if it is not allowed.
 
-    ``where`` opens the text: the file and the queue, say.
+    ``where`` opens the text of the error, e.g. with a file and a queue.
     """
     if value is None and value_check.optional:
         return None
@@ -59,8 +60,8 @@ def check(name: str, value: object, value_check: ValueCheck, where: str = "") ->
 def check_options(
     options: Mapping[str, Any], checks: Mapping[str, ValueCheck], where: str = "", others: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return options as they are kept. InvalidArgument also for a name that is none of ``checks``; its text lists
-    these, and the ``others``."""
+    """Return options in the form in which they are stored. InvalidArgument also for an unknown name; its text lists the
+    names of ``checks`` and ``others``."""
     for option in options:
         if option not in checks:
             raise InvalidArgument(
@@ -70,7 +71,7 @@ def check_options(
 
 
 def given(value: object) -> str:
-    """Return a value for the text of an error, as it was written rather than as Python writes it."""
+    """Return a value for the text of an error, in the notation of commands rather than of Python."""
     if isinstance(value, Mapping):
         return shortened(", ".join(f"{key}={one}" for key, one in value.items())) or "empty"
     return shortened(",".join(map(str, value))) or "empty" if isinstance(value, list | tuple) else shown(value)

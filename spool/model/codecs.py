@@ -1,4 +1,4 @@
-"""Python values to bytes and back. Bytes are stored as they are; anything else names its codec. No pickle anywhere."""
+"""Python values to bytes and back. Bytes are stored unchanged; other values name their codec. Nothing is pickled."""
 
 import json
 from collections.abc import Callable
@@ -18,7 +18,7 @@ BYTES_TYPE = "application/octet-stream"
 
 
 class _NotPlain(TypeError):
-    """A value that no codec of the library can express; the text says what to put instead."""
+    """A value that no codec of the library can express; the text suggests another value."""
 
 
 # The expression to put instead of a value that neither msgpack nor JSON has. By the type's name: none is imported.
@@ -58,7 +58,7 @@ def _refuse_in_json(value: object) -> None:
 
 
 def _unpack(raw: bytes) -> Any:
-    """Decode msgpack; a map key that is an array becomes a tuple, as it was before it was encoded."""
+    """Decode msgpack; a map key that is an array becomes a tuple again."""
     try:
         return msgpack.unpackb(raw, strict_map_key=False, timestamp=3)
     except TypeError:
@@ -74,7 +74,8 @@ def _hashable(key: Any) -> Any:
 
 
 class Codec(NamedTuple):
-    """``encode`` takes a value to bytes, ``decode`` back; ``content_type`` is what the message carries by default."""
+    """``encode`` makes bytes of a value, ``decode`` the reverse; ``content_type``: the default media type of the
+    message."""
 
     content_type: str
     encode: Callable[[Any], bytes]
@@ -90,8 +91,8 @@ _OWN = frozenset(CODECS)
 
 
 class Encoded(NamedTuple):
-    """A body that is the bytes of one of these codecs already, e.g. JSON from a file: stored as it is, it comes back as
-    the value that it means. ``proven``: a consumer can read it (``check_encoded``)."""
+    """A body that was encoded by one of these codecs already, e.g. JSON from a file. The bytes are stored unchanged,
+    and a consumer gets the decoded value. ``proven``: ``check_encoded`` has accepted the bytes."""
 
     raw: bytes
     codec: str
@@ -127,7 +128,7 @@ def check_encoded(raw: bytes, codec: str) -> None:
 
 
 def codec_of(content_type: str | None) -> str | None:
-    """Return the codec whose bytes a content type stands for, whatever parameters it has; None if there is no such."""
+    """Return the codec of a content type, without regard to its parameters; None if there is none."""
     kind = (content_type or "").split(";")[0].strip()
     return {JSON_TYPE: "json", MSGPACK_TYPE: "msgpack"}.get(kind)
 
@@ -169,9 +170,9 @@ def _name_for(value: Any, content_type: str | None) -> str:
 def encode(value: Any, content_type: str | None = None) -> tuple[bytes, str | None, str | None]:
     """Encode a body: (bytes, codec name or None for bytes, content type or None for plain bytes).
 
-    bytes stay bytes whatever their content type, str becomes UTF-8, a registered type is its codec's, anything else is
-    JSON if the content type says so and msgpack otherwise; what is ``Encoded`` is taken as it is. InvalidArgument if
-    the codec cannot express the value, or cannot read what is ``Encoded``.
+    bytes are not changed, str becomes UTF-8, and a value of a registered type is encoded by its codec. Any other value
+    becomes JSON if the content type is JSON, else msgpack; an ``Encoded`` body is not changed. InvalidArgument if the
+    codec cannot express the value, or cannot read the ``Encoded`` body.
     """
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value), None, content_type
@@ -181,7 +182,7 @@ def encode(value: Any, content_type: str | None = None) -> tuple[bytes, str | No
                 check_encoded(value.raw, value.codec)
         except ValueError as error:
             raise InvalidArgument(
-                f"the body is not {value.codec}: {error}: mend the body, or give another content type"
+                f"the body is not {value.codec}: {error}: fix the body, or give another content type"
             ) from None
         return value.raw, value.codec, content_type or CODECS[value.codec].content_type
     name = _name_for(value, content_type)
@@ -198,20 +199,20 @@ def encode(value: Any, content_type: str | None = None) -> tuple[bytes, str | No
             f"a body cannot be written as {name}, for it is or holds {error}; or register a codec for the type of the "
             "whole body, with spool.register_codec"
         ) from None
-    except Exception as error:  # of whatever kind: a registered codec is the application's
+    except Exception as error:  # any exception: a registered codec is code of the application
         said = storable(error) or class_name(error)
         raise InvalidArgument(
             f"a body of type {type(value).__name__} cannot be written as {name} ({said}): put bytes, str, or "
-            "what msgpack or JSON can express; spool.register_codec adds types for whole bodies, so what lies "
-            "inside a list or a map is made a plain value first, e.g. by str()"
+            "what msgpack or JSON can express; spool.register_codec adds types for whole bodies, so make a "
+            "value inside a list or a map a plain one first, e.g. by str()"
         ) from None
 
 
 def decode(raw: bytes, name: str | None) -> Any:
     """Return the value that was put.
 
-    Raises CorruptedFile if the bytes are not what a codec of the library wrote; UnknownCodec if a registered codec is
-    missing here or fails: the message then stays where it is.
+    Raises CorruptedFile if a codec of the library cannot read the bytes; UnknownCodec if a registered codec is missing
+    in this process or fails: the message then remains in its queue.
     """
     if name is None:
         return raw

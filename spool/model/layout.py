@@ -10,7 +10,7 @@ from spool.model.xid import Xid
 SETTINGS = "space.toml"
 MIRROR_ID = "mirror.id"  # in the space and in its mirror
 MIRROR_SETTINGS = "settings.toml"  # in a mirror: the text of its space's space.toml
-RESTORING = "restore.toml"  # in a directory that becomes a space, until all commits of a mirror are there
+RESTORING = "restore.toml"  # in a directory that becomes a space, until it has all commits of the mirror
 ACTIVE, PREPARED, COMMITTED = "active", "prepared", "committed"
 DROP, QUARANTINE, FREE, RUN = "drop", "quarantine", "free", "run"
 DIRECTORIES = (ACTIVE, PREPARED, COMMITTED, DROP, QUARANTINE, FREE, RUN)
@@ -31,7 +31,7 @@ FIRST_PREFIX = ".first."  # of a captured file that was given the name of anothe
 IMPORTING = f"{SETTINGS}.import"  # there before an import makes anything, until its space is complete
 SETTINGS_TEMPORARY = f"{SETTINGS}.tmp"
 
-# The root of a file system of its own has it from the start.
+# A new file system has this directory in its root.
 _LOST_AND_FOUND = "lost+found"
 
 # A message's claim is the byte number << 24 | ordinal of a lock file, and offsets are 63 bits.
@@ -113,7 +113,7 @@ def is_capture(name: str) -> bool:
 
 
 def is_captured(name: str) -> bool:
-    """Whether an entry of such a directory is named as a captured file; its other entries are an intake's own."""
+    """Whether an entry of such a directory is named as a captured file; an intake makes the other entries."""
     return name.startswith(FIRST_PREFIX) or not is_unfinished(name)
 
 
@@ -122,7 +122,7 @@ def queue_of_capture(directory: str) -> str:
     return directory.removeprefix(CAPTURE_PREFIX).rpartition(".")[0]
 
 
-# What belongs where; drop/ and quarantine/ hold whatever comes.
+# The names that belong into each directory; drop/ and quarantine/ may hold any.
 OWN_NAMES: dict[str, Callable[[str], object]] = {
     COMMITTED: parse_committed,
     PREPARED: parse_xid,

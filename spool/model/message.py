@@ -1,7 +1,7 @@
-"""What a caller gets: a message, its body and control fields, frozen.
+"""A message as a caller gets it: frozen, with its body and control fields.
 
-Control fields come from the file's table of contents, where only those that differ from the default are written; a
-message keeps that mapping and answers from it, so that taking a thousand messages does not build twenty thousand
+Control fields come from the file's table of contents, which has only the fields that differ from the default. A message
+keeps this mapping, and its properties read from it, so that taking a thousand messages does not build twenty thousand
 fields.
 """
 
@@ -62,7 +62,8 @@ class MessageId(str):
 
 
 class Origin(NamedTuple):
-    """What neighbouring messages share: their branch (its id in hex, where it begins in the commit), queue, commit."""
+    """The properties that neighbouring messages share: their branch (its id in hex, its first ordinal in the commit),
+    queue and commit."""
 
     branch: str
     first: int
@@ -73,13 +74,12 @@ class Origin(NamedTuple):
 
 
 class Message:
-    """A message as it was put. Times are seconds since the epoch, ``attempts`` counts the attempts that failed so
-    far."""
+    """A message. Times are seconds since the epoch; ``attempts`` is the number of failed attempts."""
 
     __slots__ = {
         "_ordinal": None,
         "_origin": None,
-        "body": "What was put: bytes as bytes, str as str, anything else as its codec reads it.",
+        "body": "The body: bytes as bytes, str as str, any other value as its codec decodes it.",
     }
 
     body: Any
@@ -138,14 +138,14 @@ class Message:
 
     @property
     def content_type(self) -> str:
-        """The media type of the body: as it was put, or that of the body's codec."""
+        """The media type of the body: that of the put, or else that of the body's codec."""
         return self._origin.attributes.get("content_type", BYTES_TYPE)  # type: ignore[no-any-return]
 
     @property
     def codec(self) -> str | None:
         """The name of the codec that wrote the body: "text", "json", "msgpack" or a registered one; None: it is bytes.
 
-        (It is not among the fields of ``as_dict``: a body tells what it is by its type.)
+        (``as_dict`` leaves the codec out, because the body has a type in Python.)
         """
         return self._origin.attributes.get("codec")
 
@@ -166,7 +166,7 @@ class Message:
 
     @property
     def correlation_id(self) -> str | None:
-        """What ties an answer to its request, as the put said; None if it did not."""
+        """The text by which an answer and its request are found; None if the put gave none."""
         return self._origin.attributes.get("correlation_id")
 
     @property
@@ -186,7 +186,7 @@ class Message:
 
     @property
     def client_id(self) -> str | None:
-        """The name of the sender, as the put said; None if it did not."""
+        """The name of the sender; None if the put gave none."""
         return self._origin.attributes.get("client_id")
 
     @property
@@ -227,7 +227,7 @@ class Message:
 
 
 # The slots' own setters: the class refuses assignment, and object.__setattr__ takes three times as long.
-# A message is frozen: these alone, which cost no call of Python, fill a new one.
+# A message is frozen: only these setters, which cost no call of Python, fill a new one.
 new_message = partial(Message.__new__, Message)
 set_origin, set_ordinal, set_body = (Message.__dict__[name].__set__ for name in ("_origin", "_ordinal", "body"))
 
@@ -349,7 +349,7 @@ _EXCLUSIVE = (("delay", "not_before"), ("time_to_live", "expires_at"), ("top", "
 
 
 def attributes_of(**options: Any) -> dict[str, Any]:
-    """Return the control fields that differ from their defaults, checked; InvalidArgument says what an option takes.
+    """Return the control fields that differ from their defaults, checked. InvalidArgument names the allowed values.
 
     ``before`` is still an id then: the queue knows its place (see ``validation``). The deduplication key is left out.
     """
@@ -375,12 +375,12 @@ def exclusive(one: str, other: str) -> InvalidArgument:
 
 
 def check_content_type(value: object) -> str | None:
-    """Return a content type as it is stored; InvalidArgument unless it is None or a text that can be stored."""
+    """Return a content type. InvalidArgument unless it is None or a text that can be stored."""
     return check("content_type", value, _TEXT)  # type: ignore[no-any-return]
 
 
 def check_text(name: str, value: object) -> str:
-    """Return the value of an option that takes a text, as it is stored; InvalidArgument, which names the option."""
+    """Return the text of an option. InvalidArgument, which names the option, unless the text can be stored."""
     return check(name, value, SHORT_TEXT)  # type: ignore[no-any-return]
 
 
@@ -390,7 +390,7 @@ def headers_bytes(headers: Mapping[str, str]) -> int:
 
 
 def with_defaults(config: QueueConfig, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return control fields in which the queue's reply and failure queue stand for those that the message lacks."""
+    """Return the control fields, with the queue's reply and failure queue if the message has none."""
     defaults = {"reply_queue": config.reply_queue, "failure_queue": config.failure_queue}
     return {**{name: value for name, value in defaults.items() if value is not None}, **attributes}
 

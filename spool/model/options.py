@@ -17,7 +17,7 @@ _UNITS = {"TIME": "seconds", "SIZE": "bytes", "MOMENT": "seconds since the epoch
 
 
 class Default(enum.Enum):
-    """What an argument is if it is left out, where None means something else."""
+    """The default of an argument for which None has another meaning."""
 
     JOIN = "JOIN"
     KEEP = "KEEP"
@@ -70,8 +70,8 @@ class GetOptions(TypedDict, total=False):
 class QueueOptions(TypedDict, total=False):
     """Options of ``create_queue`` and ``change_queue``, and the attributes of a ``QueueConfig``.
 
-    An option that ``create_queue`` lacks is the space's default for queues, or else the default that is given here.
-    ``change_queue`` keeps an option that it lacks, and sets one that is None back to that default.
+    An option that is not given to ``create_queue`` has the space's default for queues, or else the default given here.
+    ``change_queue`` changes only given options, and sets an option that is None back to that default.
     """
 
     order: "str | list[str] | tuple[str, ...] | None"

@@ -1,9 +1,10 @@
-"""Where a message stands in its queue: by the queue's criteria, at the top, or before another one. Pure.
+"""The place of a message in its queue: by the queue's criteria, at the top, or before another message. Pure.
 
-A place is a key; keys are compared as tuples. A key is made of what never changes: the position, and control fields
-that are written with the message. One that was put before another carries what that one's key was made of, so its place
-stays what it was when the other is gone: ``[number, ordinal, priority, time, top]`` of the other, and, if that one had
-been put before a third itself, of the third, followed by the positions of those between.
+A place is a key; keys are compared as tuples. A key is made of values that never change: the position, and control
+fields that are written with the message. A message that was put before another one carries the values of the other's
+key, ``[number, ordinal, priority, time, top]``, so its place does not change when the other is removed. If the other
+had been put before a third message itself, the values are those of the third, followed by the positions of the messages
+between.
 """
 
 from collections.abc import Iterator, Mapping
@@ -53,7 +54,8 @@ def is_backwards(order: tuple[str, ...], attributes: Mapping[str, Any]) -> bool:
 
 
 def place_before(attributes: Mapping[str, Any], committed_at: float, position: Position) -> list[Any]:
-    """Return the value of ``before`` for a message that is put before the one with these fields at that position."""
+    """Return the value of ``before`` for a message that is put before another, which has these fields and that
+    position."""
     if "before" not in attributes:
         priority = attributes.get("priority", DEFAULT_PRIORITY)
         return [*position, priority, _time(attributes, committed_at), attributes.get("top", False)]
@@ -74,6 +76,6 @@ def cuts(attributes: Mapping[str, Any]) -> list[tuple[int, int]]:
 
 
 def _positions(place: list[Any]) -> Iterator[tuple[int, int]]:
-    """Yield the position of the message that it stands before, then of those in between."""
+    """Yield the position of the message that it stands before, then the positions of the messages between."""
     yield place[0], place[1]
     yield from zip(place[5::2], place[6::2], strict=True)

@@ -30,7 +30,7 @@ def append_range(ranges: PositionRanges, number: int, first: int, count: int) ->
 
 
 def subtract_ranges(ranges: PositionRanges, kept: PositionRanges) -> PositionRanges:
-    """Return what is in ``ranges`` and not in ``kept``. No piece spans two of the ranges."""
+    """Return the parts of ``ranges`` that are not in ``kept``. No part spans two of the ranges."""
     if ranges == kept:
         return []
     if not kept:

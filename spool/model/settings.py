@@ -32,7 +32,7 @@ _LONGEST_TYPES = 1000  # characters: all stand in one line of space.toml
 _LARGEST = 2**62
 
 
-# -- what an option takes ---------------------------------------------------------------------------------------------
+# -- the checks -------------------------------------------------------------------------------------------------------
 
 
 def _words(value: Any) -> tuple[str, ...]:
@@ -178,7 +178,7 @@ class QueueConfig:
 class SpaceConfig:
     """A whole space: its queues by name, and its options, checked; ``help(spool.SpaceOptions)`` describes them.
 
-    defaults: options of queues, for those that do not set their own.
+    defaults: options of queues, for queues that do not set their own.
     """
 
     queues: Mapping[str, QueueConfig] = field(default_factory=dict)
@@ -294,23 +294,23 @@ def fullness(unit: str, messages: int, size: int, max_messages: int | None, max_
 
 
 def check_queue_name(name: object, where: str = "") -> str:
-    """Return the name. Raises InvalidArgument, which says what a name may be."""
+    """Return the name. Raises InvalidArgument, which gives the rule, if it cannot be the name of a queue."""
     if not isinstance(name, str) or not layout.is_queue_name(name):
         raise InvalidArgument(f"{where}{shown(name)} cannot be a queue's name: it takes {_NAME_RULE}")
     return name
 
 
 def check_queue_options(options: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Return checked options of a queue, of whatever name."""
+    """Return checked options of a queue."""
     return check_options(options, _QUEUE_CHECKS, where)
 
 
 def queue_config(
     name: str, options: Mapping[str, Any], where: str = "", defaults: Mapping[str, Any] | None = None
 ) -> QueueConfig:
-    """Return a checked queue; InvalidArgument names the option and what it takes.
+    """Return a checked queue; InvalidArgument names the option and the allowed values.
 
-    ``where`` opens the text: a file's name. ``defaults``: checked options, for those that are not given.
+    ``where`` opens the text of an error: the name of a file. ``defaults``: checked options, for options not given.
     """
     check_queue_name(name, where)
     where = f"{where}queue {name}: "
@@ -362,7 +362,7 @@ def _check_marks(config: QueueConfig, where: str) -> None:
 
 
 def space_config(options: Mapping[str, Any], queues: Mapping[str, Mapping[str, Any]], where: str = "") -> SpaceConfig:
-    """Return a checked space with its queues' options; InvalidArgument names the option and what it takes."""
+    """Return a checked space with its queues' options; InvalidArgument names the option and the allowed values."""
     options = dict(options)
     defaults = options.pop("defaults", {})
     if not isinstance(defaults, Mapping):

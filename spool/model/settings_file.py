@@ -1,6 +1,6 @@
-"""``space.toml``: the settings as people read and edit them; text to values and back, with comments kept.
+"""``space.toml``: the settings as a text that people edit, to values and back. Comments are kept.
 
-Unknown keys and wrong types are errors that name the file, the key and what is allowed. ``store.edits`` decides which
+Errors for unknown keys and wrong types name the file, the key and the allowed values. ``store.edits`` decides which
 process writes the file, and when.
 """
 
@@ -24,11 +24,11 @@ def parse(text: str, name: str) -> SpaceConfig:
     where = f"{name}: "
     if any(len(line) > _MAX_LINE and not line.startswith("#") for line in text.splitlines()):
         # a key of very many parts takes the parser the square of their number, in time and in memory
-        raise InvalidArgument(f"{where}a line is longer than {_MAX_LINE} characters: mend the file")
+        raise InvalidArgument(f"{where}a line is longer than {_MAX_LINE} characters: shorten it")
     try:
         found = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # no TOML, a number of too many digits, brackets without end
-        raise InvalidArgument(f"{where}{error}: mend the file, or take it from a backup") from None
+        raise InvalidArgument(f"{where}{error}: fix the file, or take it from a backup") from None
     version = found.pop("format", None)
     if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= 2**31:
         raise InvalidArgument(f"{where}format is a whole number from 1, not {version!r}")
@@ -67,7 +67,8 @@ def render_new(config: SpaceConfig) -> str:
 
 
 def with_queue(text: str, config: QueueConfig, defaults: Mapping[str, Any]) -> str:
-    """Return the text with that queue added or changed; comments stay. What is as in ``defaults`` is not written."""
+    """Return the text with that queue added or changed, and with its comments. Options equal to ``defaults`` are left
+    out."""
     import tomlkit
 
     document = tomlkit.parse(text)
@@ -94,7 +95,7 @@ def without_queue(text: str, name: str) -> str:
 
 
 def with_mirror(text: str, path: str) -> str:
-    """Return the text with that directory as the mirror; comments stay."""
+    """Return the text with that directory as the mirror, and with its comments."""
     import tomlkit
 
     document = tomlkit.parse(text)

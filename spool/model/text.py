@@ -57,7 +57,7 @@ def class_name(value: object) -> str:
 
 
 def quoted(path: str) -> str:
-    """Return the path as it can be pasted into a shell's command."""
+    """Return the path quoted for a shell."""
     from shlex import quote
 
     return quote(path)
@@ -70,7 +70,7 @@ def plural(count: int, one: str, many: str = "") -> str:
 
 
 class _Short(reprlib.Repr):
-    """The middle of what is long is left out."""
+    """Cuts the middle out of long values."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -70,7 +70,7 @@ class Xid(NamedTuple):
 
 
 def new_local_xid() -> Xid:
-    """Return an xid for a transaction that stays in this process."""
+    """Return an xid for a transaction of this process alone."""
     return Xid(FORMAT_LOCAL, os.urandom(12), b"")
 
 

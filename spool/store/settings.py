@@ -88,7 +88,7 @@ def read_settings_text(disk: Disk) -> str:
         return data.decode("utf-8")
     except ValueError as error:
         path = disk.path(layout.SETTINGS)
-        raise InvalidArgument(f"{path}: {error}: mend the file, or take it from a backup") from None
+        raise InvalidArgument(f"{path}: {error}: fix the file, or take it from a backup") from None
 
 
 def write_settings(disk: Disk, text: str) -> None:

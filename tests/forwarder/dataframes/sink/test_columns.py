@@ -103,7 +103,7 @@ def test_rows_go_to_the_queues_that_they_name(space: spool.Space, attempts: Atte
         ("body string, queue string", [["a"], ["ordres"]], spool.QueueNotFound, "did you mean orders"),
         ("body string, correlation_id string", [["a"], [""]], spool.InvalidArgument, "correlation_id is a text of 1"),
         ("body string, top boolean", [["a"], [True]], spool.InvalidArgument, "does not allow top"),
-        ("body string, codec string", [["{"], ["json"]], spool.InvalidArgument, "mend the body"),
+        ("body string, codec string", [["{"], ["json"]], spool.InvalidArgument, "fix the body"),
         ("body string, codec string", [["{"], ["yaml"]], spool.UnknownCodec, "yaml"),
     ],
 )  # fmt: skip
