@@ -5,7 +5,7 @@ from spool.log import checkpoint
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from tests.compaction import small_compactions
-from tests.crash.interleave import Scenario, Stage
+from tests.crash.interleave import Scenario, Simulation
 from tests.crash.programs import (
     deciding,
     getting,
@@ -26,25 +26,25 @@ def compacting(space: spool.Space) -> None:
                 checkpoint.save(space._store.files.disk, space._store.shared.counters, space._store.view)
 
 
-def _compaction_beside_takes(stage: Stage) -> None:
+def _compaction_beside_takes(simulation: Simulation) -> None:
     """Messages are claimed, taken and given back while they are compacted: each is there once."""
-    stage.process("S", compacting)
-    stage.process("T", getting(stage.book, "T", 2))
-    stage.process("R", rolling_back(stage.book, "R"))
+    simulation.process("S", compacting)
+    simulation.process("T", getting(simulation.log, "T", 2))
+    simulation.process("R", rolling_back(simulation.log, "R"))
 
 
-def _compaction_beside_a_vote(stage: Stage) -> None:
+def _compaction_beside_a_vote(simulation: Simulation) -> None:
     """A branch is prepared and decided over a message that moves meanwhile."""
-    stage.process("S", one_after_the_other(compacting, compacting))
-    stage.process("P", preparing(stage.book))
-    stage.process("D", deciding(stage.book, "commit", patience=5))
+    simulation.process("S", one_after_the_other(compacting, compacting))
+    simulation.process("P", preparing(simulation.log))
+    simulation.process("D", deciding(simulation.log, "commit", patience=5))
 
 
-def _compaction_beside_openers(stage: Stage) -> None:
+def _compaction_beside_openers(simulation: Simulation) -> None:
     """An opener reads everything while files are superseded and tombstones are merged: it sees each message once."""
-    stage.process("S", one_after_the_other(compacting, getting(stage.book, "S", 3), compacting))
-    stage.newcomer("O", opening(getting(stage.book, "O", 2)))
-    stage.process("A", one_after_the_other(putting(stage.book, "A"), getting(stage.book, "a", 2)))
+    simulation.process("S", one_after_the_other(compacting, getting(simulation.log, "S", 3), compacting))
+    simulation.newcomer("O", opening(getting(simulation.log, "O", 2)))
+    simulation.process("A", one_after_the_other(putting(simulation.log, "A"), getting(simulation.log, "a", 2)))
 
 
 COMPACTED = tuple(f"m{place}" for place in range(5))

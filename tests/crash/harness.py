@@ -12,9 +12,9 @@ from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.transactions.resolution import in_doubt
 from tests.at_once import AT_ONCE
+from tests.crash.contents import AFTER, QUEUES, Contents, Expectation, History, deadline, decide, look
 from tests.crash.kinds import kinds_of
 from tests.crash.mirrors import MIRROR, mirrors_last, new_space, restored, without_its_mirror
-from tests.crash.worlds import AFTER, QUEUES, History, Ledger, World, deadline, decide, look
 from tests.machine import NO_FILES, Image, Machine, PowerCut
 from tests.simdisk import CHANGES, ROOT, SimulatedDisk, repeatable
 from tests.survivors import Rules, Survivor, survivors
@@ -71,9 +71,9 @@ class Explorer:
         self.recovery_disk = recovery_disk
         self.tally = Tally()
         self._decided = history.decided
-        self._seen: set[tuple[Image, frozenset[World]]] = set()
-        self._opened_again: set[tuple[Hashable, World]] = set()
-        self._restored: dict[Image, World] = {}
+        self._seen: set[tuple[Image, frozenset[Contents]]] = set()
+        self._opened_again: set[tuple[Hashable, Contents]] = set()
+        self._restored: dict[Image, Contents] = {}
         self._backups: set[Image] = set()
         self._story: list[str] = []
 
@@ -82,12 +82,12 @@ class Explorer:
         with repeatable(SEED):
             self.base = self._set_up()
         for step in self._steps():
-            machine, ledger, call = self._cut_at(step)
+            machine, expected, call = self._cut_at(step)
             self.tally.cuts += 1
             with self._telling(f"{self.history.name}: cut before {call}"):
-                self._look_at(machine, ledger.allowed, limit=self.per_cut)
+                self._look_at(machine, expected.allowed, limit=self.per_cut)
                 with self._telling("killed, no power cut"):
-                    self._survive_kill(machine, ledger)
+                    self._survive_kill(machine, expected)
         return self.tally
 
     def explore_takeovers(self) -> Tally:
@@ -97,10 +97,10 @@ class Explorer:
         machine, other = self._with_another()
         for step in self._steps(machine):
             machine, other = self._with_another()
-            _, ledger, call = self._cut_at(step, machine)
+            _, expected, call = self._cut_at(step, machine)
             self.tally.cuts += 1
             with self._telling(f"{self.history.name}: killed before {call}, taken over"), repeatable(SEED + 500):
-                self._take_over(machine, other, ledger)
+                self._take_over(machine, other, expected)
         return self.tally
 
     def _with_another(self) -> tuple[Machine, spool.Space]:
@@ -108,20 +108,20 @@ class Explorer:
         with repeatable(SEED + 2):
             return machine, spool.open(ROOT, disk=self.recovery_disk(machine), clock=machine.clock)
 
-    def _take_over(self, machine: Machine, other: spool.Space, ledger: Ledger) -> None:
+    def _take_over(self, machine: Machine, other: spool.Space, expected: Expectation) -> None:
         """The next commit finishes what the dead process left, and what is seen then stays."""
         in_doubt(other._store, deadline(other))
         self.history.finish(other)
         other.put(AFTER, "next")
         shown = look(other)
-        allowed, kept = ledger.allowed, [world.put(AFTER, "next") for world in ledger.after_kill]
+        allowed, kept = expected.allowed, [contents.put(AFTER, "next") for contents in expected.after_kill]
         self._expect(shown in kept, f"found {shown}, allowed {sorted(map(str, kept))}", other)
         with self._telling("then the power cut"):
-            back = [world.put(AFTER, "next") for world in self._after(shown, allowed) - {shown}]
+            back = [contents.put(AFTER, "next") for contents in self._after(shown, allowed) - {shown}]
             decided = self._decided
             self._decided = {
-                world.put(AFTER, "next"): {outcome: then.put(AFTER, "next") for outcome, then in outcomes.items()}
-                for world, outcomes in decided.items()
+                contents.put(AFTER, "next"): {outcome: then.put(AFTER, "next") for outcome, then in outcomes.items()}
+                for contents, outcomes in decided.items()
             }
             self._look_at(machine, frozenset([shown, *back]), limit=self.per_recovery_cut * 4, deep=False)
             self._decided = decided
@@ -157,27 +157,27 @@ class Explorer:
     def _is_cut(self, call: str, args: tuple[object, ...]) -> bool:
         return call in CHANGES
 
-    def _cut_at(self, step: int | None, machine: Machine | None = None) -> tuple[Machine, Ledger, str]:
+    def _cut_at(self, step: int | None, machine: Machine | None = None) -> tuple[Machine, Expectation, str]:
         """Run the history on a new machine (or that one) up to that step."""
         machine = machine or self._machine(self.base, boot=2)
-        ledger = Ledger(self.history.begin)
+        expected = Expectation(self.history.begin)
         machine.crash_at(step)
         process = self.disk(machine)
         with repeatable(SEED + 1), mirrors_last():
             try:
                 space = spool.open(ROOT, disk=process, clock=machine.clock)
                 self._first_step = len(machine.trace)
-                self.history.run(space, ledger)
+                self.history.run(space, expected)
             except PowerCut:
                 machine.crash_at(None)
-                return machine, ledger, machine.last_call()
+                return machine, expected, machine.last_call()
         machine.crash_at(None)
         machine.kill(process)
-        return machine, ledger, "the end"
+        return machine, expected, "the end"
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
-    def _look_at(self, machine: Machine, allowed: frozenset[World], *, limit: int, deep: bool = True) -> None:
+    def _look_at(self, machine: Machine, allowed: frozenset[Contents], *, limit: int, deep: bool = True) -> None:
         """Every survivor of this machine."""
         if machine.beside is not None:  # of its mirror more, which is small
             for survivor in survivors(machine.beside, self.rules, limit=max(limit, _OF_MIRROR), seed=self.tally.cuts):
@@ -199,18 +199,18 @@ class Explorer:
                         emptied = self._with_a_new_mirror(survivor.image, machine.boot + 1)
                         self._recover(Survivor(emptied, ""), machine.boot + 2, allowed, deep=False)
 
-    def _recover(self, survivor: Survivor, boot: int, allowed: frozenset[World], *, deep: bool) -> None:
+    def _recover(self, survivor: Survivor, boot: int, allowed: frozenset[Contents], *, deep: bool) -> None:
         """Open, look, open again; perhaps cut the recovery, too."""
         machine = self._machine(survivor.image, boot)
         with repeatable(SEED + boot):
-            world = self._open_and_look(machine, allowed)
-            self._expect_of_mirror(machine.image(), frozenset([world]))
-            self._decide(machine, world)
-            self._open_again(machine, world)
+            contents = self._open_and_look(machine, allowed)
+            self._expect_of_mirror(machine.image(), frozenset([contents]))
+            self._decide(machine, contents)
+            self._open_again(machine, contents)
         if deep and self.again and self.tally.states % self.again == 0:
             self._cut_recovery(survivor, boot, allowed)
 
-    def _cut_recovery(self, survivor: Survivor, boot: int, allowed: frozenset[World]) -> None:
+    def _cut_recovery(self, survivor: Survivor, boot: int, allowed: frozenset[Contents]) -> None:
         """What an interrupted recovery leaves is recovered; what a finished one has shown stays so."""
         whole = self._machine(survivor.image, boot)
         with repeatable(SEED + boot):
@@ -226,7 +226,7 @@ class Explorer:
         with self._telling("cut after recovery"):
             self._look_at(whole, self._after(shown, allowed), limit=self.per_recovery_cut * 2, deep=False)
 
-    def _recover_again(self, machine: Machine, boot: int, allowed: frozenset[World]) -> None:
+    def _recover_again(self, machine: Machine, boot: int, allowed: frozenset[Contents]) -> None:
         """The recovery was cut: by a power cut, or only killed."""
         self.tally.recoveries += 1
         with self._telling(f"recovery cut before {machine.last_call()}"):
@@ -236,64 +236,64 @@ class Explorer:
                 twin = machine.copy()
                 self._open_again(twin, self._open_and_look(twin, allowed))
 
-    def _survive_kill(self, machine: Machine, ledger: Ledger) -> None:
+    def _survive_kill(self, machine: Machine, expected: Expectation) -> None:
         """Only the process died: the page cache is there, and what the next one shows survives a power cut then."""
         for process in {handle.process for handle in machine.handles.values()}:
             machine.kill(process)
         twin = machine.copy()
         with repeatable(SEED + 1000):
-            shown = self._open_and_look(twin, ledger.after_kill, told=True)
+            shown = self._open_and_look(twin, expected.after_kill, told=True)
         self._expect_of_mirror(twin.image(), frozenset([shown]))
         with self._telling("then the power cut"):
-            self._look_at(twin, self._after(shown, ledger.allowed), limit=self.per_recovery_cut * 2, deep=False)
+            self._look_at(twin, self._after(shown, expected.allowed), limit=self.per_recovery_cut * 2, deep=False)
         self._open_again(twin, shown)
 
-    def _after(self, shown: World, allowed: frozenset[World]) -> frozenset[World]:
+    def _after(self, shown: Contents, allowed: frozenset[Contents]) -> frozenset[Contents]:
         """What was seen stays."""
         return frozenset([shown]) | (allowed if self.history.loses else allowed & self.history.may_return)
 
-    def _open_and_look(self, machine: Machine, allowed: frozenset[World], *, told: bool = False) -> World:
+    def _open_and_look(self, machine: Machine, allowed: frozenset[Contents], *, told: bool = False) -> Contents:
         """``told``: a coordinator asks for the branches in doubt, and is promised those that it is told of."""
         process = self.recovery_disk(machine)
         try:
             space = spool.open(ROOT, disk=process, clock=machine.clock)
             self.history.finish(space)
-            world = look(space)
-            self._expect(world in allowed, f"found {world}, allowed {sorted(map(str, allowed))}", space)
+            contents = look(space)
+            self._expect(contents in allowed, f"found {contents}, allowed {sorted(map(str, allowed))}", space)
             damage = [finding for finding in space.check() if finding.kind is Kind.DAMAGED]
             self._expect(not damage, f"damage: {damage}", space)
             if told:
                 listed = tuple(map(str, in_doubt(space._store, deadline(space))))
-                self._expect(listed == world.in_doubt, f"recover listed {listed}, found {world}", space)
+                self._expect(listed == contents.in_doubt, f"recover listed {listed}, found {contents}", space)
         finally:
             if not process.dead:
                 machine.kill(process)
-        return world
+        return contents
 
-    def _open_again(self, machine: Machine, world: World) -> None:
+    def _open_again(self, machine: Machine, contents: Contents) -> None:
         """Once more, in the same life of the machine: the same, nothing left to do, and each message comes once.
 
         Recoveries of many disks end in the same one, which is looked at once."""
-        key = machine.seen_by_processes(), world
+        key = machine.seen_by_processes(), contents
         if key in self._opened_again:
             return
         with spool.open(ROOT, disk=self.recovery_disk(machine), clock=machine.clock) as space:
             left = [finding for finding in space.recovery.findings if finding.kind is not Kind.IN_DOUBT]
             self._expect(not left, f"the second open still found {list(map(str, left))}", space)
-            self._expect(look(space) == world, f"the second open found {look(space)}, the first {world}", space)
-            for queue, bodies in zip(QUEUES, world.queues, strict=True):
+            self._expect(look(space) == contents, f"the second open found {look(space)}, the first {contents}", space)
+            for queue, bodies in zip(QUEUES, contents.queues, strict=True):
                 taken = tuple(str(message.body) for message in space.get_many(queue, 1000)) if bodies else ()
                 self._expect(bodies == taken, f"queue {queue} showed {bodies} and gave {taken}", space)
                 self._expect(not list(space.browse(queue)), f"queue {queue} is not empty", space)
             self._expect_reclaim(space)
         self._opened_again.add(key)
 
-    def _decide(self, machine: Machine, world: World) -> None:
+    def _decide(self, machine: Machine, contents: Contents) -> None:
         """Whatever is decided on a branch in doubt happens."""
-        if not world.in_doubt:
+        if not contents.in_doubt:
             return
         image = machine.image()
-        outcomes = sorted(self._decided[world].items())
+        outcomes = sorted(self._decided[contents].items())
         for outcome, promised in outcomes if self.thorough else [outcomes[self.tally.states % len(outcomes)]]:
             twin = self._machine(image, machine.boot + 1)
             with self._telling(f"then decided: {outcome}"):
@@ -328,7 +328,7 @@ class Explorer:
         if (_kept(before), _kept(before.beside)) != (_kept(after), _kept(after.beside)):
             raise self._violation("a refused opening has changed something")
 
-    def _expect_of_backup(self, image: Image, boot: int, allowed: frozenset[World]) -> None:
+    def _expect_of_backup(self, image: Image, boot: int, allowed: frozenset[Contents]) -> None:
         """The space as it was before the history, beside the mirror as it is now: what is promised is there, or the
         opening is refused, and a space restored from the mirror has it."""
         assert image.beside is not None
@@ -351,18 +351,18 @@ class Explorer:
                 space = mirrors.restore(ROOT, MIRROR, disk=restored, clock=lost.clock)
                 unchanged = _kept(lost.image().beside) == _kept(image.beside)
                 self._expect(unchanged, "a restore has changed the mirror", space)
-            world = look(space)
-            self._expect(world in outcomes, f"found {world}, allowed {sorted(map(str, outcomes))}", space)
+            contents = look(space)
+            self._expect(contents in outcomes, f"found {contents}, allowed {sorted(map(str, outcomes))}", space)
             damage = [finding for finding in space.check() if finding.kind is Kind.DAMAGED]
             self._expect(not damage, f"damage: {damage}", space)
 
-    def _without_votes(self, allowed: frozenset[World]) -> frozenset[World]:
+    def _without_votes(self, allowed: frozenset[Contents]) -> frozenset[Contents]:
         """A branch in doubt is gone with the disk, as if it had been rolled back, unless its commit had begun."""
-        return allowed | {self._decided[world]["rollback"] for world in allowed if world.in_doubt}
+        return allowed | {self._decided[contents]["rollback"] for contents in allowed if contents.in_doubt}
 
     # -- the mirror's side --------------------------------------------------------------------------------------------
 
-    def _expect_of_mirror(self, image: Image, allowed: frozenset[World]) -> None:
+    def _expect_of_mirror(self, image: Image, allowed: frozenset[Contents]) -> None:
         """If the space's disk is lost now, a space made of the mirror is one that is allowed."""
         if image.beside is None:
             return
@@ -374,16 +374,16 @@ class Explorer:
             if found not in outcomes:
                 raise self._violation(f"found {found}, allowed {sorted(map(str, outcomes))}")
 
-    def _restore(self, mirror: Image) -> World:
+    def _restore(self, mirror: Image) -> Contents:
         self.tally.restored += 1
         machine = self._machine(restored(self._empty, mirror), boot=2)
         with repeatable(SEED + 2000), spool.open(ROOT, disk=self.recovery_disk(machine), clock=machine.clock) as space:
-            world = look(space)
+            contents = look(space)
             damage = [finding for finding in space.check() if finding.kind is Kind.DAMAGED]
             self._expect(not damage, f"damage: {damage}", space)
         with repeatable(SEED + 2001):
-            self._open_again(machine, world)
-        return world
+            self._open_again(machine, contents)
+        return contents
 
     # -- telling ------------------------------------------------------------------------------------------------------
 

@@ -13,9 +13,9 @@ from spool.model import layout
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.resolution import decide_heuristically
 from tests.compaction import small_compactions
+from tests.crash.contents import EMPTY, XID, Contents, Expectation, History, branch, decide, in_doubt, prepare
 from tests.crash.losses import LOSSES
 from tests.crash.translations import TRANSLATIONS
-from tests.crash.worlds import EMPTY, XID, History, Ledger, World, branch, decide, in_doubt, prepare
 from tests.held import committed_here
 from tests.machine import OF_ANOTHER
 
@@ -24,14 +24,14 @@ def _nothing(space: spool.Space) -> None:
     pass
 
 
-def _put(space: spool.Space, ledger: Ledger) -> None:
+def _put(space: spool.Space, expected: Expectation) -> None:
     for body in ("one", "two"):
-        with ledger.becoming(ledger.world.put("a", body)):
+        with expected.becoming(expected.contents.put("a", body)):
             space.put("a", body)
 
 
-def _put_many(space: spool.Space, ledger: Ledger) -> None:
-    with ledger.becoming(ledger.world.put("a", "one", "two", "three")):
+def _put_many(space: spool.Space, expected: Expectation) -> None:
+    with expected.becoming(expected.contents.put("a", "one", "two", "three")):
         space.put_many("a", ["one", "two", "three"])
 
 
@@ -43,24 +43,24 @@ def _three_messages(space: spool.Space) -> None:
 THREE = EMPTY.put("a", "one", "two", "three")
 
 
-def _get(space: spool.Space, ledger: Ledger) -> None:
+def _get(space: spool.Space, expected: Expectation) -> None:
     for body in ("one", "two"):
-        with ledger.becoming(ledger.world.got("a")):
+        with expected.becoming(expected.contents.got("a")):
             assert space.get("a").body == body
 
 
-def _transaction(space: spool.Space, ledger: Ledger) -> None:
-    with ledger.becoming(ledger.world.got("a").put("b", "reply")):
+def _transaction(space: spool.Space, expected: Expectation) -> None:
+    with expected.becoming(expected.contents.got("a").put("b", "reply")):
         with space.transaction() as tx:
             tx.put("b", f"reply to {tx.get('a').body}"[:5])
 
 
-def _rollback(space: spool.Space, ledger: Ledger) -> None:
+def _rollback(space: spool.Space, expected: Expectation) -> None:
     tx = space.transaction()
     tx.put("b", "reply")
     assert tx.get("a").body == "one"
     tx.rollback()
-    with ledger.becoming(ledger.world.put("b", "later")):
+    with expected.becoming(expected.contents.put("b", "later")):
         space.put("b", "later")
 
 
@@ -69,23 +69,23 @@ COMMITTED = THREE.got("a").put("b", "reply")
 DECIDED = {IN_DOUBT: {"commit": COMMITTED, "rollback": THREE}}
 
 
-def _two_phase_commit(space: spool.Space, ledger: Ledger) -> None:
-    prepare(space, ledger)
-    with ledger.becoming(COMMITTED):
+def _two_phase_commit(space: spool.Space, expected: Expectation) -> None:
+    prepare(space, expected)
+    with expected.becoming(COMMITTED):
         decide(space, "commit", told=True)
 
 
-def _two_phase_rollback(space: spool.Space, ledger: Ledger) -> None:
+def _two_phase_rollback(space: spool.Space, expected: Expectation) -> None:
     """A rolled-back branch may be there again after a power cut; its coordinator rolls it back again."""
-    prepare(space, ledger)
-    with ledger.becoming(THREE, surely=False):
+    prepare(space, expected)
+    with expected.becoming(THREE, surely=False):
         decide(space, "rollback")
 
 
-def _administrator(space: spool.Space, ledger: Ledger) -> None:
+def _administrator(space: spool.Space, expected: Expectation) -> None:
     """Rolled back in the coordinator's place: once that is told, no power cut brings the branch back."""
-    prepare(space, ledger)
-    with ledger.becoming(THREE):
+    prepare(space, expected)
+    with expected.becoming(THREE):
         decide_heuristically(space._core, XID, space._store.deadline(), commit=False)
 
 
@@ -93,33 +93,33 @@ def _administrator(space: spool.Space, ledger: Ledger) -> None:
 BACK_AFTER_TAKEN = THREE.got("a").doubting("b", 0, added=1)
 
 
-def _rolled_back_then_taken(space: spool.Space, ledger: Ledger) -> None:
+def _rolled_back_then_taken(space: spool.Space, expected: Expectation) -> None:
     """If the branch is back after a power cut, the message that it held stays taken."""
-    _two_phase_rollback(space, ledger)
-    with ledger.becoming(THREE.got("a"), or_else={IN_DOUBT, BACK_AFTER_TAKEN}):
+    _two_phase_rollback(space, expected)
+    with expected.becoming(THREE.got("a"), or_else={IN_DOUBT, BACK_AFTER_TAKEN}):
         assert space.get("a").body == "one"
-    ledger.allowed |= {BACK_AFTER_TAKEN}
+    expected.allowed |= {BACK_AFTER_TAKEN}
 
 
-def _adoption(space: spool.Space, ledger: Ledger) -> None:
+def _adoption(space: spool.Space, expected: Expectation) -> None:
     """A transaction commits a prepared branch together with its own messages."""
-    prepare(space, ledger)
-    with ledger.becoming(THREE.got("a", 2).put("b", "own", "reply")):
+    prepare(space, expected)
+    with expected.becoming(THREE.got("a", 2).put("b", "own", "reply")):
         tx = CoordinatedTransaction(space._core)
         tx.put("b", "own")
         assert tx.get("a").body == "two"
         tx.commit(adopt=[XID])
 
 
-def _adopted_and_reclaimed(space: spool.Space, ledger: Ledger) -> None:
+def _adopted_and_reclaimed(space: spool.Space, expected: Expectation) -> None:
     """The branch's file goes before its head."""
-    _two_phase_commit(space, ledger)
-    with ledger.becoming(ledger.world.got("b")):
+    _two_phase_commit(space, expected)
+    with expected.becoming(expected.contents.got("b")):
         assert space.get("b").body == "reply"
-    with ledger.becoming(ledger.world.got("a", 2)):
+    with expected.becoming(expected.contents.got("a", 2)):
         space.get_many("a", 2)
     assert reclaim(space._store) > 0
-    with ledger.becoming(ledger.world.put("a", "last")):
+    with expected.becoming(expected.contents.put("a", "last")):
         space.put("a", "last")
     reclaim(space._store)
 
@@ -127,15 +127,15 @@ def _adopted_and_reclaimed(space: spool.Space, ledger: Ledger) -> None:
 HELD = THREE.doubting("a", 1)
 
 
-def _adopted_get_and_reclaimed(space: spool.Space, ledger: Ledger) -> None:
+def _adopted_get_and_reclaimed(space: spool.Space, expected: Expectation) -> None:
     """The same of a branch that only takes."""
-    with ledger.becoming(HELD):
+    with expected.becoming(HELD):
         tx = branch(space)
         tx.get("a")
         assert tx.prepare()
-    with ledger.becoming(THREE.got("a")):
+    with expected.becoming(THREE.got("a")):
         decide(space, "commit", told=True)
-    with ledger.becoming(THREE.got("a", 3)):
+    with expected.becoming(THREE.got("a", 3)):
         space.get_many("a", 2)
     assert reclaim(space._store) > 0
     reclaim(space._store)
@@ -150,17 +150,17 @@ def _consumed_messages(space: spool.Space) -> None:
 PAGES = "more than a page" + " " * 4096
 
 
-def _reclaim(space: spool.Space, ledger: Ledger) -> None:
+def _reclaim(space: spool.Space, expected: Expectation) -> None:
     """Removed files are overwritten by what comes next."""
     assert reclaim(space._store) > 0
-    with ledger.becoming(ledger.world.got("b")):
+    with expected.becoming(expected.contents.got("b")):
         space.get("b")
-    with ledger.becoming(ledger.world.put("b", PAGES)):
+    with expected.becoming(expected.contents.put("b", PAGES)):
         space.put("b", PAGES)
     assert reclaim(space._store) > 0
 
 
-CONSUMED: World = THREE.got("a", 3).put("b", "stays")
+CONSUMED: Contents = THREE.got("a", 3).put("b", "stays")
 
 
 def _files_dropped(space: spool.Space) -> None:
@@ -186,9 +186,9 @@ TAKEN_IN = EMPTY.put("a", "b'one'", "b'two'")
 THE_OTHER_FIRST = EMPTY.put("a", "b'two'", "b'one'")  # one that a dead intake had taken comes when it is finished
 
 
-def _intake(space: spool.Space, ledger: Ledger) -> None:
+def _intake(space: spool.Space, expected: Expectation) -> None:
     """Whatever an intake left undone, the next one finishes: each file is one message, once."""
-    ledger.allowed |= {THE_OTHER_FIRST}
+    expected.allowed |= {THE_OTHER_FIRST}
     Intake(space).run(once=True)
 
 
@@ -203,21 +203,21 @@ def _finish_intake_and_look_later(space: spool.Space) -> None:
         Intake(space).run(once=True)
 
 
-def _streamed(space: spool.Space, ledger: Ledger) -> None:
+def _streamed(space: spool.Space, expected: Expectation) -> None:
     """A branch whose sections go to the disk while it is written: all of it or nothing."""
-    with mock.patch.object(batch, "SECTION_MESSAGES", 2), ledger.becoming(THREE.got("a").put("b", *"1234567")):
+    with mock.patch.object(batch, "SECTION_MESSAGES", 2), expected.becoming(THREE.got("a").put("b", *"1234567")):
         with space.transaction() as tx:
             tx.get("a")
             for body in "1234567":
                 tx.put("b", body)
 
 
-def _streamed_and_rolled_back(space: spool.Space, ledger: Ledger) -> None:
+def _streamed_and_rolled_back(space: spool.Space, expected: Expectation) -> None:
     with mock.patch.object(batch, "SECTION_MESSAGES", 2):
         tx = space.transaction()
         tx.put_many("b", list("1234567"))
         tx.rollback()
-    with ledger.becoming(ledger.world.put("b", "later")):
+    with expected.becoming(expected.contents.put("b", "later")):
         space.put("b", "later")
 
 
@@ -230,30 +230,30 @@ def _singles(space: spool.Space) -> None:
 SINGLES = EMPTY.put("a", *"123456").got("a")
 
 
-def _compacted(space: spool.Space, ledger: Ledger) -> None:
+def _compacted(space: spool.Space, expected: Expectation) -> None:
     """Messages move to another file, those of a compaction too; what they came from goes, and what takes them stays."""
     with small_compactions():
         assert space._housekeeper.compact() == 1
         assert reclaim(space._store) > 0
-        with ledger.becoming(ledger.world.got("a", 4)):
+        with expected.becoming(expected.contents.got("a", 4)):
             space.get_many("a", 4)
-        with ledger.becoming(ledger.world.put("a", "last")):
+        with expected.becoming(expected.contents.put("a", "last")):
             space.put("a", "last")
         with mock.patch.object(compaction, "MAX_WASTE", -1.0), mock.patch.object(compaction, "SEGMENT_BYTES", 2):
             assert space._housekeeper.compact() > 0
         reclaim(space._store)
 
 
-def _checkpoint(space: spool.Space, ledger: Ledger) -> None:
+def _checkpoint(space: spool.Space, expected: Expectation) -> None:
     """An opener believes one that was written before or behind what it finds, or reads everything."""
     for _ in range(2):
         with small_compactions():
             space._housekeeper.compact()
         reclaim(space._store)
         checkpoint.save(space._store.files.disk, space._store.shared.counters, space._store.view)
-        with ledger.becoming(ledger.world.got("a")):
+        with expected.becoming(expected.contents.got("a")):
             space.get("a")
-    with ledger.becoming(ledger.world.put("a", "last")):
+    with expected.becoming(expected.contents.put("a", "last")):
         space.put("a", "last")
     reclaim(space._store)
     assert checkpoint.save(space._store.files.disk, space._store.shared.counters, space._store.view)
@@ -267,25 +267,25 @@ def _six_in_one(space: spool.Space) -> None:
 SIX_IN_ONE = EMPTY.put("a", *"123456")
 
 
-def _tombstones_merged(space: spool.Space, ledger: Ledger) -> None:
+def _tombstones_merged(space: spool.Space, expected: Expectation) -> None:
     """Removals are repeated in one file: the other files go, and what they removed does not come back."""
     with small_compactions():
-        with ledger.becoming(ledger.world.got("a")):
+        with expected.becoming(expected.contents.got("a")):
             space.get("a")
-        with ledger.becoming(ledger.world.got("a")):
+        with expected.becoming(expected.contents.got("a")):
             space.get("a")
         assert space._housekeeper.compact() > 0
         assert reclaim(space._store) > 0
-        with ledger.becoming(ledger.world.got("a", 2)):
+        with expected.becoming(expected.contents.got("a", 2)):
             space.get_many("a", 2)
         space._housekeeper.compact()
         reclaim(space._store)
 
 
-def _half_compacted(space: spool.Space, ledger: Ledger) -> None:
+def _half_compacted(space: spool.Space, expected: Expectation) -> None:
     """What is claimed or in doubt stays where it is."""
     with small_compactions():
-        with ledger.becoming(SINGLES_IN_DOUBT):
+        with expected.becoming(SINGLES_IN_DOUBT):
             tx = branch(space)
             tx.get("a")
             assert tx.prepare()
@@ -293,9 +293,9 @@ def _half_compacted(space: spool.Space, ledger: Ledger) -> None:
             assert held.get("a").body == "3"
             assert space._housekeeper.compact() == 1
             reclaim(space._store)
-            with ledger.becoming(SINGLES_IN_DOUBT.got("a")):
+            with expected.becoming(SINGLES_IN_DOUBT.got("a")):
                 held.commit()
-        with ledger.becoming(SINGLES.got("a", 2)):
+        with expected.becoming(SINGLES.got("a", 2)):
             decide(space, "commit", told=True)
         reclaim(space._store)
 
@@ -304,14 +304,14 @@ SINGLES_IN_DOUBT = SINGLES.doubting("a", 1)
 WITHOUT_THE_THIRD = replace(SINGLES.got("a"), queues=(tuple("2456"), (), ()))
 
 
-def _group(space: spool.Space, ledger: Ledger) -> None:
+def _group(space: spool.Space, expected: Expectation) -> None:
     """Several branches and plain messages in one file: all of them, or none."""
     acknowledged = spool.Transaction(space._core, counted=False)  # (without claim journals, for brevity)
     forwarded = spool.Transaction(space._core, counted=False)
     acknowledged.get("a")
     forwarded.get("a")
     forwarded.put("b", "reply")
-    with ledger.becoming(THREE.got("a", 2).put("a", "x", "z").put("b", "y", "reply")):
+    with expected.becoming(THREE.got("a", 2).put("a", "x", "z").put("b", "y", "reply")):
         with committed_here(space):
             futures = [space.submit("a", "x"), acknowledged.commit_async(), space.submit("b", "y")]
             futures[2:2] = [forwarded.commit_async()]
@@ -320,17 +320,17 @@ def _group(space: spool.Space, ledger: Ledger) -> None:
             future.result(0)
 
 
-def _group_and_what_follows(space: spool.Space, ledger: Ledger) -> None:
+def _group_and_what_follows(space: spool.Space, expected: Expectation) -> None:
     """Its file is consumed, reclaimed and overwritten by another group."""
-    _put_together(space, ledger, "1", "2")
-    with ledger.becoming(ledger.world.got("b", 2)):
+    _put_together(space, expected, "1", "2")
+    with expected.becoming(expected.contents.got("b", 2)):
         space.get_many("b", 2)
     reclaim(space._store)
-    _put_together(space, ledger, "3", "4")
+    _put_together(space, expected, "3", "4")
 
 
-def _put_together(space: spool.Space, ledger: Ledger, *bodies: str) -> None:
-    with ledger.becoming(ledger.world.put("b", *bodies)), committed_here(space):
+def _put_together(space: spool.Space, expected: Expectation, *bodies: str) -> None:
+    with expected.becoming(expected.contents.put("b", *bodies)), committed_here(space):
         for body in bodies:
             space.submit("b", body)
 

@@ -3,8 +3,8 @@
 import spool
 from spool.intake import Intake
 from spool.model import layout
-from tests.crash.book import DONE, Book, text
-from tests.crash.interleave import Scenario, Stage
+from tests.crash.interleave import Scenario, Simulation
+from tests.crash.operations import DONE, OperationLog, text
 from tests.crash.programs import Program
 from tests.machine import OF_ANOTHER
 
@@ -13,42 +13,42 @@ def taking_in(space: spool.Space) -> None:
     Intake(space).run(once=True)
 
 
-def _two_intakes(stage: Stage) -> None:
-    stage.process("I", taking_in)
-    stage.process("J", taking_in)
-    stage.process("C", _getting_dropped(stage.book))
+def _two_intakes(simulation: Simulation) -> None:
+    simulation.process("I", taking_in)
+    simulation.process("J", taking_in)
+    simulation.process("C", _getting_dropped(simulation.log))
 
 
 DROPPED = ("d", "e")
 
 
-def drop(space: spool.Space, book: Book, owner: str = "") -> None:
+def drop(space: spool.Space, log: OperationLog, owner: str = "") -> None:
     disk = space._store.files.disk
     for name in DROPPED:
         handle = disk.create(f"{layout.DROP}/a/{owner}{name}")
         disk.write_at(handle, 0, name.encode())
         disk.flush(handle)
         disk.close(handle)
-        book.begin("dropped", ("a", name)).may(DONE)
+        log.begin("dropped", ("a", name)).may(DONE)
     disk.flush_directory(f"{layout.DROP}/a")
 
 
-def _drop_as_another_user(space: spool.Space, book: Book) -> None:
-    drop(space, book, OF_ANOTHER)
+def _drop_as_another_user(space: spool.Space, log: OperationLog) -> None:
+    drop(space, log, OF_ANOTHER)
 
 
-def _getting_dropped(book: Book) -> Program:
+def _getting_dropped(log: OperationLog) -> Program:
     """Whether anything is there yet depends on the intakes."""
 
     def run(space: spool.Space) -> None:
         for _ in DROPPED:
-            deed = book.begin("C gets", from_queue="a")
+            operation = log.begin("C gets", from_queue="a")
             try:
-                with book.ending(deed):
+                with log.ending(operation):
                     body = text(space.get("a", transaction=None))
-                    deed.takes, deed.from_queue = [("a", body)], None
+                    operation.takes, operation.from_queue = [("a", body)], None
             except spool.Empty:
-                deed.from_queue = None
+                operation.from_queue = None
 
     return run
 

@@ -13,9 +13,9 @@ import spool
 from spool.admin.findings import Kind
 from spool.remote import branch as remote_branch
 from tests.at_once import AT_ONCE
-from tests.crash.book import Book, Sight, Unexplained, look, text
 from tests.crash.kinds import kinds_of
 from tests.crash.mirrors import MIRROR, mirrors_last, new_space, restored
+from tests.crash.operations import Observation, OperationLog, Unexplained, look, text
 from tests.crash.schedule import (
     Actor,
     Choice,
@@ -37,19 +37,19 @@ SEED = 7
 QUEUES = ("a", "b")
 
 
-class Stage:
-    """What a scenario's actors share in one run."""
+class Simulation:
+    """The machine, the schedule and the log of operations in one run of a scenario."""
 
-    def __init__(self, machine: Machine, schedule: Schedule, book: Book, disk: type[ScheduledDisk]) -> None:
+    def __init__(self, machine: Machine, schedule: Schedule, log: OperationLog, disk: type[ScheduledDisk]) -> None:
         self.machine = machine
         self.schedule = schedule
-        self.book = book
+        self.log = log
         self.clock = ScheduledClock(machine, schedule)
         self.disk = disk
         self.spaces: list[spool.Space] = []
 
     def process(self, name: str, program: Callable[[spool.Space], None], *more: Callable[[spool.Space], None]) -> None:
-        """A process that has opened the space before the schedule begins; ``more``: what its other threads do."""
+        """A process that opens the space before the schedule begins. ``more``: the programs of its other threads."""
         disk = self.disk(self.machine, self.schedule)
         with scheduled_locks(self.schedule) if more else nullcontext():
             space = spool.open(ROOT, disk=disk, clock=self.clock)
@@ -57,8 +57,8 @@ class Stage:
         for place, run in enumerate((program, *more)):
             self._actor(f"{name}{place or ''}", disk, run, space)
 
-    def newcomer(self, name: str, program: Callable[["Stage", SimulatedDisk], None]) -> None:
-        """A process that opens the space, if at all, in its program."""
+    def newcomer(self, name: str, program: Callable[["Simulation", SimulatedDisk], None]) -> None:
+        """A process whose program opens the space itself, or does not open it."""
         disk = self.disk(self.machine, self.schedule)
         self._actor(name, disk, program, self, disk)
 
@@ -81,20 +81,23 @@ class Stage:
         self.schedule.actors.append(Actor(name, disk, lambda: context.run(run, *args)))
 
     def others_are_done(self) -> bool:
-        """For a process that comes after all others."""
+        """Whether every process but the last one has ended."""
         return all(actor.done or actor.disk.dead for actor in self.schedule.actors[:-1])
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """``there``: bodies in queue a when the actors begin. ``setup``: what else happens before; ``cast``: puts the
-    actors on the stage. ``model``: the scenario of tests/protocol that this is with the real code. ``afterwards``:
-    what the first process that opens the space again does before it looks. ``mirrored``: the space has a mirror."""
+    """Processes that use one space at the same time.
+
+    ``add_processes`` adds them to the simulation. ``initial``: bodies in queue a before they begin. ``setup``: further
+    calls before. ``model``: the scenario of tests/protocol with the same processes. ``afterwards`` runs in the first
+    space that is opened after the end, before it is read. ``mirrored``: the space has a mirror.
+    """
 
     name: str
-    cast: Callable[[Stage], None]
-    there: tuple[str, ...] = ()
-    setup: Callable[[spool.Space, Book], None] | None = None
+    add_processes: Callable[[Simulation], None]
+    initial: tuple[str, ...] = ()
+    setup: Callable[[spool.Space, OperationLog], None] | None = None
     model: str = ""
     disk: type[ScheduledDisk] = ScheduledDisk
     afterwards: Callable[[spool.Space], None] | None = None
@@ -135,7 +138,7 @@ class Interleaver:
         self.count = Count()
         self._seen: set[tuple[Image, str]] = set()
         self._ends: set[tuple[Hashable, str]] = set()
-        self._start = Book([("a", body) for body in scenario.there])
+        self._start = OperationLog([("a", body) for body in scenario.initial])
         with repeatable(SEED), few_slots():
             self.base = self._set_up()
 
@@ -146,7 +149,7 @@ class Interleaver:
         with spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock, defaults=AT_ONCE, **options) as space:
             for queue in QUEUES:
                 space.create_queue(queue)
-            for body in self.scenario.there:
+            for body in self.scenario.initial:
                 space.put("a", body)
             if self.scenario.setup is not None:
                 self.scenario.setup(space, self._start)
@@ -155,7 +158,7 @@ class Interleaver:
     # -- trying -------------------------------------------------------------------------------------------------------
 
     def explore(self) -> Count:
-        """Raises at the first sight that nothing explains; the text says how to see it again."""
+        """Raises at the first observation that nothing explains; the text says how to see it again."""
         schedule = self.play(())
         steps, actors = schedule.steps, range(len(schedule.actors))
         for actor in actors:
@@ -205,22 +208,22 @@ class Interleaver:
         machine = Machine(self.base, boot=2, **self.rules.told)
         numbers = None if seed is None else random.Random(seed)
         schedule = Schedule(machine, numbers=numbers)
-        book = copy.deepcopy(self._start)
-        stage = Stage(machine, schedule, book, self.scenario.disk)
+        log = copy.deepcopy(self._start)
+        simulation = Simulation(machine, schedule, log, self.scenario.disk)
         try:
-            with repeatable(SEED + 1), few_slots(), mirrors_last(), stage.remote_branches():
-                self.scenario.cast(stage)
+            with repeatable(SEED + 1), few_slots(), mirrors_last(), simulation.remote_branches():
+                self.scenario.add_processes(simulation)
                 schedule.follow([_of(choice, len(schedule.actors)) for choice in plan])
                 schedule.run()
-                self._judge(stage)
+                self._judge(simulation)
         except Exception as error:
             told = ", ".join(map(str, plan)) or "no choice"
             raise Unexplained(
                 f"{self.scenario.name} ({self.rules.value}): {type(error).__name__}: {error}\n"
-                f"see it again with: play(({told}), seed={seed}), {schedule.steps} steps\n{book}"
+                f"see it again with: play(({told}), seed={seed}), {schedule.steps} steps\n{log}"
             ) from error
         finally:
-            for space in stage.spaces:
+            for space in simulation.spaces:
                 space._store.guard.closed = True
         self.count.schedules += 1
         self.count.kills += len(schedule.kills)
@@ -229,19 +232,19 @@ class Interleaver:
 
     # -- judging ------------------------------------------------------------------------------------------------------
 
-    def _judge(self, stage: Stage) -> None:
-        machine, book = stage.machine, stage.book
-        if not stage.schedule.was_cut:
+    def _judge(self, simulation: Simulation) -> None:
+        machine, log = simulation.machine, simulation.log
+        if not simulation.schedule.was_cut:
             for disk in {handle.process for handle in machine.handles.values()}:
                 machine.kill(disk)
-            end = machine.seen_by_processes(), str(book)
+            end = machine.seen_by_processes(), str(log)
             if end not in self._ends:  # many schedules come to the same end
-                self._look_at_mirror(machine.image(), book)
-                self._open_again(machine, self._open_and_look(machine, book, after_cut=False))
+                self._look_at_mirror(machine.image(), log)
+                self._open_again(machine, self._open_and_look(machine, log, after_cut=False))
                 self._ends.add(end)
             return
         for survivor in survivors(machine, self.rules, limit=self.per_cut, seed=self.numbers.randrange(1 << 30)):
-            key = survivor.image, str(book)
+            key = survivor.image, str(log)
             if key in self._seen:
                 continue
             self._seen.add(key)
@@ -249,52 +252,52 @@ class Interleaver:
             self.count.kinds.update(kinds_of(machine.image(), survivor.image))
             try:
                 again = Machine(survivor.image, boot=3, **self.rules.told)
-                self._look_at_mirror(survivor.image, book)
-                sight = self._open_and_look(again, book, after_cut=True)
-                self._open_again(again, sight)
+                self._look_at_mirror(survivor.image, log)
+                observation = self._open_and_look(again, log, after_cut=True)
+                self._open_again(again, observation)
             except Exception as error:
                 raise Unexplained(f"{error}\n  {survivor.story}") from error
 
-    def _open_and_look(self, machine: Machine, book: Book, *, after_cut: bool) -> Sight:
+    def _open_and_look(self, machine: Machine, log: OperationLog, *, after_cut: bool) -> Observation:
         disk = self.recovery_disk(machine)
         space = spool.open(ROOT, disk=disk, clock=machine.clock)
         if self.scenario.afterwards is not None:
             self.scenario.afterwards(space)
-        sight = look(space)
-        book.explain(sight, after_cut=after_cut)
-        for reader in book.readers:
-            reader.judge(space, book)
+        observation = look(space)
+        log.explain(observation, after_cut=after_cut)
+        for reader in log.readers:
+            reader.judge(space, log)
         damage = [finding for finding in space.check() if finding.kind is Kind.DAMAGED]
         if damage:
             raise Unexplained(f"damage: {damage}")
-        if (number := space._store.view.index.applied) < book.offset:
-            raise Unexplained(f"a stream has read up to commit {book.offset}, and the newest is {number}")
+        if (number := space._store.view.index.applied) < log.offset:
+            raise Unexplained(f"a stream has read up to commit {log.offset}, and the newest is {number}")
         machine.kill(disk)
         space._store.guard.closed = True
-        if self._look_at_mirror(machine.image(), book) not in (None, sight):
-            raise Unexplained(f"the space showed {sight}, and its mirror shows something else")
-        return sight
+        if self._look_at_mirror(machine.image(), log) not in (None, observation):
+            raise Unexplained(f"the space showed {observation}, and its mirror shows something else")
+        return observation
 
-    def _look_at_mirror(self, image: Image, book: Book) -> Sight | None:
+    def _look_at_mirror(self, image: Image, log: OperationLog) -> Observation | None:
         """What is there if the space's disk is lost."""
         if image.beside is None:
             return None
         machine = Machine(restored(self._empty, image.beside), boot=4, **self.rules.told)
         with spool.open(ROOT, disk=self.recovery_disk(machine), clock=machine.clock) as space:
-            sight = look(space)
+            observation = look(space)
         try:
-            book.explain(sight)
+            log.explain(observation)
         except Unexplained as error:
             raise Unexplained(f"of the mirror alone: {error}") from error
-        return sight
+        return observation
 
-    def _open_again(self, machine: Machine, sight: Sight) -> None:
+    def _open_again(self, machine: Machine, observation: Observation) -> None:
         """The second look sees the same; each message comes once."""
         with spool.open(ROOT, disk=self.recovery_disk(machine), clock=machine.clock) as space:
-            if look(space) != sight:
-                raise Unexplained(f"the second open found {look(space)}, the first {sight}")
+            if look(space) != observation:
+                raise Unexplained(f"the second open found {look(space)}, the first {observation}")
             machine.clock.time += 3600
-            for queue, bodies in sight.queues:
+            for queue, bodies in observation.queues:
                 taken = tuple(text(m) for m in space.get_many(queue, 1000)) if bodies else ()
                 if taken != bodies:
                     raise Unexplained(f"queue {queue} showed {bodies} and gave {taken}")
@@ -305,4 +308,4 @@ def _of(choice: Choice, actors: int) -> Choice:
     return choice if isinstance(choice, Cut | Stop) else choice._replace(actor=choice.actor % actors)
 
 
-__all__ = ["Count", "Interleaver", "Livelock", "Scenario", "Stage"]
+__all__ = ["Count", "Interleaver", "Livelock", "Scenario", "Simulation"]

@@ -8,85 +8,85 @@ from dataclasses import replace
 import spool
 from spool.maintenance.reclaim import reclaim
 from tests.compaction import small_compactions
-from tests.crash.book import Book
-from tests.crash.interleave import Scenario, Stage
+from tests.crash.contents import EMPTY, QUEUES, Contents, Expectation, History
+from tests.crash.interleave import Scenario, Simulation
+from tests.crash.operations import OperationLog
 from tests.crash.programs import getting, one_after_the_other, putting, reclaiming, replying
-from tests.crash.worlds import EMPTY, QUEUES, History, Ledger, World
 
 LOSING, KEEPING = "b", "a"
 Effect = tuple[str, str, str]  # "put" or "take", queue, body
 
 
-def _after(world: World, effects: tuple[Effect, ...]) -> World:
+def _after(contents: Contents, effects: tuple[Effect, ...]) -> Contents:
     for what, queue, body in effects:
         if what == "put":
-            world = world.put(queue, body)
-        elif body in world.queues[QUEUES.index(queue)]:  # the removal of a message that is lost does nothing
-            world = _without(world, queue, body)
-    return world
+            contents = contents.put(queue, body)
+        elif body in contents.queues[QUEUES.index(queue)]:  # the removal of a message that is lost does nothing
+            contents = _without(contents, queue, body)
+    return contents
 
 
-def _without(world: World, queue: str, body: str) -> World:
+def _without(contents: Contents, queue: str, body: str) -> Contents:
     place = QUEUES.index(queue)
-    queues, counts = list(world.queues), list(world.counts)
+    queues, counts = list(contents.queues), list(contents.counts)
     queues[place] = tuple(other for other in queues[place] if other != body)
     counts[place] = counts[place][0], counts[place][1] + 1
-    return replace(world, queues=tuple(queues), counts=tuple(counts))
+    return replace(contents, queues=tuple(queues), counts=tuple(counts))
 
 
-def _counting_less(world: World) -> Iterator[World]:
+def _counting_less(contents: Contents) -> Iterator[Contents]:
     place = QUEUES.index(LOSING)
-    enqueued, dequeued = world.counts[place]
+    enqueued, dequeued = contents.counts[place]
     for count in range(enqueued):
-        counts = list(world.counts)
+        counts = list(contents.counts)
         counts[place] = count, dequeued
-        yield replace(world, counts=tuple(counts))
+        yield replace(contents, counts=tuple(counts))
 
 
 class Losses:
-    """What was done, each deed whole or not at all, and surely or not."""
+    """What was done, each operation whole or not at all, and surely or not."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._begin = ledger.world
+    def __init__(self, expected: Expectation) -> None:
+        self._ledger = expected
+        self._begin = expected.contents
         self.may_miscount = False  # a message whose first file is lost is not counted, wherever else it lies
         self._deeds: list[tuple[tuple[Effect, ...], bool]] = []
 
     @contextmanager
     def doing(self, *effects: Effect, surely: bool = False) -> Iterator[None]:
-        """While the block runs, the deed may be there or not; after it, a process that dies takes nothing with it, and
-        a power cut what is not sure."""
-        before, kept = self._worlds(), self._all()
+        """While the block runs, the operation may have happened or not. Afterwards a kill takes nothing back, and a
+        power cut takes only operations that are not ``surely`` durable."""
+        before, kept = self._contents(), self._all()
         self._deeds.append((effects, False))
-        self._tell(before | self._worlds(), frozenset([kept, self._all()]))
+        self._tell(before | self._contents(), frozenset([kept, self._all()]))
         yield
         self._deeds[-1] = effects, surely
-        self._tell(self._worlds(), frozenset([self._all()]))
+        self._tell(self._contents(), frozenset([self._all()]))
 
     def everything_becomes_sure(self) -> None:
-        self._tell(self._worlds(), frozenset([self._all()]))
+        self._tell(self._contents(), frozenset([self._all()]))
 
     def everything_is_sure(self) -> None:
         self._deeds = [(effects, True) for effects, _ in self._deeds]
         self._tell(frozenset([self._all()]), frozenset([self._all()]))
 
-    def _tell(self, allowed: frozenset[World], kept: frozenset[World]) -> None:
+    def _tell(self, allowed: frozenset[Contents], kept: frozenset[Contents]) -> None:
         if self.may_miscount:
-            allowed |= {less for world in allowed for less in _counting_less(world)}
+            allowed |= {less for contents in allowed for less in _counting_less(contents)}
         self._ledger.allowed, self._ledger.kept = allowed, kept
 
-    def _all(self) -> World:
+    def _all(self) -> Contents:
         return self._made([True] * len(self._deeds))
 
-    def _worlds(self) -> frozenset[World]:
+    def _contents(self) -> frozenset[Contents]:
         choices = itertools.product(*([True] if surely else [True, False] for _, surely in self._deeds))
         return frozenset(map(self._made, choices))
 
-    def _made(self, done: "tuple[bool, ...] | list[bool]") -> World:
-        world = self._begin
+    def _made(self, done: "tuple[bool, ...] | list[bool]") -> Contents:
+        contents = self._begin
         for (effects, _), there in zip(self._deeds, done, strict=True):
-            world = _after(world, effects) if there else world
-        return world
+            contents = _after(contents, effects) if there else contents
+        return contents
 
 
 def _one_loses(space: spool.Space) -> None:
@@ -94,9 +94,9 @@ def _one_loses(space: spool.Space) -> None:
     space.put(LOSING, "old")  # durable when the space is closed
 
 
-def _puts_and_gets(space: spool.Space, ledger: Ledger) -> None:
+def _puts_and_gets(space: spool.Space, expected: Expectation) -> None:
     """What is done with the other queue, or with both in one transaction, is sure."""
-    losses = Losses(ledger)
+    losses = Losses(expected)
     with losses.doing(("put", LOSING, "one")):
         space.put(LOSING, "one")
     with losses.doing(("take", LOSING, "old")):
@@ -110,24 +110,24 @@ def _puts_and_gets(space: spool.Space, ledger: Ledger) -> None:
         space.get(KEEPING)
 
 
-def _moved(space: spool.Space, ledger: Ledger) -> None:
+def _moved(space: spool.Space, expected: Expectation) -> None:
     """A message that has left the queue for another one is as sure as if it had been put there."""
-    losses = Losses(ledger)
+    losses = Losses(expected)
     with losses.doing(("put", LOSING, "one")):
         message = space.put(LOSING, "one")
-    ledger.kept = frozenset([OLD.put(LOSING, "one"), MOVED])
-    ledger.allowed |= ledger.kept
+    expected.kept = frozenset([OLD.put(LOSING, "one"), MOVED])
+    expected.allowed |= expected.kept
     space.move(message, KEEPING)
-    ledger.allowed = ledger.kept = frozenset([MOVED])
+    expected.allowed = expected.kept = frozenset([MOVED])
 
 
 OLD = EMPTY.put(LOSING, "old")
 MOVED = replace(OLD.put(KEEPING, "one"), counts=((1, 0), (2, 0), (0, 0)))
 
 
-def _housekeeping(space: spool.Space, ledger: Ledger) -> None:
+def _housekeeping(space: spool.Space, expected: Expectation) -> None:
     """What was compacted, or counted as flushed by reclaim, is sure."""
-    losses = Losses(ledger)
+    losses = Losses(expected)
     for body in "12":
         with losses.doing(("put", LOSING, body)):
             space.put(LOSING, body)
@@ -152,16 +152,16 @@ LOSSES = (
 )
 
 
-def _loses(space: spool.Space, book: Book) -> None:
+def _loses(space: spool.Space, log: OperationLog) -> None:
     space.change_queue("a", durability="none")
-    book.losing = frozenset("a")
+    log.losing = frozenset("a")
 
 
-def _lossy_commits_and_takes(stage: Stage) -> None:
+def _lossy_commits_and_takes(simulation: Simulation) -> None:
     """Of several processes, beside transactions that put what is durable, and a reclaim that flushes."""
-    stage.process("A", putting(stage.book, "A", 2))
-    stage.process("B", one_after_the_other(getting(stage.book, "B"), reclaiming))
-    stage.process("C", replying(stage.book, "C"))
+    simulation.process("A", putting(simulation.log, "A", 2))
+    simulation.process("B", one_after_the_other(getting(simulation.log, "B"), reclaiming))
+    simulation.process("C", replying(simulation.log, "C"))
 
 
 LOSSY = (Scenario("a queue without durability", _lossy_commits_and_takes, ("m0",), _loses),)

@@ -1,4 +1,4 @@
-"""What one simulated process does with its open space; each program notes in the book what it did."""
+"""What one simulated process does with its open space; each program notes in the log what it did."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,8 +14,8 @@ from spool.transactions import two_phase
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.transaction import Transaction
 from spool.transactions.two_phase import UnknownBranch
-from tests.crash.book import DONE, DOUBT, NOTHING, Book, Deed, text
-from tests.crash.interleave import Stage
+from tests.crash.interleave import Simulation
+from tests.crash.operations import DONE, DOUBT, NOTHING, Operation, OperationLog, text
 from tests.simdisk import SimulatedDisk
 
 XID = Xid(4711, b"foreign", b"1")
@@ -26,29 +26,29 @@ Begin = Callable[[spool.Space], Transaction]
 P = ParamSpec("P")
 
 
-def putting(book: Book, letter: str, count: int = 1, group: int = 1) -> Program:
+def putting(log: OperationLog, letter: str, count: int = 1, group: int = 1) -> Program:
     def run(space: spool.Space) -> None:
         for turn in range(count):
-            book.put(space, f"{letter} puts", "a", *(f"{letter}{turn}{place}" for place in range(group)))
+            log.put(space, f"{letter} puts", "a", *(f"{letter}{turn}{place}" for place in range(group)))
 
     return run
 
 
-def getting(book: Book, name: str, count: int = 1, queue: str = "a") -> Program:
+def getting(log: OperationLog, name: str, count: int = 1, queue: str = "a") -> Program:
     def run(space: spool.Space) -> None:
         for _ in range(count):
-            book.get(space, f"{name} gets", queue)
+            log.get(space, f"{name} gets", queue)
 
     return run
 
 
-def looking(book: Book, count: int = 1) -> Program:
+def looking(log: OperationLog, count: int = 1) -> Program:
     """What a browser shows is durable, too."""
 
     def run(space: spool.Space) -> None:
         for _ in range(count):
             for message in space.browse("a"):
-                book.saw("a", text(message))
+                log.saw("a", text(message))
 
     return run
 
@@ -57,9 +57,11 @@ def _nothing(space: spool.Space) -> None:
     pass
 
 
-def replying(book: Book, letter: str, before: Program = _nothing, begin: Begin = spool.Space.transaction) -> Program:
+def replying(
+    log: OperationLog, letter: str, before: Program = _nothing, begin: Begin = spool.Space.transaction
+) -> Program:
     """Take from a, put into b, in one commit. ``before``: what is done when only that is left."""
-    return _in_one_commit(book, f"{letter} replies", partial(_take_and_reply, letter=letter), before, begin)
+    return _in_one_commit(log, f"{letter} replies", partial(_take_and_reply, letter=letter), before, begin)
 
 
 def unjournaled(space: spool.Space) -> Transaction:
@@ -67,88 +69,90 @@ def unjournaled(space: spool.Space) -> Transaction:
     return Transaction(space._core, counted=False)
 
 
-def acknowledging(book: Book, name: str, before: Program = _nothing) -> Program:
+def acknowledging(log: OperationLog, name: str, before: Program = _nothing) -> Program:
     """Take from a; the same."""
-    return _in_one_commit(book, f"{name} acknowledges", _take, before)
+    return _in_one_commit(log, f"{name} acknowledges", _take, before)
 
 
 def _in_one_commit(
-    book: Book,
+    log: OperationLog,
     name: str,
-    work: Callable[[Book, Deed, Transaction], object],
+    work: Callable[[OperationLog, Operation, Transaction], object],
     before: Program,
     begin: Begin = spool.Space.transaction,
 ) -> Program:
     def run(space: spool.Space) -> None:
-        deed = book.begin(name, from_queue="a")
+        operation = log.begin(name, from_queue="a")
         tx = begin(space)
         try:
-            work(book, deed, tx)
+            work(log, operation, tx)
         except spool.Empty:
             tx.rollback()
-            deed.ended, deed.from_queue = True, None
+            operation.ended, operation.from_queue = True, None
             return
         before(space)
-        with book.ending(deed):
+        with log.ending(operation):
             tx.commit()
 
     return run
 
 
-def rolling_back(book: Book, name: str) -> Program:
+def rolling_back(log: OperationLog, name: str) -> Program:
     """Take from a and give it back."""
 
     def run(space: spool.Space) -> None:
-        deed = book.begin(f"{name} rolls back", from_queue="a")
+        operation = log.begin(f"{name} rolls back", from_queue="a")
         tx = space.transaction()
         try:
-            book.saw("a", text(tx.get("a")))
+            log.saw("a", text(tx.get("a")))
         except spool.Empty:
             pass
         tx.rollback()
-        deed.ended, deed.from_queue = True, None
+        operation.ended, operation.from_queue = True, None
 
     return run
 
 
-def _take(book: Book, deed: Deed, tx: Transaction) -> str:
+def _take(log: OperationLog, operation: Operation, tx: Transaction) -> str:
     body = text(tx.get("a"))
-    book.saw("a", body)
-    deed.takes, deed.from_queue = [("a", body)], None
+    log.saw("a", body)
+    operation.takes, operation.from_queue = [("a", body)], None
     return body
 
 
-def _take_and_reply(book: Book, deed: Deed, tx: Transaction, letter: str) -> None:
-    body = _take(book, deed, tx)
-    deed.puts = [("b", f"{letter}{body}")]
+def _take_and_reply(log: OperationLog, operation: Operation, tx: Transaction, letter: str) -> None:
+    body = _take(log, operation, tx)
+    operation.puts = [("b", f"{letter}{body}")]
     tx.put("b", f"{letter}{body}")
 
 
-def preparing(book: Book, xid: Xid = XID) -> Program:
+def preparing(log: OperationLog, xid: Xid = XID) -> Program:
     def run(space: spool.Space) -> None:
-        prepare(book, space, xid)
+        prepare(log, space, xid)
 
     return run
 
 
-def prepare(book: Book, space: spool.Space, xid: Xid = XID) -> None:
+def prepare(log: OperationLog, space: spool.Space, xid: Xid = XID) -> None:
     """A branch that takes the first message and replies."""
-    deed = book.begin(f"branch {xid.gtrid.decode()}", from_queue="a")
-    deed.xid = str(xid)
+    operation = log.begin(f"branch {xid.gtrid.decode()}", from_queue="a")
+    operation.xid = str(xid)
     tx = CoordinatedTransaction(space._core, xid=xid, timeout=None)
     try:
-        _take_and_reply(book, deed, tx, "r")
+        _take_and_reply(log, operation, tx, "r")
     except spool.Empty:
         tx.rollback()
-        deed.ended, deed.from_queue = True, None
+        operation.ended, operation.from_queue = True, None
         return
-    deed.outcomes |= {DOUBT}
+    operation.outcomes |= {DOUBT}
     tx.prepare()
-    if deed.outcomes == {NOTHING, DOUBT} and not deed.may_return:  # else another process is deciding it already
-        deed.may(DOUBT)
+    if (
+        operation.outcomes == {NOTHING, DOUBT} and not operation.may_return
+    ):  # else another process is deciding it already
+        operation.may(DOUBT)
 
 
-def deciding(book: Book, outcome: str, *, told: bool = False, patience: int = 0) -> Program:
+def deciding(log: OperationLog, outcome: str, *, told: bool = False, patience: int = 0) -> Program:
     """Commit or roll back the branch, as a coordinator that comes later; it waits a while for it."""
 
     def run(space: spool.Space) -> None:
@@ -157,32 +161,34 @@ def deciding(book: Book, outcome: str, *, told: bool = False, patience: int = 0)
             if two_phase.is_prepared(store, XID):
                 break
             store.clock.sleep(0.01)
-        (deed,) = (deed for deed in book.deeds if deed.xid == str(XID)) if _has_branch(book) else (None,)
-        if deed is None:
+        (operation,) = (
+            (operation for operation in log.operations if operation.xid == str(XID)) if _has_branch(log) else (None,)
+        )
+        if operation is None:
             return
         target = DONE if outcome == "commit" else NOTHING
-        decided = deed.ended
+        decided = operation.ended
         if not decided:
-            deed.outcomes |= {target}
-        deed.may_return |= target is NOTHING  # from its first step on: the removal is not flushed
+            operation.outcomes |= {target}
+        operation.may_return |= target is NOTHING  # from its first step on: the removal is not flushed
         try:
             if outcome == "commit":
                 two_phase.commit_prepared(space._core, XID, vote_known=told)
             else:
                 two_phase.rollback_prepared(store, XID, store.deadline())
         except UnknownBranch:
-            if deed.outcomes == {DOUBT, target} and not decided:  # no other process decides, and none could
-                deed.outcomes = frozenset([DOUBT, NOTHING, DONE])
+            if operation.outcomes == {DOUBT, target} and not decided:  # no other process decides, and none could
+                operation.outcomes = frozenset([DOUBT, NOTHING, DONE])
             return
-        assert deed.outcomes != {NOTHING if target is DONE else DONE}, f"{outcome} after the opposite was done"
-        deed.may(target)
-        deed.ended = True
+        assert operation.outcomes != {NOTHING if target is DONE else DONE}, f"{outcome} after the opposite was done"
+        operation.may(target)
+        operation.ended = True
 
     return run
 
 
-def _has_branch(book: Book) -> bool:
-    return any(deed.xid == str(XID) for deed in book.deeds)
+def _has_branch(log: OperationLog) -> bool:
+    return any(operation.xid == str(XID) for operation in log.operations)
 
 
 def reclaiming(space: spool.Space) -> None:
@@ -213,8 +219,8 @@ def delete(disk: SimulatedDisk, *names: str) -> None:
         disk.unlink(f"{layout.RUN}/{name}")
 
 
-def opening(program: Program) -> Callable[[Stage, SimulatedDisk], None]:
-    def run(stage: Stage, disk: SimulatedDisk) -> None:
-        program(stage.open(disk))
+def opening(program: Program) -> Callable[[Simulation, SimulatedDisk], None]:
+    def run(simulation: Simulation, disk: SimulatedDisk) -> None:
+        program(simulation.open(disk))
 
     return run

@@ -18,46 +18,46 @@ from forwarder.dataframes.reading.places import Item
 from forwarder.dataframes.stream import StreamReader
 from spool.model.layout import MAX_NUMBER
 from tests.compaction import small_compactions
-from tests.crash.book import Book, Reading
 from tests.crash.compactions import COMPACTED, compacting
-from tests.crash.interleave import Scenario, Stage
+from tests.crash.interleave import Scenario, Simulation
+from tests.crash.operations import OperationLog, Reading
 from tests.crash.programs import Program, getting, one_after_the_other, putting, reclaiming, rolling_back
 from tests.simdisk import ROOT
 
 _REST_SECONDS = 0.01
 
 
-def _rows(stage: Stage, items: Sequence[Item]) -> Iterator[str]:
+def _rows(simulation: Simulation, items: Sequence[Item]) -> Iterator[str]:
     """What a task reads, in a process of its own, which opens the space only if something is not where it was."""
-    disk = stage.disk(stage.machine, stage.schedule)
-    with closing(Files(disk, lambda: stage.open(disk), with_body=True)) as files:
+    disk = simulation.disk(simulation.machine, simulation.schedule)
+    with closing(Files(disk, lambda: simulation.open(disk), with_body=True)) as files:
         for item in items:
-            stage.clock.sleep(_REST_SECONDS)
+            simulation.clock.sleep(_REST_SECONDS)
             for piece in files.pieces(item):
                 yield from (bytes(body).decode() for body in piece.bodies)
 
 
-def reading(stage: Stage) -> Program:
+def reading(simulation: Simulation) -> Program:
     """A batch read of queue a in two tasks."""
 
     def run(space: spool.Space) -> None:
-        read = Reading(stage.book, "a")
+        read = Reading(simulation.log, "a")
         items = [item for item, _ in Look(space, ["a"]).items(1, MAX_NUMBER)]
         for part in (items[::2], items[1::2]):
-            for body in _rows(stage, part):
+            for body in _rows(simulation, part):
                 read.found(body)
         read.end()
 
     return run
 
 
-def streaming(stage: Stage, batches: int) -> Program:
+def streaming(simulation: Simulation, batches: int) -> Program:
     """A query that reads queue a until there is nothing more, or so many batches."""
 
     def run(space: spool.Space) -> None:
         source = StreamReader(StreamOptions.of({"path": ROOT, "queue": "a", "from": "earliest"}), columns(True))
         source._space = space
-        read = Reading(stage.book, "a")
+        read = Reading(simulation.log, "a")
         start = source.initialOffset()
         for _ in range(batches):
             read.goes_on()
@@ -65,9 +65,9 @@ def streaming(stage: Stage, batches: int) -> Program:
             if end == start:
                 read.end()
                 return
-            stage.book.offset = end["number"]  # Spark keeps it before the batch runs
+            simulation.log.offset = end["number"]  # Spark keeps it before the batch runs
             for part in source.partitions(start, end):
-                for body in _rows(stage, part.items):  # type: ignore[attr-defined]
+                for body in _rows(simulation, part.items):  # type: ignore[attr-defined]
                     read.found(body)
             start = end
 
@@ -81,34 +81,46 @@ def _compacting_again(space: spool.Space) -> None:
         compacting(space)
 
 
-def _compacted(space: spool.Space, book: Book) -> None:
+def _compacted(space: spool.Space, log: OperationLog) -> None:
     compacting(space)
 
 
-def _read_beside_a_sweep(stage: Stage) -> None:
-    stage.process("B", reading(stage))
-    stage.process("S", one_after_the_other(getting(stage.book, "S"), compacting, putting(stage.book, "S")))
-    stage.process("A", one_after_the_other(putting(stage.book, "A", group=2), getting(stage.book, "A"), reclaiming))
+def _read_beside_a_sweep(simulation: Simulation) -> None:
+    simulation.process("B", reading(simulation))
+    simulation.process("S", one_after_the_other(getting(simulation.log, "S"), compacting, putting(simulation.log, "S")))
+    simulation.process(
+        "A", one_after_the_other(putting(simulation.log, "A", group=2), getting(simulation.log, "A"), reclaiming)
+    )
 
 
-def _read_of_compacted(stage: Stage) -> None:
+def _read_of_compacted(simulation: Simulation) -> None:
     """Its file is compacted once more, and goes."""
     with small_compactions():  # the reader has them as a segment, and not one by one
-        stage.process("B", reading(stage))
-    stage.process("S", one_after_the_other(putting(stage.book, "S", 3), _compacting_again, getting(stage.book, "S")))
-    stage.process("A", one_after_the_other(getting(stage.book, "A", 2), putting(stage.book, "A"), reclaiming))
+        simulation.process("B", reading(simulation))
+    simulation.process(
+        "S", one_after_the_other(putting(simulation.log, "S", 3), _compacting_again, getting(simulation.log, "S"))
+    )
+    simulation.process(
+        "A", one_after_the_other(getting(simulation.log, "A", 2), putting(simulation.log, "A"), reclaiming)
+    )
 
 
-def _stream_beside_a_sweep(stage: Stage) -> None:
-    stage.process("Q", streaming(stage, 5))
-    stage.process("A", one_after_the_other(putting(stage.book, "A", 2), rolling_back(stage.book, "A"), compacting))
-    stage.process("R", one_after_the_other(rolling_back(stage.book, "R"), getting(stage.book, "R", 2), reclaiming))
+def _stream_beside_a_sweep(simulation: Simulation) -> None:
+    simulation.process("Q", streaming(simulation, 5))
+    simulation.process(
+        "A", one_after_the_other(putting(simulation.log, "A", 2), rolling_back(simulation.log, "A"), compacting)
+    )
+    simulation.process(
+        "R", one_after_the_other(rolling_back(simulation.log, "R"), getting(simulation.log, "R", 2), reclaiming)
+    )
 
 
-def _stream_beside_attempts(stage: Stage) -> None:
+def _stream_beside_attempts(simulation: Simulation) -> None:
     """They are counted in commits that a power cut may forget, and whose numbers are then given to others."""
-    stage.process("Q", one_after_the_other(lambda space: stage.clock.sleep(_REST_SECONDS), streaming(stage, 2)))
-    stage.process("A", one_after_the_other(putting(stage.book, "A"), rolling_back(stage.book, "A")))
+    simulation.process(
+        "Q", one_after_the_other(lambda space: simulation.clock.sleep(_REST_SECONDS), streaming(simulation, 2))
+    )
+    simulation.process("A", one_after_the_other(putting(simulation.log, "A"), rolling_back(simulation.log, "A")))
 
 
 MANY = tuple(f"m{place}" for place in range(9))

@@ -22,9 +22,9 @@ from spool.remote.branch import RemoteBranch, Vote
 from spool.remote.coordinator import lock_coordinator
 from spool.transactions.resolution import resolve_orphans
 from spool.workers.outcome import Outcome, Replied
-from tests.crash.book import DONE, NOTHING, Book, Deed, Unexplained
 from tests.crash.compactions import COMPACTED, compacting
-from tests.crash.interleave import Scenario, Stage
+from tests.crash.interleave import Scenario, Simulation
+from tests.crash.operations import DONE, NOTHING, Operation, OperationLog, Unexplained
 from tests.crash.programs import Program, getting, one_after_the_other, putting, reclaiming
 from tests.forwarder.rounds import Scripted, answers, run_round
 from tests.machine import PowerCut
@@ -35,10 +35,10 @@ _TWO = 2  # processes for tasks, and attempts at a write's tasks
 
 
 class Workers:
-    """The processes in which the tasks of some drivers run. A driver is an actor's place on the stage."""
+    """The processes in which the tasks of some drivers run. A driver is an actor's place in the simulation."""
 
-    def __init__(self, stage: Stage, *drivers: int) -> None:
-        self._stage = stage
+    def __init__(self, simulation: Simulation, *drivers: int) -> None:
+        self._stage = simulation
         self._drivers = drivers
         self._waiting: list[tuple[int, Callable[[], object]]] = []
         self._running: dict[int, SimulatedDisk] = {}
@@ -46,10 +46,10 @@ class Workers:
         self._numbers = count()
         self.attempts = count()  # at tasks of all drivers: each has a service with a name of its own
         self._alive: list[SimulatedDisk] = []
-        self.replies: dict[tuple[int, str], str] = {}  # by the deed and the producer of what was answered
+        self.replies: dict[tuple[int, str], str] = {}  # by the operation and the producer of what was answered
         for place in range(_TWO):
-            stage.newcomer(f"W{place}", self._work)
-            self._alive.append(stage.schedule.actors[-1].disk)
+            simulation.newcomer(f"W{place}", self._work)
+            self._alive.append(simulation.schedule.actors[-1].disk)
 
     def run(self, tasks: Sequence[Callable[[], object]]) -> list[object]:
         """Return what tasks return. TaskDied if the process of one dies, or none is left."""
@@ -68,14 +68,14 @@ class Workers:
         self._waiting = [one for one in self._waiting if one[0] not in wanted]
         raise TaskDied("its process was killed")
 
-    def _work(self, stage: Stage, disk: SimulatedDisk) -> None:
+    def _work(self, simulation: Simulation, disk: SimulatedDisk) -> None:
         while True:
-            stage.schedule.wait_until(lambda: bool(self._waiting) or self.are_left())
+            simulation.schedule.wait_until(lambda: bool(self._waiting) or self.are_left())
             if self.are_left():
                 return
             number, task = self._waiting.pop(0)
             self._running[number] = disk
-            stage.clock.sleep(_REST_SECONDS)
+            simulation.clock.sleep(_REST_SECONDS)
             self._results[number] = task()
 
     def are_left(self) -> bool:
@@ -87,36 +87,36 @@ class Workers:
 # -- a round ----------------------------------------------------------------------------------------------------------
 
 
-def _forwarding(stage: Stage, workers: Workers, rounds: int = 1) -> Program:
+def _forwarding(simulation: Simulation, workers: Workers, rounds: int = 1) -> Program:
     """Rounds that put a reply to each message into queue b. As long as the driver lives, each body can be read."""
 
-    def reply(deed: Deed, body: str) -> str:
+    def reply(operation: Operation, body: str) -> str:
         """The first letter tells the producer, of which the order is kept: the round, and that of the message."""
         place = len(workers.replies) + ord("α")
-        return workers.replies.setdefault((id(deed), body[0]), chr(place)) + body
+        return workers.replies.setdefault((id(operation), body[0]), chr(place)) + body
 
     def run(space: spool.Space) -> None:
         for _ in range(rounds):
-            deed = stage.book.begin("round", from_queue="a")
+            operation = simulation.log.begin("round", from_queue="a")
             route = Route("a", Scripted(""))
-            run_round(space, route, partial(job, deed), limit=3, tasks=1, timeout=0, calling=math.inf)
-            deed.from_queue, deed.ended = None, True
-            deed.may(DONE if deed.takes else NOTHING)
+            run_round(space, route, partial(job, operation), limit=3, tasks=1, timeout=0, calling=math.inf)
+            operation.from_queue, operation.ended = None, True
+            operation.may(DONE if operation.takes else NOTHING)
 
-    def job(deed: Deed, chunks: list[Chunk]) -> list[Block]:
+    def job(operation: Operation, chunks: list[Chunk]) -> list[Block]:
         blocks = []
-        answer = partial(reply, deed)
+        answer = partial(reply, operation)
         tasks = [partial(_deliver, answer, chunk, place, next(workers.attempts)) for place, chunk in enumerate(chunks)]
         for result in workers.run(tasks):
             assert isinstance(result, tuple), "its driver is alive"
             block, bodies = result
             if block.damaged:
                 raise Unexplained(f"a task could not read what its driver holds: {block.damaged}")
-            deed.takes += [("a", body) for body in bodies]
-            deed.puts += [("b", answer(body)) for body in bodies]
+            operation.takes += [("a", body) for body in bodies]
+            operation.puts += [("b", answer(body)) for body in bodies]
             blocks.append(block)
-        deed.from_queue = None
-        deed.may(NOTHING, DONE)
+        operation.from_queue = None
+        operation.may(NOTHING, DONE)
         return blocks
 
     return run
@@ -138,24 +138,26 @@ def _deliver(reply: Callable[[str], str], chunk: Chunk, place: int, attempt: int
         return None
 
 
-def _replies_to_b(space: spool.Space, book: Book) -> None:
+def _replies_to_b(space: spool.Space, log: OperationLog) -> None:
     space.change_queue("a", reply_queue="b")
 
 
-def _round_beside_a_sweep(stage: Stage) -> None:
+def _round_beside_a_sweep(simulation: Simulation) -> None:
     """The places that tasks were told stay, however much is compacted and swept away, because the driver has claims."""
-    workers = Workers(stage, 2)
-    stage.process("D", _forwarding(stage, workers))
-    stage.process("S", one_after_the_other(getting(stage.book, "S"), compacting))
-    stage.process("A", one_after_the_other(putting(stage.book, "A", 2), getting(stage.book, "A"), reclaiming))
+    workers = Workers(simulation, 2)
+    simulation.process("D", _forwarding(simulation, workers))
+    simulation.process("S", one_after_the_other(getting(simulation.log, "S"), compacting))
+    simulation.process(
+        "A", one_after_the_other(putting(simulation.log, "A", 2), getting(simulation.log, "A"), reclaiming)
+    )
 
 
-def _two_rounds(stage: Stage) -> None:
+def _two_rounds(simulation: Simulation) -> None:
     """Of two drivers, whose tasks run in the same workers."""
-    workers = Workers(stage, 2, 3)
-    stage.process("D", _forwarding(stage, workers, 2))
-    stage.process("E", _forwarding(stage, workers))
-    stage.process("Z", one_after_the_other(getting(stage.book, "Z"), reclaiming))
+    workers = Workers(simulation, 2, 3)
+    simulation.process("D", _forwarding(simulation, workers, 2))
+    simulation.process("E", _forwarding(simulation, workers))
+    simulation.process("Z", one_after_the_other(getting(simulation.log, "Z"), reclaiming))
 
 
 # -- a write ----------------------------------------------------------------------------------------------------------
@@ -168,26 +170,26 @@ _BATCH = BatchOf("stream of tests", 1, "its checkpoint")
 class Write:
     """A micro-batch, and the replay of it by another driver. Each has a coordinator, held by a process of its own."""
 
-    def __init__(self, stage: Stage, workers: Workers) -> None:
-        self.stage = stage
+    def __init__(self, simulation: Simulation, workers: Workers) -> None:
+        self.simulation = simulation
         self._workers = workers
         rows = [("a", body) for part in _ROWS for body, _ in part]
-        self.deed = stage.book.begin("write", *rows)
-        stage.book.alike = frozenset([("a", "w10"), ("a", "p0")])
+        self.operation = simulation.log.begin("write", *rows)
+        simulation.log.alike = frozenset([("a", "w10"), ("a", "p0")])
         self.holders: list[SimulatedDisk] = []
 
     def program(self, name: str, after: int | None = None) -> Program:
         """``after``: the driver that has to be done or dead before."""
-        stage, deed, attempts = self.stage, self.deed, count()
-        stage.newcomer(f"H{name}", self._hold)
-        holder = stage.schedule.actors[-1].disk
+        simulation, operation, attempts = self.simulation, self.operation, count()
+        simulation.newcomer(f"H{name}", self._hold)
+        holder = simulation.schedule.actors[-1].disk
 
         def run(space: spool.Space) -> None:
             if after is not None:
-                first = stage.schedule.actors[after]
-                stage.schedule.wait_until(lambda: first.done or first.disk.dead)
+                first = simulation.schedule.actors[after]
+                simulation.schedule.wait_until(lambda: first.done or first.disk.dead)
                 for one in self.holders:  # the next batch of a stream ends the coordinator of the one before
-                    stage.machine.kill(one)
+                    simulation.machine.kill(one)
             self.holders.append(holder)
             gtrid = f"write {name}".encode()
             if not holder.dead:
@@ -204,25 +206,25 @@ class Write:
             xids = [vote.xid for vote in votes if isinstance(vote, Vote)]
             if len(xids) == len(_ROWS):
                 self._commit(space, xids)
-            stage.machine.kill(holder)
+            simulation.machine.kill(holder)
             resolve_orphans(space._store, space._store.deadline())
-            deed.ended = True
+            operation.ended = True
 
         return run
 
     def _commit(self, space: spool.Space, xids: list[Xid]) -> None:
-        before = self.deed.outcomes
-        self.deed.may(NOTHING, DONE)
+        before = self.operation.outcomes
+        self.operation.may(NOTHING, DONE)
         try:
             _adopt(space, xids, _BATCH)
         except (TransactionRolledBack, MessageInUse):
-            self.deed.outcomes = before
+            self.operation.outcomes = before
             return
-        self.deed.may(DONE)
+        self.operation.may(DONE)
 
-    def _hold(self, stage: Stage, disk: SimulatedDisk) -> None:
+    def _hold(self, simulation: Simulation, disk: SimulatedDisk) -> None:
         """The process that holds the locks; it is killed to end it."""
-        stage.schedule.wait_until(lambda: disk.dead or self._workers.are_left())
+        simulation.schedule.wait_until(lambda: disk.dead or self._workers.are_left())
 
 
 def _write(xid: Xid, rows: Sequence[tuple[str, str | None]]) -> Vote | None:
@@ -241,11 +243,11 @@ def _write(xid: Xid, rows: Sequence[tuple[str, str | None]]) -> Vote | None:
         branch.close()
 
 
-def _putting_the_key(book: Book) -> Program:
+def _putting_the_key(log: OperationLog) -> Program:
     def run(space: spool.Space) -> None:
-        deed = book.begin("P puts", ("a", "p0"))
+        operation = log.begin("P puts", ("a", "p0"))
         try:
-            with book.ending(deed):
+            with log.ending(operation):
                 space.put("a", "p0", deduplication_key=_KEY, transaction=None)
         except MessageInUse:
             pass
@@ -253,13 +255,15 @@ def _putting_the_key(book: Book) -> Program:
     return run
 
 
-def _write_and_replay(stage: Stage) -> None:
+def _write_and_replay(simulation: Simulation) -> None:
     driver, replaying = 4, 5
-    write = Write(stage, Workers(stage, driver, replaying))
+    write = Write(simulation, Workers(simulation, driver, replaying))
     first, second = write.program("1"), write.program("2", after=driver)
-    stage.process("C", first)
-    stage.process("R", second)
-    stage.process("P", one_after_the_other(_putting_the_key(stage.book), getting(stage.book, "P"), reclaiming))
+    simulation.process("C", first)
+    simulation.process("R", second)
+    simulation.process(
+        "P", one_after_the_other(_putting_the_key(simulation.log), getting(simulation.log, "P"), reclaiming)
+    )
 
 
 ROUNDS = (

@@ -1,6 +1,6 @@
-"""What several processes do at once: the scenarios of the protocol's model with the real code, and what it leaves out.
+"""Scenarios of several processes: those of the protocol's model with the real code, and further ones.
 
-A cast puts processes on the stage, each with its program; ``model`` names the scenario of tests/protocol.
+Each function adds processes to a simulation, each with its program; ``model`` names the scenario of tests/protocol.
 """
 
 import errno
@@ -20,11 +20,11 @@ from spool.store import feed
 from spool.transactions import resolution
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.two_phase import UnknownBranch
-from tests.crash.book import NOTHING, Book, Deed
 from tests.crash.compactions import COMPACTIONS
 from tests.crash.intakes import INTAKES
-from tests.crash.interleave import Scenario, Stage
+from tests.crash.interleave import Scenario, Simulation
 from tests.crash.losses import LOSSY
+from tests.crash.operations import NOTHING, Operation, OperationLog
 from tests.crash.programs import (
     ROUND,
     XID,
@@ -52,132 +52,134 @@ from tests.crash.together import TOGETHER
 from tests.simdisk import ROOT, SimulatedDisk
 
 
-def _commits_and_takes(stage: Stage) -> None:
-    stage.process("A", putting(stage.book, "A", 2))
-    stage.process("B", putting(stage.book, "B", 1, group=2))
-    stage.process("C", getting(stage.book, "C", 3))
+def _commits_and_takes(simulation: Simulation) -> None:
+    simulation.process("A", putting(simulation.log, "A", 2))
+    simulation.process("B", putting(simulation.log, "B", 1, group=2))
+    simulation.process("C", getting(simulation.log, "C", 3))
 
 
-def _commits_and_looks(stage: Stage) -> None:
-    stage.process("A", putting(stage.book, "A"))
-    stage.process("B", putting(stage.book, "B"))
-    stage.process("L", looking(stage.book, 2))
+def _commits_and_looks(simulation: Simulation) -> None:
+    simulation.process("A", putting(simulation.log, "A"))
+    simulation.process("B", putting(simulation.log, "B"))
+    simulation.process("L", looking(simulation.log, 2))
 
 
-def _ring_overrun(stage: Stage) -> None:
+def _ring_overrun(simulation: Simulation) -> None:
     """More commits than the ring has slots, beside a process that looks now and then, and one that opens the space."""
-    stage.process("A", putting(stage.book, "A", feed.SLOTS))
-    stage.process("B", one_after_the_other(putting(stage.book, "B", 2), getting(stage.book, "B", 2)))
-    stage.process("L", looking(stage.book, 3))
-    stage.newcomer("O", opening(getting(stage.book, "O")))
+    simulation.process("A", putting(simulation.log, "A", feed.SLOTS))
+    simulation.process("B", one_after_the_other(putting(simulation.log, "B", 2), getting(simulation.log, "B", 2)))
+    simulation.process("L", looking(simulation.log, 3))
+    simulation.newcomer("O", opening(getting(simulation.log, "O")))
 
 
-def _claim_beside_removal(stage: Stage) -> None:
-    stage.process("R", getting(stage.book, "R"))
-    stage.process("L", getting(stage.book, "L", 2))
+def _claim_beside_removal(simulation: Simulation) -> None:
+    simulation.process("R", getting(simulation.log, "R"))
+    simulation.process("L", getting(simulation.log, "L", 2))
 
 
-def _prepare_and_commit(stage: Stage) -> None:
-    stage.process("P", preparing(stage.book))
-    stage.process("D", deciding(stage.book, "commit", patience=5))
-    stage.process("T", getting(stage.book, "T", 2))
+def _prepare_and_commit(simulation: Simulation) -> None:
+    simulation.process("P", preparing(simulation.log))
+    simulation.process("D", deciding(simulation.log, "commit", patience=5))
+    simulation.process("T", getting(simulation.log, "T", 2))
 
 
-def _prepare_take_and_commit(stage: Stage) -> None:
+def _prepare_take_and_commit(simulation: Simulation) -> None:
     """The same; the taking process is at work when the decision comes."""
-    stage.process("P", preparing(stage.book))
-    stage.process("T", getting(stage.book, "T", 2))
-    stage.process("D", deciding(stage.book, "commit", patience=5))
+    simulation.process("P", preparing(simulation.log))
+    simulation.process("T", getting(simulation.log, "T", 2))
+    simulation.process("D", deciding(simulation.log, "commit", patience=5))
 
 
-def _open_beside_a_number(stage: Stage) -> None:
+def _open_beside_a_number(simulation: Simulation) -> None:
     """A reader that rebuilds its index leaves out a file that is not published yet."""
-    stage.process("A", putting(stage.book, "A"))
-    stage.newcomer("L", opening(replying(stage.book, "L")))
-    stage.newcomer("N", opening(getting(stage.book, "N", 2, queue="b")))
+    simulation.process("A", putting(simulation.log, "A"))
+    simulation.newcomer("L", opening(replying(simulation.log, "L")))
+    simulation.newcomer("N", opening(getting(simulation.log, "N", 2, queue="b")))
 
 
-def _prepare_and_roll_back(stage: Stage) -> None:
-    stage.process("P", preparing(stage.book))
-    stage.process("D", deciding(stage.book, "rollback", patience=5))
-    stage.process("T", getting(stage.book, "T", 2))
+def _prepare_and_roll_back(simulation: Simulation) -> None:
+    simulation.process("P", preparing(simulation.log))
+    simulation.process("D", deciding(simulation.log, "rollback", patience=5))
+    simulation.process("T", getting(simulation.log, "T", 2))
 
 
-def _vote_beside_a_take(stage: Stage) -> None:
-    stage.process("P", preparing(stage.book))
-    stage.process("T", getting(stage.book, "T", 2))
+def _vote_beside_a_take(simulation: Simulation) -> None:
+    simulation.process("P", preparing(simulation.log))
+    simulation.process("T", getting(simulation.log, "T", 2))
 
 
-def _rollback_beside_takes(stage: Stage) -> None:
-    stage.process("R", deciding(stage.book, "rollback"))
-    stage.process("T", getting(stage.book, "T", 2))
+def _rollback_beside_takes(simulation: Simulation) -> None:
+    simulation.process("R", deciding(simulation.log, "rollback"))
+    simulation.process("T", getting(simulation.log, "T", 2))
 
 
-def _in_doubt(space: spool.Space, book: Book) -> None:
-    prepare(book, space)
+def _in_doubt(space: spool.Space, log: OperationLog) -> None:
+    prepare(log, space)
 
 
-def _moved_while_unpublished(stage: Stage) -> None:
-    stage.process("D", deciding(stage.book, "commit"))
-    stage.process("M", lambda space: resolution.finish_moves(space._store) and None)
-    stage.newcomer("O", opening(getting(stage.book, "O")))
+def _moved_while_unpublished(simulation: Simulation) -> None:
+    simulation.process("D", deciding(simulation.log, "commit"))
+    simulation.process("M", lambda space: resolution.finish_moves(space._store) and None)
+    simulation.newcomer("O", opening(getting(simulation.log, "O")))
 
 
-def _two_finish_a_number(stage: Stage) -> None:
-    stage.process("W", putting(stage.book, "W"))
-    stage.process("F", putting(stage.book, "F"))
-    stage.process("G", one_after_the_other(getting(stage.book, "G", 2), reclaiming))
+def _two_finish_a_number(simulation: Simulation) -> None:
+    simulation.process("W", putting(simulation.log, "W"))
+    simulation.process("F", putting(simulation.log, "F"))
+    simulation.process("G", one_after_the_other(getting(simulation.log, "G", 2), reclaiming))
 
 
-def _removal_beside_a_get_and_a_put(stage: Stage) -> None:
+def _removal_beside_a_get_and_a_put(simulation: Simulation) -> None:
     """Whether a dead process took its message is decided by the get of it, or by the next commit, for both alike."""
-    stage.process("R", replying(stage.book, "R", begin=unjournaled))
-    stage.process("L", getting(stage.book, "L"))
-    stage.process("F", putting(stage.book, "F"))
+    simulation.process("R", replying(simulation.log, "R", begin=unjournaled))
+    simulation.process("L", getting(simulation.log, "L"))
+    simulation.process("F", putting(simulation.log, "F"))
 
 
-def _three_decide(stage: Stage) -> None:
-    stage.process("B", deciding(stage.book, "commit"))
-    stage.process("R", deciding(stage.book, "rollback"))
-    stage.process("D", deciding(stage.book, "commit"))
+def _three_decide(simulation: Simulation) -> None:
+    simulation.process("B", deciding(simulation.log, "commit"))
+    simulation.process("R", deciding(simulation.log, "rollback"))
+    simulation.process("D", deciding(simulation.log, "commit"))
 
 
-def _late_reader(stage: Stage) -> None:
-    stage.process("R", one_after_the_other(getting(stage.book, "R"), reclaiming, putting(stage.book, "R", 2)))
-    stage.process("S", getting(stage.book, "S", 2))
-    stage.newcomer("L", opening(getting(stage.book, "L")))
+def _late_reader(simulation: Simulation) -> None:
+    simulation.process(
+        "R", one_after_the_other(getting(simulation.log, "R"), reclaiming, putting(simulation.log, "R", 2))
+    )
+    simulation.process("S", getting(simulation.log, "S", 2))
+    simulation.newcomer("L", opening(getting(simulation.log, "L")))
 
 
-def _adopt_take_and_reclaim(stage: Stage) -> None:
+def _adopt_take_and_reclaim(simulation: Simulation) -> None:
     for name in ("B", "D"):
-        stage.process(
+        simulation.process(
             name,
             one_after_the_other(
-                deciding(stage.book, "commit"), getting(stage.book, name, queue="b"), reclaiming, reclaiming
+                deciding(simulation.log, "commit"), getting(simulation.log, name, queue="b"), reclaiming, reclaiming
             ),
         )
 
 
-def _coordinator_ends(stage: Stage) -> None:
+def _coordinator_ends(simulation: Simulation) -> None:
     """A process that meets the branch of a coordinator that may have decided looks at its lock first."""
-    stage.process("D", _round(stage.book))
-    stage.process("Z", lambda space: resolution.resolve_orphans(space._store, space._store.deadline()) and None)
+    simulation.process("D", _round(simulation.log))
+    simulation.process("Z", lambda space: resolution.resolve_orphans(space._store, space._store.deadline()) and None)
 
 
-def _driver_task_and_cleaner(stage: Stage) -> None:
-    stage.process("D", _round(stage.book))
-    stage.process("Z", getting(stage.book, "Z"))
-    stage.process("N", replying(stage.book, "n"))
+def _driver_task_and_cleaner(simulation: Simulation) -> None:
+    simulation.process("D", _round(simulation.log))
+    simulation.process("Z", getting(simulation.log, "Z"))
+    simulation.process("N", replying(simulation.log, "n"))
 
 
-def _round(book: Book) -> Program:
+def _round(log: OperationLog) -> Program:
     """A forwarding round: hold, let a task write and prepare its branch, adopt it."""
 
     def run(space: spool.Space) -> None:
         store = space._store
         byte = coordinator_byte(ROUND.gtrid)
         assert store.shared.xids.try_lock(byte)
-        deed = book.begin("round", from_queue="a")
+        operation = log.begin("round", from_queue="a")
         tx = CoordinatedTransaction(space._core, timeout=None, counted=False)
         held = tx.hold("a", 1)
         if held:
@@ -187,102 +189,106 @@ def _round(book: Book) -> Program:
                     mock.patch.object(remote_branch, "Disk", return_value=disk),
                     mock.patch.object(remote_branch, "Clock", return_value=store.clock),
                 ):
-                    _task(deed, held[0])
+                    _task(operation, held[0])
             except TransactionRolledBack:
                 if not store.files.disk.dead:  # type: ignore[attr-defined]
                     raise
                 return  # the task outlived its driver, and noticed
-            with book.ending(deed):
+            with log.ending(operation):
                 tx.commit(adopt=[ROUND])
         else:
-            deed.ended, deed.from_queue = True, None
+            operation.ended, operation.from_queue = True, None
         tx.abandon()
         store.shared.xids.unlock(byte)
 
     return run
 
 
-def _task(deed: Deed, held: Stretch) -> None:
+def _task(operation: Operation, held: Stretch) -> None:
     """A process of its own, which may outlive its driver."""
     branch = remote_branch.RemoteBranch(ROOT, ROUND, b"0123456789ab")
     body = branch.read(held)[0].decode()
-    deed.takes, deed.puts, deed.from_queue = [("a", body)], [("b", f"r{body}")], None
+    operation.takes, operation.puts, operation.from_queue = [("a", body)], [("b", f"r{body}")], None
     branch.batch.put("b", [f"r{body}".encode()], {"codec": "text"})
     branch.batch.remove(*held.position, 1, "dequeued")
     branch.prepare()
     branch.close()
 
 
-def _run_deleted_while_closed(stage: Stage) -> None:
-    stage.process("W", putting(stage.book, "W", 2))
-    stage.process("V", getting(stage.book, "V"))
+def _run_deleted_while_closed(simulation: Simulation) -> None:
+    simulation.process("W", putting(simulation.log, "W", 2))
+    simulation.process("V", getting(simulation.log, "V"))
 
-    def administrator(stage: Stage, disk: SimulatedDisk) -> None:
-        while not stage.others_are_done():
-            stage.clock.sleep(0.01)
-        for space in stage.spaces:
-            stage.machine.kill(space._store.files.disk)  # type: ignore[arg-type]
+    def administrator(simulation: Simulation, disk: SimulatedDisk) -> None:
+        while not simulation.others_are_done():
+            simulation.clock.sleep(0.01)
+        for space in simulation.spaces:
+            simulation.machine.kill(space._store.files.disk)  # type: ignore[arg-type]
         for name in disk.names(layout.RUN):
             disk.unlink(f"{layout.RUN}/{name}")
-        space = stage.open(disk)
-        getting(stage.book, "O")(space)
-        putting(stage.book, "O")(space)
+        space = simulation.open(disk)
+        getting(simulation.log, "O")(space)
+        putting(simulation.log, "O")(space)
 
-    stage.newcomer("O", administrator)
+    simulation.newcomer("O", administrator)
 
 
-def _run_deleted_while_in_use(stage: Stage) -> None:
+def _run_deleted_while_in_use(simulation: Simulation) -> None:
     """A process that misses a file of ``run/`` stops; a newcomer is not let in, because the others are there."""
-    stage.process("A", until_stopped(putting(stage.book, "A", 2)))
-    stage.process("B", until_stopped(one_after_the_other(preparing(stage.book), deciding(stage.book, "commit"))))
-    stage.process("C", until_stopped(getting(stage.book, "C", 2)))
-    stage.newcomer("N", lambda stage, disk: until_stopped(opening(getting(stage.book, "N")))(stage, disk))
-    stage.newcomer("D", lambda stage, disk: delete(disk, *reversed(disk.names(layout.RUN))))
+    simulation.process("A", until_stopped(putting(simulation.log, "A", 2)))
+    simulation.process(
+        "B", until_stopped(one_after_the_other(preparing(simulation.log), deciding(simulation.log, "commit")))
+    )
+    simulation.process("C", until_stopped(getting(simulation.log, "C", 2)))
+    simulation.newcomer(
+        "N", lambda simulation, disk: until_stopped(opening(getting(simulation.log, "N")))(simulation, disk)
+    )
+    simulation.newcomer("D", lambda simulation, disk: delete(disk, *reversed(disk.names(layout.RUN))))
 
 
-def _open_beside_commits(stage: Stage) -> None:
-    stage.newcomer("A", opening(putting(stage.book, "A")))
-    stage.newcomer("B", opening(getting(stage.book, "B")))
-    stage.newcomer("C", opening(getting(stage.book, "C")))
+def _open_beside_commits(simulation: Simulation) -> None:
+    simulation.newcomer("A", opening(putting(simulation.log, "A")))
+    simulation.newcomer("B", opening(getting(simulation.log, "B")))
+    simulation.newcomer("C", opening(getting(simulation.log, "C")))
 
 
-def _mixed(stage: Stage) -> None:
-    stage.process("A", replying(stage.book, "A"))
-    stage.process("B", rolling_back(stage.book, "B"))
-    stage.process("C", one_after_the_other(putting(stage.book, "C"), getting(stage.book, "C")))
+def _mixed(simulation: Simulation) -> None:
+    simulation.process("A", replying(simulation.log, "A"))
+    simulation.process("B", rolling_back(simulation.log, "B"))
+    simulation.process("C", one_after_the_other(putting(simulation.log, "C"), getting(simulation.log, "C")))
 
 
-def _opener_beside_a_branch(stage: Stage) -> None:
+def _opener_beside_a_branch(simulation: Simulation) -> None:
     """An opener cleans active/ of what dead branches left, and leaves what a live one writes."""
-    stage.process("P", preparing(stage.book))
-    stage.newcomer("O", opening(putting(stage.book, "O")))
-    stage.newcomer("U", opening(getting(stage.book, "U")))
+    simulation.process("P", preparing(simulation.log))
+    simulation.newcomer("O", opening(putting(simulation.log, "O")))
+    simulation.newcomer("U", opening(getting(simulation.log, "U")))
 
 
-def _rebuild_beside_commits(stage: Stage) -> None:
+def _rebuild_beside_commits(simulation: Simulation) -> None:
     """A reader that was overtaken by reclaim starts again while others commit."""
-    stage.process("S", getting(stage.book, "S", 2))
-    stage.process("R", one_after_the_other(getting(stage.book, "R"), reclaiming))
-    stage.process("A", putting(stage.book, "A", 2))
+    simulation.process("S", getting(simulation.log, "S", 2))
+    simulation.process("R", one_after_the_other(getting(simulation.log, "R"), reclaiming))
+    simulation.process("A", putting(simulation.log, "A", 2))
 
 
-def _two_threads(stage: Stage) -> None:
-    stage.process("A", putting(stage.book, "A"), getting(stage.book, "a", 2))
-    stage.process("C", getting(stage.book, "C"))
+def _two_threads(simulation: Simulation) -> None:
+    simulation.process("A", putting(simulation.log, "A"), getting(simulation.log, "a", 2))
+    simulation.process("C", getting(simulation.log, "C"))
 
 
-def _two_create_queues(stage: Stage) -> None:
+def _two_create_queues(simulation: Simulation) -> None:
     """A queue that is lost would take its message with it."""
 
     def creating(letter: str) -> Program:
         def run(space: spool.Space) -> None:
             space.create_queue(letter.lower())
-            stage.book.put(space, f"{letter} puts", letter.lower(), f"{letter}0")
+            simulation.log.put(space, f"{letter} puts", letter.lower(), f"{letter}0")
 
         return run
 
-    stage.process("X", creating("X"))
-    stage.process("Y", creating("Y"))
+    simulation.process("X", creating("X"))
+    simulation.process("Y", creating("Y"))
 
 
 class FailingFlush(ScheduledDisk):
@@ -312,78 +318,78 @@ class FailingCounters(ScheduledDisk):
         super().write_at(handle, offset, data)
 
 
-def _cannot_be_made_visible(stage: Stage) -> None:
+def _cannot_be_made_visible(simulation: Simulation) -> None:
     """Its writer lives, and has let go of what it took: a claim of that finishes the commit before it looks."""
 
     def not_knowing(space: spool.Space) -> None:
         try:
-            replying(stage.book, "A")(space)
+            replying(simulation.log, "A")(space)
         except (CommitUnknown, DiskFailure):  # DiskFailure: what it could not publish was a dead writer's commit
             pass
 
-    stage.process("A", not_knowing)
-    stage.process("C", replying(stage.book, "C"))
-    stage.process("G", getting(stage.book, "G"))
+    simulation.process("A", not_knowing)
+    simulation.process("C", replying(simulation.log, "C"))
+    simulation.process("G", getting(simulation.log, "G"))
 
 
-def _heuristic(stage: Stage) -> None:
+def _heuristic(simulation: Simulation) -> None:
     """An administrator decides for the coordinator, which comes back meanwhile; the fact outlives reclaim."""
 
     def administrator(space: spool.Space) -> None:
-        (deed,) = (deed for deed in stage.book.deeds if deed.xid == str(XID))
-        if not deed.ended:
-            deed.outcomes |= {NOTHING}
-        deed.may_return = True
+        (operation,) = (operation for operation in simulation.log.operations if operation.xid == str(XID))
+        if not operation.ended:
+            operation.outcomes |= {NOTHING}
+        operation.may_return = True
         try:
             resolution.decide_heuristically(space._core, XID, space._store.deadline(), commit=False)
         except UnknownBranch:
             assert heuristics.heuristic_outcome(space._store, XID) is None, "nothing was decided, and a fact says so"
             return
-        deed.may(NOTHING)
-        deed.ended = True
+        operation.may(NOTHING)
+        operation.ended = True
         reclaim(space._store)
         assert heuristics.heuristic_outcome(space._store, XID) == heuristics.ROLLED_BACK
 
-    stage.process("H", administrator)
-    stage.process("B", deciding(stage.book, "commit"))
-    stage.process("G", one_after_the_other(getting(stage.book, "G", 2), reclaiming))
+    simulation.process("H", administrator)
+    simulation.process("B", deciding(simulation.log, "commit"))
+    simulation.process("G", one_after_the_other(getting(simulation.log, "G", 2), reclaiming))
 
 
-def _streaming(stage: Stage) -> None:
+def _streaming(simulation: Simulation) -> None:
     """A branch whose sections are written before it commits, beside an opener that cleans active/ and a reclaimer."""
 
     def streams(space: spool.Space) -> None:
         with mock.patch.object(batch, "SECTION_MESSAGES", 2):
-            book = stage.book
-            book.put(space, "S streams", "a", *(f"S{place}" for place in range(5)))
+            log = simulation.log
+            log.put(space, "S streams", "a", *(f"S{place}" for place in range(5)))
 
-    stage.process("S", streams)
-    stage.newcomer("O", opening(getting(stage.book, "O")))
-    stage.process("G", one_after_the_other(getting(stage.book, "G", 2), reclaiming))
+    simulation.process("S", streams)
+    simulation.newcomer("O", opening(getting(simulation.log, "O")))
+    simulation.process("G", one_after_the_other(getting(simulation.log, "G", 2), reclaiming))
 
 
-def _half_taken(stage: Stage) -> None:
+def _half_taken(simulation: Simulation) -> None:
     """One of two messages of a commit is taken: what says so stays as long as the commit does."""
 
-    pair, last = putting(stage.book, "H", group=2), putting(stage.book, "I")
-    stage.process("H", one_after_the_other(pair, getting(stage.book, "H"), last, reclaiming))
-    stage.newcomer("O", opening(getting(stage.book, "O")))
+    pair, last = putting(simulation.log, "H", group=2), putting(simulation.log, "I")
+    simulation.process("H", one_after_the_other(pair, getting(simulation.log, "H"), last, reclaiming))
+    simulation.newcomer("O", opening(getting(simulation.log, "O")))
 
 
-def _one_flush_fails(stage: Stage) -> None:
-    stage.process("A", until_stopped(putting(stage.book, "A")))
-    stage.process("B", until_stopped(putting(stage.book, "B", 2)))
-    stage.process("C", until_stopped(getting(stage.book, "C", 2)))
+def _one_flush_fails(simulation: Simulation) -> None:
+    simulation.process("A", until_stopped(putting(simulation.log, "A")))
+    simulation.process("B", until_stopped(putting(simulation.log, "B", 2)))
+    simulation.process("C", until_stopped(getting(simulation.log, "C", 2)))
 
 
-def _clock_steps_back(stage: Stage) -> None:
+def _clock_steps_back(simulation: Simulation) -> None:
     def stepping(space: spool.Space) -> None:
-        stage.clock.wall_step = -86_400
-        putting(stage.book, "K")(space)
+        simulation.clock.wall_step = -86_400
+        putting(simulation.log, "K")(space)
 
-    stage.process("A", putting(stage.book, "A", 2))
-    stage.process("K", stepping)
-    stage.process("C", getting(stage.book, "C", 3))
+    simulation.process("A", putting(simulation.log, "A", 2))
+    simulation.process("K", stepping)
+    simulation.process("C", getting(simulation.log, "C", 3))
 
 
 SCENARIOS = (

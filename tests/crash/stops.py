@@ -14,7 +14,7 @@ from tests.survivors import Rules
 
 class Stop(NamedTuple):
     """``first`` stops before each of its calls that ``before`` (a regular expression) describes; ``second`` goes on.
-    Both are places in the scenario's cast."""
+    Both are places in the order in which the scenario adds them."""
 
     why: str
     scenario: str

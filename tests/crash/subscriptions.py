@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 import spool
 from spool.policies import subscriptions
 from spool.store.store import Store
-from tests.crash.book import DONE, Book, Unexplained
-from tests.crash.interleave import Scenario, Stage
+from tests.crash.interleave import Scenario, Simulation
+from tests.crash.operations import DONE, OperationLog, Unexplained
 from tests.crash.programs import Program, getting, one_after_the_other, putting, reclaiming
 from tests.simdisk import SimulatedDisk
 
@@ -18,19 +18,19 @@ class Subscriber:
     """What a reader knows, in a checkpoint that outlives its process.
 
     since: the commit that registered it; 0: it does not know of one. offset: the last commit that it has read.
-    deeds: how many had begun when it was registered. expires: the time up to which it was told that it is kept.
-    lapsed: it was told that it has ended. stage: on which it is; its clock may be ahead of that of a later look.
+    operations: how many had begun when it was registered. expires: the time up to which it was told that it is kept.
+    lapsed: it was told that it has ended. simulation: on which it is; its clock may be ahead of that of a later look.
     """
 
     since: int = 0
     offset: int = 0
-    deeds: int = 0
+    operations: int = 0
     expires: float = 0.0
     lapsed: bool = False
-    stage: Stage | None = None
+    simulation: Simulation | None = None
     read: dict[int, list[str]] = field(default_factory=dict)
 
-    def reads(self, book: Book, batches: int) -> Program:
+    def reads(self, log: OperationLog, batches: int) -> Program:
         """Register, if it was not, and read batch after batch."""
 
         def run(space: spool.Space) -> None:
@@ -38,7 +38,7 @@ class Subscriber:
             if not self.since:
                 expires = store.clock.now() + _SECONDS
                 since = subscriptions.register(store, _NAME, (_QUEUE,), _SECONDS)
-                self.since, self.offset, self.deeds, self.expires = since, since, len(book.deeds), expires
+                self.since, self.offset, self.operations, self.expires = since, since, len(log.operations), expires
             for _ in range(0 if self.lapsed else batches):
                 found = self._behind(store)
                 if found is None:
@@ -52,7 +52,7 @@ class Subscriber:
 
         return run
 
-    def judge(self, space: spool.Space, book: Book) -> None:
+    def judge(self, space: spool.Space, log: OperationLog) -> None:
         """All that was put since is read, or there to be read; once."""
         if not self.since or self.lapsed:
             return
@@ -61,11 +61,11 @@ class Subscriber:
             return
         bodies = [body for some in {**self.read, **found}.values() for body in some]
         if len(bodies) != len(set(bodies)):
-            raise Unexplained(f"a message was read twice: {bodies}\n{book}")
-        for deed in book.deeds[self.deeds :]:
-            for queue, body in deed.puts:
-                if queue == _QUEUE and deed.outcomes == {DONE} and body not in bodies:
-                    raise Unexplained(f"{body} is kept for the subscription, and it has read {bodies}\n{book}")
+            raise Unexplained(f"a message was read twice: {bodies}\n{log}")
+        for operation in log.operations[self.operations :]:
+            for queue, body in operation.puts:
+                if queue == _QUEUE and operation.outcomes == {DONE} and body not in bodies:
+                    raise Unexplained(f"{body} is kept for the subscription, and it has read {bodies}\n{log}")
 
     def _behind(self, store: Store) -> dict[int, list[str]] | None:
         """What was put behind its offset, by commit; None if the subscription has ended."""
@@ -87,7 +87,7 @@ class Subscriber:
         return found
 
     def _told_that_it_has_ended(self, store: Store) -> None:
-        clocks = [store.clock, *([] if self.stage is None else [self.stage.clock])]
+        clocks = [store.clock, *([] if self.simulation is None else [self.simulation.clock])]
         if max(clock.now() for clock in clocks) < self.expires:
             raise Unexplained(f"the subscription has ended, which was renewed until {self.expires}")
         self.lapsed = True
@@ -96,46 +96,48 @@ class Subscriber:
         return f"read up to {self.offset} since {self.since}: {self.read}{', lapsed' if self.lapsed else ''}"
 
 
-def _subscriber(stage: Stage) -> Subscriber:
-    reader = Subscriber(stage=stage)
-    stage.book.readers.append(reader)
+def _subscriber(simulation: Simulation) -> Subscriber:
+    reader = Subscriber(simulation=simulation)
+    simulation.log.readers.append(reader)
     return reader
 
 
-def _subscription_beside_reclaim(stage: Stage) -> None:
+def _subscription_beside_reclaim(simulation: Simulation) -> None:
     """What is put and taken behind the registration is reclaimed once it was read, by whichever process of the reader:
     a second one goes on where the first has come to."""
-    book, reader = stage.book, _subscriber(stage)
-    stage.process("S", reader.reads(book, 2))
-    stage.process("P", one_after_the_other(putting(book, "P", group=2), getting(book, "P", 3), reclaiming, reclaiming))
+    log, reader = simulation.log, _subscriber(simulation)
+    simulation.process("S", reader.reads(log, 2))
+    simulation.process(
+        "P", one_after_the_other(putting(log, "P", group=2), getting(log, "P", 3), reclaiming, reclaiming)
+    )
 
-    def second(stage: Stage, disk: SimulatedDisk) -> None:
-        while not stage.others_are_done():
-            stage.clock.sleep(0.01)
-        reader.reads(book, 1)(stage.open(disk))
+    def second(simulation: Simulation, disk: SimulatedDisk) -> None:
+        while not simulation.others_are_done():
+            simulation.clock.sleep(0.01)
+        reader.reads(log, 1)(simulation.open(disk))
 
-    stage.newcomer("Z", second)
+    simulation.newcomer("Z", second)
 
 
-def _subscription_that_expires(stage: Stage) -> None:
+def _subscription_that_expires(simulation: Simulation) -> None:
     """Its time passes while it reads: it is renewed, or has ended and is told so."""
-    book, (reader,) = stage.book, stage.book.readers
+    log, (reader,) = simulation.log, simulation.log.readers
     assert isinstance(reader, Subscriber)
-    reader.stage = stage
+    reader.simulation = simulation
 
     def late(space: spool.Space) -> None:
-        stage.clock.wall_step = 2 * _SECONDS
+        simulation.clock.wall_step = 2 * _SECONDS
         subscriptions.end_expired(space._store)
 
-    stage.process("S", reader.reads(book, 2))
-    stage.process("P", one_after_the_other(putting(book, "P"), getting(book, "P", 2), reclaiming))
-    stage.process("E", one_after_the_other(late, reclaiming))
+    simulation.process("S", reader.reads(log, 2))
+    simulation.process("P", one_after_the_other(putting(log, "P"), getting(log, "P", 2), reclaiming))
+    simulation.process("E", one_after_the_other(late, reclaiming))
 
 
-def _registered(space: spool.Space, book: Book) -> None:
+def _registered(space: spool.Space, log: OperationLog) -> None:
     reader = Subscriber()
-    reader.reads(book, 0)(space)
-    book.readers.append(reader)
+    reader.reads(log, 0)(space)
+    log.readers.append(reader)
 
 
 SUBSCRIPTIONS = (

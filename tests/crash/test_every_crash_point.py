@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
+from tests.crash.contents import History
 from tests.crash.harness import Explorer, Tally
 from tests.crash.histories import HISTORIES, files_of_another_user
-from tests.crash.worlds import History
 from tests.survivors import Rules
 
 BY_NAME = pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.name)

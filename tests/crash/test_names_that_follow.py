@@ -18,10 +18,10 @@ from spool.model import layout
 from spool.recovery import numbers, scan
 from spool.transactions import resolution
 from tests.at_once import AT_ONCE
+from tests.crash.contents import EMPTY, QUEUES, XID, Contents, Expectation, History, decide, in_doubt, prepare
 from tests.crash.harness import Explorer, Violation
 from tests.crash.planted import Bug, planted
 from tests.crash.test_every_crash_point import record
-from tests.crash.worlds import EMPTY, QUEUES, XID, History, Ledger, World, decide, in_doubt, prepare
 from tests.machine import NO_FILES, Image, Machine
 from tests.simdisk import ROOT, SimulatedDisk
 from tests.survivors import Rules, survivors
@@ -42,22 +42,22 @@ def _with_spares(space: spool.Space) -> None:
     assert reclaim(space._store) > 0
 
 
-BEGIN: World = EMPTY.put("a", *OLD).got("a", len(OLD)).put("a", "one", "two").put("b", "passing").got("b")
+BEGIN: Contents = EMPTY.put("a", *OLD).got("a", len(OLD)).put("a", "one", "two").put("b", "passing").got("b")
 
 
-def _overwritten(space: spool.Space, ledger: Ledger) -> None:
+def _overwritten(space: spool.Space, expected: Expectation) -> None:
     """Puts and takes, a commit that adopts, and what was consumed is used again."""
-    with ledger.becoming(ledger.world.put("b", "three")):
+    with expected.becoming(expected.contents.put("b", "three")):
         space.put("b", "three")
-    with ledger.becoming(ledger.world.got("a")):
+    with expected.becoming(expected.contents.got("a")):
         space.get("a")
-    with ledger.becoming(ledger.world.got("b")):
+    with expected.becoming(expected.contents.got("b")):
         space.get("b")
     space._store.files.recycler.clear(everything=True)  # so that what is reclaimed now is what is used again
     assert reclaim(space._store) > 0
-    with ledger.becoming(ledger.world.put("b", "four")):
+    with expected.becoming(expected.contents.put("b", "four")):
         space.put("b", "four")
-    with ledger.becoming(ledger.world.got("a")):
+    with expected.becoming(expected.contents.got("a")):
         space.get("a")
 
 
@@ -65,18 +65,18 @@ IN_DOUBT = in_doubt(BEGIN)
 COMMITTED = BEGIN.got("a").put("b", "reply")
 
 
-def _adopted(space: spool.Space, ledger: Ledger) -> None:
-    prepare(space, ledger)
-    with ledger.becoming(COMMITTED):
+def _adopted(space: spool.Space, expected: Expectation) -> None:
+    prepare(space, expected)
+    with expected.becoming(COMMITTED):
         decide(space, "commit", told=True)
-    with ledger.becoming(COMMITTED.got("a")):
+    with expected.becoming(COMMITTED.got("a")):
         space.get("a")
 
 
-def _decided_and_forgotten(space: spool.Space, ledger: Ledger) -> None:
+def _decided_and_forgotten(space: spool.Space, expected: Expectation) -> None:
     """Once the decision is forgotten nothing says that a branch that comes back was rolled back."""
-    prepare(space, ledger)
-    with ledger.becoming(BEGIN):
+    prepare(space, expected)
+    with expected.becoming(BEGIN):
         resolution.decide_heuristically(space._core, XID, space._store.deadline(), commit=False)
     assert resolution.forget(space._store, XID, space._store.deadline())
 
@@ -105,9 +105,9 @@ def _take_in(space: spool.Space) -> None:
     Intake(space).run(once=True)
 
 
-def _taken_in(space: spool.Space, ledger: Ledger) -> None:
+def _taken_in(space: spool.Space, expected: Expectation) -> None:
     """What a power cut puts back into drop/ must not have become messages."""
-    ledger.allowed |= {OTHERWISE}
+    expected.allowed |= {OTHERWISE}
     _take_in(space)
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.crash.book import Unexplained
 from tests.crash.interleave import Interleaver
+from tests.crash.operations import Unexplained
 from tests.crash.planted import (
     APPLIED_TOO_EARLY,
     AS_IT_LIES,

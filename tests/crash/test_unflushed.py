@@ -18,8 +18,8 @@ from spool.model import layout
 from spool.recovery import branches, unfinished
 from spool.transactions.two_phase import commit_prepared, rollback_prepared
 from tests.at_once import AT_ONCE
+from tests.crash.contents import XID, branch, deadline
 from tests.crash.planted import Bug, planted
-from tests.crash.worlds import XID, branch, deadline
 from tests.machine import NO_FILES, Image, Machine
 from tests.shown import bodies
 from tests.simdisk import ROOT, SimulatedDisk, repeatable

@@ -6,9 +6,9 @@ import os
 import spool
 from spool.disk.disk import FlushFailed
 from spool.model import layout
-from tests.crash.book import Book
-from tests.crash.interleave import Scenario, Stage
+from tests.crash.interleave import Scenario, Simulation
 from tests.crash.mirrors import MirrorLast
+from tests.crash.operations import OperationLog
 from tests.crash.programs import (
     Program,
     acknowledging,
@@ -69,87 +69,87 @@ class LateMirror(MirrorLast, Crowded):
     """Where both disks of a commit are flushed, the mirror's comes last."""
 
 
-def putting_much(book: Book, letter: str) -> Program:
+def putting_much(log: OperationLog, letter: str) -> Program:
     def run(space: spool.Space) -> None:
-        book.put(space, f"{letter} puts much", "a", f"{letter}0".ljust(MUCH, "."))
+        log.put(space, f"{letter} puts much", "a", f"{letter}0".ljust(MUCH, "."))
 
     return run
 
 
-def company(stage: Stage) -> Program:
+def company(simulation: Simulation) -> Program:
     """For who has taken a message, and only commits now: when the first of the threads has begun to."""
 
     def wait(space: spool.Space) -> None:
-        first = stage.schedule.actors[0]
-        stage.schedule.wait_until(lambda: space._core.group_commit.queue._led or first.done)
+        first = simulation.schedule.actors[0]
+        simulation.schedule.wait_until(lambda: space._core.group_commit.queue._led or first.done)
 
     return wait
 
 
-def politely(stage: Stage, *programs: Program) -> Program:
+def politely(simulation: Simulation, *programs: Program) -> Program:
     """When the other threads have what they will commit: no message can be taken while a commit is flushed."""
-    return one_after_the_other(lambda space: stage.schedule.let_siblings_come(), *programs)
+    return one_after_the_other(lambda space: simulation.schedule.let_siblings_come(), *programs)
 
 
-def _group_beside_a_look(stage: Stage) -> None:
-    book = stage.book
-    first, second = politely(stage, putting(book, "A")), politely(stage, putting(book, "B", group=2))
-    stage.process("A", first, second, replying(book, "C", company(stage)))
-    stage.process("L", looking(book, 2))
+def _group_beside_a_look(simulation: Simulation) -> None:
+    log = simulation.log
+    first, second = politely(simulation, putting(log, "A")), politely(simulation, putting(log, "B", group=2))
+    simulation.process("A", first, second, replying(log, "C", company(simulation)))
+    simulation.process("L", looking(log, 2))
 
 
-def _group_beside_takes(stage: Stage) -> None:
+def _group_beside_takes(simulation: Simulation) -> None:
     """Messages of one file are taken one by one, as soon as they can be seen."""
-    book = stage.book
-    stage.process("A", putting(book, "A"), putting(book, "B"), putting(book, "C"))
-    stage.process("G", one_after_the_other(getting(book, "G", 3), reclaiming))
+    log = simulation.log
+    simulation.process("A", putting(log, "A"), putting(log, "B"), putting(log, "C"))
+    simulation.process("G", one_after_the_other(getting(log, "G", 3), reclaiming))
 
 
-def _two_groups(stage: Stage) -> None:
-    book, together = stage.book, company(stage)
-    first, second = politely(stage, putting(book, "A")), politely(stage, putting(book, "B"))
-    stage.process("A", first, second, acknowledging(book, "a", together))
-    stage.process("E", replying(book, "E"), putting(book, "F"), rolling_back(book, "e"))
+def _two_groups(simulation: Simulation) -> None:
+    log, together = simulation.log, company(simulation)
+    first, second = politely(simulation, putting(log, "A")), politely(simulation, putting(log, "B"))
+    simulation.process("A", first, second, acknowledging(log, "a", together))
+    simulation.process("E", replying(log, "E"), putting(log, "F"), rolling_back(log, "e"))
 
 
-def _group_beside_an_opener(stage: Stage) -> None:
+def _group_beside_an_opener(simulation: Simulation) -> None:
     """An opener cleans ``active/``, where the group's file is written."""
-    book = stage.book
-    first, second = politely(stage, putting(book, "A")), politely(stage, putting(book, "B"))
-    stage.process("A", first, second, replying(book, "C", company(stage)))
-    stage.newcomer("O", opening(getting(book, "O", 2)))
+    log = simulation.log
+    first, second = politely(simulation, putting(log, "A")), politely(simulation, putting(log, "B"))
+    simulation.process("A", first, second, replying(log, "C", company(simulation)))
+    simulation.newcomer("O", opening(getting(log, "O", 2)))
 
 
-def _group_on_a_full_disk(stage: Stage) -> None:
+def _group_on_a_full_disk(simulation: Simulation) -> None:
     """Who puts hears so, and nobody else; who only takes can."""
-    book, together = stage.book, company(stage)
-    puts = until_stopped(politely(stage, putting(book, "A")))
-    much = until_stopped(politely(stage, putting_much(book, "B")))
-    replies = until_stopped(replying(book, "C", together))
-    stage.process("A", puts, much, replies, acknowledging(book, "a", together))
-    stage.process("G", getting(book, "G"))
+    log, together = simulation.log, company(simulation)
+    puts = until_stopped(politely(simulation, putting(log, "A")))
+    much = until_stopped(politely(simulation, putting_much(log, "B")))
+    replies = until_stopped(replying(log, "C", together))
+    simulation.process("A", puts, much, replies, acknowledging(log, "a", together))
+    simulation.process("G", getting(log, "G"))
 
 
-def _flush_of_a_group_fails(stage: Stage) -> None:
-    book = stage.book
-    stage.process("A", *(until_stopped(putting(book, letter)) for letter in "ABC"))
-    stage.process("G", until_stopped(getting(book, "G", 2)))
+def _flush_of_a_group_fails(simulation: Simulation) -> None:
+    log = simulation.log
+    simulation.process("A", *(until_stopped(putting(log, letter)) for letter in "ABC"))
+    simulation.process("G", until_stopped(getting(log, "G", 2)))
 
 
-def _commits_with_a_mirror(stage: Stage) -> None:
-    book = stage.book
-    first, second = politely(stage, putting(book, "A")), politely(stage, putting(book, "B"))
-    stage.process("A", first, second, replying(book, "C", company(stage)))
-    stage.process("G", getting(book, "G"))
-    stage.process("L", looking(book))
+def _commits_with_a_mirror(simulation: Simulation) -> None:
+    log = simulation.log
+    first, second = politely(simulation, putting(log, "A")), politely(simulation, putting(log, "B"))
+    simulation.process("A", first, second, replying(log, "C", company(simulation)))
+    simulation.process("G", getting(log, "G"))
+    simulation.process("L", looking(log))
 
 
-def _reclaim_with_a_mirror(stage: Stage) -> None:
+def _reclaim_with_a_mirror(simulation: Simulation) -> None:
     """What one has removed in part when he dies, another removes; a third keeps the space open."""
-    book = stage.book
-    stage.process("R", one_after_the_other(getting(book, "R"), putting(book, "R"), reclaiming))
-    stage.newcomer("C", opening(one_after_the_other(reclaiming, getting(book, "C"), putting(book, "C"), reclaiming)))
-    stage.process("S", looking(book))
+    log = simulation.log
+    simulation.process("R", one_after_the_other(getting(log, "R"), putting(log, "R"), reclaiming))
+    simulation.newcomer("C", opening(one_after_the_other(reclaiming, getting(log, "C"), putting(log, "C"), reclaiming)))
+    simulation.process("S", looking(log))
 
 
 THERE = ("m0", "m1")

@@ -16,7 +16,7 @@ from spool.remote import branch as remote
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.workers.attempt import Attempt
 from spool.workers.effects import Effect, OutcomePolicy, record
-from tests.crash.worlds import EMPTY, History, Ledger
+from tests.crash.contents import EMPTY, Expectation, History
 from tests.machine import PowerCut
 from tests.simdisk import ROOT, SimulatedDisk
 
@@ -49,32 +49,34 @@ def _two_messages(space: spool.Space) -> None:
 TWO = EMPTY.put("a", "m", "n")
 
 
-def _translated(ledger: Ledger) -> AbstractContextManager[None]:
-    return ledger.becoming(ledger.world.got("a").put("b", "m", "m1", "m2").put("after", "m1", "m2").put("a", "m"))
+def _translated(expected: Expectation) -> AbstractContextManager[None]:
+    return expected.becoming(
+        expected.contents.got("a").put("b", "m", "m1", "m2").put("after", "m1", "m2").put("a", "m")
+    )
 
 
-def _by_a_worker(space: spool.Space, ledger: Ledger) -> None:
+def _by_a_worker(space: spool.Space, expected: Expectation) -> None:
     attempt = Attempt(space._core)
     attempt.take("a", 0.0)
     assert attempt.message is not None
     outcome = ROUTES.translated(Draft.of(attempt.message, b"m"))
-    with _translated(ledger):
+    with _translated(expected):
         assert attempt.conclude(outcome)[0] is Effect.DELIVERED
 
 
-def _in_a_round(space: spool.Space, ledger: Ledger) -> None:
+def _in_a_round(space: spool.Space, expected: Expectation) -> None:
     """A task writes it and votes; until the round has committed it, it is as if nothing had happened."""
     machine = space._store.files.disk.machine  # type: ignore[attr-defined]
     of_task = SimulatedDisk(machine)
     try:
-        _round(space, ledger, of_task)
+        _round(space, expected, of_task)
     except PowerCut:  # if only processes die, it is both; tests.crash.scenarios has one that survives the other
         machine.kill(of_task)
         machine.kill(space._store.files.disk)
         raise
 
 
-def _round(space: spool.Space, ledger: Ledger, disk: SimulatedDisk) -> None:
+def _round(space: spool.Space, expected: Expectation, disk: SimulatedDisk) -> None:
     store = space._store
     byte = coordinator_byte(_ROUND.gtrid)
     assert store.shared.xids.try_lock(byte)
@@ -90,7 +92,7 @@ def _round(space: spool.Space, ledger: Ledger, disk: SimulatedDisk) -> None:
     known = store.settings.known.config
     policy = OutcomePolicy(with_error_queue(known, "a"), known)
     record(task.batch, policy, message, raw, ROUTES.translated(Draft.of(message, raw)), store.clock.now())
-    with _translated(ledger):
+    with _translated(expected):
         assert task.prepare() is not None
         task.close()
         transaction.commit(adopt=[_ROUND])

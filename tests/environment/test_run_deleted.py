@@ -18,10 +18,11 @@ from spool.errors import SpaceStopped
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from tests.at_once import AT_ONCE
-from tests.crash.book import Unexplained
+from tests.crash.contents import History
 from tests.crash.harness import SEED, Explorer
 from tests.crash.histories import HISTORIES
-from tests.crash.interleave import Interleaver, Stage
+from tests.crash.interleave import Interleaver, Simulation
+from tests.crash.operations import Unexplained
 from tests.crash.planted import Bug, planted
 from tests.crash.programs import (
     Program,
@@ -36,7 +37,6 @@ from tests.crash.programs import (
 )
 from tests.crash.scenarios import Scenario
 from tests.crash.schedule import Switch
-from tests.crash.worlds import History
 from tests.machine import Machine
 from tests.simdisk import SimulatedDisk, repeatable
 from tests.survivors import Rules
@@ -60,11 +60,11 @@ class Forgetful(Explorer):
             self.base = self._set_up()
         steps = self._steps()[::thin]
         for step in steps:
-            machine, ledger, call = self._cut_at(step)
+            machine, expected, call = self._cut_at(step)
             with self._telling(f"{self.history.name}: killed before {call}, then run/ deleted"):
                 for process in {handle.process for handle in machine.handles.values()}:
                     machine.kill(process)
-                shown = ledger.allowed
+                shown = expected.allowed
                 for turn in (1, 2):
                     _delete_run(machine)
                     with repeatable(SEED + 1000 * turn):
@@ -98,13 +98,13 @@ FILES = ("control", "counters", "feed", "numbers", "xids", "claims-01", "claims-
 def _explorer(file: str, worker: str) -> Interleaver:
     """A worker, somebody who deletes, somebody who comes, and one who has the space open and does nothing yet."""
 
-    def cast(stage: Stage) -> None:
-        stage.process("W", _telling(WORKERS[worker](stage)))
-        stage.newcomer("D", lambda _, disk: delete(disk, *(disk.names(layout.RUN) if file == "all" else [file])))
-        stage.newcomer("N", _telling(opening(getting(stage.book, "N"))))
-        stage.process("I", _telling(getting(stage.book, "I")))
+    def add_processes(simulation: Simulation) -> None:
+        simulation.process("W", _telling(WORKERS[worker](simulation)))
+        simulation.newcomer("D", lambda _, disk: delete(disk, *(disk.names(layout.RUN) if file == "all" else [file])))
+        simulation.newcomer("N", _telling(opening(getting(simulation.log, "N"))))
+        simulation.process("I", _telling(getting(simulation.log, "I")))
 
-    return Interleaver(Scenario(f"{file} deleted", cast, ("m0", "m1")), Rules.ORDERED, limit=0)
+    return Interleaver(Scenario(f"{file} deleted", add_processes, ("m0", "m1")), Rules.ORDERED, limit=0)
 
 
 def _telling(program: Callable[..., None]) -> Callable[..., None]:
@@ -121,10 +121,12 @@ def _telling(program: Callable[..., None]) -> Callable[..., None]:
     return until_stopped(run)
 
 
-WORKERS: dict[str, Callable[[Stage], Program]] = {
-    "puts": lambda stage: putting(stage.book, "W", 2),
-    "gets": lambda stage: getting(stage.book, "W", 2),
-    "prepares and commits": lambda stage: one_after_the_other(preparing(stage.book), deciding(stage.book, "commit")),
+WORKERS: dict[str, Callable[[Simulation], Program]] = {
+    "puts": lambda simulation: putting(simulation.log, "W", 2),
+    "gets": lambda simulation: getting(simulation.log, "W", 2),
+    "prepares and commits": lambda simulation: one_after_the_other(
+        preparing(simulation.log), deciding(simulation.log, "commit")
+    ),
 }
 
 

@@ -17,9 +17,9 @@ from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.policies.claim_journal import _become_owner
 from tests.at_once import AT_ONCE
-from tests.crash.book import Book, Unexplained, text
 from tests.crash.intakes import drop
-from tests.crash.interleave import Interleaver, Scenario, Stage
+from tests.crash.interleave import Interleaver, Scenario, Simulation
+from tests.crash.operations import OperationLog, Unexplained, text
 from tests.crash.planted import OF_NARROW_WINDOWS, planted
 from tests.crash.programs import (
     Program,
@@ -55,31 +55,35 @@ def quiet() -> Iterator[None]:
 
 THERE = ("m0", "m1", "m2")
 
-STOPPED: dict[str, Callable[[Stage], Program]] = {
-    "puts": lambda stage: putting(stage.book, "V", 2),
-    "gets": lambda stage: getting(stage.book, "V", 2),
-    "replies": lambda stage: replying(stage.book, "V"),
-    "rolls back": lambda stage: rolling_back(stage.book, "V"),
-    "looks": lambda stage: looking(stage.book, 2),
-    "votes and commits": lambda stage: one_after_the_other(preparing(stage.book), deciding(stage.book, "commit")),
-    "votes and rolls back": lambda stage: one_after_the_other(preparing(stage.book), deciding(stage.book, "rollback")),
-    "gets and reclaims": lambda stage: one_after_the_other(getting(stage.book, "V"), reclaiming),
-    "takes dropped files": lambda stage: lambda space: Intake(space).run(once=True) and None,
-    "checks": lambda stage: lambda space: _expect_no_damage(space),
+STOPPED: dict[str, Callable[[Simulation], Program]] = {
+    "puts": lambda simulation: putting(simulation.log, "V", 2),
+    "gets": lambda simulation: getting(simulation.log, "V", 2),
+    "replies": lambda simulation: replying(simulation.log, "V"),
+    "rolls back": lambda simulation: rolling_back(simulation.log, "V"),
+    "looks": lambda simulation: looking(simulation.log, 2),
+    "votes and commits": lambda simulation: one_after_the_other(
+        preparing(simulation.log), deciding(simulation.log, "commit")
+    ),
+    "votes and rolls back": lambda simulation: one_after_the_other(
+        preparing(simulation.log), deciding(simulation.log, "rollback")
+    ),
+    "gets and reclaims": lambda simulation: one_after_the_other(getting(simulation.log, "V"), reclaiming),
+    "takes dropped files": lambda simulation: lambda space: Intake(space).run(once=True) and None,
+    "checks": lambda simulation: lambda space: _expect_no_damage(space),
 }
 
 
-def _getting_dropped(book: Book, name: str, queue: str) -> Program:
+def _getting_dropped(log: OperationLog, name: str, queue: str) -> Program:
     """Whether dropped files are there yet depends on who takes them in."""
 
     def run(space: spool.Space) -> None:
-        deed = book.begin(f"{name} gets", from_queue=queue)
+        operation = log.begin(f"{name} gets", from_queue=queue)
         try:
-            with book.ending(deed):
+            with log.ending(operation):
                 body = text(space.get(queue, transaction=None))
-                deed.takes, deed.from_queue = [(queue, body)], None
+                operation.takes, operation.from_queue = [(queue, body)], None
         except spool.Empty:
-            deed.from_queue = None
+            operation.from_queue = None
 
     return run
 
@@ -108,7 +112,7 @@ class Overtaken:
 
 
 def _scenario(stopped: str, overtaken: Overtaken, *, opens: bool) -> Scenario:
-    def consumes(stage: Stage) -> Program:
+    def consumes(simulation: Simulation) -> Program:
         """Everything there is, again and again, so that names and files come to mean something else."""
 
         def run(space: spool.Space) -> None:
@@ -117,27 +121,27 @@ def _scenario(stopped: str, overtaken: Overtaken, *, opens: bool) -> Scenario:
                 for queue in ("a", "b"):
                     for _ in THERE:
                         gets = _getting_dropped if "dropped" in stopped else getting
-                        _patient(gets(stage.book, f"R{turn}", queue=queue))(space)
+                        _patient(gets(simulation.log, f"R{turn}", queue=queue))(space)
                 for letter in "RS":
-                    _patient(putting(stage.book, f"{letter}{turn}"))(space)
+                    _patient(putting(simulation.log, f"{letter}{turn}"))(space)
                 _patient(reclaiming)(space)
             overtaken.stops += 1
             overtaken.gone += not before.issubset(space._store.files.disk.names(layout.COMMITTED))
 
         return run
 
-    def cast(stage: Stage) -> None:
-        stage.clock.sleep = lambda seconds: stage.schedule.sleeping(max(seconds, 1.0))  # type: ignore[method-assign]
-        program = _patient(STOPPED[stopped](stage))
+    def add_processes(simulation: Simulation) -> None:
+        simulation.clock.sleep = lambda seconds: simulation.schedule.sleeping(max(seconds, 1.0))  # type: ignore[method-assign]
+        program = _patient(STOPPED[stopped](simulation))
         if opens:
-            stage.newcomer("V", opening(program))
+            simulation.newcomer("V", opening(program))
         else:
-            stage.process("V", program)
-            _become_owner(stage.spaces[-1]._store)  # or most of its calls would be those of its first claim
-        stage.process("R", consumes(stage))
+            simulation.process("V", program)
+            _become_owner(simulation.spaces[-1]._store)  # or most of its calls would be those of its first claim
+        simulation.process("R", consumes(simulation))
 
     setup = drop if "dropped" in stopped else None
-    return Scenario(f"{stopped}, stopped", cast, THERE, setup, afterwards=_expect_nothing_set_aside)
+    return Scenario(f"{stopped}, stopped", add_processes, THERE, setup, afterwards=_expect_nothing_set_aside)
 
 
 def _expect_nothing_set_aside(space: spool.Space) -> None:

@@ -4,7 +4,7 @@ import errno
 
 import spool
 from spool.maintenance.reclaim import reclaim
-from tests.crash.worlds import AFTER, World
+from tests.crash.contents import AFTER, Contents
 from tests.faults.disks import FaultySimulatedDisk
 from tests.faults.harness import Faults, Outcome, expect, look, play, telling, told
 from tests.faults.histories import Actor
@@ -50,7 +50,7 @@ class FailedFlushes(Faults):
         return machine.copy()
 
     def _cut(
-        self, machine: Machine, allowed: frozenset[World], rules: Rules, limit: int, *, reasons: bool = True
+        self, machine: Machine, allowed: frozenset[Contents], rules: Rules, limit: int, *, reasons: bool = True
     ) -> int:
         found = list(survivors(machine, rules, limit=limit))
         for survivor in found:
@@ -71,5 +71,5 @@ class FailedFlushes(Faults):
             machine.kill(disk)
             again = [inode for inode in machine.flushed_again if inode.entries is None]
             expect(not again, f"{len(again)} files were flushed again after a failed flush")
-            back = {world.put(AFTER, "next") for world in self.history.may_return}
+            back = {contents.put(AFTER, "next") for contents in self.history.may_return}
             return self._cut(machine, frozenset([shown.put(AFTER, "next"), *back]), rules, limit, reasons=False)

@@ -11,8 +11,8 @@ from spool.errors import CommitUnknown, SpaceStopped, SpoolError
 from spool.log.sequence import settle_all
 from spool.transactions.resolution import resolve_orphans
 from tests.at_once import AT_ONCE
-from tests.crash.worlds import AFTER, QUEUES, World
-from tests.crash.worlds import look as look_now
+from tests.crash.contents import AFTER, QUEUES, Contents
+from tests.crash.contents import look as look_now
 from tests.faults.disks import FaultySimulatedDisk
 from tests.faults.histories import Actor, History, Step
 from tests.faults.plan import Plan, Spread
@@ -50,14 +50,14 @@ def base_of(history: History, *, ordered: bool = True, carries: bool = False, fo
 
 @dataclass
 class Outcome:
-    """Where a history stands: the worlds that may be found now."""
+    """Where a history stands: the contents that may be found now."""
 
-    allowed: frozenset[World]
+    allowed: frozenset[Contents]
     error: BaseException | None = None
     unknown: bool = False
 
 
-def play(steps: Iterable[Step], actor: Actor, allowed: frozenset[World]) -> Outcome:
+def play(steps: Iterable[Step], actor: Actor, allowed: frozenset[Contents]) -> Outcome:
     """Step by step, up to the first error."""
     for step in steps:
         try:
@@ -70,17 +70,17 @@ def play(steps: Iterable[Step], actor: Actor, allowed: frozenset[World]) -> Outc
     return Outcome(allowed)
 
 
-def _failed(step: Step, error: Exception, allowed: frozenset[World]) -> Outcome:
+def _failed(step: Step, error: Exception, allowed: frozenset[Contents]) -> Outcome:
     unknown = step.unsure or is_unknown(step, error)
     if unknown:
         allowed |= frozenset(_after(step, allowed, failed=True))
     return Outcome(allowed, error, unknown)
 
 
-def _after(step: Step, worlds: Iterable[World], *, failed: bool) -> Iterator[World]:
-    for world in worlds:
-        yield step.effect(world)
-        yield from step.or_else(world)
+def _after(step: Step, candidates: Iterable[Contents], *, failed: bool) -> Iterator[Contents]:
+    for contents in candidates:
+        yield step.effect(contents)
+        yield from step.or_else(contents)
 
 
 def is_unknown(step: Step, error: Exception) -> bool:
@@ -145,7 +145,7 @@ class Faults:
             self.tally.raised += outcome.error is not None
             self.tally.survived += outcome.error is None
 
-    def reopen(self, machine: Machine, allowed: frozenset[World], *, reasons: bool = True) -> None:
+    def reopen(self, machine: Machine, allowed: frozenset[Contents], *, reasons: bool = True) -> None:
         """A fresh open tells the truth, and so does the next one; what was left undone can be finished.
 
         Different faults leave the same disk, which is looked at once."""
@@ -194,28 +194,30 @@ class Faults:
             assert other.get(AFTER).body == "next"
 
 
-def finish(actor: Actor, history: History, shown: World) -> None:
+def finish(actor: Actor, history: History, shown: Contents) -> None:
     history.finish(actor)
     found = look(actor.space)
-    allowed = frozenset(_with_after_of(shown, world) for world in history.finished) or frozenset([shown])
+    allowed = frozenset(_with_after_of(shown, contents) for contents in history.finished) or frozenset([shown])
     expect(found in allowed, f"finishing made {found} of {shown}, not {told(allowed)}")
 
 
-def look(space: spool.Space) -> World:
+def look(space: spool.Space) -> Contents:
     """What an application sees, once what dead or failed writers left is settled, as the next get or commit does."""
     settle_all(space._store, space._store.deadline())
     resolve_orphans(space._store, space._store.deadline())
     return look_now(space)
 
 
-def _with_after_of(shown: World, world: World) -> World:
+def _with_after_of(shown: Contents, contents: Contents) -> Contents:
     """What was put while everything was tried stays."""
-    return replace(world, queues=(*world.queues[:-1], shown.queues[-1]), counts=(*world.counts[:-1], shown.counts[-1]))
+    return replace(
+        contents, queues=(*contents.queues[:-1], shown.queues[-1]), counts=(*contents.counts[:-1], shown.counts[-1])
+    )
 
 
-def drain(space: spool.Space, world: World) -> None:
+def drain(space: spool.Space, contents: Contents) -> None:
     """Every message comes, once, in order: no claim is left behind."""
-    for queue, bodies in zip(QUEUES, world.queues, strict=True):
+    for queue, bodies in zip(QUEUES, contents.queues, strict=True):
         taken = tuple(str(message.body) for message in space.get_many(queue, 1000)) if bodies else ()
         expect(bodies == taken, f"queue {queue} showed {bodies} and gave {taken}")
 
@@ -223,9 +225,9 @@ def drain(space: spool.Space, world: World) -> None:
 def try_everything(actor: Actor, outcome: Outcome) -> Outcome:
     """While the disk still fails: whatever else is asked for ends well or with a clear error."""
     space = actor.space
-    put = Step(lambda actor: actor.space.put(AFTER, "more"), lambda world: world.put(AFTER, "more"))
+    put = Step(lambda actor: actor.space.put(AFTER, "more"), lambda contents: contents.put(AFTER, "more"))
     asked = (lambda: list(space.browse("a")), lambda: space.get("a", message_id="0" * 32), space.stats, space.check)
-    steps = (put, *(Step(lambda actor, call=call: call(), lambda world: world) for call in asked))
+    steps = (put, *(Step(lambda actor, call=call: call(), lambda contents: contents) for call in asked))
     allowed = outcome.allowed
     for step in steps:
         allowed = play((step,), actor, allowed).allowed
@@ -270,8 +272,8 @@ def expect(true: bool, what: str) -> None:
         raise Violation(what)
 
 
-def told(worlds: Iterable[World]) -> str:
-    return " or ".join(sorted(map(str, worlds)))
+def told(candidates: Iterable[Contents]) -> str:
+    return " or ".join(sorted(map(str, candidates)))
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from spool.maintenance.reclaim import reclaim
 from spool.model.xid import FORMAT_ROUND, Xid
 from spool.remote.branch import RemoteBranch
 from spool.transactions.coordinated import CoordinatedTransaction
-from tests.crash.worlds import EMPTY, XID, World
+from tests.crash.contents import EMPTY, XID, Contents
 from tests.held import committed_here
 from xa import TMFAIL, TMSUCCESS, XA_OK, XAER_NOTA, ResourceManager, XAError
 
@@ -34,7 +34,7 @@ class Actor:
         self.rm = ResourceManager(self.space)
 
 
-Effect = Callable[[World], World]
+Effect = Callable[[Contents], Contents]
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,13 @@ class Step:
 
     act: Callable[[Actor], object]
     effect: Effect
-    or_else: Callable[[World], Iterable[World]] = lambda world: ()
+    or_else: Callable[[Contents], Iterable[Contents]] = lambda contents: ()
     unsure: bool = False
     decides: bool = False
 
 
-def _same(world: World) -> World:
-    return world
+def _same(contents: Contents) -> Contents:
+    return contents
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,11 @@ class History:
 
     name: str
     setup: Callable[[spool.Space], None]
-    begin: World
+    begin: Contents
     steps: tuple[Step, ...]
     finish: Callable[[Actor], None] = lambda actor: None
-    finished: frozenset[World] = frozenset()
-    may_return: frozenset[World] = frozenset()
+    finished: frozenset[Contents] = frozenset()
+    may_return: frozenset[Contents] = frozenset()
     options: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     by_task: bool = False
 
@@ -111,11 +111,11 @@ def dropped(space: spool.Space) -> None:
 
 
 def put(*bodies: str) -> Step:
-    return Step(lambda actor: actor.space.put_many("a", bodies), lambda world: world.put("a", *bodies))
+    return Step(lambda actor: actor.space.put_many("a", bodies), lambda contents: contents.put("a", *bodies))
 
 
 def get(count: int = 1) -> Step:
-    return Step(lambda actor: actor.space.get_many("a", count), lambda world: world.got("a", count))
+    return Step(lambda actor: actor.space.get_many("a", count), lambda contents: contents.got("a", count))
 
 
 def _forward(actor: Actor) -> None:
@@ -123,7 +123,7 @@ def _forward(actor: Actor) -> None:
         tx.put("b", f"reply to {tx.get('a').body}"[:5])
 
 
-FORWARD = Step(_forward, lambda world: world.got("a").put("b", "reply"))
+FORWARD = Step(_forward, lambda contents: contents.got("a").put("b", "reply"))
 
 
 def _roll_back(actor: Actor) -> None:
@@ -221,8 +221,8 @@ def _one_phase(actor: Actor) -> None:
     rm.commit(XID, 0x40000000)
 
 
-COMMIT = Step(_commit, lambda world: COMMITTED, decides=True)
-ROLLBACK = Step(_rollback, lambda world: THREE, decides=True)
+COMMIT = Step(_commit, lambda contents: COMMITTED, decides=True)
+ROLLBACK = Step(_rollback, lambda contents: THREE, decides=True)
 
 
 def _again(decide: Callable[[Actor], object]) -> Callable[[Actor], None]:
@@ -244,7 +244,7 @@ def _undo_what_is_listed(actor: Actor) -> None:
         actor.rm.rollback(xid)
 
 
-VOTE = Step(_vote, lambda world: IN_DOUBT)
+VOTE = Step(_vote, lambda contents: IN_DOUBT)
 
 
 def _adopt(actor: Actor) -> None:
@@ -293,11 +293,11 @@ def _intake(actor: Actor) -> None:
     Intake(actor.space).run(once=True)
 
 
-def _some_of(world: World) -> list[World]:
+def _some_of(contents: Contents) -> list[Contents]:
     """A file that cannot be read now waits for the next intake."""
     a = ("b'one'", "b'two'")
     return [
-        world.put("a", *first).put("b", *second) for first in (a, a[:1], a[1:], ()) for second in (("b'three'",), ())
+        contents.put("a", *first).put("b", *second) for first in (a, a[:1], a[1:], ()) for second in (("b'three'",), ())
     ]
 
 
@@ -315,17 +315,17 @@ def _fail(actor: Actor) -> None:
         tx.rollback("no luck")
 
 
-def _moved(world: World) -> World:
+def _moved(contents: Contents) -> Contents:
     """The second try too many: the message is in the error queue."""
-    if len(world.queues[0]) < 3:
-        return world
-    a, b, after = world.queues
-    counts = (world.counts[0], (world.counts[1][0] + 1, world.counts[1][1]), world.counts[2])
-    return replace(world, queues=(a[1:], (*b, a[0]), after), counts=counts)
+    if len(contents.queues[0]) < 3:
+        return contents
+    a, b, after = contents.queues
+    counts = (contents.counts[0], (contents.counts[1][0] + 1, contents.counts[1][1]), contents.counts[2])
+    return replace(contents, queues=(a[1:], (*b, a[0]), after), counts=counts)
 
 
-def _perhaps_moved(world: World) -> list[World]:
-    return [world, _moved(world)] if len(world.queues[0]) == 3 else [world]
+def _perhaps_moved(contents: Contents) -> list[Contents]:
+    return [contents, _moved(contents)] if len(contents.queues[0]) == 3 else [contents]
 
 
 def _group(actor: Actor) -> None:
@@ -346,14 +346,14 @@ def _group(actor: Actor) -> None:
         raise errors[0]
 
 
-def _grouped(world: World) -> World:
-    return world.got("a", 2).put("a", "x").put("b", "reply", "y")
+def _grouped(contents: Contents) -> Contents:
+    return contents.got("a", 2).put("a", "x").put("b", "reply", "y")
 
 
-def _partly(world: World) -> list[World]:
+def _partly(contents: Contents) -> list[Contents]:
     """What was accepted before a call failed is committed; on a full disk what puts nothing may go through alone."""
-    submitted = world.put("a", "x")
-    return [submitted, submitted.got("a"), submitted.got("a", 2).put("b", "reply"), world.got("a")]
+    submitted = contents.put("a", "x")
+    return [submitted, submitted.got("a"), submitted.got("a", 2).put("b", "reply"), contents.got("a")]
 
 
 # An attempt that cannot be recorded is not counted, and one whose journal cannot be removed may count twice; nothing
@@ -368,11 +368,11 @@ HISTORIES = (
     History("transaction", three, THREE, (FORWARD, FORWARD)),
     History("rollback", three, THREE, (Step(_roll_back, _same), get())),
     History("group", three, THREE, (Step(_group, _grouped, _partly, unsure=True), get())),
-    History("large", three, THREE, (Step(_large, lambda world: world.got("a").put("b", *LARGE)), get(2))),
+    History("large", three, THREE, (Step(_large, lambda contents: contents.got("a").put("b", *LARGE)), get(2))),
     History("retries", three, THREE, (FAIL, FAIL_AGAIN), options={"a": {"retries": 1, "error_queue": "b"}}),
     History("look", three, THREE, (Step(_look_around, _same),)),
     History("create queue", nothing, EMPTY, (Step(_create_queue, _same),)),
-    History("put and reclaim", consumed, CONSUMED, (Step(_put_and_reclaim, lambda world: world.put("a", "one")),)),
+    History("put and reclaim", consumed, CONSUMED, (Step(_put_and_reclaim, lambda found: found.put("a", "one")),)),
     History("reclaim", consumed, CONSUMED, (RECLAIM, put("one"))),
     History("close", consumed, CONSUMED, (Step(_close, _same),)),
     History("prepare", three, THREE, (VOTE,), _undo_what_is_listed, frozenset([THREE]),
@@ -384,11 +384,11 @@ HISTORIES = (
     History("rollback of a vote", voted, IN_DOUBT, (ROLLBACK,), _again(_rollback),
             frozenset([THREE]), frozenset([IN_DOUBT])),
     History("count and reclaim", three, THREE, (Step(_roll_back, _same), RECLAIM, put("more"), RECLAIM, get())),
-    History("one phase", three, THREE, (Step(_one_phase, lambda world: COMMITTED),)),
+    History("one phase", three, THREE, (Step(_one_phase, lambda contents: COMMITTED),)),
     History("recover", voted, IN_DOUBT, (Step(lambda actor: actor.rm.recover(), _same),), _again(_commit),
             frozenset([COMMITTED])),
-    History("adoption", three, THREE, (Step(_adopt, lambda world: world.got("a", 2).put("b", "one", "two")),),
+    History("adoption", three, THREE, (Step(_adopt, lambda contents: contents.got("a", 2).put("b", "one", "two")),),
             by_task=True),
-    History("intake", dropped, EMPTY, (Step(_intake, lambda world: TAKEN, _some_of, unsure=True),), _intake,
+    History("intake", dropped, EMPTY, (Step(_intake, lambda contents: TAKEN, _some_of, unsure=True),), _intake,
             frozenset([TAKEN, TAKEN_LATE])),
 )  # fmt: skip

@@ -13,7 +13,7 @@ from spool.model.xid import FORMAT_ROUND, Xid
 from spool.transactions import two_phase
 from spool.transactions.coordinated import CoordinatedTransaction
 from tests.at_once import AT_ONCE
-from tests.crash.worlds import QUEUES, XID, World, branch
+from tests.crash.contents import QUEUES, XID, Contents, branch
 from tests.faults.disks import FaultySimulatedDisk
 from tests.faults.harness import Tally, Violation, drain, expect, expect_no_damage, look, telling, told
 from tests.faults.histories import dropped
@@ -106,7 +106,7 @@ class Openings:
     def _machine(self) -> Machine:
         return Machine(self.image, boot=self.boot, ordered=self.ordered)
 
-    def _look(self, machine: Machine) -> World:
+    def _look(self, machine: Machine) -> Contents:
         with spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock) as space:
             expect_no_damage(space)
             return look(space)

@@ -11,7 +11,7 @@ import spool
 from spool.disk import Disk
 from spool.errors import DiskFailure, SpoolError
 from tests.at_once import AT_ONCE
-from tests.crash.worlds import QUEUES, World
+from tests.crash.contents import QUEUES, Contents
 from tests.faults.disks import FaultyDisk
 from tests.faults.harness import drain, look, play
 from tests.faults.histories import HISTORIES, Actor, History
@@ -32,8 +32,8 @@ def _template(path: Path, history: History) -> Path:
     return path
 
 
-def _play_on(path: Path, history: History, plan: Plan) -> frozenset[World]:
-    """The worlds that may be found after the history; the plan's fault comes once the space is open."""
+def _play_on(path: Path, history: History, plan: Plan) -> frozenset[Contents]:
+    """The contents that may be found after the history; the plan's fault comes once the space is open."""
     plan.armed = False
     space = spool.open(path, disk=FaultyDisk(str(path), plan))
     plan.armed, plan.calls = True, 0

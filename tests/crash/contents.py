@@ -1,9 +1,8 @@
-"""What an application may find in a space after a crash, and the histories that say so.
+"""The contents of a space that an application may find after a crash, as a history of calls says.
 
-A *world* is what an application sees: the messages of each queue in order, the branches in doubt with the messages
-that they hold, and the counts since the beginning. A *ledger* says which worlds may be found at any time of a history:
-before a call the old one, while it runs the old or the new one, and once it has returned only the new one (all or
-nothing, and acknowledged means there).
+``Contents`` are the messages of each queue in order, the branches in doubt with the messages that they hold, and the
+counts since the beginning. An ``Expectation`` says which contents are allowed at each moment of a history: before a
+call the old ones, during the call the old or the new ones, after its return the new ones only.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,27 +23,27 @@ XID = Xid(4711, b"foreign", b"1")
 
 
 @dataclass(frozen=True)
-class World:
-    """``queues``: bodies that can be browsed, per queue; ``held``: how many messages branches in doubt hold or would
-    add, per queue; ``counts``: (enqueued, dequeued) since the beginning, per queue."""
+class Contents:
+    """``queues``: bodies that can be browsed, per queue. ``held``: the number of messages that branches in doubt hold
+    or would add, per queue. ``counts``: (enqueued, dequeued) since the beginning, per queue."""
 
     queues: tuple[tuple[str, ...], ...]
     in_doubt: tuple[str, ...] = ()
     held: tuple[int, ...] = (0,) * len(QUEUES)
     counts: tuple[tuple[int, int], ...] = ((0, 0),) * len(QUEUES)
 
-    def put(self, queue: str, *bodies: str) -> "World":
+    def put(self, queue: str, *bodies: str) -> "Contents":
         place = QUEUES.index(queue)
         enqueued, dequeued = self.counts[place]
         return self._with(place, self.queues[place] + bodies, (enqueued + len(bodies), dequeued))
 
-    def got(self, queue: str, count: int = 1) -> "World":
-        """The first ``count`` messages of the queue are gone."""
+    def got(self, queue: str, count: int = 1) -> "Contents":
+        """The same without the first ``count`` messages of the queue."""
         place = QUEUES.index(queue)
         enqueued, dequeued = self.counts[place]
         return self._with(place, self.queues[place][count:], (enqueued, dequeued + count))
 
-    def doubting(self, queue: str, hidden: int, *, added: int = 0) -> "World":
+    def doubting(self, queue: str, hidden: int, *, added: int = 0) -> "Contents":
         """A branch in doubt hides the first messages of the queue, and would add some."""
         place = QUEUES.index(queue)
         held = list(self.held)
@@ -55,64 +54,66 @@ class World:
     def __str__(self) -> str:
         return " ".join(f"{name}={value}" for name, value in vars(self).items()).replace(" " * 64, "")
 
-    def _with(self, place: int, bodies: tuple[str, ...], counts: tuple[int, int]) -> "World":
+    def _with(self, place: int, bodies: tuple[str, ...], counts: tuple[int, int]) -> "Contents":
         queues, all_counts = list(self.queues), list(self.counts)
         queues[place], all_counts[place] = bodies, counts
         return replace(self, queues=tuple(queues), counts=tuple(all_counts))
 
 
-EMPTY = World(((),) * len(QUEUES))
+EMPTY = Contents(((),) * len(QUEUES))
 
 
-class Ledger:
-    """Which worlds may be found now; ``kept``: those that may be if only the process has died, if these are fewer."""
+class Expectation:
+    """The contents that are allowed now. ``kept``: those after a kill without a power cut, if they are fewer."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.allowed = frozenset([world])
-        self.kept: frozenset[World] | None = None
+    def __init__(self, contents: Contents) -> None:
+        self.contents = contents
+        self.allowed = frozenset([contents])
+        self.kept: frozenset[Contents] | None = None
 
     @property
-    def after_kill(self) -> frozenset[World]:
+    def after_kill(self) -> frozenset[Contents]:
         return self.allowed if self.kept is None else self.kept
 
     @contextmanager
-    def becoming(self, world: World, *, surely: bool = True, or_else: Iterable[World] = ()) -> Iterator[None]:
-        """While the block runs, both worlds may be found, ``or_else`` some others; after it only the new one, unless
-        that is not ``surely``."""
-        self.allowed = frozenset([self.world, world, *or_else])
+    def becoming(self, contents: Contents, *, surely: bool = True, or_else: Iterable[Contents] = ()) -> Iterator[None]:
+        """While the block runs, the old and the new contents are allowed, and those of ``or_else``; afterwards only the
+        new ones, unless ``surely`` is False."""
+        self.allowed = frozenset([self.contents, contents, *or_else])
         yield
-        self.world = world
+        self.contents = contents
         if surely:
-            self.allowed = frozenset([world])
+            self.allowed = frozenset([contents])
 
 
 @dataclass(frozen=True)
 class History:
-    """``setup`` is over and durable when ``run`` begins; ``begin`` is the world then. ``decided`` maps a decision on
-    the branch in doubt to the world that it makes, for histories that have one. ``finish`` is what is done in each
-    space that is opened afterwards before it is looked at. ``survivors``: how many disks a cut leaves at most in a
-    default run, since long histories have many cuts. ``mirrored``: the space has a mirror. ``loses``: a power cut may
-    take what was seen, as far as the ledger allows."""
+    """The calls of one process.
+
+    ``setup`` has ended and is durable when ``run`` begins; ``begin`` are the contents then. ``decided`` maps a decision
+    on the branch in doubt to the contents after it. ``finish`` runs in each space that is opened after the cut, before
+    the contents are read. ``survivors``: the most disks that a default run tries for each cut (long histories have many
+    cuts). ``mirrored``: the space has a mirror. ``loses``: a power cut may take visible messages, if the expectation
+    allows it."""
 
     name: str
     setup: Callable[[spool.Space], None]
-    begin: World
-    run: Callable[[spool.Space, Ledger], None]
-    decided: Mapping[World, Mapping[str, World]] = field(default_factory=dict)
-    may_return: frozenset[World] = frozenset()
+    begin: Contents
+    run: Callable[[spool.Space, Expectation], None]
+    decided: Mapping[Contents, Mapping[str, Contents]] = field(default_factory=dict)
+    may_return: frozenset[Contents] = frozenset()
     finish: Callable[[spool.Space], object] = lambda space: None
     survivors: int = 4
     mirrored: bool = False
     loses: bool = False
 
 
-def look(space: spool.Space) -> World:
-    """What an application sees."""
+def look(space: spool.Space) -> Contents:
+    """The contents that an application finds."""
     store = space._store
     queues = tuple(tuple(str(message.body) for message in space.browse(queue)) for queue in QUEUES)
     totals = store.view.index.totals()
-    return World(
+    return Contents(
         queues,
         tuple(sorted(map(str, store.view.prepared.branches))),
         tuple(_held(space).count(queue) for queue in QUEUES),
@@ -139,14 +140,14 @@ def decide(space: spool.Space, outcome: str, *, told: bool = False) -> None:
         rollback_prepared(store, XID, deadline(space))
 
 
-def in_doubt(before: World) -> World:
-    """What is there once a branch is prepared that takes a message of queue a and puts a reply into b."""
+def in_doubt(before: Contents) -> Contents:
+    """The contents after the vote of a branch that takes a message of queue a and puts a reply into b."""
     return before.doubting("a", 1).doubting("b", 0, added=1)
 
 
-def prepare(space: spool.Space, ledger: Ledger) -> None:
+def prepare(space: spool.Space, expected: Expectation) -> None:
     """Prepare such a branch."""
-    with ledger.becoming(in_doubt(ledger.world)):
+    with expected.becoming(in_doubt(expected.contents)):
         tx = branch(space)
         tx.get("a")
         tx.put("b", "reply")
