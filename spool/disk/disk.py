@@ -496,12 +496,16 @@ class Disk:
             self._complete(error, directory)
             raise
 
-    def changes_of_names(self, handle: int) -> list[NameChange]:
-        """Return the changes since the last call, in their order: what a look before this call saw, or newer ones.
+    def changes_of_names(self, handle: int, seconds: float = 0) -> list[NameChange]:
+        """Return the changes since the last call, in their order. Wait at most so long for the first one.
 
         (The kernel records a change before the name can change again.)
         """
         found: list[NameChange] = []
+        if seconds:
+            poll = select.poll()
+            poll.register(self._checked(handle), select.POLLIN)
+            poll.poll(1000 * seconds)
         with suppress(BlockingIOError):
             while data := os.read(self._checked(handle), kernel.EVENTS_BYTES):
                 found += kernel.changes_in(data)

@@ -23,10 +23,10 @@ RENAME_NOREPLACE = 1
 # Earlier kernels return 0 from syncfs(2) although they could not write what was dirty.
 SYNCFS_TELLS = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) >= (5, 8)
 
-_IN_MODIFY = 0x2
+_IN_MODIFY, _IN_CLOSE_WRITE = 0x2, 0x8
 _IN_MOVED_FROM, _IN_MOVED_TO, _IN_CREATE, _IN_DELETE, _IN_OVERFLOW = 0x40, 0x80, 0x100, 0x200, 0x4000
 _IN_DONT_FOLLOW, _IN_ONLYDIR = 0x2000000, 0x1000000
-_IN_NAMES = _IN_MOVED_FROM | _IN_MOVED_TO | _IN_CREATE | _IN_DELETE | _IN_DONT_FOLLOW | _IN_ONLYDIR
+_IN_NAMES = _IN_MOVED_FROM | _IN_MOVED_TO | _IN_CREATE | _IN_DELETE | _IN_CLOSE_WRITE | _IN_DONT_FOLLOW | _IN_ONLYDIR
 _EVENT = struct.Struct("iIII")  # of inotify(7): watch, mask, cookie, length of the name that follows
 EVENTS_BYTES = 4096
 
@@ -98,12 +98,17 @@ def by_descriptor(descriptor: int) -> str:
 
 
 class NameChange(NamedTuple):
-    """A name came to a watched directory, or went. ``renamed_in``: by a rename, not by a program that made the file
-    there. Without a name: some changes were lost."""
+    """A name was added to a watched directory or removed, or a writer closed the file of that name.
+
+    name: "" if some changes were lost.
+    renamed_in: a rename added the name.
+    closed: a writer closed the file; the name did not change.
+    """
 
     directory: int
     name: str
     renamed_in: bool
+    closed: bool = False
 
 
 def new_watcher() -> int:
@@ -141,7 +146,7 @@ def changes_in(events: bytes) -> Iterator[NameChange]:
         name = events[at + _EVENT.size : at + _EVENT.size + length].rstrip(b"\0")
         at += _EVENT.size + length
         if name or mask & _IN_OVERFLOW:
-            yield NameChange(directory, os.fsdecode(name), bool(mask & _IN_MOVED_TO))
+            yield NameChange(directory, os.fsdecode(name), bool(mask & _IN_MOVED_TO), bool(mask & _IN_CLOSE_WRITE))
 
 
 def has_writer(descriptor: int) -> bool | None:

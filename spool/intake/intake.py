@@ -9,17 +9,15 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
 
 from spool.disk.content import opened
 from spool.disk.quarantine import Cause, Reason, quarantine
 from spool.disk.stat import FileIdentity
 from spool.errors import BadMessageId, Full, InvalidArgument, MessageInUse, NotOpen
+from spool.intake.arrivals import Arrivals
 from spool.intake.capture import Capture
 from spool.intake.directories import CapturedFile
 from spool.intake.dropfile import Put, puts_of
-from spool.intake.renames import Renames
 from spool.model import layout
 from spool.policies.writers import Complete, Evidence, Writers
 from spool.runtime.calls import public_call
@@ -28,14 +26,12 @@ from spool.transactions.core import core_of
 from spool.transactions.transaction import record_captured_file
 from spool.transactions.validation import control_fields
 
-if TYPE_CHECKING:
-    from watchdog.observers.api import BaseObserver
-
 log = logging.getLogger("spool")
 
 _BATCH_FILES = 512
 _BATCH_BYTES = 16 << 20
 _RESCAN_SECONDS = 1.0
+_WAIT_SECONDS = 0.1
 
 
 @dataclass
@@ -65,14 +61,12 @@ class Intake:
         self._store = store = core_of(space).store
         self._disk = store.files.disk
         self._progress = progress
-        self._renames = Renames(self._disk)
+        self._arrivals = Arrivals(self._disk, store.clock)
         self._writers = Writers(store, self._leave, self._report)
         self._capture = Capture(store, space.queues, self._report, self._quarantine)
         self._waiting: dict[tuple[str, bytes], CapturedFile] = {}  # by their records
         self._left: dict[str, str] = {}  # by name, why; of the last look
         self._reported: set[str] = set()
-        # No Event: a signal handler that sets one may have to wait for the thread that it interrupts.
-        self._wake: SimpleQueue[None] = SimpleQueue()
         self._stop = False
 
     # -- running ----------------------------------------------------------------------------------------------------
@@ -97,19 +91,18 @@ class Intake:
         return self.counts
 
     def _run_until_stopped(self) -> None:
-        observer = self._watch()
-        try:
-            while not self._stop:
-                while not self._wake.empty():  # before the scan: what arrives during it wakes the next round
-                    self._wake.get()
-                self._begin_look()
-                self._watch_for_renames()
-                self.take_all()
-                with suppress(Empty):
-                    self._wake.get(timeout=0 if self._stop else _RESCAN_SECONDS)
-        finally:
-            observer.stop()
-            observer.join()
+        while not self._stop:
+            self._begin_look()
+            self._watch()
+            self.take_all()
+            end = self._store.clock.monotonic() + _RESCAN_SECONDS
+            while not (self._stop or self._has_arrival() or self._store.clock.monotonic() > end):
+                pass
+
+    @public_call("waiting for dropped files")
+    def _has_arrival(self) -> bool:
+        """Wait for a moment, as a signal handler wakes no wait; return whether a file arrived."""
+        return self._arrivals.wait(_WAIT_SECONDS)
 
     def _begin_look(self) -> None:
         """Forget the names of entries that are gone: an intake may run for years."""
@@ -119,35 +112,16 @@ class Intake:
     def stop(self) -> None:
         """End ``run`` after the commit under way. A signal handler, or another thread, may call it."""
         self._stop = True
-        self._wake.put(None)
-
-    def _watch(self) -> "BaseObserver":
-        """Watch ``drop/``. Events may be lost; they only shorten the wait for the next scan. (They come later, in a
-        thread of their own, so ``renames`` asks the kernel itself.)"""
-        from watchdog.events import FileSystemEvent, FileSystemEventHandler
-        from watchdog.observers import Observer
-
-        wake = self._wake
-
-        class Hint(FileSystemEventHandler):
-            def on_any_event(self, event: FileSystemEvent) -> None:
-                if event.event_type in ("created", "moved", "closed") and wake.empty():
-                    wake.put(None)
-
-        observer = Observer()
-        observer.schedule(Hint(), self._disk.path(layout.DROP), recursive=True)
-        observer.start()
-        return observer
 
     @public_call("watching the folders")
-    def _watch_for_renames(self) -> None:
-        """Watch for renames, before the scan: what is there already may have been made in place."""
+    def _watch(self) -> None:
+        """Watch the folders, before they are listed: a file that exists already may have been made in place."""
         for queue in self._queues():
-            self._renames.watch(queue)
+            self._arrivals.watch(queue)
 
     @public_call("finishing dropped files")
     def _release_folders(self) -> None:
-        self._renames.close()
+        self._arrivals.close()
         self._capture.close()
 
     def take_all(self) -> None:
@@ -175,7 +149,7 @@ class Intake:
         for file in waiting.values():
             yield from self._if_complete(file)
         for queue in self._queues():
-            arrivals = self._arrivals(queue)
+            arrivals = self._complete_files(queue)
             for start in range(0, len(arrivals), _BATCH_FILES):
                 for file in self._capture.capture(queue, arrivals[start : start + _BATCH_FILES]):
                     yield from self._if_complete(file)
@@ -199,7 +173,7 @@ class Intake:
         return f"files are taken from the folders of queues only: move it into one, {layout.DROP}/QUEUE/"
 
     @public_call("looking for dropped files")
-    def _arrivals(self, queue: str) -> list[tuple[str, Complete]]:
+    def _complete_files(self, queue: str) -> list[tuple[str, Complete]]:
         """Return the names of complete files, by the time of their last change, then by name."""
         folder = f"{layout.DROP}/{queue}"
         identity = self._disk.identity(folder)
@@ -229,7 +203,7 @@ class Intake:
         elif active is not None and identity.device != active.device:
             self._report(path, "it lies on another device, and is left alone: copy it into the folder")
         else:
-            return self._writers.judge(path, identity, path, lambda: self._renames.includes(queue, name))
+            return self._writers.judge(path, identity, path, lambda: self._arrivals.is_renamed(queue, name))
         return None
 
     def _if_complete(self, file: CapturedFile) -> Iterator[tuple[CapturedFile, int]]:

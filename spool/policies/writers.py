@@ -1,7 +1,7 @@
 """Whether a dropped file is complete, or a program may still be writing it.
 
 The kernel tells whether any program has a file open for writing, but only to the file's owner and to root (a lease,
-fcntl(2)). For another user's file there is weaker evidence: a rename into place that was seen (``renames``), or that
+fcntl(2)). For another user's file there is weaker evidence: a rename into place that was seen (``arrivals``), or that
 the file has not changed for ``drop_settle`` seconds. A writer may pause for longer, so a file that was captured on the
 last evidence is watched afterwards (``late_writes``). Without evidence, a file waits.
 """

@@ -34,7 +34,7 @@ def _imported() -> None:
         (directory / "space/drop/q/one").write_bytes(b"one")
         (directory / "space/drop/q/bad.msgpack").write_bytes(b"bad")
         intake = Intake(space)
-        intake._watch().stop()
+        intake._watch()
         intake.run(once=True)
         space.quarantined()
 
@@ -149,19 +149,25 @@ def test_a_file_that_was_renamed_into_place_is_taken_at_once(path: Path) -> None
     assert (folder / "in place").read_bytes() == b"half"
 
 
-def test_a_rename_says_nothing_of_the_next_file_of_that_name(path: Path) -> None:
+@pytest.mark.parametrize("end", ["removed", "renamed away"])
+def test_a_rename_says_nothing_of_the_next_file_of_that_name(path: Path, end: str) -> None:
+    """The intake may have read of the rename before; it reads of the next file before it judges that file."""
     file = path / "drop/q/x"
 
-    def twice() -> None:
+    def rename() -> None:
         file.with_name(".x").write_bytes(b"first")
         file.with_name(".x").rename(file)
-        file.unlink()
+
+    def write_in_place() -> None:
+        file.unlink() if end == "removed" else file.rename(file.with_name(".y"))
         file.write_bytes(b"half")
 
     with acting_as(OWNER), spool.open(path) as space:
         intake = Intake(space)
-        intake._renames.watch("q")
-        in_a_process_of(DROPPER, twice)
+        intake._arrivals.watch("q")
+        in_a_process_of(DROPPER, rename)
+        assert intake._arrivals.is_renamed("q", "x")
+        in_a_process_of(DROPPER, write_in_place)
         intake.take_all()
         assert intake.counts == IntakeCounts(left=1)
 
@@ -182,7 +188,7 @@ def test_what_was_added_after_a_rename_is_kept_and_named(path: Path) -> None:
         disk = WrittenOn(str(path))
     with acting_as(OWNER), spool.open(path, disk=disk) as space:
         intake = Intake(space)
-        intake._renames.watch("q")
+        intake._arrivals.watch("q")
         disk.file = opened_by_another(path, ".x")
         disk.file.write(b"1")
         in_a_process_of(DROPPER, lambda: (path / "drop/q/.x").rename(path / "drop/q/x"))
