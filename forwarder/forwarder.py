@@ -18,8 +18,8 @@ from forwarder.services import Service
 from forwarder.session import SparkUnavailable, is_local, start, stop, warm_up, with_places
 from forwarder.summary import Summary
 from forwarder.task import Block, Chunk, run
-from spool.opening import open as open_space
-from spool.space import Space
+from spool import Space
+from spool import open as open_space
 from spool.workers.effects import OnFailure
 from spool.workers.outcome import one_line
 

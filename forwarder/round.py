@@ -8,37 +8,25 @@ worker is alone; that message is counted as tried.
 """
 
 import logging
-import os
-from collections.abc import Callable, Iterator, Set
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field, replace
 
 from forwarder.failures import Failures
 from forwarder.services import QueueService, Service
 from forwarder.task import IN_A_QUEUE, Block, Chunk, count_of
 from forwarder.time_limits import GRACE_SECONDS, took_too_long
-from spool.coordination.locks import coordinator_byte
-from spool.errors import Full, NotOpen, ProtocolError, SpoolError, SystemFailure
-from spool.index.stretch import Stretch
-from spool.log.quota import room_in
-from spool.log.visibility import catch_up, list_prepared
-from spool.model.position import Position, positions
+from spool import Space
+from spool.engine import Engine
+from spool.engine.tasks import Coordinator, Stretch
+from spool.errors import Full, SystemFailure
+from spool.model.position import Position
 from spool.model.settings import QueueConfig
-from spool.policies.claim_journal import CallMarks, read_journal
-from spool.policies.retries import count_failures, with_error_queue
-from spool.space import Space
-from spool.store.store import Store
-from spool.transactions.coordinated import CoordinatedTransaction
-from spool.transactions.delivery import set_aside
-from spool.transactions.resolution import resolve_orphans
-from spool.workers.attempt import full_queue
 from spool.workers.effects import Effect, OnFailure, OutcomePolicy
 from spool.workers.pauses import no_room, not_reached
 from spool.workers.states import holds_up_its_message_alone
 
 log = logging.getLogger("spool.forwarder")
 
-_ROUND_ID_BYTES = 16
 _CHUNK_MESSAGES = 8192
 _CHUNK_BYTES = 8 << 20
 _COUNT_SECONDS = 2.0
@@ -112,25 +100,26 @@ class RoundResult:
 class Round:
     """One round of a route: ``claim``, ``call``, ``commit``. As a context manager it gives back what is not committed.
 
-    id: of its tasks' branches. held: the messages that it has claimed, in the queue's order.
+    held: the messages that it has claimed, in the queue's order.
     in_order: the queue is ``ordered``: another round finds nothing there before this one has ended.
     is_bounded: a queue that the answers go to limits how many messages it may claim.
     result: what its calls came to, before the commit.
     """
 
     def __init__(self, space: Space, route: Route) -> None:
-        self.id = os.urandom(_ROUND_ID_BYTES)
         self.route = route
         self.held: list[Stretch] = []
         self.in_order = self.is_bounded = False
         self.result = RoundResult()
+        self._engine: Engine = space.engine
         self._space = space
-        self._store = space.engine.store
         self._blocks: list[Block] = []
-        self._marks: CallMarks | None = None
-        self._transaction = CoordinatedTransaction(space.engine.core, timeout=None, counted=False)
-        self._open = ExitStack()
-        self._open.enter_context(_coordinating(self._store, self.id, self._transaction))
+        self._coordinator: Coordinator = self._engine.coordinate()
+
+    @property
+    def id(self) -> bytes:
+        """The gtrid of its tasks' branches."""
+        return self._coordinator.id
 
     def __enter__(self) -> "Round":
         return self
@@ -140,7 +129,7 @@ class Round:
 
     def close(self) -> None:
         """Give back what was claimed and not committed. A second call does nothing."""
-        self._open.close()
+        self._coordinator.close()
 
     @property
     def messages(self) -> int:
@@ -155,12 +144,11 @@ class Round:
             timeout: the seconds to wait for a message.
             passed: messages to leave in the queue.
         """
-        with self._store.guard:
-            room, full = room_of(self._store, self.route)
+        room, full = room_of(self._engine, self.route)
         self.is_bounded = room is not None
         config = self._space.queues().get(self.route.queue)
         self.in_order = config is not None and config.ordered
-        self.held = self._transaction.hold(
+        self.held = self._coordinator.hold(
             self.route.queue, max(1, limit if room is None else min(limit, room)), timeout=timeout, passed=passed,
             in_order=self.in_order,
         )  # fmt: skip
@@ -178,13 +166,11 @@ class Round:
         """
         if self.result.full:
             return
-        known, route = self._store.settings.known.config, self.route
-        policy = OutcomePolicy(with_error_queue(known, route.queue), known, route.on_failure)
-        self._marks = self._transaction.begin_calls()
-        with self._store.guard:
-            full = full_queue(self._store, [policy.queue.error_queue] if policy.queue.error_queue else [])
+        policy = OutcomePolicy.of(self._engine.config(), self.route.queue, self.route.on_failure)
+        full = self._engine.full_queue([policy.queue.error_queue] if policy.queue.error_queue else [])
         whole = Chunk(
-            self._space.path, self.id, route.service, policy, self.held, in_order=self.in_order, marks=self._marks,
+            self._space.path, self.id, self.route.service, policy, self.held,
+            in_order=self.in_order, marks=self._coordinator.record_calls(),
             full="" if full is None else f"queue {full} is full",
         )  # fmt: skip
         self._blocks = self._deliver(job, whole, tasks, calling)
@@ -193,15 +179,15 @@ class Round:
 
     def _deliver(self, job: Job, whole: Chunk, tasks: int, calling: float) -> list[Block]:
         """Run tasks for all messages; halve the work when a task dies, until the message that kills it is alone."""
-        clock = self._store.clock
+        clock = self._engine.clock
         begun = clock.monotonic()
         try:
             return job(split(replace(whole, until=clock.now() + calling), tasks))
         except TaskDied as error:
             if whole.marks is not None:
-                self._transaction.end_calls(whole.marks.first, len(whole))
+                self._coordinator.clear_marks(whole.marks.first, len(whole))
             if len(whole) == 1:
-                return [_count_killer(self._space, whole, error, clock.monotonic() - begun)]
+                return [_count_killer(self._engine, whole, error, clock.monotonic() - begun)]
             log.info("a task died with its worker; looking for the message in halves: %s", error)
             blocks = []
             for half in whole.parts((len(whole) + 1) // 2):
@@ -212,32 +198,32 @@ class Round:
 
     def count_calls(self) -> None:
         """Count an attempt of each message whose call is in progress, because the round is abandoned."""
-        store, marks = self._store, self._marks
-        if marks is not None:
-            with suppress(SpoolError, OSError), store.guard:
-                begun = positions(read_journal(store.files.disk, marks.xid).begun)
-                reason = "the forwarder was ended while the service worked on it"
-                count_failures(store, begun, reason, store.deadline(_COUNT_SECONDS))
-                self._transaction.end_call()  # the next process must not count them again
+        self._coordinator.count_calls("the forwarder was ended while the service worked on it", _COUNT_SECONDS)
 
     def commit(self) -> RoundResult:
         """Commit everything that the result counts, or raise; give back the other messages."""
-        store = self._store
         if self.result.full and not self._blocks:
             self.close()
             return self.result
         found: Full | None = None
-        with store.guard:
-            try:
-                _commit(store, self._transaction, self._blocks)
-            except Full as error:
-                found = error
+        try:
+            self._commit()
+        except Full as error:
+            found = error
         self.close()
-        with store.guard:
-            resolve_orphans(store, store.deadline())  # branches of tasks that ran twice, or whose job died
+        self._engine.resolve_orphans()  # branches of tasks that ran twice, or whose job died
         if found is not None:
             self.result = self._found_full(found)
         return self.result
+
+    def _commit(self) -> None:
+        """Commit the branches that the tasks prepared, and move to quarantine the messages that they could not read."""
+        for block in self._blocks:
+            if block.error:
+                raise SystemFailure(f"a task could not do its work {block.error}")
+            for position, reason in block.damaged:
+                self._engine.quarantine(position, reason)
+        self._coordinator.commit([block.vote.xid for block in self._blocks if block.vote is not None])
 
     def _found_full(self, full: Full) -> RoundResult:
         """Return the result of a round whose commit found no room. If that concerns its only message alone, the message
@@ -255,23 +241,11 @@ class Round:
         return RoundResult({str(Effect.KEPT): self.messages}, full=full)
 
 
-def room_of(store: Store, route: Route) -> tuple[int | None, str]:
+def room_of(engine: Engine, route: Route) -> tuple[int | None, str]:
     """Return how many messages the queues take that the route puts into: the default reply queue, or those of its
-    service. None: any number. The reason, if one of them takes none. Called inside the store's guard."""
-    settings = store.settings.current()
-    if not settings.config.has_limits:
-        return None, ""
-    catch_up(store, list_prepared(store))
-    least = None
-    for queue in _queues_of(route, settings.config.queues.get(route.queue)):
-        room = room_in(store.view, settings, queue)
-        if room == 0 and resolve_orphans(store, store.deadline()):  # their messages took the room
-            room = room_in(store.view, settings, queue)
-        if room == 0:
-            return 0, f"queue {queue} is full"
-        if room is not None:
-            least = room if least is None else min(least, room)
-    return least, ""
+    service. None: any number. The reason, if one of them takes none."""
+    room = engine.room(_queues_of(route, engine.config().queues.get(route.queue)))
+    return room.messages, f"queue {room.full} is full" if room.full else ""
 
 
 def _queues_of(route: Route, config: QueueConfig | None) -> list[str]:
@@ -286,57 +260,21 @@ def queues_into(route: Route) -> list[str]:
     return [*([route.service.queue] if isinstance(route.service, QueueService) else []), *route.into]
 
 
-@contextmanager
-def _coordinating(store: Store, round_id: bytes, transaction: CoordinatedTransaction) -> Iterator[None]:
-    """Hold the lock on a round's id, and its transaction, and release both at the end.
-
-    If the space was closed meanwhile, they are released already.
-    """
-    byte = coordinator_byte(round_id)
-    with store.guard:
-        if not store.shared.xids.try_lock(byte):
-            raise ProtocolError(f"the round {round_id.hex()} exists already")
-    try:
-        yield
-    finally:
-        with suppress(NotOpen), store.guard:
-            transaction.abandon()
-            store.shared.xids.unlock(byte)
-
-
-def _commit(store: Store, transaction: CoordinatedTransaction, blocks: list[Block]) -> None:
-    """Commit the branches that the tasks prepared, and move to quarantine the messages that they could not read."""
-    adopt = []
-    for block in blocks:
-        if block.error:
-            raise SystemFailure(f"a task could not do its work {block.error}")
-        for position, reason in block.damaged:
-            set_aside(store, position, reason, store.deadline())
-        if block.vote is not None:
-            adopt.append(block.vote.xid)
-    if adopt:
-        transaction.commit(adopt=adopt)
-
-
-def _count_killer(space: Space, chunk: Chunk, error: TaskDied, seconds: float) -> Block:
+def _count_killer(engine: Engine, chunk: Chunk, error: TaskDied, seconds: float) -> Block:
     """Count an attempt of the message whose task died after `seconds`, at once, while its claim is held."""
-    store, held, limit = space.engine.store, chunk.stretches[0], chunk.service.watched
+    held, limit = chunk.stretches[0], chunk.service.watched
     reason = f"the worker that handled it died: {error}"
     if limit is not None and seconds >= limit + GRACE_SECONDS:
         reason = f"{took_too_long(limit)}, and did not stop: its worker was ended"
-    with store.guard:
-        count_failures(store, [held.position], reason, store.deadline())
-    return _tried(store, held, reason)
+    return _tried(held, engine.count_failure(held.position, reason), reason)
 
 
-def _tried(store: Store, held: Stretch, reason: str) -> Block:
-    """Return what became of a message of which an attempt was counted."""
-    with store.view.mutex:
-        run = store.view.index.messages.find(held.position)
-    if run is None:
+def _tried(held: Stretch, queue: str | None, reason: str) -> Block:
+    """Return what became of a message of which an attempt was counted. ``queue``: the one that it is in now."""
+    if queue is None:
         effect = Effect.DROPPED
     else:
-        effect = Effect.RETRIED if run.queue.name == held.queue else Effect.DEAD_LETTERED
+        effect = Effect.RETRIED if queue == held.queue else Effect.DEAD_LETTERED
     block = Block(effects={str(effect): 1}, tried=[held.position] if effect in IN_A_QUEUE else [])
     block.failures.add(effect, reason)
     return block

@@ -21,9 +21,9 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from forwarder.cores import cores
 from forwarder.java import JavaNotFound, find_java
-from spool.runtime import calls
-from spool.runtime.cores import cores
+from spool.engine import deferred
 from spool.workers.outcome import describe, one_line
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ class _Bridge:
         self._reader.start()
         try:
             launch: Any = launch_gateway  # it has no types
-            with calls.deferred():  # otherwise a Java process could be left that no code refers to
+            with deferred():  # otherwise a Java process could be left that no code refers to
                 self._gateway = launch(spark_conf, {"stdout": writable, "stderr": writable, "start_new_session": True})
         finally:
             os.close(writable)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from forwarder.failures import Failures
 from forwarder.round import RoundResult
+from spool import Space
 from spool.model.position import Position
-from spool.space import Space
 from spool.workers.effects import Effect
 
 log = logging.getLogger("spool.forwarder")
@@ -68,9 +68,5 @@ def left_in(space: Space, queue: str, tried: Collection[Position]) -> int:
 
     These are the messages that can be taken or are held, and those of `tried` that wait for their next attempt.
     """
-    stats, store = space.stats(queue), space.engine.store
-    now = store.clock.now()
-    with store.view.mutex:
-        runs = [store.view.index.messages.find(position) for position in tried]
-    waiting = sum(run is not None and run.queue.name == queue and run.due is not None and run.due > now for run in runs)
-    return stats.ready + stats.claimed + stats.in_doubt + waiting
+    stats = space.stats(queue)
+    return stats.ready + stats.claimed + stats.in_doubt + space.engine.waiting(queue, tried)

@@ -18,16 +18,11 @@ from forwarder.calls import Calls, ServiceThreads, threads_of
 from forwarder.failures import Failures
 from forwarder.services import Request, Service, ServiceError
 from forwarder.time_limits import Watchdog
-from spool.errors import CorruptedFile, SpoolError, UnknownCodec
-from spool.index.stretch import Stretch, cut
-from spool.model import codecs
-from spool.model.message import Message, message_id
+from spool.engine.tasks import CallMarks, DamagedMessage, ReadMessage, RemoteBranch, Stretch, Vote, cut
+from spool.errors import SpoolError
 from spool.model.position import Position
-from spool.model.xid import BRANCH_ID_BYTES, FORMAT_ROUND, Xid
-from spool.policies.claim_journal import CallMarks
-from spool.policies.retries import is_last
-from spool.remote.branch import RemoteBranch, Vote
-from spool.workers.effects import Effect, OutcomePolicy, effective_outcome, record
+from spool.model.xid import FORMAT_ROUND, Xid
+from spool.workers.effects import Effect, OutcomePolicy, effective_outcome
 from spool.workers.outcome import Outcome, Rejected, Retried, describe, one_line
 from spool.workers.states import Event, State, end_of_call, next_state
 
@@ -142,7 +137,7 @@ def deliver(chunk: Chunk, place: int, attempt: int) -> Block:
         attempt: at the task.
     """
     xid = Xid(FORMAT_ROUND, chunk.round_id, f"{place}.{attempt}".encode())
-    branch = RemoteBranch(chunk.path, xid, os.urandom(BRANCH_ID_BYTES))
+    branch = RemoteBranch(chunk.path, xid)
     try:
         if chunk.marks is not None:
             branch.record_calls(chunk.marks)
@@ -166,27 +161,27 @@ def _call_service(chunk: Chunk, branch: RemoteBranch) -> Block:
         block.count(Effect.KEPT, one_line(f"on {gethostname()}: {why}"))
         return block
 
-    def end_call(key: tuple[int, Request]) -> None:
+    def end_call(key: tuple[int, ReadMessage]) -> None:
         branch.end_call(key[0])
 
     with Watchdog(chunk.service.watched) as watchdog, Calls(threads, end_call) as calls:
 
         def wait() -> None:
             nonlocal is_over
-            (place, request), outcome = calls.wait()
-            ended.append(_end(chunk, place, request, outcome))
+            (place, found), outcome = calls.wait()
+            ended.append(_end(chunk, place, found, outcome))
             is_over = is_over or ended[-1].state is State.ABANDONED or (chunk.in_order and ended[-1].goes_back)
 
-        for place, (position, request) in enumerate(_requests(branch, chunk)):
+        for place, found in enumerate(branch.messages(chunk.stretches)):
             if is_over or (time.time() >= chunk.until and (place > 0 or not chunk.must_call)):
                 break
-            if isinstance(request, str):
-                block.damaged.append((position, request))
-                block.count(Effect.SET_ASIDE, request)
+            if isinstance(found, DamagedMessage):
+                block.damaged.append(found)
+                block.count(Effect.SET_ASIDE, found.reason)
                 continue
             watchdog.begin_call()
             branch.begin_call(place)
-            calls.begin((place, request), request)
+            calls.begin((place, found), Request(*found))
             while calls.is_full or (chunk.in_order and calls.under_way):
                 wait()
         while calls.under_way:
@@ -204,30 +199,27 @@ class _Ended:
     """
 
     place: int
-    request: Request
+    found: ReadMessage
     outcome: Outcome
     at: float
     state: State
     goes_back: bool
 
 
-def _end(chunk: Chunk, place: int, request: Request, outcome: Outcome) -> _Ended:
+def _end(chunk: Chunk, place: int, found: ReadMessage, outcome: Outcome) -> _Ended:
     """Decide the state of an attempt whose call has ended: answered, or abandoned."""
-    queue, attempts = chunk.policy.queue, request.message.attempts
-    state = next_state(State.CALLING, end_of_call(outcome))
-    goes_back = False
+    policy, state, goes_back = chunk.policy, next_state(State.CALLING, end_of_call(outcome)), False
     if chunk.in_order or chunk.full:
-        counts = effective_outcome(chunk.policy, request.message, request.raw, outcome)
-        goes_back = isinstance(counts, Retried) and not is_last(queue, attempts)
-        moves = isinstance(counts, Retried | Rejected) and not goes_back and queue.error_queue is not None
+        counts = effective_outcome(policy, found.message, found.raw, outcome)
+        goes_back = policy.goes_back(counts, found.message.attempts)
+        moves = isinstance(counts, Retried | Rejected) and not goes_back and policy.queue.error_queue is not None
         if chunk.full and moves and state is State.ANSWERED:
             state = next_state(state, Event.NO_ROOM)
-    return _Ended(place, request, outcome, time.time(), state, goes_back)
+    return _Ended(place, found, outcome, time.time(), state, goes_back)
 
 
 def _record(branch: RemoteBranch, chunk: Chunk, one: _Ended, block: Block) -> None:
     """Write the effects of a call into the branch, and count them. An abandoned attempt has none."""
-    request = one.request
     if one.state is State.ABANDONED:
         if isinstance(one.outcome, Retried) and not one.outcome.counted:
             block.retry_after = one.outcome.delay
@@ -236,47 +228,10 @@ def _record(branch: RemoteBranch, chunk: Chunk, one: _Ended, block: Block) -> No
             block.full = chunk.full
             block.count(Effect.KEPT, "")
         return
-    effect, reason = record(branch.batch, chunk.policy, request.message, request.raw, one.outcome, one.at)
+    effect, reason = branch.record(chunk.policy, one.found, one.outcome, one.at)
     block.count(effect, reason)
     if effect in IN_A_QUEUE:
-        block.tried.append(request.message.position)
-
-
-def _requests(branch: RemoteBranch, chunk: Chunk) -> Iterator[tuple[Position, Request | str]]:
-    """Read the messages of a chunk for its service; what cannot be read comes as the reason."""
-    for whole in chunk.stretches:
-        for part, found in _read(branch, whole):
-            if isinstance(found, str):
-                yield part.position, found
-                continue
-            for ordinal, raw in enumerate(found, part.first):
-                position = Position(part.number, ordinal)
-                yield position, _request(part, position, raw)
-
-
-def _read(branch: RemoteBranch, whole: Stretch) -> list[tuple[Stretch, list[bytes] | str]]:
-    """Read the bodies of neighbours; where one is damaged, each alone, or the reason why it cannot be read."""
-    try:
-        return [(whole, branch.read(whole))]
-    except CorruptedFile as error:
-        if whole.length == 1:
-            return [(whole, str(error))]
-    ordinals = range(whole.first, whole.first + whole.length)
-    return [one for ordinal in ordinals for one in _read(branch, whole.part(ordinal, 1))]
-
-
-def _request(part: Stretch, position: Position, raw: bytes) -> Request | str:
-    """Return a message for its service, or the reason why its body is not what it says it is."""
-    body, unreadable = raw, ""
-    try:
-        body = codecs.decode(raw, part.attributes.get("codec"))
-    except UnknownCodec as error:  # a service that takes bytes needs no codec
-        unreadable = str(error)
-    except CorruptedFile as error:
-        return str(error)
-    id_ = message_id(part.branch, part.in_branch + position.ordinal - part.first)
-    message = Message(id_, part.queue, body, part.committed_at, position, part.attributes)
-    return Request(message, raw, unreadable)
+        block.tried.append(one.found.message.position)
 
 
 def _threads(service: Service) -> ServiceThreads:

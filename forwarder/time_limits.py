@@ -17,7 +17,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, TextIO
 
-from spool.runtime import calls
+from spool.engine import is_deferred
 
 GRACE_SECONDS = 5.0
 """How long a function may go on after its time limit before its process is ended."""
@@ -64,7 +64,7 @@ class TimeLimit:
                     signal.setitimer(signal.ITIMER_REAL, left, interval)
 
     def _on_alarm(self, number: int, frame: FrameType | None) -> None:
-        if calls.is_deferred():  # inside a call of a space, which an exception would leave half done
+        if is_deferred():  # inside a call of a space, which an exception would leave half done
             signal.setitimer(signal.ITIMER_REAL, _SHORTEST_SECONDS)
             return
         while frame is not None and frame.f_code is not _run.__code__:

@@ -13,40 +13,51 @@ from pyspark.sql.types import StructType, TimestampType
 
 import spool
 from forwarder.dataframes.columns import BODY, COLUMNS
-from forwarder.dataframes.reading.pieces import Files, Piece
-from forwarder.dataframes.reading.places import Item, Missing
-from spool.disk.advice import as_failure
-from spool.disk.disk import Disk
-from spool.errors import SpoolError
-from spool.index.stretch import Stretch
+from forwarder.dataframes.subscriber import GO_ON
+from spool.engine.tasks import Item, MessageReader, Missing, ReadMessages, Stretch, reader
+from spool.errors import CorruptedFile, InvalidArgument
 from spool.model.message import Message, message_id
 from spool.model.position import Position
 
 _MICROSECONDS = 1_000_000
+_LARGEST_BODY = 2**31 - 1  # bytes, in a row of Spark
 
 
 def read(
-    path: str, items: Sequence[Item], schema: StructType, missing: Missing = Missing.RELOCATE
+    path: str, items: Sequence[Item], schema: StructType, boot_id: str, missing: Missing = Missing.RELOCATE
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of a plan as batches with these columns.
+    """Return the messages of a plan as batches with these columns.
 
     Args:
+        boot_id: of the machine on which the plan was made.
         missing: what is done about messages that are not where the plan says.
 
     Raises:
         CorruptedFile: a body is damaged.
         InvalidArgument: a body is larger than a row of Spark can be.
         DiskFailure: a file cannot be read.
+        UnsafeFileSystem: this process runs on another machine.
     """
-    columns = _Columns(schema)
-    with closing(Files(Disk(path), lambda: spool.open(path), with_body=BODY in schema.names, missing=missing)) as files:
+    messages = reader(
+        path, lambda: spool.open(path), with_body=BODY in schema.names, missing=missing, largest_body=_LARGEST_BODY
+    )
+    messages.check_machine(boot_id)
+    return _batches(messages, items, _Columns(schema), missing)
+
+
+def _batches(
+    messages: MessageReader, items: Sequence[Item], columns: "_Columns", missing: Missing
+) -> Iterator[pa.RecordBatch]:
+    with closing(messages):
         try:
-            for some in files.batches(items):
+            for some in messages.batches(items):
                 yield columns.batch(some)
-        except SpoolError:
-            raise
-        except OSError as error:
-            raise as_failure("reading messages", error) from error
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{error}: read without bodies, .option('body', 'false')") from None
+        except CorruptedFile as error:
+            if missing is not Missing.FAIL:
+                raise
+            raise CorruptedFile(f"{error}; {GO_ON}") from error
 
 
 class _Columns:
@@ -60,7 +71,7 @@ class _Columns:
         self._schema = to_arrow_schema(schema, timezone="UTC")
         self._kept: dict[str, tuple[Any, pa.Array[Any]]] = {}
 
-    def batch(self, pieces: Sequence[Piece]) -> pa.RecordBatch:
+    def batch(self, pieces: Sequence[ReadMessages]) -> pa.RecordBatch:
         """Return messages as one batch."""
         messages = [_described(piece.stretch) for piece in pieces]
         counts = [piece.stretch.length for piece in pieces]
@@ -104,7 +115,7 @@ def _value(message: Message, name: str) -> Any:
     return list(value.items()) if isinstance(value, Mapping) else value
 
 
-def _ids(pieces: Sequence[Piece], of: pa.DataType) -> "pa.Array[Any]":
+def _ids(pieces: Sequence[ReadMessages], of: pa.DataType) -> "pa.Array[Any]":
     """Return the ids as one column: those of neighbours differ in an ordinal, which is written for all at once."""
     joined, count = "", 0
     for stretch in (piece.stretch for piece in pieces):
@@ -118,23 +129,23 @@ def _ids(pieces: Sequence[Piece], of: pa.DataType) -> "pa.Array[Any]":
     return pa.Array.from_buffers(of, count, [None, pa.py_buffer(ends), pa.py_buffer(joined.encode())])
 
 
-def _ordinals(pieces: Sequence[Piece], of: pa.DataType) -> "pa.Array[Any]":
+def _ordinals(pieces: Sequence[ReadMessages], of: pa.DataType) -> "pa.Array[Any]":
     ranges = (range(p.stretch.first, p.stretch.first + p.stretch.length) for p in pieces)
     return pa.array(array("I", chain.from_iterable(ranges)), of)
 
 
-def _lengths(pieces: Sequence[Piece]) -> "array[int]":
+def _lengths(pieces: Sequence[ReadMessages]) -> "array[int]":
     return array("I", chain.from_iterable(piece.lengths for piece in pieces))
 
 
-def _bodies(pieces: Sequence[Piece], of: pa.DataType) -> "pa.Array[Any]":
+def _bodies(pieces: Sequence[ReadMessages], of: pa.DataType) -> "pa.Array[Any]":
     """Return the bodies as one column: they are joined once, and not made bytes of their own before."""
     ends = array("i", accumulate(_lengths(pieces), initial=0))
     joined = b"".join(chain.from_iterable(piece.bodies for piece in pieces))
     return pa.Array.from_buffers(of, len(ends) - 1, [None, pa.py_buffer(ends), pa.py_buffer(joined)])
 
 
-_BY_ROW: Mapping[str, Callable[[Sequence[Piece], pa.DataType], "pa.Array[Any]"]] = {
+_BY_ROW: Mapping[str, Callable[[Sequence[ReadMessages], pa.DataType], "pa.Array[Any]"]] = {
     "id": _ids,
     "ordinal": _ordinals,
     BODY: _bodies,

@@ -11,14 +11,11 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 import spool
+from forwarder.cores import cores
 from forwarder.dataframes import rows
 from forwarder.dataframes.columns import BODY, ReadOptions, check_columns
-from forwarder.dataframes.reading.places import Item, Missing
-from spool.disk.disk import Disk
-from spool.disk.requirements import on_another_machine
-from spool.index.stretch import Stretch
+from spool.engine.tasks import Item, Missing, Stretch, boot_id
 from spool.model.layout import MAX_NUMBER
-from spool.runtime.cores import cores
 
 # What a message and a file cost beside the bytes of the bodies, in bytes that are read in the same time.
 _MESSAGE_BYTES, _FILE_BYTES = 256, 4096
@@ -43,15 +40,8 @@ class Partition(InputPartition):
         self.boot_id = boot_id
 
     def read(self, path: str, schema: StructType) -> Iterator[pa.RecordBatch]:
-        """Read it, in a worker.
-
-        Raises:
-            UnsafeFileSystem: it was planned on another machine. A task that has to look for messages opens the space,
-                which must not happen on two machines.
-        """
-        if Disk(path).boot_id() != self.boot_id:
-            raise on_another_machine(path)
-        return rows.read(path, self.items, schema, self.missing)
+        """Read it, in a worker. Raises as ``rows.read``."""
+        return rows.read(path, self.items, schema, self.boot_id, self.missing)
 
 
 class BatchReader(DataSourceReader):
@@ -70,11 +60,10 @@ class BatchReader(DataSourceReader):
             QueueNotFound: one of the queues is not there.
             CorruptedFile: a table is damaged, so that it is not known which messages there are.
         """
-        from forwarder.dataframes.reading.look import Look  # (a task, which gets this object, does not need it)
-
         options = self._options
         with spool.open(options.path) as space:
-            found = Look(space, options.queues, options.headers).items(options.first, options.last or MAX_NUMBER)
+            backlog = space.engine.backlog(options.queues, options.headers)
+            found = backlog.items(options.first, options.last or MAX_NUMBER)
         return list(planned(found, options, self._schema))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -87,9 +76,8 @@ def planned(
     found: Sequence[tuple[Item, int]], options: ReadOptions, schema: StructType, missing: Missing = Missing.RELOCATE
 ) -> Iterator[Partition]:
     """Yield the tasks that read what was found, each item with the bytes of its bodies; at least one."""
-    boot_id = Disk(options.path).boot_id()
     for items in divided(found, options.partition_bytes, with_body=BODY in schema.names):
-        yield Partition(items, missing, boot_id)
+        yield Partition(items, missing, boot_id())
 
 
 def divided(items: Sequence[tuple[Item, int]], size: int | None, *, with_body: bool) -> Iterator[list[Item]]:

@@ -11,7 +11,6 @@ is recorded in the commit itself, and is not written again (``spool.policies.app
 """
 
 import logging
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -25,17 +24,14 @@ from forwarder.dataframes.columns import NAME, Options, number_option, parse_opt
 from forwarder.dataframes.coordination import coordinator
 from forwarder.dataframes.coordination.coordinator import Coordinator
 from forwarder.dataframes.puts import Put, RowsAsPuts
+from spool.engine import UnknownBranch
+from spool.engine.tasks import BatchOf, RemoteBranch, Vote
 from spool.errors import InvalidArgument, SpoolError, TransactionRolledBack
 from spool.model.checks import ValueCheck
 from spool.model.layout import MAX_ORDINAL
 from spool.model.settings import check_queue_name
 from spool.model.text import no_queue
-from spool.model.xid import BRANCH_ID_BYTES, FORMAT_ROUND, Xid
-from spool.policies.applications import BatchOf
-from spool.remote.adoption import adopt_branches
-from spool.remote.branch import RemoteBranch, Vote
-from spool.transactions.resolution import resolve_orphans
-from spool.transactions.two_phase import UnknownBranch
+from spool.model.xid import FORMAT_ROUND, Xid
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -143,7 +139,7 @@ def write_partition(job: Job, coordinator: Coordinator, batches: "Iterator[Recor
     context = TaskContext.get()
     partition, attempt = (0, 0) if context is None else (context.partitionId(), context.taskAttemptId())
     xid = Xid(FORMAT_ROUND, coordinator.id, f"{partition}.{attempt}".encode())
-    branch = RemoteBranch(job.path, xid, os.urandom(BRANCH_ID_BYTES))
+    branch = RemoteBranch(job.path, xid)
     try:
         rows = 0
         for batch in batches:
@@ -225,41 +221,15 @@ def commit(path: str, coordinator: Coordinator, messages: Sequence[Written], bat
     return is_written
 
 
-class _CommittedBefore(Exception):
-    """The batch was committed before."""
-
-
 def _adopt(space: spool.Space, xids: Sequence[Xid], batch: BatchOf | None) -> bool:
     """Commit the branches. False if the batch was committed before."""
-    store = space.engine.store
-
-    def check() -> None:
-        if batch is not None and batch.is_committed(store.view.index.facts, store.clock.now()):
-            raise _CommittedBefore
-
     try:
-        number = adopt_branches(
-            space.engine.core, xids, None if batch is None else batch.fact(store.clock.now()), check
-        )
-        if batch is not None:
-            _record_apart(space, batch, number)
-    except _CommittedBefore:
-        return False
+        return space.engine.commit_branches(xids, batch)
     except UnknownBranch as error:
         raise TransactionRolledBack(
             f"nothing was written: the process that coordinates the write has ended before the commit ({error}); "
             "write the DataFrame again"
         ) from error
-    return True
-
-
-def _record_apart(space: spool.Space, batch: BatchOf, number: int) -> None:
-    """Let go of the files of a committed batch; an error is logged only: they stay until the next batch."""
-    try:
-        with space.engine.store.guard:
-            batch.record_apart(space.engine.store, number)
-    except (SpoolError, OSError) as error:
-        log.warning("the files of commit %d stay until the next batch: %s", number, error)
 
 
 def end(path: str, coordinator: Coordinator) -> None:
@@ -276,7 +246,6 @@ def _end(space: spool.Space, coordinator: Coordinator) -> None:
     """End the coordinator and roll back what is left. The write is decided: an error is logged only."""
     coordinator.end()
     try:
-        with space.engine.store.guard:
-            resolve_orphans(space.engine.store, space.engine.store.deadline())
+        space.engine.resolve_orphans()
     except (SpoolError, OSError) as error:
         log.warning("the next process that opens %s rolls back what a write has left: %s", space.path, error)

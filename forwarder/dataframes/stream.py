@@ -30,14 +30,14 @@ from pyspark.sql.types import StructType
 
 import spool
 from forwarder.dataframes.columns import StreamOptions, check_columns
-from forwarder.dataframes.reading.places import NUMBER, SINCE, Missing
 from forwarder.dataframes.scan import Partition, planned
+from forwarder.dataframes.subscriber import NUMBER, SINCE, Subscriber
+from spool.engine.tasks import Missing
 from spool.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from forwarder.dataframes.reading.look import CommitSize, Look
-    from forwarder.dataframes.reading.subscriber import Subscriber
-    from spool.space import Space
+    from spool import Space
+    from spool.engine.tasks import Backlog, CommitSize
 
 # At how many commits one look for sizes goes at most.
 _COMMITS = 1 << 20
@@ -148,12 +148,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _look_on(self, newest: int) -> None:
         """Look at the next commits, up to ``newest`` at most."""
         last = min(newest, self._looked.stop + _COMMITS - 1)
-        look, first = self._look(), self._looked.stop
+        backlog, first = self._backlog(), self._looked.stop
         since = last if self._since is None else self._since  # what was put behind it is kept
         if first <= since:
-            self._ahead.extend(look.sizes(first, min(last, since)))
+            self._ahead.extend(backlog.sizes(first, min(last, since)))
         if since < last:
-            self._ahead.extend(look.kept_sizes(max(first, since + 1), last))
+            self._ahead.extend(backlog.kept_sizes(max(first, since + 1), last))
         self._looked = range(self._looked.start, last + 1)
 
     # -- batches ------------------------------------------------------------------------------------------------------
@@ -164,11 +164,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         kept_from = max(begin, end[SINCE]) if SINCE in end else last  # (an offset of a query that had none has none)
         parts: list[InputPartition] = []
         if begin < min(last, kept_from):
-            found = self._look().items(begin + 1, min(last, kept_from))
+            found = self._backlog().items(begin + 1, min(last, kept_from))
             parts += planned(found, self._options, self._schema)
         if kept_from < last:
             missing = Missing.FAIL if self._options.fail_on_loss else Missing.SKIP
-            kept = self._subscriber().kept(self._look(), kept_from, end)
+            kept = self._subscriber().kept(self._backlog(), kept_from, end)
             parts += planned(kept, self._options, self._schema, missing)
         return parts
 
@@ -194,28 +194,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._space = spool.open(self._options.path)
         return self._space
 
-    def _look(self) -> "Look":
-        from forwarder.dataframes.reading.look import Look
+    def _backlog(self) -> "Backlog":
+        return self._opened().engine.backlog(self._options.queues, self._options.headers)
 
-        return Look(self._opened(), self._options.queues, self._options.headers)
-
-    def _subscriber(self) -> "Subscriber":
-        from forwarder.dataframes.reading.subscriber import Subscriber
-
+    def _subscriber(self) -> Subscriber:
         of = self._options
         return Subscriber(self._opened(), of.subscription, of.queues, of.expiry, fails=of.fail_on_loss)
 
     def _published(self) -> int:
         """Return the newest commit that is visible and durable: the number of one that a power cut takes is given to
         another, and Spark's checkpoint would say that it was read."""
-        store = self._opened().engine.store
-        page = store.check_usable()
-        if page.durable == page.published:
-            return page.published
-        from spool.log.sequence import flush_published
-
-        try:
-            flush_published(store)
-        except OSError as error:
-            store.fail("flushing what was published without a flush", error)
-        return store.shared.counters.read().durable
+        return self._opened().engine.durable_number()

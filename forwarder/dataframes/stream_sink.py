@@ -23,9 +23,9 @@ from forwarder.dataframes.columns import NAME, Options, parse_options
 from forwarder.dataframes.coordination.coordinator import Coordinator, address_of
 from forwarder.dataframes.puts import RowsAsPuts
 from forwarder.dataframes.sink import QUEUE, Job, Written, commit, end, log_repetition, write_partition
+from spool.engine.tasks import BatchOf
 from spool.errors import InvalidArgument
 from spool.model.checks import ValueCheck
-from spool.policies.applications import BatchOf
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from forwarder.services import ServiceError
-from spool.space import Space
+from spool import Space
 
 if TYPE_CHECKING:
     from forwarder.pipelines.description import Description

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from forwarder.pipelines.description import Description
     from forwarder.summary import Summary
-    from spool.space import Space
+    from spool import Space
 
 
 class Pipeline:
@@ -129,7 +129,7 @@ class Pipeline:
         return ThreadForwarder(path, self.routes(by_name=False)).run(once)
 
     def _check_left(self, path: str, leave: bool) -> None:
-        from spool.opening import open as open_space
+        from spool import open as open_space
 
         if not leave:
             with open_space(path) as space:

@@ -4,7 +4,7 @@ from typing import Any
 
 from forwarder.pipelines.description import Description
 from forwarder.pipelines.former import check_left
-from spool.space import Space
+from spool import Space
 
 
 def queue_options(description: Description) -> dict[str, dict[str, Any]]:

@@ -13,10 +13,10 @@ from forwarder.routes.pace import IdleTime
 from forwarder.services import ServiceError
 from forwarder.session import SparkUnavailable
 from forwarder.summary import Summary, left_in
+from spool import Space
 from spool.errors import InvalidArgument, SpoolError
 from spool.model.checks import ValueCheck, check, seconds
 from spool.model.position import Position
-from spool.space import Space
 from spool.workers.outcome import describe
 
 log = logging.getLogger("spool.forwarder")
@@ -55,7 +55,7 @@ class Loop(ABC):
         self._space, self._route = space, route
         self._once, self._stop = options["once"], options["stop"]
         self._tried, self._count, self._tell = options["tried"], options["count"], options["tell"]
-        self._clock = space.engine.store.clock
+        self._clock = space.engine.clock
         self._down_since: float | None = None
 
     @abstractmethod
@@ -148,7 +148,7 @@ class BaseForwarder:
         """Run a loop for each route, until all have ended. ``made``: returns a loop."""
         self._say("forwarding")
         self._tell(Begun([route.queue for route in self.routes]))
-        self._now = space.engine.store.clock.monotonic
+        self._now = space.engine.clock.monotonic
         self._idle_time = IdleTime(self._idle, self._now())
         loops = {route.queue: made(route, self._options(route, once)) for route in self.routes}
         for routes in in_steps(self.routes, once, self.summary):

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from forwarder.calls import threads_of
 from forwarder.round import Route
 from forwarder.routes.base import SECONDS, check_option
-from forwarder.routes.workers import identity_of
 from forwarder.services import (
     TIMEOUT_SECONDS,
     MissingQueue,
@@ -17,8 +16,9 @@ from forwarder.services import (
     check_sendable,
     parse,
 )
+from spool import Space
+from spool.engine.tasks import identity_of
 from spool.model.checks import ValueCheck
-from spool.space import Space
 from spool.workers.effects import OnFailure
 from spool.workers.worker import AT_ONCE
 

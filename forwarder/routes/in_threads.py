@@ -17,11 +17,10 @@ from forwarder.routes.given import as_routes, check_routes
 from forwarder.services import Caller, QueueService, Request, Service
 from forwarder.summary import Summary
 from forwarder.task import IN_A_QUEUE, Block
+from spool import Space
+from spool import open as open_space
 from spool.model.message import Message
 from spool.model.position import Position
-from spool.opening import open as open_space
-from spool.space import Space
-from spool.transactions.delivery import stored_body
 from spool.workers.effects import Effect
 from spool.workers.outcome import Outcome
 from spool.workers.worker import Handled, Worker
@@ -101,10 +100,7 @@ class ThreadLoop(Loop):
 
     def _call(self, caller: Caller, message: Message, unreadable: str = "") -> Outcome:
         self._under_way.add(message.position)
-        store = self._space.engine.store
-        with store.guard:
-            raw = stored_body(store, message)
-        return caller(Request(message, raw, unreadable))
+        return caller(Request(message, self._space.engine.stored_body(message), unreadable))
 
     def _note_pause(self, reason: str, seconds: float) -> None:
         self._pause = reason, seconds

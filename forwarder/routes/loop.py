@@ -15,8 +15,8 @@ from forwarder.round import Job, Round, RoundResult, Route
 from forwarder.routes.base import Loop, RunOptions
 from forwarder.routes.pace import Pace, RoundSize, is_through
 from forwarder.task import Block, Chunk
+from spool import Space
 from spool.errors import SpoolError
-from spool.space import Space
 from spool.workers.pauses import WaitingMessages
 
 _WAIT_SECONDS = 0.5

@@ -6,6 +6,7 @@ another version (``task.run``), and the round ends without an outcome for any me
 there counts as down.
 """
 
+import os
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -15,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 import spool
 from forwarder.services import Service, ServiceError
 from forwarder.session import SparkUnavailable, reason_of
-from spool.disk.disk import Disk
+from spool.engine.tasks import check_place, identity_of
 from spool.errors import SpoolError
-from spool.remote.branch import check_place
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -41,7 +41,7 @@ def check_workers(
     Raises:
         SparkUnavailable: the cluster starts no worker, or a worker cannot work for this space.
     """
-    context, path = spark.sparkContext, Disk(path).root
+    context, path = spark.sparkContext, os.path.abspath(path)
     wait_for_workers(context, say)
     count = context.defaultParallelism
     look = partial(defects, path, identity_of(path), spool.__version__, tuple(services))
@@ -87,12 +87,6 @@ def has_workers(context: "SparkContext") -> bool:
     except Exception:  # of whatever kind the bridge to Java raises
         pass
     raise SparkUnavailable(f"{context.master} has ended this program's work: look into the log of its master")
-
-
-def identity_of(path: str) -> tuple[int, int] | None:
-    """Return what tells this directory from any other one of the same machine; None if there is none."""
-    found = Disk(path).identity("")
-    return None if found is None else (found.device, found.inode)
 
 
 def defects(

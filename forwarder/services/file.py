@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 from forwarder.services.fields import NAMES, field_of, is_field
 from forwarder.services.service import Request, ServiceError
-from spool.disk.advice import space_of
+from spool.engine.tasks import space_of
 from spool.model import layout
 from spool.model.message import Message
 from spool.workers.outcome import Outcome, Rejected, Replied, Retried, describe

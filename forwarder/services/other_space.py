@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from forwarder.services.service import MissingQueue, Request, ServiceError
+from spool import Space
+from spool import open as open_space
 from spool.errors import Full, InvalidArgument, MessageInUse, QueueNotFound, SpoolError
 from spool.model.codecs import Encoded
 from spool.model.message import Message
 from spool.model.options import PutOptions
-from spool.opening import open as open_space
-from spool.space import Space
 from spool.workers.outcome import Outcome, Rejected, Replied, Retried, describe, one_line
 
 log = logging.getLogger("spool.forwarder")

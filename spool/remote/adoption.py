@@ -12,13 +12,14 @@ Between the look and the commit no key comes in unseen:
 3. Another commit of this kind is seen under the number lock, behind every issued number; then the look is repeated.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Sequence, Set
 from typing import NamedTuple
 
 from spool.coordination.locks import deduplication_byte
 from spool.disk.content import opened
 from spool.disk.disk import Disk
-from spool.errors import MessageInUse
+from spool.errors import MessageInUse, SpoolError
 from spool.format.batch import CommitBatch
 from spool.format.reader import FileContents
 from spool.format.table import Table
@@ -26,6 +27,7 @@ from spool.index.body_files import read_bodies
 from spool.log.visibility import revalidate
 from spool.model import layout
 from spool.model.xid import Xid
+from spool.policies.applications import BatchOf
 from spool.policies.deduplication import parse_fact_key
 from spool.runtime.clock import WaitExpired
 from spool.store.store import Store
@@ -37,6 +39,13 @@ from spool.transactions.two_phase import voted_contents
 _COPIED_MESSAGES = 1024
 
 
+log = logging.getLogger("spool")
+
+
+class _CommittedBefore(Exception):
+    """The batch of the application was committed before."""
+
+
 class _PutMeanwhile(Exception):
     """A commit between the look and this one has put one of the keys."""
 
@@ -46,6 +55,42 @@ class _Key(NamedTuple):
 
     fact: str
     ordinal: int
+
+
+def commit_branches(core: Core, xids: Sequence[Xid], batch: BatchOf | None = None) -> bool:
+    """Commit prepared branches of one coordinator, whose votes the caller got, in this order, as one commit.
+
+    Args:
+        batch: the application's batch that they are. It is recorded in the commit itself.
+
+    Returns:
+        False if the batch, or a later one of its application, was committed before; nothing was done then.
+
+    Raises:
+        As ``adopt_branches``; InvalidArgument and CorruptedFile as of ``BatchOf.is_committed``.
+    """
+    store = core.store
+
+    def check() -> None:
+        if batch is not None and batch.is_committed(store.view.index.facts, store.clock.now()):
+            raise _CommittedBefore
+
+    try:
+        number = adopt_branches(core, xids, None if batch is None else batch.fact(store.clock.now()), check)
+    except _CommittedBefore:
+        return False
+    if batch is not None:
+        _record_apart(store, batch, number)
+    return True
+
+
+def _record_apart(store: Store, batch: BatchOf, number: int) -> None:
+    """Release the files of a committed batch; an error is only logged: the next batch releases them."""
+    try:
+        with store.guard:
+            batch.record_apart(store, number)
+    except (SpoolError, OSError) as error:
+        log.warning("the files of commit %d stay until the next batch: %s", number, error)
 
 
 def adopt_branches(

@@ -5,21 +5,23 @@ coordinator's process holds the claims and decides; once the coordinator's lock 
 branch rolls it back.
 """
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Unpack
 
 from spool.coordination.locks import coordinator_byte, xid_byte
 from spool.disk.disk import Disk
 from spool.disk.memory import SharedBytes
 from spool.disk.requirements import on_another_machine
-from spool.errors import ProtocolError, TransactionRolledBack
+from spool.errors import CorruptedFile, ProtocolError, TransactionRolledBack, UnknownCodec
 from spool.format.batch import CommitBatch
 from spool.format.writer import CommitFileWriter
 from spool.index.stretch import Stretch
 from spool.log.commit import write
-from spool.model import layout
-from spool.model.message import message_id
+from spool.model import codecs, layout
+from spool.model.message import Message, message_id
 from spool.model.options import PutOptions
+from spool.model.position import Position
 from spool.model.xid import BRANCH_ID_BYTES, Xid
 from spool.policies.claim_journal import MARKED, UNMARKED, CallMarks
 from spool.policies.deduplication import check_single, fact_key
@@ -29,6 +31,8 @@ from spool.runtime.clock import Clock
 from spool.store.store import Store, attach_store
 from spool.transactions.two_phase import vote
 from spool.transactions.validation import check_queue, control_fields, encode_bodies
+from spool.workers.effects import Effect, OutcomePolicy, record
+from spool.workers.outcome import Outcome
 
 _ENDED = "its coordinator has ended: the transaction is rolled back"
 
@@ -39,6 +43,40 @@ class Vote(NamedTuple):
     xid: Xid
     size: int
     checksum: int
+
+
+class ReadMessage(NamedTuple):
+    """A message, its body as stored in ``raw``, and in ``unreadable`` why no codec here can decode the body; "" if one
+    can. The message has the body as stored then."""
+
+    message: Message
+    raw: bytes
+    unreadable: str = ""
+
+
+class DamagedMessage(NamedTuple):
+    """A message whose body cannot be read, and the reason."""
+
+    position: Position
+    reason: str
+
+
+def _decoded(part: Stretch, position: Position, raw: bytes) -> ReadMessage | DamagedMessage:
+    body, unreadable = raw, ""
+    try:
+        body = codecs.decode(raw, part.attributes.get("codec"))
+    except UnknownCodec as error:  # a service that takes bytes needs no codec
+        unreadable = str(error)
+    except CorruptedFile as error:
+        return DamagedMessage(position, str(error))
+    id_ = message_id(part.branch, part.in_branch + position.ordinal - part.first)
+    return ReadMessage(Message(id_, part.queue, body, part.committed_at, position, part.attributes), raw, unreadable)
+
+
+def identity_of(path: str) -> tuple[int, int] | None:
+    """Return the device and inode of a directory, which no other of the machine has; None if it does not exist."""
+    found = Disk(path).identity("")
+    return None if found is None else (found.device, found.inode)
 
 
 def check_place(path: str) -> None:
@@ -61,7 +99,12 @@ def _attached(disk: Disk) -> Store:
 class RemoteBranch:
     """One branch of a coordinator's transaction. Not thread-safe; the caller closes it whatever happens.
 
-    ``put`` adds messages. ``batch`` takes messages and commands, too, which stay in memory until the branch votes.
+    ``put`` adds messages, ``record`` the effects of a call; ``prepare`` votes.
+
+    Args:
+        path: the directory of the space.
+        xid: of the branch; its gtrid is the coordinator's id.
+        branch_id: for tests.
 
     Raises:
         TransactionRolledBack: the coordinator has ended.
@@ -69,13 +112,12 @@ class RemoteBranch:
         UnsafeFileSystem: the space is open on another machine.
     """
 
-    def __init__(self, path: str, xid: Xid, branch_id: bytes) -> None:
-        assert len(branch_id) == BRANCH_ID_BYTES
+    def __init__(self, path: str, xid: Xid, branch_id: bytes = b"") -> None:
         self.xid = xid
-        self.batch = CommitBatch()
-        self.batch.begin_branch(xid, branch_id)
+        self._id = branch_id or os.urandom(BRANCH_ID_BYTES)
+        self._batch = CommitBatch()
+        self._batch.begin_branch(xid, self._id)
         self._file: CommitFileWriter | None = None
-        self._id = branch_id
         self._keys: set[str] = set()  # of facts, in this branch
         self._marks: SharedBytes | None = None
         self._first_mark = 0
@@ -113,21 +155,49 @@ class RemoteBranch:
                 return
             self._keys.add(name)
             window = settings.config.queues[queue].deduplication_window
-            own_id = message_id(self._id, self.batch.messages)
-            self.batch.fact(name, own_id, store.clock.now() + window)
+            own_id = message_id(self._id, self._batch.messages)
+            self._batch.fact(name, own_id, store.clock.now() + window)
         for raws, fields in groups:
-            self.batch.put(queue, raws, fields)
-        if self.batch.sections:
-            self._own_file().stream(self.batch)
+            self._batch.put(queue, raws, fields)
+        if self._batch.sections:
+            self._own_file().stream(self._batch)
 
     def _own_file(self) -> CommitFileWriter:
         self._file = self._file or CommitFileWriter(self._store.files.disk, self.xid)
         return self._file
 
+    def record(self, policy: OutcomePolicy, found: ReadMessage, outcome: Outcome, at: float) -> tuple[Effect, str]:
+        """Add the effects of a call with a message that the coordinator holds.
+
+        Args:
+            policy: as of ``spool.workers.effects``.
+            at: when the call ended, in seconds since the epoch.
+
+        Returns:
+            What becomes of the message, and why, if the call failed.
+        """
+        return record(self._batch, policy, found.message, found.raw, outcome, at)
+
+    def messages(self, stretches: Iterable[Stretch]) -> Iterator[ReadMessage | DamagedMessage]:
+        """Read messages that the coordinator holds, in this order; DiskFailure if a file cannot be read."""
+        for whole in stretches:
+            for part, found in self._read(whole):
+                if isinstance(found, str):
+                    yield DamagedMessage(part.position, found)
+                    continue
+                for ordinal, raw in enumerate(found, part.first):
+                    yield _decoded(part, Position(part.number, ordinal), raw)
+
     @public_call("reading messages")
-    def read(self, stretch: Stretch) -> list[bytes]:
-        """Read the bodies of messages as they are stored; CorruptedFile if one is damaged."""
-        return self._store.files.cache.bodies(stretch, stretch.first, stretch.length)
+    def _read(self, whole: Stretch) -> list[tuple[Stretch, list[bytes] | str]]:
+        """Read the bodies of neighbours; where one is damaged, each alone, or the reason why it cannot be read."""
+        try:
+            return [(whole, self._store.files.cache.bodies(whole, whole.first, whole.length))]
+        except CorruptedFile as error:
+            if whole.length == 1:
+                return [(whole, str(error))]
+        ordinals = range(whole.first, whole.first + whole.length)
+        return [one for ordinal in ordinals for one in self._read(whole.part(ordinal, 1))]
 
     @public_call("opening the record of calls")
     def record_calls(self, marks: CallMarks) -> None:
@@ -163,11 +233,11 @@ class RemoteBranch:
     @public_call("preparing a branch")
     def prepare(self) -> Vote | None:
         """Vote yes, durably; returns the vote, or None if there is nothing in the branch."""
-        if self.batch.is_empty:
+        if self._batch.is_empty:
             return None
         store, file = self._store, self._own_file()
         try:
-            write(store, file, self.batch)
+            write(store, file, self._batch)
             self._check_coordinator()
             vote(store, file, self.xid)
         except OSError as error:

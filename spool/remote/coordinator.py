@@ -1,25 +1,137 @@
-"""The locks of a coordinator, in a process that does nothing but hold them.
+"""A coordinator: it claims messages, has processes without an index write branches, and commits those branches.
 
-A coordinator of ours lives as long as its lock is held. That need not be by the process that began it, nor by the one
-that decides: the locks are taken on open file descriptions of their own, so any process that inherits their descriptors
-holds them, until the last one closes its copy or dies.
+A coordinator lives as long as the lock on its id is held (Rule 6). Once the lock is free, the next process that meets
+an undecided branch of the coordinator rolls the branch back. The lock need not be held by the process that began the
+coordinator or by the one that decides: it is taken on an open file description, which other processes may inherit.
 """
+
+import os
+from collections.abc import Iterator, Sequence, Set
+from contextlib import contextmanager, suppress
 
 from spool.coordination.locks import LockFile, OpenLock, coordinator_byte
 from spool.disk.disk import Disk
-from spool.errors import ProtocolError
+from spool.errors import NotOpen, ProtocolError, SpoolError
+from spool.index.stretch import Stretch
 from spool.model import layout
+from spool.model.position import positions
+from spool.model.xid import Xid
+from spool.policies.claim_journal import CallMarks, read_journal
+from spool.policies.retries import count_failures
+from spool.store.store import Store
+from spool.transactions.coordinated import CoordinatedTransaction
+from spool.transactions.core import Core
+
+_ID_BYTES = 16
 
 
-def lock_coordinator(disk: Disk, gtrid: bytes) -> tuple[int, int]:
-    """Lock a new coordinator's id and the space as open, once more; returns the descriptors of the two locks.
+class Coordinator:
+    """A coordinator of this process. Not thread-safe; the caller closes it.
 
-    As long as they are held, no branch of the coordinator is rolled back by another process, and no opener takes itself
-    for alone. Caller has the space open, and closes the descriptors.
+    id: the gtrid of its branches; this process holds the lock on it.
+
+    Errors as of ``spool.engine``.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self.id = os.urandom(_ID_BYTES)
+        self._store = store = core.store
+        self._byte = coordinator_byte(self.id)
+        self._transaction = CoordinatedTransaction(core, timeout=None, counted=False)
+        self._marks: CallMarks | None = None
+        self._is_open = True
+        with store.guard:
+            if not store.shared.xids.try_lock(self._byte):
+                raise ProtocolError(f"the coordinator {self.id.hex()} exists already")
+
+    def close(self) -> None:
+        """Give back the messages that it holds, without an attempt counted, and release its lock.
+
+        Its undecided branches are rolled back after that. A second call does nothing.
+        """
+        if not self._is_open:
+            return
+        self._is_open = False
+        with suppress(NotOpen), self._store.guard:  # (a closed space has released all)
+            self._transaction.abandon()
+            self._store.shared.xids.unlock(self._byte)
+
+    def hold(
+        self, queue: str, max_messages: int, *, timeout: float, passed: Set[tuple[int, int]] = frozenset(),
+        in_order: bool = False,
+    ) -> list[Stretch]:  # fmt: skip
+        """Claim messages without taking them; returns them in the queue's order, [] if there are none in time.
+
+        Args:
+            max_messages: the most messages.
+            timeout: seconds to wait for the first message.
+            passed: positions of messages that are not claimed.
+            in_order: the messages are handled one after the other, so several of one group may be claimed. Otherwise at
+                most one message of each group is claimed.
+
+        Raises:
+            QueueNotFound: the queue does not exist.
+        """
+        return self._transaction.hold(queue, max_messages, timeout=timeout, passed=passed, in_order=in_order)
+
+    def record_calls(self) -> CallMarks | None:
+        """Write a journal of the messages that it holds, with a mark for each, which ``RemoteBranch.begin_call`` sets.
+
+        If all processes die, the next one counts an attempt of each message whose mark is set. None: the disk is full,
+        and no attempt would be counted.
+        """
+        self._marks = self._transaction.begin_calls()
+        return self._marks
+
+    def clear_marks(self, first: int, count: int) -> None:
+        """Unset marks of calls that have ended with their process. ``first``: the place of the first mark."""
+        self._transaction.end_calls(first, count)
+
+    def count_calls(self, reason: str, seconds: float) -> None:
+        """Count an attempt of each message whose mark is set, within so many seconds. Errors are swallowed.
+
+        For a program that ends at once. A later process does not count these attempts again.
+        """
+        store, marks = self._store, self._marks
+        if marks is not None:
+            with suppress(SpoolError, OSError), store.guard:
+                begun = positions(read_journal(store.files.disk, marks.xid).begun)
+                count_failures(store, begun, reason, store.deadline(seconds))
+                self._transaction.end_call()
+
+    def commit(self, xids: Sequence[Xid]) -> None:
+        """Commit branches whose votes it got, in this order, in one commit. Messages that none removes remain.
+
+        Raises:
+            UnknownBranch: one of the branches was rolled back; nothing was done.
+            Full: the messages do not fit; nothing was done.
+            CommitUnknown: the outcome is unknown.
+        """
+        if xids:
+            self._transaction.commit(adopt=xids)
+
+
+@contextmanager
+def locked_coordinator(store: Store, gtrid: bytes) -> Iterator[tuple[int, int]]:
+    """Lock a new coordinator's id, and the space as open once more; yields the descriptors of the two locks.
+
+    A process that inherits the descriptors holds the locks until it closes them or dies. While they are held, no other
+    process rolls back a branch of the coordinator, and no opener takes itself for the first one.
 
     Raises:
         ProtocolError: a coordinator with this id lives.
     """
+    disk = store.files.disk
+    with store.guard:
+        locks = _lock(disk, gtrid)
+        try:
+            yield locks
+        finally:
+            for handle in locks:
+                disk.close(handle)
+
+
+def _lock(disk: Disk, gtrid: bytes) -> tuple[int, int]:
     xids = LockFile(disk, layout.XIDS, make=False)
     if not xids.try_lock(coordinator_byte(gtrid)):
         raise ProtocolError(f"the coordinator {gtrid.hex()} exists already")

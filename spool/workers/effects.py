@@ -8,7 +8,7 @@ import enum
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 from spool.errors import InvalidArgument
 from spool.format.batch import CommitBatch
@@ -16,7 +16,7 @@ from spool.log.quota import Usage, never_fits
 from spool.model.message import Message, stored_fields
 from spool.model.settings import QueueConfig, SpaceConfig
 from spool.policies.no_effect import warn_of_put
-from spool.policies.retries import failed_attempts, moved_to, outcome_of_failure
+from spool.policies.retries import failed_attempts, is_last, moved_to, outcome_of_failure, with_error_queue
 from spool.transactions.validation import check_headers, check_size, with_first_delay
 from spool.workers.outcome import NewMessage, Outcome, Passed, Rejected, Replied, Retried, Translated
 
@@ -63,6 +63,15 @@ class OutcomePolicy:
     queue: QueueConfig
     space: SpaceConfig
     on_failure: OnFailure = "reject"
+
+    @classmethod
+    def of(cls, space: SpaceConfig, queue: str, on_failure: OnFailure = "reject") -> Self:
+        """Return the policy for the messages of a queue, by the options of its space."""
+        return cls(with_error_queue(space, queue), space, on_failure)
+
+    def goes_back(self, outcome: Outcome, attempts: int) -> bool:
+        """Return whether the message remains in its queue. ``attempts``: those that failed before."""
+        return isinstance(outcome, Retried) and not is_last(self.queue, attempts)
 
     @property
     def queues(self) -> Mapping[str, QueueConfig]:

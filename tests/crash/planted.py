@@ -9,7 +9,6 @@ from types import FunctionType
 from typing import NamedTuple
 from unittest import mock
 
-from forwarder.dataframes.reading import pieces
 from forwarder.dataframes.stream import StreamReader
 from spool.coordination import counters, locks
 from spool.format import writer
@@ -17,6 +16,7 @@ from spool.index import index
 from spool.log import commit, group_commit, sequence, visibility
 from spool.maintenance import reclaim
 from spool.policies import applications, subscriptions
+from spool.reading import reader as message_reader
 from spool.remote import adoption
 from spool.store import feed, mirror
 from spool.transactions import two_phase
@@ -87,11 +87,11 @@ BUGS = (
         "a subscription beside reclaim"),
     Bug("threads share locks", locks.LockFile.try_lock, (("byte in self._held or ", ""),),
         "two threads of a process"),
-    Bug("a read does not look where messages lie now", pieces.Files._relocated,
+    Bug("a read does not look where messages lie now", message_reader.MessageReader._relocated,
         (("in ranges:", "in ():"),), "a read beside a sweep"),
-    Bug("a read of what is compacted does not look where it lies now", pieces.Files._relocated,
+    Bug("a read of what is compacted does not look where it lies now", message_reader.MessageReader._relocated,
         (("in ranges:", "in ():"),), "a read of what is compacted, beside a sweep"),
-    Bug("a stream does not look where messages lie now", pieces.Files._relocated,
+    Bug("a stream does not look where messages lie now", message_reader.MessageReader._relocated,
         (("in ranges:", "in ():"),), "a stream beside a sweep"),
     Bug("a batch is written again", applications.BatchOf.is_committed,
         (("return self.number <= number", "return False"),), "a write and its replay"),

@@ -12,11 +12,11 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 import spool
 from forwarder.dataframes.columns import StreamOptions, columns
-from forwarder.dataframes.reading.look import Look
-from forwarder.dataframes.reading.pieces import Files
-from forwarder.dataframes.reading.places import Item
 from forwarder.dataframes.stream import StreamReader
 from spool.model.layout import MAX_NUMBER
+from spool.reading.backlog import Backlog
+from spool.reading.places import Item
+from spool.reading.reader import MessageReader
 from tests.compaction import small_compactions
 from tests.crash.compactions import COMPACTED, compacting
 from tests.crash.interleave import Scenario, Simulation
@@ -30,7 +30,7 @@ _REST_SECONDS = 0.01
 def _rows(simulation: Simulation, items: Sequence[Item]) -> Iterator[str]:
     """What a task reads, in a process of its own, which opens the space only if something is not where it was."""
     disk = simulation.disk(simulation.machine, simulation.schedule)
-    with closing(Files(disk, lambda: simulation.open(disk), with_body=True)) as files:
+    with closing(MessageReader(disk, lambda: simulation.open(disk), with_body=True)) as files:
         for item in items:
             simulation.clock.sleep(_REST_SECONDS)
             for piece in files.pieces(item):
@@ -42,7 +42,7 @@ def reading(simulation: Simulation) -> Program:
 
     def run(space: spool.Space) -> None:
         read = Reading(simulation.log, "a")
-        items = [item for item, _ in Look(space, ["a"]).items(1, MAX_NUMBER)]
+        items = [item for item, _ in Backlog(space._store, ["a"]).items(1, MAX_NUMBER)]
         for part in (items[::2], items[1::2]):
             for body in _rows(simulation, part):
                 read.found(body)

@@ -87,11 +87,11 @@ def _round(space: spool.Space, expected: Expectation, disk: SimulatedDisk) -> No
         mock.patch.object(remote, "Clock", return_value=store.clock),
     ):
         task = remote.RemoteBranch(ROOT, _ROUND, b"t" * BRANCH_ID_BYTES)
-    [raw] = task.read(held)
+    raw = next(task.messages([held])).raw
     message = Message(held.id, held.queue, raw.decode(), held.committed_at, held.position, held.attributes)
     known = store.settings.known.config
     policy = OutcomePolicy(with_error_queue(known, "a"), known)
-    record(task.batch, policy, message, raw, ROUTES.translated(Draft.of(message, raw)), store.clock.now())
+    record(task._batch, policy, message, raw, ROUTES.translated(Draft.of(message, raw)), store.clock.now())
     with _translated(expected):
         assert task.prepare() is not None
         task.close()

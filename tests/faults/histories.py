@@ -277,8 +277,8 @@ def _task(path: str, gtrid: bytes, held: list) -> Xid:
     branch = RemoteBranch(path, Xid(FORMAT_ROUND, gtrid, b"0"), os.urandom(12))
     try:
         for stretch in held:
-            branch.batch.put("b", [body[:3] for body in branch.read(stretch)], {"codec": "text"})
-            branch.batch.remove(*stretch.position, stretch.length, "dequeued")
+            branch._batch.put("b", [body[:3] for _, body, _ in branch.messages([stretch])], {"codec": "text"})
+            branch._batch.remove(*stretch.position, stretch.length, "dequeued")
         vote = branch.prepare()
         assert vote is not None
         return vote.xid

@@ -20,6 +20,7 @@ from forwarder.routes import workers
 from forwarder.services import parse
 from forwarder.task import Block, Chunk, run
 from spool.disk.disk import Disk
+from spool.engine.tasks import identity_of
 from tests.forwarder.rounds import run_round
 from tests.shown import bodies
 from xaspool_scripts.forward import main
@@ -36,7 +37,7 @@ print(*defects(path, (int(device), int(inode)), spool.__version__, [parse(servic
 
 def defects_behind(mount: list[str], space: spool.Space, service: str = "queue:next") -> str:
     """What a worker tells that sees other file systems than this process: in a mount namespace of its own."""
-    identity = workers.identity_of(space.path)
+    identity = identity_of(space.path)
     assert identity is not None
     there = [sys.executable, "-c", SEEN_FROM_THERE, space.path, *map(str, identity), service]
     command = ["unshare", "--mount", "sh", "-c", 'mount "$1" "$2" "$3" "$4" && shift 4 && exec "$@"', "sh", *mount]
@@ -54,7 +55,7 @@ def another_boot(tmp_path: Path) -> list[str]:
 
 
 def test_x05_a_worker_of_this_machine_that_sees_the_space_is_fit(space: spool.Space) -> None:
-    assert workers.defects(space.path, workers.identity_of(space.path), spool.__version__, [parse("queue:next")]) == []
+    assert workers.defects(space.path, identity_of(space.path), spool.__version__, [parse("queue:next")]) == []
 
 
 def test_x05_a_worker_on_another_machine_is_told(space: spool.Space, tmp_path: Path) -> None:
@@ -74,7 +75,7 @@ def test_x05_a_worker_that_sees_another_space_at_the_path_is_told(space: spool.S
 
 
 def test_x05_a_worker_that_lacks_a_service_or_has_another_version_is_told(space: spool.Space) -> None:
-    identity = workers.identity_of(space.path)
+    identity = identity_of(space.path)
     (text,) = workers.defects(space.path, identity, spool.__version__, [parse("python:not_on_workers:function")])
     assert "there is no Python module 'not_on_workers'" in text
     (text,) = workers.defects(space.path, identity, "0.0.0", [])

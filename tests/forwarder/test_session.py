@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from forwarder import java, session
+from forwarder.cores import cores
 from forwarder.services import Request, parse
 from spool.model.message import Message
 from spool.model.position import Position
-from spool.runtime.cores import cores
 
 pyspark = pytest.importorskip("pyspark")
 

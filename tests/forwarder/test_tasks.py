@@ -58,7 +58,7 @@ def test_a_task_whose_coordinator_has_ended_writes_nothing(space: spool.Space) -
     with spool.open(space.path) as coordinator:
         assert coordinator._store.shared.xids.try_lock(coordinator_byte(xid.gtrid))
         branch = RemoteBranch(space.path, xid, bytes(12))
-        branch.batch.put("work", [b"late"], {})
+        branch._batch.put("work", [b"late"], {})
     with pytest.raises(TransactionRolledBack):
         branch.prepare()
     branch.close()
@@ -70,7 +70,7 @@ def test_a_task_does_not_vote_for_a_message_into_a_queue_that_was_deleted_since_
     xid = Xid(FORMAT_ROUND, b"round", b"1")
     assert space._store.shared.xids.try_lock(coordinator_byte(xid.gtrid))
     branch = RemoteBranch(space.path, xid, bytes(12))
-    branch.batch.put("elsewhere", [b"late"], {})
+    branch._batch.put("elsewhere", [b"late"], {})
     space.delete_queue("elsewhere")
     with pytest.raises(spool.QueueNotFound):
         branch.prepare()

@@ -46,7 +46,6 @@ from pathlib import Path
 import spool
 from forwarder.dataframes.coordination import lock_holder
 from spool.errors import SystemFailure
-from spool.remote.coordinator import lock_coordinator
 
 log = logging.getLogger("spool.forwarder")
 
@@ -82,11 +81,7 @@ def start(space: spool.Space, key: str | None = None, parent: int | None = None)
             listening = opened.enter_context(_listen(coordinator.address))
             watched = os.pidfd_open(os.getppid() if parent is None else parent)
             opened.callback(os.close, watched)
-            opened.enter_context(space.engine.store.guard)
-            disk = space.engine.store.files.disk
-            locks = lock_coordinator(disk, coordinator.id)
-            for handle in locks:
-                opened.callback(disk.close, handle)  # the holder has it
+            locks = opened.enter_context(space.engine.locked_coordinator(coordinator.id))  # the holder inherits them
             _spawn([listening.fileno(), watched, *locks])
         except OSError as error:
             raise SystemFailure(f"the process that coordinates the write cannot be started: {error}") from error

@@ -9,11 +9,11 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, Strin
 import forwarder
 import spool
 from forwarder.dataframes.columns import COLUMNS, ReadOptions
-from forwarder.dataframes.reading import pieces
-from forwarder.dataframes.reading.places import packed, unpacked
 from forwarder.dataframes.scan import Partition, divided
 from spool.maintenance.reclaim import reclaim
 from spool.model.codecs import decode
+from spool.reading import reader as message_reader
+from spool.reading.places import packed, unpacked
 from tests.compaction import small_compactions
 from tests.forwarder.dataframes.rows import bodies, read, reader
 
@@ -73,7 +73,7 @@ def test_x05_a_row_has_every_field_of_its_message(space: spool.Space) -> None:
 
 
 def test_rows_of_small_batches_are_the_same(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "_BATCH_ROWS", 2)
+    monkeypatch.setattr(message_reader, "_BATCH_ROWS", 2)
     for tenant in ("a", "a", "b", "a"):
         space.put_many("orders", [b"1", b"2", b"3"], headers={"tenant": tenant}, correlation_id=tenant * 2)
         space.put("orders", b"plain")
@@ -208,8 +208,8 @@ def test_positions_are_carried_in_any_order() -> None:
 
 
 def test_a_large_piece_is_several_batches(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "_BATCH_ROWS", 10)
-    monkeypatch.setattr(pieces, "_BATCH_BYTES", 5_000)
+    monkeypatch.setattr(message_reader, "_BATCH_ROWS", 10)
+    monkeypatch.setattr(message_reader, "_BATCH_BYTES", 5_000)
     space.put_many("orders", [b"%02d" % n for n in range(25)])
     space.put_many("orders", [b"x" * 3_000, b"y" * 9_000, b"z"])
     planned = reader(space)

@@ -6,8 +6,8 @@ import pytest
 
 import spool
 from forwarder.dataframes.columns import StreamOptions, columns
-from forwarder.dataframes.reading.look import Look, Relocation
 from forwarder.dataframes.stream import StreamReader
+from spool.reading.backlog import Backlog, locate
 
 
 @pytest.fixture
@@ -23,19 +23,18 @@ def _newest(space: spool.Space) -> int:
 def test_x05_what_is_kept_for_a_subscription_is_counted_as_far_as_it_was_put(
     space: spool.Space, other: spool.Space
 ) -> None:
-    look = Look(other)
+    backlog = Backlog(other._store)
     space.put_many("orders", [b"one", b"two"])
     number = _newest(space)
-    assert [(commit.number, commit.messages) for commit in look.kept_sizes(1, number)] == [(number, 2)]
+    assert [(commit.number, commit.messages) for commit in backlog.kept_sizes(1, number)] == [(number, 2)]
 
 
 def test_x05_what_was_consumed_since_the_last_look_is_in_no_other_file(space: spool.Space, other: spool.Space) -> None:
     space.put("orders", b"one")
     number = _newest(space)
-    relocation = Relocation(other)
-    assert relocation.next("orders", number, 0, 1)[0] is not None
+    assert locate(other._store, "orders", number, 0, 1)[0] is not None
     space.get("orders")
-    assert relocation.next("orders", number, 0, 1) == (None, 1)
+    assert locate(other._store, "orders", number, 0, 1) == (None, 1)
 
 
 def test_x05_a_stream_has_no_offset_of_a_space_that_has_stopped(space: spool.Space) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import spool
-from forwarder.dataframes.reading import look, pieces
 from spool.maintenance.reclaim import reclaim
+from spool.reading import reader as message_reader
 from tests.compaction import small_compactions
 from tests.forwarder.dataframes.rows import reader
 
@@ -60,15 +60,15 @@ def bodies_by_id(space: spool.Space) -> dict[str, bytes]:
 def read_beside(space: spool.Space, seed: int, monkeypatch: pytest.MonkeyPatch) -> int:
     """Plan and read some times; returns how often a task had to look where a message lies now."""
     relocated = 0
-    as_it_is = look.Relocation.next
+    as_it_is = message_reader.locate
 
     def counted(*args: Any) -> Any:
         nonlocal relocated
         relocated += 1
         return as_it_is(*args)
 
-    monkeypatch.setattr(pieces, "_BATCH_ROWS", 4)
-    monkeypatch.setattr(look.Relocation, "next", counted)
+    monkeypatch.setattr(message_reader, "_BATCH_ROWS", 4)
+    monkeypatch.setattr(message_reader, "locate", counted)
     others = Others(space, seed)
     with small_compactions():
         for _ in range(40):

@@ -1,9 +1,8 @@
-"""What a space holds, as the index of a process that has it open tells: for plans, and for tasks whose files went."""
+"""The messages of an open space by commit, from its index: their places and sizes, and the place of one that moved."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from forwarder.dataframes.reading.places import Compacted, Item, packed
 from spool.errors import CorruptedFile
 from spool.format.table import CompactedTable
 from spool.index.commit import Subscription
@@ -17,13 +16,14 @@ from spool.model.position import Position
 from spool.model.settings import QueueConfig
 from spool.model.text import no_queue
 from spool.policies.subscriptions import put_by
+from spool.reading.places import Compacted, Item, packed
 from spool.runtime.calls import public_call
-from spool.space import Space
+from spool.store.store import Store
 from spool.transactions.delivery import WHAT_TO_DO
 
 T = TypeVar("T")
 
-_TRIES = 3  # of a look that meets a file which was compacted meanwhile
+_MOST_ATTEMPTS = 3  # to read the index while other processes compact files
 
 
 class CommitSize(NamedTuple):
@@ -34,21 +34,21 @@ class CommitSize(NamedTuple):
     bytes: int
 
 
-class Look:
-    """Looks for messages in the index of an open space.
+class Backlog:
+    """The messages of some queues, or of all, by commit. It takes no message.
 
     Args:
-        queues: the names of those to look in; none: all queues.
-        headers: at least these.
+        queues: the names of the queues; none: all queues.
+        headers: only messages that have at least these.
 
     Raises:
-        QueueNotFound: one of the queues is not there.
+        QueueNotFound: one of the queues does not exist.
     """
 
-    def __init__(self, space: Space, queues: Sequence[str] = (), headers: Mapping[str, str] | None = None) -> None:
-        self._store = space.engine.store
+    def __init__(self, store: Store, queues: Sequence[str] = (), headers: Mapping[str, str] | None = None) -> None:
+        self._store = store
         self._headers = headers or {}
-        there = space.queues()
+        there = store.settings.current(store.check_usable()).config.queues
         for name in queues:
             if name not in there:
                 raise no_queue(name, there, "name queues of this space, or none to read all of them")
@@ -101,7 +101,7 @@ class Look:
 
     def _told(self, look: Callable[[], T]) -> T:
         problem: Exception | None = None
-        for _ in range(_TRIES):
+        for _ in range(_MOST_ATTEMPTS):
             catch_up(self._store)
             try:
                 with self._store.view.mutex:
@@ -185,39 +185,31 @@ def _rows_but(pieces: Sequence[Piece], rows: int) -> bytes:
     return bytes(others)
 
 
-class Relocation:
-    """Tells where messages lie now that are not where a plan says. Closes the space with itself."""
+def locate(store: Store, queue: str, number: int, ordinal: int, end: int) -> tuple[Stretch | None, int]:
+    """Find messages of commit ``number`` whose ordinals are from ``ordinal`` on and below ``end``.
 
-    def __init__(self, space: Space) -> None:
-        self._space = space
-        self._store = space.engine.store
+    Returns:
+        The first that are still in the queue, and the ordinal after them; or None, and the ordinal from which to go on.
 
-    @public_call("reading messages")
-    def next(self, queue: str, number: int, ordinal: int, end: int) -> tuple[Stretch | None, int]:
-        """Look for messages of commit ``number``, from an ordinal on and below ``end``.
+    Raises:
+        CorruptedFile: a table is damaged.
+    """
+    with store.guard:
+        try:
+            catch_up(store)
+            with store.view.mutex:
+                messages = store.view.index.messages
+                run, stop = messages.run_from(number, ordinal, end)
+                if run is None or run.queue.name != queue:
+                    return None, stop
+                branch, in_branch = messages.branch_of(Position(number, ordinal))
+                config = store.settings.known.config.queues.get(queue)
+                found = stretch_of(run, branch, in_branch - (ordinal - run.first), config)
+                return found.part(ordinal, stop - ordinal), stop
+        except OSError as error:
+            store.fail("reading messages", error)
 
-        Returns:
-            The first that are in the queue still, and the ordinal behind them; or None, and the ordinal from which to
-            look on.
 
-        Raises:
-            CorruptedFile: a table is damaged.
-        """
-        store = self._store
-        catch_up(store)
-        with store.view.mutex:
-            messages = store.view.index.messages
-            run, stop = messages.run_from(number, ordinal, end)
-            if run is None or run.queue.name != queue:
-                return None, stop
-            branch, in_branch = messages.branch_of(Position(number, ordinal))
-            config = store.settings.known.config.queues.get(queue)
-            found = stretch_of(run, branch, in_branch - (ordinal - run.first), config)
-            return found.part(ordinal, stop - ordinal), stop
-
-    def damaged(self, queue: str, problem: Exception) -> CorruptedFile:
-        """Return the error for messages that cannot be read where they lie."""
-        return CorruptedFile(f"messages of queue {queue} are damaged: {problem}; {WHAT_TO_DO}")
-
-    def close(self) -> None:
-        self._space.close()
+def damaged(queue: str, problem: Exception) -> CorruptedFile:
+    """Return the error for messages that cannot be read at their place."""
+    return CorruptedFile(f"messages of queue {queue} are damaged: {problem}; {WHAT_TO_DO}")

@@ -1,71 +1,104 @@
-"""A task's side of a read: the messages of a plan, read from the files of the space.
+"""Messages read in bulk from their files, by a process that has not opened the space.
 
-A task does not open the space. It knows where each body lies, and proves it by checksum. If a file is not there any
-more, or is not what it was, it was compacted or reclaimed after the plan was made. Then the task opens the space and
-looks where the messages lie now; those that have left their queue meanwhile are left out.
+The reader gets the places of the messages, and proves each body by its checksum. A file that was removed or changed
+was compacted or reclaimed after the places were listed. The reader then opens the space, finds the places of now, and
+leaves out the messages that have left their queue.
 """
 
 import logging
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
-from forwarder.dataframes.reading.places import GO_ON, Item, Missing, unpacked
+from spool.disk.advice import as_failure
 from spool.disk.disk import Disk
-from spool.errors import CorruptedFile, InvalidArgument
+from spool.disk.requirements import on_another_machine
+from spool.errors import CorruptedFile, InvalidArgument, SpoolError
 from spool.format.reader import BodyPlace
 from spool.format.table import Table
 from spool.index.body_files import FileCache
 from spool.index.stretch import Stretch
 from spool.model.message import message_id
 from spool.model.position import PositionRanges
+from spool.reading.backlog import damaged, locate
+from spool.reading.places import Item, Missing, unpacked
+from spool.transactions.core import HasCore, core_of
 
-if TYPE_CHECKING:
-    from forwarder.dataframes.reading.look import Relocation
-    from spool.space import Space
-
-# What is read, joined and sent on while the processor has it in its cache: twice as fast as 4 MiB.
+# A batch that stays in the processor's cache is read, joined and sent twice as fast as one of 4 MiB.
 _BATCH_ROWS, _BATCH_BYTES = 4096, 512 << 10
-_LARGEST_BODY = 2**31 - 1  # bytes, in a row of Spark
-_TRIES = 3  # of a look for what is not where it was
+_MOST_ATTEMPTS = 3  # to read messages that move meanwhile
 
 log = logging.getLogger("spool")
 
 
-class Piece(NamedTuple):
-    """Messages that were read. ``lengths``: of their bodies, in bytes; ``bodies``: none if they are not wanted."""
+class OpenedSpace(HasCore, Protocol):
+    """A ``spool.Space``, as far as a reader uses it."""
+
+    def close(self) -> None: ...
+
+
+class ReadMessages(NamedTuple):
+    """Neighbouring messages. ``lengths``: of their bodies, in bytes; ``bodies``: empty if the reader reads none."""
 
     stretch: Stretch
     lengths: Sequence[int]
     bodies: Sequence[memoryview]
 
 
-class Files:
-    """The files of the space, as one task reads them; the caller closes them.
+class MessageReader:
+    """Reads messages of a space; the caller closes it.
 
-    open_space: opens the space, if it comes to that.
-    missing: what is done about messages that are not where the plan says.
+    Args:
+        disk: of the space.
+        open_space: opens the space; called when a message is not at its place.
+        with_body: whether bodies are read.
+        missing: what to do about messages that are not at their places.
+        largest_body: the most bytes of a body that the caller takes.
     """
 
     def __init__(
         self,
         disk: Disk,
-        open_space: "Callable[[], Space]",
+        open_space: Callable[[], OpenedSpace],
         *,
         with_body: bool,
         missing: Missing = Missing.RELOCATE,
+        largest_body: int | None = None,
     ) -> None:
         self._disk = disk
         self._open_space = open_space
         self._with_body = with_body
         self._missing = missing
+        self._largest_body = largest_body
         self._cache = FileCache(disk)
-        self._relocation: Relocation | None = None
+        self._opened: OpenedSpace | None = None
 
-    def batches(self, items: Sequence[Item]) -> Iterator[list[Piece]]:
-        """Yield the messages of the items that are there, as many at a time as make a batch."""
-        some, rows, size = list[Piece](), 0, 0
+    def check_machine(self, boot_id: str) -> None:
+        """Raise UnsafeFileSystem if this process runs on another machine than the one with this boot id.
+
+        To find messages the reader opens the space, which is safe on one machine only.
+        """
+        if self._disk.boot_id() != boot_id:
+            raise on_another_machine(self._disk.root)
+
+    def batches(self, items: Sequence[Item]) -> Iterator[list[ReadMessages]]:
+        """Yield the messages at these places, about 512 KiB at a time.
+
+        Raises:
+            CorruptedFile: a body is damaged.
+            InvalidArgument: a body is larger than ``largest_body``.
+            DiskFailure: a file cannot be read.
+        """
+        try:
+            yield from self._batches(items)
+        except SpoolError:
+            raise
+        except OSError as error:
+            raise as_failure("reading messages", error) from error
+
+    def _batches(self, items: Sequence[Item]) -> Iterator[list[ReadMessages]]:
+        some, rows, size = list[ReadMessages](), 0, 0
         for item in items:
             for piece in self.pieces(item):
                 some.append(piece)
@@ -76,7 +109,7 @@ class Files:
         if some:
             yield some
 
-    def pieces(self, item: Item) -> Iterator[Piece]:
+    def pieces(self, item: Item) -> Iterator[ReadMessages]:
         """Yield the messages of an item that are there."""
         if isinstance(item, Stretch):
             yield from self._read(item)
@@ -89,12 +122,12 @@ class Files:
         for group in _neighbours(item.stretches(table), table.ends(item.section)):
             yield from self._read_together(group, table)
 
-    def _read(self, whole: Stretch) -> Iterator[Piece]:
+    def _read(self, whole: Stretch) -> Iterator[ReadMessages]:
         """Yield neighbouring messages, in parts that fit into a batch."""
         first, end = whole.first, whole.first + whole.length
         while first < end:
             try:
-                piece = read_part(self._cache, whole.part(first, end - first), self._with_body)
+                piece = self._read_part(whole.part(first, end - first))
             except CorruptedFile as problem:
                 if self._missing is Missing.RELOCATE:
                     yield from self._relocated(whole.queue, [(whole.number, first, end - first)])
@@ -104,18 +137,18 @@ class Files:
             yield piece
             first += piece.stretch.length
 
-    def _without_lost(self, whole: Stretch, problem: CorruptedFile) -> Iterator[Piece]:
+    def _without_lost(self, whole: Stretch, problem: CorruptedFile) -> Iterator[ReadMessages]:
         """Yield those that can be read of messages that are kept for a subscription; CorruptedFile if it is to fail."""
         what = f"of what commit {whole.number} put into queue {whole.queue}"
         if self._missing is Missing.FAIL:
-            raise CorruptedFile(f"messages {what} cannot be read: {problem}; {GO_ON}") from problem
+            raise CorruptedFile(f"messages {what} cannot be read: {problem}") from problem
         if whole.length == 1:
             log.warning("a message %s is left out: %s", what, problem)
             return
         for ordinal in range(whole.first, whole.first + whole.length):
             yield from self._read(whole.part(ordinal, 1))
 
-    def _read_together(self, group: Sequence[Stretch], table: Table) -> Iterator[Piece]:
+    def _read_together(self, group: Sequence[Stretch], table: Table) -> Iterator[ReadMessages]:
         """Yield messages that follow each other in a section, with as few reads as if they were of one commit."""
         bodies = self._bodies_of(group) if len(group) > 1 else None
         for part in group:
@@ -124,7 +157,7 @@ class Files:
                 continue
             row = part.first - part.base
             begin = row - (group[0].first - group[0].base)
-            yield Piece(part, table.lengths[row : row + part.length], bodies[begin : begin + part.length])
+            yield ReadMessages(part, table.lengths[row : row + part.length], bodies[begin : begin + part.length])
 
     def _bodies_of(self, group: Sequence[Stretch]) -> Sequence[memoryview] | None:
         """Return the bodies of such messages, none if they are not wanted; None if they must be read one by one."""
@@ -137,39 +170,55 @@ class Files:
         except CorruptedFile:
             return None
 
-    def _relocated(self, queue: str, ranges: PositionRanges) -> Iterator[Piece]:
+    def _relocated(self, queue: str, ranges: PositionRanges) -> Iterator[ReadMessages]:
         """Yield those of the messages that are in the queue still, from where they lie now."""
-        if self._relocation is None:
-            from forwarder.dataframes.reading.look import Relocation  # (most tasks need nothing of it)
-
-            self._relocation = Relocation(self._open_space())
+        self._opened = self._opened or self._open_space()
         for number, first, count in ranges:
             ordinal, end = first, first + count
             while ordinal < end:
-                piece, ordinal = self._next(self._relocation, queue, number, ordinal, end)
+                piece, ordinal = self._next(self._opened, queue, number, ordinal, end)
                 if piece is not None:
                     yield piece
 
     def _next(
-        self, relocation: "Relocation", queue: str, number: int, ordinal: int, end: int
-    ) -> tuple[Piece | None, int]:
+        self, opened: OpenedSpace, queue: str, number: int, ordinal: int, end: int
+    ) -> tuple[ReadMessages | None, int]:
         """Read what is there next. Other processes may sweep it away once more, before it is read: then look again."""
         problem: Exception
-        for _ in range(_TRIES):
+        for _ in range(_MOST_ATTEMPTS):
             try:
-                found, stop = relocation.next(queue, number, ordinal, end)
+                found, stop = locate(core_of(opened).store, queue, number, ordinal, end)
                 if found is None:
                     return None, stop
-                piece = read_part(self._cache, found, self._with_body)
+                piece = self._read_part(found)
                 return piece, ordinal + piece.stretch.length
             except (CorruptedFile, FileNotFoundError) as error:
                 problem = error
-        raise relocation.damaged(queue, problem)
+        raise damaged(queue, problem)
+
+    def _read_part(self, whole: Stretch) -> ReadMessages:
+        """Read as many of the messages as fit into a batch, at least one; CorruptedFile."""
+        if isinstance(whole.bodies, BodyPlace):
+            part, lengths = whole, array("I", [whole.bodies.length])
+        else:
+            table, row = self._cache.table(whole.file, whole.bodies), whole.first - whole.base
+            ends = table.ends(whole.bodies)
+            start = ends[row] - table.lengths[row]
+            stop = min(row + min(whole.length, _BATCH_ROWS), max(row + 1, bisect_right(ends, start + _BATCH_BYTES)))
+            part, lengths = whole.part(whole.first, stop - row), table.lengths[row:stop]
+        if not self._with_body:
+            return ReadMessages(part, lengths, [])
+        if self._largest_body is not None and lengths[0] > self._largest_body:  # (then it is alone)
+            raise InvalidArgument(
+                f"message {message_id(part.branch, part.in_branch)} of queue {part.queue} has a body of {lengths[0]:,} "
+                f"bytes, and the reader takes {self._largest_body:,} at most"
+            )
+        return ReadMessages(part, lengths, self._cache.views(part, part.first, part.length))
 
     def close(self) -> None:
         """Close the files, and the space if it was opened."""
-        if self._relocation is not None:
-            self._relocation.close()
+        if self._opened is not None:
+            self._opened.close()
         self._disk.close_all()
 
 
@@ -191,23 +240,3 @@ def _neighbours(stretches: Iterator[Stretch], ends: Sequence[int]) -> Iterator[l
         stop = end
     if group:
         yield group
-
-
-def read_part(cache: FileCache, whole: Stretch, with_body: bool) -> Piece:
-    """Read as many of the messages as fit into a batch, at least one; CorruptedFile."""
-    if isinstance(whole.bodies, BodyPlace):
-        part, lengths = whole, array("I", [whole.bodies.length])
-    else:
-        table, row = cache.table(whole.file, whole.bodies), whole.first - whole.base
-        ends = table.ends(whole.bodies)
-        start = ends[row] - table.lengths[row]
-        stop = min(row + min(whole.length, _BATCH_ROWS), max(row + 1, bisect_right(ends, start + _BATCH_BYTES)))
-        part, lengths = whole.part(whole.first, stop - row), table.lengths[row:stop]
-    if not with_body:
-        return Piece(part, lengths, [])
-    if lengths[0] > _LARGEST_BODY:  # (then it is alone)
-        raise InvalidArgument(
-            f"message {message_id(part.branch, part.in_branch)} of queue {part.queue} has a body of {lengths[0]:,} "
-            "bytes, more than a row of Spark takes: read without bodies, .option('body', 'false')"
-        )
-    return Piece(part, lengths, cache.views(part, part.first, part.length))

@@ -1,4 +1,4 @@
-"""Where messages lie, as a plan tells the tasks: neighbours of one commit, or what is left of a compacted section."""
+"""The places of messages: neighbours of one commit, or the rest of a compacted section."""
 
 import zlib
 from collections.abc import Iterator, Mapping
@@ -39,18 +39,12 @@ class Compacted(NamedTuple):
 Item = Stretch | Compacted
 
 
-NUMBER, SINCE = "number", "since"
-"""The keys of a stream's offset: the commit up to which it has read, and the one that registered its subscription."""
-
-GO_ON = "to go on with what can be read, start the query with .option('failOnDataLoss', 'false')"
-"""What to do if something is gone that was kept for a subscription."""
-
-
 class Missing(Enum):
-    """What a task does about messages that are not where the plan says, or are damaged there.
+    """What a reader does about messages that are not at their place, or are damaged there.
 
-    RELOCATE: it looks where they are now, and leaves out those that have left their queue.
-    FAIL, SKIP: they are kept for a subscription where they were put, and are nowhere else; it fails, or goes on.
+    RELOCATE: it finds their place of now, and leaves out those that have left their queue.
+    FAIL, SKIP: the messages are kept for a subscription where they were put, and lie nowhere else. FAIL: it raises
+        CorruptedFile. SKIP: it logs a warning and leaves the messages out.
     """
 
     RELOCATE = "relocate"

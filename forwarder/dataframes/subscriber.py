@@ -3,14 +3,16 @@
 import logging
 from collections.abc import Mapping, Sequence
 
-from forwarder.dataframes.reading.look import Look
-from forwarder.dataframes.reading.places import GO_ON, NUMBER, SINCE, Item
+from spool import Space
+from spool.engine import Subscription
+from spool.engine.tasks import Backlog, Item
 from spool.errors import CorruptedFile, InvalidArgument
-from spool.index.commit import Subscription
-from spool.log.visibility import catch_up
-from spool.policies import subscriptions
-from spool.runtime.calls import public_call
-from spool.space import Space
+
+NUMBER, SINCE = "number", "since"
+"""The keys of a stream's offset: the commit up to which it has read, and the one that registered its subscription."""
+
+GO_ON = "to go on with what can be read, start the query with .option('failOnDataLoss', 'false')"
+"""What to do if something is gone that was kept for a subscription."""
 
 log = logging.getLogger("spool")
 
@@ -26,13 +28,12 @@ class Subscriber:
     """
 
     def __init__(self, space: Space, name: str, queues: Sequence[str], expiry: float, *, fails: bool) -> None:
-        self._store = space.engine.store
+        self._engine = space.engine
         self._name = name
         self._queues = tuple(sorted(queues))
         self._expiry = expiry
         self._fails = fails
 
-    @public_call("registering a subscription")
     def begin(self) -> int:
         """Register it for a query without a checkpoint; returns the number of the commit that did.
 
@@ -40,7 +41,6 @@ class Subscriber:
         """
         return self._register(anew=not self._fails)
 
-    @public_call("renewing a subscription")
     def renew(self, start: Mapping[str, int]) -> int:
         """Return the commit that registered it, for a query that goes on behind ``start``; now and then, renew it.
 
@@ -53,17 +53,16 @@ class Subscriber:
                 raise InvalidArgument(wrong)
             log.warning("%s. It is registered anew, and the query goes on", wrong)
             return self._register(anew=True)
-        if known.expires - self._store.clock.now() < self._expiry / 2:
-            subscriptions.advance(self._store, self._name, known.since, known.after, self._expiry)
+        if known.expires - self._engine.clock.now() < self._expiry / 2:
+            self._engine.advance_subscription(self._name, known.since, known.after, self._expiry)
         return known.since
 
-    @public_call("reading messages")
-    def kept(self, look: Look, begin: int, end: Mapping[str, int]) -> list[tuple[Item, int]]:
+    def kept(self, backlog: Backlog, begin: int, end: Mapping[str, int]) -> list[tuple[Item, int]]:
         """Return what was put behind the commit ``begin`` up to ``end``, each item with the bytes of its bodies.
 
         InvalidArgument if it was not kept. CorruptedFile if a commit is damaged.
         """
-        found, lost = look.kept_items(begin + 1, end[NUMBER])
+        found, lost = backlog.kept_items(begin + 1, end[NUMBER])
         # Behind the look: what was kept until now was there.
         known, wrong = self._look({**end, NUMBER: begin})
         if known is None or lost:
@@ -73,19 +72,17 @@ class Subscriber:
             log.warning("%s. The query goes on with what can be read", wrong)
         return found
 
-    @public_call("renewing a subscription")
     def read(self, end: Mapping[str, int]) -> None:
         """Note that all up to ``end`` was read. If the subscription has ended, the next look says so."""
-        subscriptions.advance(self._store, self._name, end[SINCE], end[NUMBER], self._expiry)
+        self._engine.advance_subscription(self._name, end[SINCE], end[NUMBER], self._expiry)
 
     def _register(self, *, anew: bool) -> int:
-        return subscriptions.register(self._store, self._name, self._queues, self._expiry, anew=anew)
+        return self._engine.register_subscription(self._name, self._queues, self._expiry, anew=anew)
 
     def _look(self, start: Mapping[str, int]) -> tuple[Subscription | None, str]:
         """Return the subscription if all that was put behind ``start`` since it was registered is kept; or None, and
         what is wrong."""
-        catch_up(self._store)
-        known, begin = subscriptions.subscription(self._store, self._name), start[NUMBER]
+        known, begin = self._engine.subscription(self._name), start[NUMBER]
         if known is None:
             wrong = "there is none of this name: it was deleted, or has ended because no query came back in time"
         elif SINCE not in start:

@@ -10,39 +10,55 @@ verb ends. All may be called from many threads, and each raises, beside the erro
 * DiskFailure: the operating system refused to read or write a file.
 * WaitExpired: another process held a lock for 30 s.
 
-Times are seconds. "Rule" means one of docs/architecture.md, "The
+A module of this package is imported when it is used: most programs that open a space need little of the engine. Times
+are seconds. "Rule" means one of docs/architecture.md, "The
 rules that keep processes apart".
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from spool.admin.stats import first_due
 from spool.coordination.locks import xid_byte
 from spool.disk.disk import Disk
 from spool.errors import NotOpen, ProtocolError, SpoolError
+from spool.index.commit import Subscription
+from spool.log.quota import room_in
+from spool.log.sequence import flush_published
+from spool.log.visibility import catch_up, list_prepared
+from spool.model.message import Message
+from spool.model.position import Position
 from spool.model.settings import SpaceConfig
 from spool.model.xid import Xid
-from spool.policies import heuristics
+from spool.policies import heuristics, subscriptions
+from spool.policies.retries import count_failures
 from spool.runtime.calls import CallGuard, public_call
-from spool.runtime.calls import deferred as deferred
 from spool.runtime.clock import Clock
-from spool.runtime.clock import WaitExpired as WaitExpired
-from spool.runtime.context import Joinable as Joinable
-from spool.runtime.context import associate, associated
+from spool.runtime.context import Joinable, associate, associated
 from spool.transactions import resolution, two_phase
-from spool.transactions.coordinated import CoordinatedTransaction as CoordinatedTransaction
+from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.core import Core
-from spool.transactions.resolution import InDoubt as InDoubt
+from spool.transactions.delivery import set_aside, stored_body
+from spool.transactions.resolution import InDoubt
 from spool.transactions.transaction import mark_lost
-from spool.transactions.two_phase import UnknownBranch as UnknownBranch
 
 if TYPE_CHECKING:
     from spool.admin.doctor import Proof
+    from spool.policies.applications import BatchOf
+    from spool.reading.backlog import Backlog
+    from spool.remote.coordinator import Coordinator
 
 Decision = Literal["committed", "rolled back"]
 """An administrator's decision about a branch."""
+
+
+class Room(NamedTuple):
+    """Room for messages. ``messages``: how many; None: any number. ``full``: the queue that takes none, if one is."""
+
+    messages: int | None = None
+    full: str = ""
 
 
 class BranchExists(SpoolError):
@@ -67,7 +83,6 @@ class Engine:
         self.call: CallGuard = store.guard
         self.joined: Callable[[], Joinable | None] = partial(associated, store)
         self.join: Callable[[Joinable | None], object] = partial(associate, store)
-        self.core, self.store = core, core.store  # (until the forwarder and the programs have verbs)
 
     # -- the space and its calls --------------------------------------------------------------------------------------
 
@@ -238,6 +253,197 @@ class Engine:
     def forget(self, xid: Xid) -> bool:
         """Forget an administrator's decision, durably; False if none is kept."""
         return resolution.forget(self._store, xid, self._store.deadline())
+
+    # -- coordinators of ours ------------------------------------------------------------------------------------------
+
+    def coordinate(self) -> "Coordinator":
+        """Begin a coordinator: it claims messages, processes without an index write branches of its id, and it commits
+        them. This process holds the lock on its id until ``Coordinator.close`` (Rule 6)."""
+        from spool.remote.coordinator import Coordinator
+
+        return Coordinator(self._core)
+
+    def locked_coordinator(self, gtrid: bytes) -> AbstractContextManager[tuple[int, int]]:
+        """Lock a new coordinator's id, for a process that inherits the lock: see ``remote.coordinator``.
+
+        The block has the descriptors of two locks, of the id and of the space as open. On leaving, this process closes
+        them.
+
+        Args:
+            gtrid: the id, 1 to 64 bytes.
+
+        Raises:
+            ProtocolError: a coordinator with this id lives.
+        """
+        from spool.remote.coordinator import locked_coordinator
+
+        return locked_coordinator(self._store, gtrid)
+
+    @public_call("committing branches")
+    def commit_branches(self, xids: Sequence[Xid], batch: "BatchOf | None" = None) -> bool:
+        """Commit prepared branches of one coordinator, whose votes the caller got, in this order, as one commit.
+
+        A message is left out if one with its deduplication key was put before.
+
+        Args:
+            batch: the batch of an application that they are; it is recorded in the same commit. A batch is committed
+                once, however often it comes.
+
+        Returns:
+            False if the batch, or a later one of the application, was committed before; nothing was done then.
+
+        Raises:
+            UnknownBranch: one of the branches was rolled back; nothing was done.
+            Full: the messages do not fit; nothing was done.
+            MessageInUse: another branch in doubt, or a transaction that does not end, has a deduplication key; nothing
+                was done.
+            InvalidArgument: the application's batches come from another source.
+            CommitUnknown: the outcome is unknown.
+        """
+        from spool.remote.adoption import commit_branches
+
+        return commit_branches(self._core, xids, batch)
+
+    @public_call("looking for branches of coordinators that have ended")
+    def resolve_orphans(self) -> list[Xid]:
+        """Roll back the branches of our coordinators that have ended (Rule 6); returns their xids."""
+        return resolution.resolve_orphans(self._store, self._store.deadline())
+
+    # -- messages ------------------------------------------------------------------------------------------------------
+
+    @public_call("counting what is in the queues")
+    def room(self, queues: Iterable[str]) -> Room:
+        """Return how many messages all of these queues still take, each, as far as this process has seen.
+
+        A queue that does not exist has no limit. Prepared branches count; the commit itself is checked exactly.
+        """
+        store = self._store
+        settings = store.settings.current()
+        if not settings.config.has_limits:
+            return Room()
+        catch_up(store, list_prepared(store))
+        least = None
+        for queue in queues:
+            room = room_in(store.view, settings, queue)
+            if room == 0 and resolution.resolve_orphans(store, store.deadline()):  # their messages took the room
+                room = room_in(store.view, settings, queue)
+            if room == 0:
+                return Room(0, queue)
+            if room is not None:
+                least = room if least is None else min(least, room)
+        return Room(least)
+
+    @public_call("counting what is in the queues")
+    def full_queue(self, queues: Sequence[str]) -> str | None:
+        """Return the first of these queues that takes no message; None if each takes one.
+
+        A queue whose limit is 0 never takes one, and is left out, as is a queue that does not exist.
+        """
+        from spool.workers.attempt import full_queue
+
+        return full_queue(self._store, queues)
+
+    @public_call("counting an attempt")
+    def count_failure(self, position: Position, reason: str) -> str | None:
+        """Count a failed attempt of a message that the caller holds: the message comes back later, moves to the error
+        queue, or is dropped. Costs no flush.
+
+        Returns:
+            The queue that the message is in now; None if it was dropped.
+        """
+        count_failures(self._store, [position], reason, self._store.deadline())
+        return self.queue_of(position)
+
+    def queue_of(self, position: Position) -> str | None:
+        """Return the queue of a message, by the commits that this process has applied; None if it was removed."""
+        with self._store.view.mutex:
+            run = self._store.view.index.messages.find(position)
+        return None if run is None else run.queue.name
+
+    def waiting(self, queue: str, places: Iterable[Position]) -> int:
+        """Count those of some messages that are in a queue and not due yet."""
+        now = self._store.clock.now()
+        with self._store.view.mutex:
+            runs = [self._store.view.index.messages.find(position) for position in places]
+        there = [run for run in runs if run is not None and run.queue.name == queue]
+        return sum(run.due is not None and run.due > now for run in there)
+
+    @public_call("moving a damaged message to quarantine")
+    def quarantine(self, position: Position, reason: str) -> None:
+        """Move a message whose body is damaged, and which the caller holds, to quarantine, durably, with the reason."""
+        set_aside(self._store, position, reason, self._store.deadline())
+
+    @public_call("reading a message")
+    def stored_body(self, message: Message) -> bytes:
+        """Return the body of a message that the caller holds, as it is stored. CorruptedFile."""
+        return stored_body(self._store, message)
+
+    # -- reading without taking ----------------------------------------------------------------------------------------
+
+    @public_call("reading messages")
+    def backlog(self, queues: Sequence[str] = (), headers: Mapping[str, str] | None = None) -> "Backlog":
+        """Return the messages of some queues by commit: their places, for ``reader``, and their sizes.
+
+        Args:
+            queues: the names of the queues; none: all queues.
+            headers: only messages that have at least these.
+
+        Raises:
+            QueueNotFound: one of the queues does not exist.
+        """
+        from spool.reading.backlog import Backlog
+
+        return Backlog(self._store, queues, headers)
+
+    @public_call("looking for the newest commit")
+    def durable_number(self) -> int:
+        """Return the number of the newest visible commit, once it is durable: a power cut takes no commit up to it
+        (Rule 2). Costs a flush if commits without one are newer."""
+        page = self._store.check_usable()
+        if page.durable == page.published:
+            return page.published
+        flush_published(self._store)
+        return self._store.shared.counters.read().durable
+
+    # -- subscriptions: readers that take nothing, for which commits are kept -----------------------------------------
+
+    @public_call("registering a subscription")
+    def register_subscription(self, name: str, queues: Sequence[str], seconds: float, *, anew: bool = False) -> int:
+        """Register a subscription, durably: from now on all that is put is kept until it has read it (Rule 15).
+
+        Args:
+            name: 1 to 255 characters.
+            queues: the names of its queues, sorted; none: all queues.
+            seconds: until it ends, unless it is renewed before.
+            anew: in the place of one of this name with which something has been read.
+
+        Returns:
+            The number of the commit that registered it, which tells it from others of its name.
+
+        Raises:
+            InvalidArgument: there is one of this name with which something has been read, or for other queues.
+        """
+        return subscriptions.register(self._store, name, queues, seconds, anew=anew)
+
+    @public_call("looking for a subscription")
+    def subscription(self, name: str) -> Subscription | None:
+        """Return a subscription as it is now; None if there is none of this name."""
+        catch_up(self._store)
+        return subscriptions.subscription(self._store, name)
+
+    @public_call("renewing a subscription")
+    def advance_subscription(self, name: str, since: int, after: int, seconds: float) -> bool:
+        """Note that a subscription has read all up to a commit, durably, and renew it.
+
+        Args:
+            since: the commit that registered it.
+            after: the commit.
+            seconds: until it ends, unless it is renewed before.
+
+        Returns:
+            False if it has ended.
+        """
+        return subscriptions.advance(self._store, name, since, after, seconds)
 
 
 def _roll_back(transaction: CoordinatedTransaction, reason: str) -> None:

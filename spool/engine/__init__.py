@@ -1,0 +1,26 @@
+"""The interface of the engine, for what is built upon it: ``xa``, the forwarder and the programs.
+
+``engine`` has the verbs upon an open space, ``tasks`` those of processes that have not opened the space.
+"""
+
+from spool.engine.engine import (
+    BranchExists,
+    Decision,
+    Engine,
+    Room,
+    examine,
+    examine_kind,
+    local_file_system,
+)  # fmt: skip
+from spool.index.commit import Subscription
+from spool.runtime.calls import deferred, is_deferred
+from spool.runtime.clock import WaitExpired
+from spool.runtime.context import Joinable
+from spool.transactions.coordinated import CoordinatedTransaction
+from spool.transactions.resolution import InDoubt
+from spool.transactions.two_phase import UnknownBranch
+
+__all__ = [
+    "BranchExists", "CoordinatedTransaction", "Decision", "Engine", "InDoubt", "Joinable", "Room", "Subscription",
+    "UnknownBranch", "WaitExpired", "deferred", "examine", "examine_kind", "is_deferred", "local_file_system",
+]  # fmt: skip
