@@ -144,7 +144,11 @@ class ResourceManager:
         if flags == TMNOFLAGS:
             if branch is not None:
                 raise XAError(XAER_DUPID, _EXISTS.format(xid))
-            self._branches[xid] = branch = self._begin(xid)
+            try:
+                branch = Branch(self._engine, self._engine.begin_branch(xid, self._timeout))
+            except BranchExists as error:
+                raise XAError(XAER_DUPID, str(error)) from None
+            self._branches[xid] = branch
         elif branch is None:
             self._raise_not_here(xid)
         else:
@@ -152,12 +156,6 @@ class ResourceManager:
             branch.associations += 1
         self._engine.join(branch.transaction)
         return XA_OK
-
-    def _begin(self, xid: Xid) -> Branch:
-        try:
-            return Branch(self._engine, self._engine.begin_branch(xid, self._timeout))
-        except BranchExists as error:
-            raise XAError(XAER_DUPID, str(error)) from None
 
     def _refuse_when_in(self, current: Joinable) -> None:
         for xid, branch in list(self._branches.items()):

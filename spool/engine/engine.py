@@ -74,6 +74,8 @@ class Engine:
         join; None if they join none.
     join: ``join(transaction)`` makes the caller's puts and gets join a transaction of this space from now on; None:
         none.
+    at_close: ``at_close(function)`` has a function called when the space is closed, after its last call has ended.
+        Takes no lock.
     """
 
     def __init__(self, core: Core) -> None:
@@ -83,6 +85,7 @@ class Engine:
         self.call: CallGuard = store.guard
         self.joined: Callable[[], Joinable | None] = partial(associated, store)
         self.join: Callable[[Joinable | None], object] = partial(associate, store)
+        self.at_close: Callable[[Callable[[], None]], object] = store.at_end.setdefault
 
     # -- the space and its calls --------------------------------------------------------------------------------------
 
@@ -124,10 +127,6 @@ class Engine:
             KeyError: there is no such queue.
         """
         return first_due(self._store, queue)
-
-    def at_close(self, function: Callable[[], None]) -> None:
-        """Have a function called when the space is closed, after its last call has ended. Takes no lock."""
-        self._store.at_end[function] = None
 
     def not_at_close(self, function: Callable[[], None]) -> None:
         """Undo ``at_close``; a function that was not given is ignored. Takes no lock."""

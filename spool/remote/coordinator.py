@@ -123,7 +123,7 @@ def locked_coordinator(store: Store, gtrid: bytes) -> Iterator[tuple[int, int]]:
     """
     disk = store.files.disk
     with store.guard:
-        locks = _lock(disk, gtrid)
+        locks = lock_coordinator(disk, gtrid)
         try:
             yield locks
         finally:
@@ -131,7 +131,8 @@ def locked_coordinator(store: Store, gtrid: bytes) -> Iterator[tuple[int, int]]:
                 disk.close(handle)
 
 
-def _lock(disk: Disk, gtrid: bytes) -> tuple[int, int]:
+def lock_coordinator(disk: Disk, gtrid: bytes) -> tuple[int, int]:
+    """Lock a new coordinator's id, and the space as open once more; the caller closes the two descriptors."""
     xids = LockFile(disk, layout.XIDS, make=False)
     if not xids.try_lock(coordinator_byte(gtrid)):
         raise ProtocolError(f"the coordinator {gtrid.hex()} exists already")
