@@ -104,7 +104,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import what has this name when it is first asked for; it is an attribute from then on."""
+    """Import a name at its first use; afterwards it is an attribute of the module."""
     from importlib import import_module
 
     if name == "__version__":

@@ -1,4 +1,4 @@
-"""What can go wrong, as one tree: every error names what happened and what to do.
+"""All errors, as one tree. The text of each names the problem and the remedy.
 
 Each class carries ``diagnostic``, the name that Tuxedo /Q's ``tpenqueue(3c)`` and ``tpdequeue(3c)`` give to the same
 condition in ``ctl->diagnostic``. None of them marks the caller's transaction rollback-only, unless the disk failed.
@@ -55,7 +55,7 @@ class QueueNotFound(ArgumentError, LookupError):
 
 
 class QueueExists(ArgumentError):
-    """A queue of that name exists already, or exists with other options than those that the call gives."""
+    """A queue of that name exists already, or exists with options other than the call gives."""
 
     diagnostic = "QMEBADQUEUE"
 
@@ -131,7 +131,8 @@ class NotOpen(SpoolError):
 
 
 class TransactionRolledBack(SpoolError):
-    """The transaction is gone: its puts left nothing, its gets are back in their queues."""
+    """The transaction was rolled back: its puts left nothing, and the messages that it took are in their queues
+    again."""
 
     diagnostic = "QMEABORTED"
 
@@ -157,12 +158,12 @@ class DiskFailure(SpoolError, OSError):
 
     diagnostic = "QMEOS"
 
-    def __str__(self) -> str:  # OSError would print "[Errno 28] …" before the text that says what to do
+    def __str__(self) -> str:  # OSError would print "[Errno 28] …" before the text
         return str(self.args[-1]) if self.args else ""
 
 
 class CommitUnknown(DiskFailure):
-    """The commit may or may not be there: open the space again and look for ``ids``."""
+    """The commit may or may not exist: open the space again and look for ``ids``."""
 
     def __init__(self, text: str, ids: tuple[str, ...] = ()) -> None:
         super().__init__(text)
@@ -170,11 +171,11 @@ class CommitUnknown(DiskFailure):
 
 
 class SpaceStopped(SystemFailure):
-    """A flush failed, so what the disk holds is not known: close the space in every process and open it again."""
+    """A flush failed, so the content of the disk is unknown: close the space in every process and open it again."""
 
 
 class CorruptedFile(SystemFailure):
-    """A file's bytes are not what was written."""
+    """A file's bytes are not those that were written."""
 
 
 class MirrorMismatch(SpoolError):
@@ -188,7 +189,7 @@ class UnknownCodec(SystemFailure):
 
 
 class SpaceExists(ArgumentError, FileExistsError):
-    """The directory holds a queue space already, or one with other options than those that the call gives."""
+    """The directory holds a queue space already, or one with options other than the call gives."""
 
     diagnostic = "QMEINVAL"
 
@@ -200,7 +201,7 @@ class NotASpace(SpoolError, FileNotFoundError):
 
 
 class UnsafeFileSystem(SystemFailure):
-    """The file system lacks what the protocol stands on (atomic rename, locks, flush)."""
+    """The file system lacks something that the protocol needs: atomic rename, locks or flush."""
 
 
 class NewerFormat(SystemFailure):

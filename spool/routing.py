@@ -115,7 +115,7 @@ class Router:
         """Make a router from the rules in a TOML file.
 
         Raises:
-            InvalidArgument: it names the file, the key and what is allowed.
+            InvalidArgument: it names the file, the key and the allowed values.
         """
         where = f"{os.fspath(path)}: "
         with open(path, "rb") as file:

@@ -24,7 +24,7 @@ _DEFAULTS: QueueOptions = {"durability": "none", "retry_delay": 0.0}
 
 @contextmanager
 def temporary_space(**options: Unpack[SpaceOptions]) -> Iterator[Space]:
-    """Make a space in a directory of its own, which is removed at the end; yields it open.
+    """Make a space in a new directory, which is removed at the end; yields the open space.
 
     Its queues are not flushed and try a failed message again at once, unless their options say otherwise.
 

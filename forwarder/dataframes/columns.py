@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 from spool.errors import InvalidArgument
 from spool.model.checks import ValueCheck, check, text
 from spool.model.layout import MAX_NUMBER
-from spool.model.message import attributes_of
+from spool.model.message import PUT_OPTIONS
 from spool.model.settings import check_queue_name
 from spool.model.text import did_you_mean
 
@@ -153,7 +153,7 @@ def _headers(value: str) -> Mapping[str, str]:
     found = json.loads(value)
     if not isinstance(found, dict):
         raise ValueError
-    attributes_of(headers=found)
+    PUT_OPTIONS["headers"].check.convert(found)
     return found
 
 

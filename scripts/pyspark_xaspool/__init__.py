@@ -1,4 +1,4 @@
-"""What Spark looks for in an installation: a package ``pyspark_…`` with a data source, here ``format("spool")``."""
+"""Makes ``format("spool")`` known to Spark, which imports the data sources of packages named ``pyspark_…``."""
 
 try:
     from forwarder.dataframes.source import SpoolSource as DefaultSource

@@ -27,7 +27,7 @@ _MODULES = {
 
 
 class _Commands(MutableMapping[str, click.Command]):
-    """The commands, of which one that runs imports its own module alone."""
+    """The commands. A command imports its module when it runs."""
 
     def __init__(self) -> None:
         self._known: dict[str, click.Command | None] = dict.fromkeys(_MODULES)

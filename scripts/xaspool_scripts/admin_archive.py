@@ -1,4 +1,4 @@
-"""``spool-admin export`` and ``import``: write a space into one file, prove such a file, and read it back."""
+"""``spool-admin export`` and ``import``: write a space into one file, verify the file, and read it back."""
 
 import errno
 import fcntl
@@ -36,13 +36,13 @@ class _Damaged(Failure):
 @click.option("--verify", is_flag=True, help="FILE is read back from the disk and proven before it gets its name.")
 @space_option
 def export(file: str, replace: bool, verify: bool) -> None:
-    """Write the whole space into FILE, a tar of its files as they are at one moment; - is standard output.
+    """Write the whole space at one moment into FILE, a tar; - is standard output.
 
     Everything is kept but claims: a message that a program holds is ready in the copy. Dropped files that wait in drop/
     are kept as well; an incomplete one is left out, and named. Programs may use the space meanwhile.
 
-    The name tells the compression: .tar, .tar.gz, .tgz, .tar.bz2, .tbz2, .tar.xz or .txz. With --verify, the exit code
-    is 4 if FILE cannot be read back as it was written; it is not made then.
+    The suffix of FILE chooses the compression: .tar, .tar.gz, .tgz, .tar.bz2, .tbz2, .tar.xz or .txz. With --verify,
+    the exit code is 4 if the written bytes cannot be read back; FILE is not made then.
 
     \b
     Examples:
@@ -237,9 +237,7 @@ def _verify_written(file: str, target: _NewFile) -> None:
         with open(target.part, "rb") as stream, _bar("verifying") as set_progress:
             spool.verify_export(stream, progress=set_progress)
     except spool.CorruptedFile as error:
-        raise _Damaged(
-            f"{printable(file)} was not made, since it cannot be read back as it was written: {error}"
-        ) from error
+        raise _Damaged(f"{printable(file)} was not made, because its bytes cannot be read back: {error}") from error
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""``spool-admin check``: read every byte of a space, name what is wrong, and repair it."""
+"""``spool-admin check``: read every byte of a space, name the damaged files, and repair them."""
 
 from typing import TYPE_CHECKING
 

@@ -31,7 +31,7 @@ def docs(page: str) -> None:
 
 
 def _pages() -> dict[str, Path]:
-    """Return the installed pages by name; without them, those of the source tree that this file lies in."""
+    """Return the installed pages by name; without them, the pages of the source tree of this file."""
     try:
         files = importlib.metadata.files("xaspool") or []
     except importlib.metadata.PackageNotFoundError:

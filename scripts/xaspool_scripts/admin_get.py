@@ -58,7 +58,8 @@ def get(
 
     On a terminal, a line end follows a body that has none.
 
-    The message leaves the queue after its body is written; if the body cannot be written, the message stays.
+    The message leaves the queue after its body is written; if the body cannot be written, the message remains in the
+    queue.
 
     \b
     Examples:
@@ -86,7 +87,7 @@ def get(
 
 @contextmanager
 def _transaction(space: "Space") -> "Iterator[Transaction]":
-    """Commit at the end; after an exception, the messages stay, and no attempt is counted."""
+    """Commit at the end; after an exception, release the messages without counting an attempt."""
     transaction = space.transaction(timeout=None)
     try:
         yield transaction
@@ -120,7 +121,7 @@ def _take_many(space: "Space", queue: str, timeout: float | None, count: int | N
 
 
 class _BodyWriter:
-    """Writes bodies to standard output, as they are or as JSON, or each into a file of a directory."""
+    """Writes bodies to standard output, unchanged or as JSON, or each into a file of a directory."""
 
     def __init__(self, directory: str | None, as_json: bool) -> None:
         self.directory = directory

@@ -85,9 +85,9 @@ def _require_network(path: str, kind: str) -> None:
 
 
 def _warn_of_file_system(path: str) -> None:
-    """Warn of what `spool-admin doctor` would warn of, as far as no trial is needed."""
+    """Print the warning of `spool-admin doctor` about the kind of file system, which needs no trial."""
     from spool.engine import examine_kind
 
     proof = examine_kind(path)
     if proof.outcome != "fine":
-        note(f"warning: {proof.detail} (spool-admin doctor tells more)")
+        note(f"warning: {proof.detail} (run spool-admin doctor)")

@@ -86,7 +86,7 @@ def drop() -> None:
 
     path = space_path()
     left = mirrors.drop(path)
-    note(f"{printable(path)} has no mirror any more; {printable(left)} is left as it is")
+    note(f"{printable(path)} has no mirror any more; {printable(left)} was not changed")
 
 
 @mirror.command()

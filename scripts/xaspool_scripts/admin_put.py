@@ -27,7 +27,7 @@ _LINES_AT_ONCE = 1_000
     "file",
     type=click.File("rb"),
     metavar="FILE",
-    help="The file whose content is the body. As in drop/, its suffix tells the type: .json is a JSON value, .txt a "
+    help="The file whose content is the body. As in drop/, its suffix decides the type: .json is a JSON value, .txt a "
     "text, others are bytes, unless --content-type or a --drop-type of the queue says otherwise.",
 )
 @click.option("--each-line", is_flag=True, help="Put each line of the input as one message, all of them in one commit.")
@@ -113,7 +113,7 @@ def _all_of(space: "Space", file: BinaryIO) -> bytes:
 
 
 def _put_file(space: "Space", queue: str, file: BinaryIO, chosen: dict[str, Any]) -> str:
-    """Put a file's content as the type that the suffix of its name tells: see ``type_of`` of ``spool.intake``."""
+    """Put a file's content as the type of its suffix: see ``type_of`` of ``spool.intake``."""
     from spool.errors import InvalidArgument
     from spool.intake import body_of, type_of
 

@@ -65,7 +65,8 @@ def create(queue: str, create_missing: bool, exist_ok: bool, **options: Any) -> 
 
 
 def _note_missing(space: "Space", there: Container[str], queue: str) -> None:
-    """Name each queue that was made because the options of a queue name it. ``there``: those that existed before."""
+    """Name each queue that was made because the options of a queue name it. ``there``: the queues that existed
+    before."""
     for name in sorted(space.queues()):
         if name not in there and name != queue:
             note(f"made queue {name}")
@@ -81,7 +82,7 @@ def _note_missing(space: "Space", there: Container[str], queue: str) -> None:
 )  # fmt: skip
 @space_option
 def change(queue: str, create_missing: bool, **options: Any) -> None:
-    """Change options of a queue; the others stay as they are. The value none removes an option, except of --durability.
+    """Change options of a queue; other options do not change. The value none removes an option, except of --durability.
 
     Programs that have the space open use the new options at once.
 
@@ -110,14 +111,14 @@ def change(queue: str, create_missing: bool, **options: Any) -> None:
 def purge(queue: str, **options: Any) -> None:
     """Delete the queue's messages, or those that match all filters, and print how many.
 
-    Messages that a program holds stay. On a terminal, the command asks first.
+    The command deletes no message that a program holds. On a terminal, it asks first.
 
     \b
     Examples:
       spool-admin queue purge orders --older-than 7d --dry-run
       spool-admin queue purge orders --header tenant=acme --yes
     """
-    from xaspool_scripts import admin_rearrange  # with what only commands on messages need
+    from xaspool_scripts import admin_rearrange  # only commands on messages need it
 
     with opened() as space:
         admin_rearrange.purge(space, queue, **options)

@@ -22,8 +22,8 @@ def subscription() -> None:
 def list_(as_json: bool) -> None:
     """List the subscriptions, each with its queues, the place up to which it has read, and the data kept for it.
 
-    The messages of a query's last batch count as unread until the query begins the next batch, because Spark tells only
-    then that the batch is done.
+    The messages of a query's last batch count as unread until the query begins the next batch, because Spark reports
+    the end of a batch only then.
 
     \b
     Example:
@@ -50,9 +50,9 @@ def list_(as_json: bool) -> None:
 @yes_option
 @space_option
 def delete(name: str, yes: bool) -> None:
-    """Delete a subscription, and remove the messages that are kept for it alone. On a terminal, the command asks first.
+    """Delete a subscription, and remove the messages that are kept for no other. On a terminal, the command asks first.
 
-    The query of the subscription fails at its next batch, with an error that says what to do.
+    The query of the subscription fails at its next batch, with an error that explains the next step.
 
     \b
     Example:

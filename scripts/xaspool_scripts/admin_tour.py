@@ -48,8 +48,8 @@ def tour(context: click.Context, keep: str | None) -> None:
     with _directory(keep) as path:
         guide = _Guide(program, path)
         guide.walk()
-    note(f"the tour's space is {printable(path)}" if keep else "the tour's space is gone")
-    note("spool-admin docs lists the pages that tell more")
+    note(f"the tour's space is {printable(path)}" if keep else "the tour's space was removed")
+    note("spool-admin docs lists the pages of the documentation")
 
 
 @contextmanager
@@ -96,7 +96,7 @@ class _Guide:
         self._python(_SERVICE, self._serve)
         self._command("message", "get", "answers")
         click.echo()
-        self._explain("The last command reads every byte of the space, and tells what is damaged.")
+        self._explain("The last command reads every byte of the space, and names damaged files.")
         self._command("check")
 
     def _explain(self, text: str) -> None:

@@ -24,7 +24,7 @@ class _NoValue(Exception):
 
 
 def value(message: "Message") -> Any:
-    """Return what a consumer in Python gets for a JSON or msgpack body; raise `_NoValue` for any other."""
+    """Return the value that a consumer in Python gets for a JSON or msgpack body; raise `_NoValue` for any other."""
     from spool.errors import SpoolError
     from spool.model import codecs
 
@@ -51,7 +51,7 @@ def json_value(message: "Message") -> dict[str, Any]:
 def message_object(message: "Message", *, body: bool = True) -> dict[str, Any]:
     """Return a message as an object for JSON.
 
-    The body is text, or else base64, as `body_encoding` tells; `value` is what it decodes to, if JSON has such a value.
+    `body_encoding`: whether the body is text or base64. `value`: the decoded body, if JSON has such a value.
     """
     fields: dict[str, Any] = {}
     for name, field in message.as_dict().items():

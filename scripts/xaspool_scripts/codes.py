@@ -22,14 +22,14 @@ def exit_code(
 ) -> int:
     """Return the exit code of a run. If several outcomes hold, the first one in the order of the arguments decides.
 
-    The order puts first the outcomes that a person has to look at. ``left`` comes last, because the next run takes up
-    what this run left; no later run reports the others again.
+    The order puts first the outcomes that a person has to look at. ``left`` comes last, because the next run continues
+    with the messages that this run left; no later run reports the others again.
 
     Args:
         damaged: a file or a message is damaged.
         failed: the run did not come to its end, or a service was not reached.
         failed_for_good: messages or files were refused: rejected, deleted, moved to an error queue or to quarantine.
-        left: messages or files stay where they are for a later run.
+        left: messages or files are left for a later run.
     """
     if damaged:
         return DAMAGE_LEFT
@@ -41,7 +41,7 @@ def exit_code(
 
 
 def code_of_effects(effects: Iterable[str], *, failed: object, left: object) -> int:
-    """Return the exit code of a run that handled messages. ``effects``: the names of those that occurred."""
+    """Return the exit code of a run that handled messages. ``effects``: the effects that occurred."""
     from spool.workers.effects import FAILURES_FOR_GOOD, Effect
 
     occurred = set(effects)

@@ -1,4 +1,4 @@
-"""What all programs share: errors in one line, the space that a command is about, and shell completion.
+"""Shared by all programs: errors in one line, the space of a command, and shell completion.
 
 The programs import the engine inside their commands, so that ``--help`` and shell completion are fast.
 """
@@ -132,7 +132,7 @@ def _report(program: str, error: BaseException, typed: list[str]) -> int:
 
 
 def _print_misuse(program: str, error: click.UsageError, typed: list[str]) -> None:
-    """Print the error on one line, with what was probably meant and the command that shows the usage."""
+    """Print the error on one line, with a suggestion and the command that shows the usage."""
     from xaspool_scripts.suggestions import suggestion
 
     is_unknown = isinstance(error, click.NoSuchOption)  # to whose text click adds guesses of its own
@@ -236,7 +236,7 @@ def space_option(function: AnyFunction) -> AnyFunction:
         "-s",
         "--space",
         metavar="PATH",
-        type=click.Path(readable=False),  # (opening it tells what is wrong, and what helps)
+        type=click.Path(readable=False),  # (an error of the opening says more)
         expose_value=False,
         callback=_remember,
         help="The directory of the queue space; without it, $SPOOL_SPACE or the current directory.",
@@ -297,11 +297,11 @@ def space_path(context: click.Context | None = None, otherwise: str = "") -> str
 
 @contextmanager
 def opened(*, tell: bool = True) -> Iterator["Space"]:
-    """Open the space. Bodies are bytes, whatever their codec. `tell`: print what was found damaged."""
+    """Open the space. Bodies are bytes, also those with a codec. `tell`: print the damaged files."""
     with open_space() as space:
         space.engine.deliver_stored_bytes()
         for finding in space.recovery.damaged if tell else ():
-            note(f"{finding} (spool-admin check looks at everything)")
+            note(f"{finding} (spool-admin check reads everything)")
         with typed_values():
             yield space
 

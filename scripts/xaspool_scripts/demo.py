@@ -1,6 +1,6 @@
 """The demonstration: real files pass through a drop folder, Spark and two-phase commit to two services and back.
 
-The demonstration starts the same programs as a user, kills two of them, and compares what comes out with what went in.
+The demonstration starts the same programs as a user, kills two of them, and compares the replies with the files.
 """
 
 import json
@@ -38,7 +38,7 @@ Start = Callable[..., Process]
 
 
 @click.command("demo", cls=SingleProgram)
-@click.option("--keep", is_flag=True, help="Leave the queue space behind, to look at it.")
+@click.option("--keep", is_flag=True, help="Keep the queue space.")
 @click.option("--files", type=click.IntRange(min=50), default=None, help="Take only the first so many files.")
 def main(keep: bool, files: int | None) -> None:
     """Send every source file of Python's standard library to two services and back, with a kill -9 in the middle."""
@@ -266,7 +266,7 @@ def compare(files: list[tuple[str, Path]], replies: Iterable[spool.Message]) -> 
 
 
 def is_perfect(counts: dict[str, int]) -> bool:
-    """Tell whether every reply is there once, and right."""
+    """Tell whether every expected reply came once, and was right."""
     return not any(counts[name] for name in ("missing", "doubled", "unexpected", "different"))
 
 

@@ -52,14 +52,14 @@ class EventLines:
         self._is_broken = False
 
     def show(self, event: "Event") -> None:
-        """Write what has happened."""
+        """Write an event."""
         from forwarder.events import as_json
 
         if self._is_broken:
             return
         try:
             write_json(as_json(event, time.time()))
-        except OSError:  # the summary, which cannot be written either, tells it
+        except OSError:  # the summary cannot be written either, and reports the error
             self._is_broken = True
             self.stop()
 
@@ -126,7 +126,7 @@ def _check_combination(context: click.Context) -> None:
 )  # fmt: skip
 @click.option(
     "--services", metavar="WHERE", is_eager=True,
-    help="The place of the services for each --route that names a queue alone; the service has the queue's name. With "
+    help="The place of the services for each --route that names only a queue; the service has the queue's name. With "
     "python:shop.services it is a function of that module; with a URL, exec:DIRECTORY, file:DIRECTORY or "
     "kafka://BROKERS, the name is added to the path.",
 )  # fmt: skip
@@ -208,7 +208,7 @@ def main(
     While a service cannot be reached, or a queue for its replies is full, the route pauses, for longer each time, and
     counts no attempts. After the first Ctrl-C or SIGTERM, the program ends when the calls in progress have ended and
     are committed. The second one ends it at once: the calls in progress count as attempts, and all messages of the
-    round stay in the queue.
+    round remain in the queue.
 
     \b
     Exit codes:
@@ -292,7 +292,7 @@ def _exit_code(summary: "Summary", once: bool) -> int:
 
 
 def _left_queues(pipelines: "list[Pipeline]", routes: "list[Route]") -> dict[str, int]:
-    """Return the queues of the pipelines' former shapes that hold messages; not those that a route serves."""
+    """Return the queues of the pipelines' former shapes that hold messages, without queues that a route serves."""
     from forwarder.pipelines.former import left_queues
 
     with opened() as space:
@@ -355,7 +355,8 @@ def _leave(end: "Callable[[int], object]", code: int) -> None:
 def _shown(
     queues: list[str], lines: EventLines | None
 ) -> "Iterator[tuple[Callable[[Event], None], Callable[[str], None]]]":
-    """Show on a terminal what happens, elsewhere only what is being done, not a line for each round; beside `lines`."""
+    """Show events as a bar on a terminal; elsewhere print only the steps, not a line for each round. Also feed
+    `lines`."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield lines.show if lines is not None else lambda event: None, note
         return
@@ -378,7 +379,7 @@ def _delayed(queues: list[str]) -> dict[str, str]:
 
 
 def print_summary(summary: "Summary", as_json: bool, delayed: "Mapping[str, str]" = MappingProxyType({})) -> None:
-    """Print what a run did. ``delayed``: by queue, messages that are not due yet, in words."""
+    """Print the summary of a run. ``delayed``: by queue, messages that are not due yet, in words."""
     from forwarder import Effect
 
     if as_json:

@@ -16,7 +16,7 @@ _STARTING = "starting"
 
 
 class _Count(ProgressColumn):
-    """The number of messages handled, of those that were waiting when the program began; how many a second."""
+    """The number of messages handled, of the messages that waited at the start, and the rate a second."""
 
     def render(self, task: Task) -> Text:
         done, waiting = int(task.completed), task.total
@@ -25,7 +25,7 @@ class _Count(ProgressColumn):
 
 
 class ForwardBar:
-    """A progress bar without a length while Spark starts and while the queues are empty, and what the routes are at.
+    """A progress bar, without a length while Spark starts and while the queues are empty, and the state of the routes.
 
     Args:
         waiting: how many messages wait when the program begins.
@@ -53,12 +53,12 @@ class ForwardBar:
         self.bar.stop()
 
     def say(self, text: str) -> None:
-        """Show in a few words what is being done."""
+        """Show the current step, in a few words."""
         self.bar.update(self._task, description=text)
         self._show()
 
     def show(self, event: "Event") -> None:
-        """Show what has happened."""
+        """Show an event."""
         match event:
             case Begun():
                 self._has_begun = True

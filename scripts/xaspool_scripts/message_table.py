@@ -46,7 +46,7 @@ def write(entries: "Iterator[QueueEntry]") -> int:
 
 
 def _waits_for(entry: "QueueEntry", message: "Message") -> str | None:
-    """Return what a message waits for: its holder, or the time when it is due."""
+    """Return the cause of a message's wait: its holder, or the time when it is due."""
     if entry.holder is not None:
         return holder_name(entry.holder)
     return moment(message.not_before)

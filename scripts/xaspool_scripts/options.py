@@ -146,10 +146,10 @@ def by_queue(
     """Parse texts such as ``QUEUE=SERVICE`` into targets by queue.
 
     Args:
-        kind: what a queue has one of, e.g. "route".
+        kind: the name of a target, e.g. "route".
         form: how a text is written, for the error of one that is not.
         example: the same.
-        default: makes the target for a text that is a queue alone; None: such a text is an error.
+        default: makes the target for a text that is only a queue; None: such a text is an error.
     """
     targets: dict[str, str] = {}
     for text in given:

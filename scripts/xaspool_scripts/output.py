@@ -56,13 +56,13 @@ def _is_process_output() -> bool:
 
 
 def _kept_apart(undo: ExitStack) -> BinaryIO:
-    """Let programs that are started from now on print to stderr, too; return what standard output was."""
+    """Redirect the standard output of programs started later to stderr; return the file that standard output was."""
     kept = os.dup(_STDOUT)
     output = open(kept, "wb")  # noqa: SIM115 (closed by `undo`)
 
     def restore() -> None:
         os.dup2(kept, _STDOUT)
-        with suppress(OSError):  # what could not be written was reported
+        with suppress(OSError):  # the error of the write was reported
             output.close()
 
     undo.callback(restore)
@@ -90,7 +90,7 @@ def _as_json(value: object) -> object:
 
 @contextmanager
 def answering(done: str) -> Iterator[None]:
-    """Wrap output about what was done: if it cannot be written, the error says that it was done."""
+    """Wrap output about a completed step: if the output cannot be written, the error says that the step was done."""
     try:
         yield
     except OSError as error:
@@ -98,7 +98,7 @@ def answering(done: str) -> Iterator[None]:
 
 
 def write_answer(count: int, done: str, as_json: bool) -> None:
-    """Write a count to stdout, and what was done to stderr."""
+    """Write a count to stdout, and the completed step to stderr."""
     with answering(done):
         if as_json:
             write_json({"count": count})

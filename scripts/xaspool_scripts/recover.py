@@ -1,4 +1,4 @@
-"""``spool-recover``: run the start-up scan, and print what it found and did."""
+"""``spool-recover``: recover a space, and print the findings and repairs."""
 
 import os
 from collections.abc import Iterator
@@ -68,7 +68,7 @@ _IN_WORDS = (
 
 
 @click.command("spool-recover", cls=SingleProgram)
-@click.option("--dry-run", is_flag=True, help="Print what recovery would do, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the actions of a recovery, and change nothing.")
 @json_option
 @space_option
 @version_option
@@ -133,7 +133,7 @@ def _story(report: "RecoveryReport", path: str, dry_run: bool) -> Iterator[str]:
         yield f"Other processes have it open{named}: it was recovered when the first of them opened it."
         yield "Their transactions in progress are not reported; spool-admin check looks for damage."
     if dry_run and any(finding.action for finding in report.findings):
-        yield "Nothing was changed. This is what recovery would do:"
+        yield "Nothing was changed. A recovery would do this:"
     words = {kind: (one, many) for kind, one, many in _IN_WORDS}
     kinds = [*words, *sorted({str(finding.kind) for finding in report.findings} - set(words))]
     for kind in kinds:

@@ -94,7 +94,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 256
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print nothing where a caller has gone: the demonstration kills the forwarder in the middle of its calls."""
+        """Print no error if the caller died: the demonstration kills the forwarder in the middle of its calls."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 

@@ -1,6 +1,7 @@
 """Suggestions for a command, an option or an argument that does not exist: by known synonyms, or by likeness.
 
-A suggestion can be typed as it is printed. If no name is alike, there is none: a wrong guess costs more than no guess.
+A suggestion can be pasted into a shell. If no name is alike, there is no suggestion: a wrong guess costs more than
+none.
 """
 
 import re
@@ -51,7 +52,7 @@ _LIKENESS = 0.75
 
 
 def suggestion(error: click.UsageError, typed: list[str]) -> str:
-    """Return what the user probably meant, as it can be typed; "" if nothing is near. ``typed``: the arguments."""
+    """Return the probably intended command or option; "" if no name is near. ``typed``: the arguments."""
     context = error.ctx
     if context is None:
         return ""

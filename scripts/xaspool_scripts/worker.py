@@ -105,7 +105,7 @@ def main(
         note("interrupted")
         code = ended_by(group.ended)
     if any(worker.summary.abandoned for worker in group.workers.values()):
-        # A thread that hangs, or what its function has started, may prevent the end of the interpreter.
+        # A thread that hangs, or a thread that its function started, may prevent the end of the interpreter.
         sys.stdout.flush()
         os._exit(code)
     click.get_current_context().exit(code)
@@ -121,7 +121,7 @@ def _function(target: str) -> Callable[[Any], Any]:
 
 
 class _WorkerGroup:
-    """One worker for each queue, each in a thread of its own. The main thread waits for them, and acts on signals."""
+    """One worker for each queue, each in a separate thread. The main thread waits for them, and acts on signals."""
 
     def __init__(
         self, space: "Space", functions: dict[str, Callable[[Any], Any]], show: "Callable[[str, WorkSummary], None]",
@@ -206,7 +206,7 @@ def _log_details(verbose: bool) -> None:
 
 @contextmanager
 def _status(queues: list[str]) -> "Iterator[Callable[[str, WorkSummary], None]]":
-    """Show on a terminal what was done so far, a line for each queue; yield the function that updates a line."""
+    """Show the counts of each queue on a terminal, a line each; yield the function that updates a line."""
     if not sys.stderr.isatty():
         yield lambda queue, summary: None
         return
@@ -229,7 +229,7 @@ def _in_words(summary: "WorkSummary") -> str:
 def print_summary(
     queue: str, summary: "WorkSummary", error: BaseException | None, as_json: bool, delayed: str = ""
 ) -> None:
-    """Print what became of a queue's messages. ``delayed``: those that are not due yet, in words."""
+    """Print the outcomes of a queue's messages. ``delayed``: messages that are not due yet, in words."""
     if as_json:
         write_json({"queue": queue, **vars(summary), "error": None if error is None else describe(error)})
         return

@@ -1,1 +1,1 @@
-"""Administration: queues made and changed, messages moved in bulk, export and import, counts, and what is wrong."""
+"""Administration: queues, bulk changes of messages, export and import, counts, and findings of damage."""

@@ -1,4 +1,4 @@
-"""What an administrator asks of an open space: its queues, and the messages that are there, without taking them."""
+"""The calls of an administrator on an open space: queues, messages without taking them, quarantine, export."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -107,7 +107,7 @@ class Administration:
         compress: bool | str = False,
         progress: "Callable[[Progress], None] | None" = None,
     ) -> "ExportReport":
-        """Write everything but claims into one file, as it is at one moment; returns its contents, and what it lacks.
+        """Write the space as it is at one moment into one file; returns the contents. Claims are not exported.
 
         ``spool.import_space`` makes a space of it, and ``spool.verify_export`` proves it. Other threads and processes
         go on meanwhile.
@@ -118,11 +118,11 @@ class Administration:
             progress: called with the number of files so far.
 
         Raises:
-            InvalidArgument: ``file`` or ``compress`` is none of these.
+            InvalidArgument: ``file`` or ``compress`` has another value.
             SystemFailure: another process was removing or compacting files for the whole time: try again later.
             CorruptedFile: a file of the space has lost bytes.
         """
-        from spool.admin.export import export  # with what that imports, for a rare call
+        from spool.admin.export import export  # imported for a rare call
 
         return export(self._store, file, progress, compress)
 
@@ -130,27 +130,28 @@ class Administration:
 
     @public_call("reading the subscriptions")
     def subscriptions(self) -> dict[str, SubscriptionState]:
-        """Return every subscription, by its name: readers for which what is put is kept until they have read it."""
+        """Return every subscription, by its name: a reader for which messages are kept until the reader has read
+        them."""
         return states(self._store)
 
     @public_call("deleting subscription {name}")
     def delete_subscription(self, name: str) -> None:
-        """End a subscription, durably when this returns: what is kept for it alone goes. InvalidArgument if there is
-        none of this name."""
+        """End a subscription, durably when this returns: messages that are kept for it alone are removed.
+        InvalidArgument if no subscription has this name."""
         end(self._store, name)
 
     # -- quarantine ------------------------------------------------------------------------------------------------
 
     @public_call("looking into quarantine")
     def quarantined(self) -> list[Finding]:
-        """List what lies in quarantine, with the reasons."""
+        """List the files in quarantine, with the reasons."""
         self._store.check_usable()
         return quarantined.findings(self._store.files.disk)
 
     @public_call("looking into quarantine")
     def quarantined_file(self, name: str) -> QuarantinedFile:
-        """Describe what lies in ``quarantine/`` under that name (``quarantined`` names all): its first bytes, and what
-        can be done. InvalidArgument if there is none."""
+        """Describe the file with that name in ``quarantine/``, with its first bytes and advice. InvalidArgument if
+        there is none."""
         self._store.check_usable()
         return quarantined.look(self._store.files.disk, name)
 
@@ -167,12 +168,12 @@ class Administration:
         self._store.check_usable()
         quarantined.delete(self._store.files.disk, name)
 
-    # -- looking -----------------------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------------------------
 
     def browse(self, queue: str, **filters: Unpack[MessageFilters]) -> Iterator[Message]:
         """Yield the queue's messages in the order of delivery, delayed ones last, without claiming any.
 
-        A damaged message is left out, with a warning in the log; ``entries`` has it, too.
+        A damaged message is left out, with a warning in the log; ``entries`` yields it.
 
         Args:
             filters: see ``spool.MessageFilters``.
@@ -188,9 +189,9 @@ class Administration:
                 yield entry.message
 
     def entries(self, queue: str, **filters: Unpack[MessageFilters]) -> Iterator[QueueEntry]:
-        """Yield what stands in the queue, in the order of ``browse``, with the state and the holder of each message.
+        """Yield the queue's messages, also damaged ones and those in doubt, each with its state and holder.
 
-        Messages in doubt and damaged ones are among them. Nothing is claimed. Filters as of ``browse``.
+        Order and filters as of ``browse``. Nothing is claimed.
         """
         self._look(queue)
         return self._entries(queue, Cursor(queue, Filter.of(filters)))
@@ -228,18 +229,18 @@ class Administration:
 
     @public_call("looking for a message")
     def entry(self, message_id: str) -> QueueEntry:
-        """Return a message by id, in whatever queue it is, as ``entries`` has it; BadMessageId if there is none."""
+        """Return a message of any queue by id, as ``entries`` yields it. BadMessageId if it does not exist."""
         return entry_of(self._store, message_id)
 
     @public_call("looking for holders of messages")
     def holders(self, queue: str) -> dict[str, Holder]:
-        """Return by message id what holds those messages of the queue that are held or in doubt. QueueNotFound."""
+        """Return the holders of the queue's messages that are held or in doubt, by message id. QueueNotFound."""
         self._look(queue)
         return holders(self._store.files.disk, self._store.shared, self._store.view, queue)
 
     @public_call("looking for a message")
     def show(self, message_id: str) -> Message:
-        """Return a message by id, in whatever queue it is, without claiming it; BadMessageId if there is none."""
+        """Return a message of any queue by id, without claiming it. BadMessageId if it does not exist."""
         return delivery.find_message(self._store, message_id)
 
     @public_call("looking at the queue")
@@ -255,17 +256,17 @@ class Administration:
 
     @public_call("deleting a message")
     def delete(self, message_id: str) -> Message:
-        """Delete a message; returns it as it was. BadMessageId, MessageInUse."""
+        """Delete a message, and return it. BadMessageId, MessageInUse."""
         message = delivery.find_message(self._store, message_id)
         bulk.act_on(self._store, self._owners, message_id, bulk.delete)
         return message
 
     @public_call("moving a message")
     def move(self, message_id: str, queue: str) -> Message:
-        """Move a message to another queue, where it stands by its own priority and age, with all its attempts before
-        it.
+        """Move a message to another queue, where its priority and age decide its place. All attempts are permitted
+        again.
 
-        Returns it as it is then. BadMessageId, MessageInUse, QueueNotFound.
+        Returns the changed message. BadMessageId, MessageInUse, QueueNotFound.
         """
         check_queue(self._store.settings, queue, self._store.shared.counters.read())
         bulk.act_on(self._store, self._owners, message_id, bulk.move_to(queue))
@@ -280,16 +281,16 @@ class Administration:
         not_before: float | datetime | Keep | None = KEEP,
         expires_at: float | datetime | Keep | None = KEEP,
     ) -> Message:
-        """Change the priority or a time of a message; returns it as it is then. BadMessageId, MessageInUse.
+        """Change the priority or a time of a message, and return the changed message. BadMessageId, MessageInUse.
 
         Args:
             priority: 1 to 100.
-            not_before, expires_at: seconds since the epoch, or a datetime with a time zone; None takes the time away.
+            not_before, expires_at: seconds since the epoch, or a datetime with a time zone; None removes the time.
         """
         asked = {"priority": priority, "not_before": not_before, "expires_at": expires_at}
         changes = {name: value for name, value in asked.items() if value is not KEEP}
         if not changes:
-            raise InvalidArgument("name what to change: priority, not_before or expires_at")
+            raise InvalidArgument("name a field to change: priority, not_before or expires_at")
         given = {name: value for name, value in changes.items() if value is not None}
         changes |= attributes_of(**given)
         bulk.act_on(self._store, self._owners, message_id, bulk.change_to(changes))
@@ -308,7 +309,7 @@ class Administration:
         progress: Callable[[int], None] | None = None,
         **filters: Unpack[MessageFilters],
     ) -> int:
-        """Delete the queue's messages that match; returns how many. What is held stays.
+        """Delete the queue's messages that match; returns how many. Held messages are not deleted.
 
         Args:
             dry_run: only count them.
@@ -328,10 +329,10 @@ class Administration:
         progress: Callable[[int], None] | None = None,
         **filters: Unpack[MessageFilters],
     ) -> int:
-        """Move messages of an error queue back to where each came from, or all to one queue; returns how many.
+        """Move messages of an error queue back to the queue of each, or all to one queue; returns how many.
 
-        Each may be tried as often as a new one, and at once. What came from no queue, or from one that is not there any
-        more, stays unless ``to`` names one. The other arguments as of ``purge``.
+        A moved message is ready at once, with all attempts of a new one. A message that came from no other queue, or
+        from a deleted one, is moved only if ``to`` names a queue. The other arguments as of ``purge``.
         """
         settings = self._store.settings.current()
         if to is not None:

@@ -1,8 +1,8 @@
 """Delete, move and change messages in queues, one or many, for an administrator.
 
-Only messages that no transaction holds are changed: they are claimed, looked up again, and committed durably, some
-thousand in one commit. A process that is stopped in between has done whole commits. A message that is held is left
-alone; if it was named by its id, that is the error MessageInUse.
+Only messages that no transaction holds are changed: a command claims them, looks them up again, and commits durably,
+some thousand messages in one commit. A process that is stopped has made whole commits. A held message is not changed;
+if a caller named it by its id, the caller gets MessageInUse.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -28,7 +28,7 @@ from spool.transactions.validation import check_queue
 
 _AT_ONCE = 4_096
 
-# What to write for messages of a run: (batch, run, first ordinal, count).
+# Writes the change of messages of a run: (batch, run, first ordinal, count).
 Edit = Callable[[CommitBatch, Run, int, int], None]
 
 
@@ -47,7 +47,7 @@ def move_to(queue: str) -> Edit:
 
 
 def redrive_to(queue: str | None) -> Edit:
-    """Move messages to another queue, or each back to the queue that it came from, and count their attempts anew."""
+    """Move messages to another queue, or each back to the queue that it came from, with no attempts counted."""
 
     def edit(batch: CommitBatch, run: Run, first: int, count: int) -> None:
         target = queue or run.attributes["origin_queue"]
@@ -78,7 +78,7 @@ def act_on(store: Store, owners: Owners, message_id: str, edit: Edit) -> None:
     """Apply ``edit`` to the message with that id.
 
     Raises:
-        BadMessageId: there is no such message.
+        BadMessageId: the message does not exist.
         MessageInUse: a transaction holds it.
     """
     page = store.shared.counters.read()
@@ -106,9 +106,9 @@ def act_on(store: Store, owners: Owners, message_id: str, edit: Edit) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Bulk:
-    """The messages of a queue that a bulk command is about.
+    """The messages of a queue that a bulk command changes.
 
-    wanted: the filter that they match.
+    wanted: the filter that the messages match.
     dry_run: count the messages, and change nothing.
     progress: called after each commit with the number of messages so far.
     possible: whether the command can be applied to a message with these fields.
@@ -146,7 +146,7 @@ def act_on_all(store: Store, bulk: Bulk, edit: Edit) -> int:
 
 
 def _free(prepared: PreparedBranches, messages: Slice) -> PositionRanges:
-    """Return those messages that no branch in doubt holds."""
+    """Return the messages that no branch in doubt holds."""
     return _not_in_doubt(prepared, messages.number, min(messages.ordinals), len(messages.ordinals))
 
 
@@ -188,7 +188,7 @@ def _commit(store: Store, claimed: PositionRanges, edit: Edit, bulk: Bulk | None
             if bulk is not None and not (
                 run.queue.name == bulk.queue and bulk.matches(run.attributes, run.committed_at, now)
             ):
-                continue  # it was moved or changed since it was looked up
+                continue  # the message was moved or changed meanwhile
             edit(batch, run, first, count)
             done += count
     if done:

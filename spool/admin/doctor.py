@@ -1,4 +1,4 @@
-"""Prove, by trials, that a directory's file system does what a queue space needs.
+"""Prove, by trials, that a directory's file system is good enough for a queue space.
 
 The trials are made in a directory of their own, which is removed again: a space in the directory may be in use
 meanwhile, and none needs to be there yet. Only the last ones rename an empty file between the space's own directories.
@@ -41,7 +41,10 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Proof:
-    """The result of one trial: `what` was tried, and in `detail` what was found, and what to do unless it is fine."""
+    """The result of one trial.
+
+    what: the tested property. detail: the finding, and advice unless the outcome is fine.
+    """
 
     what: str
     outcome: Outcome
@@ -49,15 +52,15 @@ class Proof:
 
 
 class _Warning(Exception):
-    """Good enough for a space, and the administrator should know it."""
+    """The file system is good enough for a space, with a limit that the administrator should know."""
 
 
 class _Refused(Exception):
-    """Not good enough for a space."""
+    """The file system is not good enough for a space."""
 
 
 def examine(disk: Disk, clock: Clock) -> list[Proof]:
-    """Try out everything that a space needs of this directory's file system; return one proof for each need."""
+    """Test everything that a space needs of this directory's file system; return one proof for each need."""
     config = _settings(disk)
     disk.use_sync_method(config.sync_method)
     proofs = [
@@ -76,7 +79,7 @@ def examine(disk: Disk, clock: Clock) -> list[Proof]:
 
 
 def examine_kind(disk: Disk) -> Proof:
-    """Tell what kind of file system it is: the one proof that needs no trial."""
+    """Return the proof of the kind of file system, which needs no trial."""
     config = _settings(disk)
     disk.use_sync_method(config.sync_method)
     return _proof("kind", lambda: _kind(disk, config))
@@ -99,13 +102,13 @@ def _reason(error: OSError) -> str:
     what_to_do = {
         errno.EACCES: "let this user write there",
         errno.EPERM: "let this user do so, or choose another file system",
-        errno.EXDEV: "unmount what is mounted there, or make it a directory of the space's own",
+        errno.EXDEV: "unmount the file system there, so that the directory is on the disk of the space",
     }.get(error.errno or 0) or advice(error, otherwise="choose another file system")
     return f"{error.strerror or error}: {what_to_do}"
 
 
 def _settings(disk: Disk) -> SpaceConfig:
-    """Return the settings of the space, or those of a new one where no space is."""
+    """Return the settings of the space; without a space, those of a new one."""
     try:
         handle = disk.open(layout.SETTINGS)
     except OSError:
@@ -125,7 +128,7 @@ def _kind(disk: Disk, config: SpaceConfig) -> str:
     if disk.durability.is_assumed:
         raise _Warning(f"{kind}; {mode}, as space.toml says, although this file system is not known to order renames")
     if kind in ("fuse", "overlay") or kind.startswith("unknown"):
-        raise _Warning(f"{kind}; {mode}; whether a flush reaches the disk depends on what lies beneath: find out")
+        raise _Warning(f"{kind}; {mode}; whether a flush reaches the disk depends on the file system below: find out")
     if kind in ("tmpfs", "ramfs"):
         raise _Warning(f"{kind} is memory: no message on it survives a power cut or a restart of the machine")
     return f"{kind}; {mode}"
@@ -145,9 +148,9 @@ def _room(disk: Disk) -> str:
 
 
 def _owner(disk: Disk) -> str:
-    """Prove that the directory is this user's; of a space, also that no other user may read what is in it.
+    """Prove that the directory is this user's; of a space, also that no other user may read its files.
 
-    Dropped files are left out: they may belong to other users.
+    Dropped files are not tested: they may belong to other users.
     """
     directory = disk.identity("")
     if directory is None or not directory.is_directory:
@@ -165,7 +168,7 @@ def _owner(disk: Disk) -> str:
 
 
 def _maker(disk: Disk) -> int:
-    """Return the user whose files those are that this process makes: root gives them to the directory's owner."""
+    """Return the owner of files that this process makes: root gives them to the directory's owner."""
     directory, user = disk.identity(""), os.geteuid()
     return user if user or directory is None else directory.owner
 
@@ -316,9 +319,9 @@ def _prove_exclusion(disk: Disk, open_: Callable[[], int], take: Callable[[int, 
     """Prove that two descriptors, and two processes, exclude each other, and that a killed process holds nothing.
 
     Args:
-        open_: opens what is locked.
+        open_: opens the file or directory to lock.
         take: tries to lock byte n of a handle.
-        wrong: what to say if a second holder gets the lock.
+        wrong: the error if a second holder gets the lock.
     """
     first, second = open_(), open_()
     try:
@@ -332,17 +335,17 @@ def _prove_exclusion(disk: Disk, open_: Callable[[], int], take: Callable[[int, 
         disk.close(first)
         disk.close(second)
     if not _in_another_process(lambda: take(open_(), 0)):
-        raise _Refused("a lock that was released stays: choose another file system")
+        raise _Refused("a released lock is still held: choose another file system")
     first = open_()
     try:
         if not take(first, 0):
-            raise _Refused("a lock stays although its process was killed: choose another file system")
+            raise _Refused("a lock is still held although its process was killed: choose another file system")
     finally:
         disk.close(first)
 
 
 def _in_another_process(attempt: Callable[[], bool]) -> bool:
-    """Return the result of an attempt in a child process, which is killed while it holds what it got."""
+    """Return the result of an attempt in a child process, which is killed while it holds the lock."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

@@ -1,8 +1,8 @@
-"""The dropped files that an export takes along: those that an intake would take, and those that it has captured.
+"""The dropped files of an export: files that an intake would take, and files that intakes have captured.
 
-Intakes go on meanwhile, so the files are read first, and the moment of the export comes afterwards: a file that became
-a message up to that moment, or was removed, no longer counts (``waiting``). So each file is in the export once, as a
-file or as a message. The reclaim lock, which the caller holds, keeps the record of each captured file.
+Intakes continue meanwhile, so an export reads the files before it fixes its moment: a file that became a message or was
+removed up to that moment no longer counts (``waiting``). So the export has each file once, as a file or as a message.
+The reclaim lock, which the caller holds, keeps the record of each captured file.
 """
 
 import os
@@ -30,7 +30,7 @@ class DroppedFile(NamedTuple):
 
 
 class DroppedFiles:
-    """The dropped files of a space. ``left_out``: by name, why a file is not among them."""
+    """The dropped files of a space. ``left_out``: the reason for each file that is not exported, by name."""
 
     def __init__(self, store: Store) -> None:
         self.left_out: dict[str, str] = {}
@@ -91,7 +91,7 @@ class DroppedFiles:
     def _names(self, folder: str) -> list[str]:
         try:
             return self._disk.names(folder)
-        except (FileNotFoundError, NotADirectoryError):  # its intake, or the queue, has gone meanwhile
+        except (FileNotFoundError, NotADirectoryError):  # its intake or the queue was removed meanwhile
             return []
 
     def _dropped(self, folder: str, name: str) -> Iterator[DroppedFile]:

@@ -1,9 +1,9 @@
 """Write a space into one file: for a backup, or to move it to another machine. ``unpack`` reads it back.
 
-The file is a tar of the space's own files as they are at one moment: all commits up to one number, the branches that
-are in doubt, dropped files that are no messages yet, and quarantine. So it keeps everything that is durable: ids,
-positions, order, times, attempts, facts and counts. Claims are not kept: a message that a transaction held is ready in
-the copy. The last member is the manifest; it names each file that is left out, with the reason.
+The file is a tar of the space's files at one moment: all commits up to one number, branches in doubt, dropped files
+that are no messages yet, and quarantine. So an export has everything that is durable: ids, positions, order, times,
+attempts, facts and counts. It has no claims: a message that a transaction held is ready in the copy. The last member is
+the manifest, which names each file that was left out, with the reason.
 
 Other processes may use the space meanwhile. The reclaim lock is held, so that no file of the snapshot is removed.
 """
@@ -58,7 +58,7 @@ def export(
     """Write the space to a stream; return the contents of the export.
 
     Raises:
-        InvalidArgument: there is no such compression.
+        InvalidArgument: no compression has this name.
         SystemFailure: another process held the reclaim lock for the whole time.
         CorruptedFile: a file of a commit has lost bytes while it was written.
     """

@@ -15,7 +15,7 @@ class Kind(enum.StrEnum):
     IN_DOUBT = "in doubt"  # a prepared branch that waits for its coordinator
     RETURNED = "returned"  # an adopted branch whose commit did not survive: decided on like a prepared one
     MOVED = "moved"  # a committed file that did not have its committed name
-    ROLLED_BACK = "rolled back"  # a branch whose owner is gone
+    ROLLED_BACK = "rolled back"  # a branch whose owner died
     COUNTED = "counted"  # messages whose holder died: an attempt was counted
     ALIVE = "alive"  # a live process works on it
     TAKEN = "taken"  # dropped files that an intake captured and did not finish
@@ -34,8 +34,8 @@ class Finding:
     """One finding.
 
     name: the file, relative to the space.
-    detail: what was found, as a sentence.
-    action: what was done about it, or will be; "" if nothing.
+    detail: the problem, as a sentence.
+    action: the repair that was made, or will be made; "" if none.
     reason: why, for programs: one of few texts, e.g. "missing queue"; "" if only the detail says it.
     position: the commit and the ordinal of the damaged message, or of the first of several.
     """
@@ -58,10 +58,10 @@ class Finding:
 
 @dataclass
 class RecoveryReport:
-    """What opening a space found.
+    """The report of opening a space.
 
     alone: no other process had the space open, so this one recovered it.
-    findings: what was found and done.
+    findings: the problems, with their repairs.
     in_doubt: the xids of the branches in doubt, as text.
     published: the highest published sequence number.
     seconds: how long it took.

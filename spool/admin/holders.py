@@ -50,7 +50,7 @@ def holders(disk: Disk, shared: Shared, view: View, queue: str) -> dict[str, Hol
 def by_position(disk: Disk, shared: Shared, view: View) -> dict[Position, Holder]:
     """Return the holder of every message that is held, in any queue.
 
-    Prepared branches are those of the last listing.
+    The prepared branches come from the last listing.
     """
     claimed = shared.claims.positions()
     held_by = {position: Holder(HELD) for position in claimed}
@@ -65,18 +65,18 @@ def by_position(disk: Disk, shared: Shared, view: View) -> dict[Position, Holder
 
 
 def _add_journaled(disk: Disk, xids: LockFile, claimed: Iterable[Position], held_by: dict[Position, Holder]) -> None:
-    """Replace the holders of claimed messages by those that the journals of live transactions name."""
+    """Set the holders of claimed messages that the journals of live transactions name."""
     places = sorted(claimed)
     for xid in all_journals(disk):
         if xids.is_free(xid_byte(xid)):
-            continue  # its process is dead: other transactions may hold what it held
+            continue  # its process died: other transactions may hold its messages
         journal = read_journal(disk, xid)
         holder = Holder(HELD, str(xid), journal.pid, journal.program, journal.since)
         held_by.update((position, holder) for position in _named_by(journal, places))
 
 
 def _named_by(journal: JournalContents, places: list[Position]) -> Iterable[Position]:
-    """Return those of the sorted `places` that a journal names.
+    """Return the sorted `places` that a journal names.
 
     A journal may be damaged and name any range, so its ranges are never counted through.
     """

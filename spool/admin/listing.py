@@ -21,11 +21,11 @@ READY, DELAYED, DAMAGED = "ready", "delayed", "damaged"
 class QueueEntry(NamedTuple):
     """One message of a queue.
 
-    id, position: None for a damaged table, whose messages cannot be told apart.
+    id, position: None for a damaged table, whose messages cannot be distinguished.
     state: ready, delayed, held, in doubt or damaged.
     message: None if it is damaged.
     holder: the transaction that holds it; None if none does.
-    damage: what is wrong, and what to do; None if nothing is.
+    damage: the problem and advice; None if the message can be read.
     """
 
     id: str | None

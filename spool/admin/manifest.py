@@ -1,8 +1,8 @@
-"""The manifest of an export: its last member, which lists the contents. A reader believes it over the files.
+"""The manifest of an export: its last member, which lists the contents. A reader believes the manifest over the files.
 
-It is JSON, one object a line: a summary, then each file with its size and the SHA-256 of its bytes, in their order in
-the export, and at last the SHA-256 of all lines before. The first member of an export, which says that it is one and of
-which format, ends with such a checksum, too.
+The manifest is JSON, one object a line: a summary, then each file with its size and the SHA-256 of its bytes, in their
+order in the export, and last the SHA-256 of all lines before. The first member of an export has the format, and ends
+with a checksum in the same way.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ class ExportReport:
 
     files: how many files of the space.
     newest: the number of its last commit.
-    messages: the number of messages in each queue; those of transactions in doubt are not counted.
+    messages: the number of messages in each queue, without messages that transactions in doubt put.
     dropped: for each dropped file that is no message yet, by name below the space's directory, the time of its last
         change, in nanoseconds since the epoch.
     left_out: for each file that is not in the export, by name below the space's directory, the reason.
@@ -83,7 +83,7 @@ def read_manifest(data: bytes, members: Collection[Member]) -> ExportReport:
     """Return the manifest's summary.
 
     Raises:
-        CorruptedFile: its own checksum is wrong, or these members are not those that it lists.
+        CorruptedFile: its own checksum is wrong, or it lists other members.
     """
     summary, _, listed = _unsealed(data).partition(b"\n")
     found = _object(summary, format=int, **_FIELDS)
@@ -97,13 +97,13 @@ def read_manifest(data: bytes, members: Collection[Member]) -> ExportReport:
 
 
 def _difference(listed: list[bytes], members: Collection[Member]) -> str:
-    """Say how the members differ from those that the manifest lists."""
+    """Describe the difference between the members and the list of the manifest."""
     for line, member in zip_longest(listed, members):
         if member is None or line is None:
             break
         if line != _member(member):
             if line.startswith(_member(member).partition(b', "size"')[0]):
-                return f"the bytes of {shown(member.name)} are not those that its manifest lists"
+                return f"the bytes of {shown(member.name)} do not match its manifest"
             return f"it holds {shown(member.name)} where its manifest lists another file"
     return f"it holds {len(members):,} members, and its manifest lists {len(listed):,}"
 

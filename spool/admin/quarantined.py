@@ -1,10 +1,10 @@
-"""Show the files in ``quarantine/``, with what can be done about each, and put dropped files back.
+"""Show the files in ``quarantine/``, with advice for each, and put dropped files back.
 
-Only a dropped file can be put back as it is: it goes to its queue's folder, and the next intake takes it. A damaged
-file cannot: its messages that are whole are served all the time, and nothing proves the others.
+Only a dropped file can be put back: ``restore`` moves it to its queue's folder, and the next intake takes it. A damaged
+file cannot: its whole messages are served all the time, and nothing proves the others.
 
-Where renames are not ordered, a file that is put back has both its names for a moment, in which no intake may look. If
-the process dies then, the next intake or the next ``restore`` removes the name in quarantine first.
+Where renames are not ordered, a file that is put back has both names for a moment, in which no intake may look. If the
+process dies then, the next intake or the next ``restore`` removes the name in quarantine first.
 """
 
 import os
@@ -38,12 +38,12 @@ class QuarantinedFile:
     since: when it was moved there, in seconds since the epoch; None if no reason is recorded.
     size: in bytes; None if it is no regular file.
     kind: one of the kinds in docs/commands.md, e.g. ``refused``; None if no reason is recorded.
-    reason: what it was, and what is wrong with it, as a sentence.
+    reason: the kind of file and its problem, as a sentence.
     is_damage: whether acknowledged messages of the space lay in it; if so, the space counts as damaged until the file
         is deleted.
     queue: the queue that a file was dropped for, or that a damaged message was in; None for other files.
     can_be_restored: whether ``restore_quarantined`` accepts it.
-    advice: what can be done with it.
+    advice: the next step for an administrator.
     beginning: its first bytes, 1,024 at most.
     """
 
@@ -118,7 +118,7 @@ def restore(store: Store, name: str) -> str:
     if reason.queue is None or not file.can_be_restored:
         raise InvalidArgument(f"{entry} cannot be put back: {file.advice}")
     if reason.queue not in read_settings(disk).queues:
-        raise QueueNotFound(f"{entry} was dropped for queue {reason.queue}, which is gone: create it again first")
+        raise QueueNotFound(f"{entry} was dropped for queue {reason.queue}, which was deleted: create it again first")
     target = f"{layout.DROP}/{reason.queue}/{reason.dropped}"
     try:
         disk.durability.move_durably([_Restoring(disk, path, target)], partial(_no_intake_at, store, reason.queue))
@@ -235,14 +235,14 @@ def _was_refused(reason: Reason) -> bool:
 
 def _advice(reason: Reason, regular: bool) -> str:
     if not regular:
-        return "it is no regular file: look at it, then delete it"
+        return "it is no regular file: inspect it, then delete it"
     if reason.cause is Cause.CHANGED:
-        return "its messages are in the queue, or were: put what they lack as a new message, then delete it"
+        return "its messages are in the queue, or were: put the missing content as a new message, then delete it"
     if _was_refused(reason):
-        return "change what the reason names in a copy, mv it over the file, then restore it; or delete it"
+        return "fix the problem in a copy, mv the copy over the file, then restore the file; or delete it"
     if reason.cause is not None and reason.cause.is_damage:
         return (
             "it cannot be restored, because its bytes are not proven; every message that is whole is served. Save "
-            "what can be read of it (docs/format.md describes it), put that again, then delete it"
+            "the readable part (docs/format.md describes it), put that again, then delete the file"
         )
-    return "no acknowledged message lay in it, except of a queue without durability: look at it, then delete it"
+    return "no acknowledged message lay in it, except of a queue without durability: inspect it, then delete it"

@@ -128,8 +128,8 @@ def change_queue(
 
 def _flush_all(store: Store) -> None:
     """Make durable all commits that were begun under the settings before: their messages may be lost no longer."""
-    again = "the queue is changed; change it once more to flush what was put before"
-    # What has no number behind this looks at the settings first.
+    again = "the queue is changed; change it once more to flush earlier messages"
+    # A commit that gets its number after this reads the new settings.
     with_number_lock(store.shared.control, store.deadline(), again)
     try:
         issued = store.shared.counters.read().issued
@@ -145,8 +145,8 @@ def _flush_all(store: Store) -> None:
 def _settings_text(
     disk: Disk, text: str, known: SpaceConfig, config: QueueConfig, referring: Iterable[str], create_missing: bool
 ) -> str:
-    """Return the text of the settings with that queue in it, and with those that its options ``referring`` name and
-    that are not there; QueueNotFound for one of them unless ``create_missing``."""
+    """Return the text of the settings with that queue, and with the missing queues that its options ``referring`` name.
+    QueueNotFound for a missing queue unless ``create_missing``."""
     made = {config.name: config}
     named = [(option, getattr(config, option)) for option in sorted(referring)]
     for option, queue in named:  # which grows meanwhile
@@ -168,7 +168,7 @@ def _with_warning(config: QueueConfig) -> QueueConfig:
     """Warn of a queue that will drop messages for good."""
     if config.retries is not None and config.error_queue is None:
         log.warning(
-            "queue %s has retries, %d, and no error_queue: what fails more often is deleted; name one to keep it",
+            "queue %s has retries, %d, and no error_queue: a message that fails more often is deleted",
             config.name,
             config.retries,
         )
@@ -206,7 +206,7 @@ def _check_unused(disk: Disk, view: View, name: str, known: SpaceConfig) -> None
     if inside:
         raise QueueNotEmpty(
             f"queue {name!r} holds {plural(inside, 'message')}: take, move or purge {'it' if inside == 1 else 'them'} "
-            f"first, after the transactions that hold any have ended (spool-admin queue show {name} counts those)"
+            f"first, after the transactions that hold any have ended (spool-admin queue show {name} counts them)"
         )
     if disk.exists(f"{layout.DROP}/{name}") and disk.names(f"{layout.DROP}/{name}"):
         raise QueueNotEmpty(f"files wait in {layout.DROP}/{name}: take them in with spool-intake, or move them away")
@@ -225,7 +225,7 @@ def _puts(contents: FileContents, queue: str) -> Iterator[int]:
 
 @contextmanager
 def _commits_blocked(store: Store) -> Iterator[None]:
-    """Keep commits from getting a number, and branches from voting; afterwards each looks at the settings first."""
+    """Keep commits from getting a number, and branches from voting; afterwards each reads the settings first."""
     with_number_lock(store.shared.control, store.deadline())
     try:
         catch_up(store, settle_all(store, store.deadline()))

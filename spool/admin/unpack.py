@@ -1,8 +1,8 @@
 """Read an export: to prove it, or to write its files into the directory of a new space.
 
-Nothing of it is believed before its end: each file has the checksum that the manifest lists, the manifest has its own,
-and the compressed stream is read to its end. An export is written by anyone who can name a file, so each name is that
-of a file which an export writes, and nothing is followed, allocated or nested by its word.
+A reader believes nothing before the end: each file has the checksum that the manifest lists, the manifest has its own,
+and the compressed stream is read to its end. Anyone can write an export, so a reader accepts only names of files that
+an export has, and follows, allocates and nests nothing that the export claims.
 """
 
 import hashlib
@@ -94,7 +94,7 @@ def unpack(disk: Disk, stream: BinaryIO, progress: Callable[[Progress], None] | 
 
 
 def differences(store: Store, report: ExportReport) -> list[Finding]:
-    """Return how the messages of an imported space, which was just read, differ from those that were exported.
+    """Return the differences between the messages of an imported space and of the exported one.
 
     The bytes are proven, so the space was damaged already when it was exported.
     """
@@ -144,7 +144,7 @@ def read(stream: BinaryIO, keep: Keep, progress: Callable[[Progress], None] | No
 
 
 class _Members:
-    """The members of an export, one after the other. ``read``: those that were read, by name."""
+    """The members of an export, in order. ``read``: the members that were read, by name."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self.read: dict[str, Member] = {}

@@ -30,7 +30,6 @@ VERSION = 1
 # Limits on everything that is read, so that a damaged length neither eats the memory nor hangs the reader.
 MAX_HEADER_BYTES = 16 << 20
 MAX_TABLE_BYTES = 64 << 20
-MAX_BODY_BYTES = 2**32 - 1
 SECTION_MESSAGES = 65_536
 
 _START = b"\xa6format\xa7xaspool\xa7version\xcd"

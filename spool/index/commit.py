@@ -111,13 +111,6 @@ class Retention:
     mergeable: bool = False
     tally: Mapping[str, list[int]] = field(default_factory=repeat(_NO_TALLY).__next__)  # one for all
 
-    def still_superseding(self, files: Mapping[int, "Retention"]) -> bool:
-        """Return whether a commit that this one supersedes has files; forget the commits that have none."""
-        if self.supersedes is not None:
-            there = array("Q", (number for number in self.supersedes if number in files))
-            self.supersedes = there or None
-        return self.supersedes is not None
-
 
 def add_tallies(sums: dict[str, list[int]], tally: Mapping[str, list[int]]) -> None:
     for queue, counts in tally.items():

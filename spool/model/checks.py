@@ -50,9 +50,9 @@ def check(name: str, value: object, value_check: ValueCheck, where: str = "") ->
         return value_check.convert(value)
     except UnicodeEncodeError:
         raise unwritable(name, value, where) from None
-    except InvalidArgument:
-        raise  # it says more
-    except ValueError:
+    except ValueError as error:
+        if isinstance(error, InvalidArgument) and error.name is not None:
+            raise  # it says more
         expected = f"{value_check.expected}, or none" if value_check.optional else value_check.expected
         raise InvalidArgument(where, Argument(name), f" is {expected}, not {given(value)}", expected=expected) from None
 

@@ -226,7 +226,7 @@ def test_q14_messages_that_are_there_are_shown_changed_moved_and_deleted(space: 
             gone()
     with pytest.raises(spool.QueueNotFound):
         space.move(one, "nowhere")
-    with pytest.raises(spool.InvalidArgument, match="name what to change"):
+    with pytest.raises(spool.InvalidArgument, match="name a field to change"):
         space.change(one)
 
 

@@ -175,7 +175,7 @@ def test_a_verified_export_is_read_back_before_it_has_its_name(run: Run, path: P
     with mock.patch("xaspool_scripts.admin_archive._NewFile.make_durable", _flip_a_bit):
         done = run("export", "--verify", "--replace", file)
     assert done.code == 4
-    one_line(done, str(file), "it cannot be read back as it was written")
+    one_line(done, str(file), "its bytes cannot be read back")
     assert (file.read_bytes(), _left(tmp_path)) == (first, {"out.tar"})
 
 

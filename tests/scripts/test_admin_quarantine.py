@@ -29,7 +29,7 @@ def test_a_dropped_file_is_listed_shown_mended_and_put_back(run: Run, path: Path
     listed = run("quarantine", "list").text
     assert "active.order.msgpack" in listed
     assert "ends within a message" in listed
-    assert "change what the reason names in a copy, mv it over the file, then restore it" in listed
+    assert "fix the problem in a copy, mv the copy over the file, then restore the file" in listed
     shown = run("quarantine", "show", "active.order.msgpack").text
     assert "orders" in shown
     assert "\\x81" in shown, "a piece of the content"
@@ -84,7 +84,7 @@ def test_a_queue_that_is_gone_is_made_again_first(run: Run, path: Path) -> None:
     run("queue", "delete", "orders")
     done = run("quarantine", "restore", "active.order.msgpack")
     assert done.code == 1
-    one_line(done, "orders, which is gone: create it again first")
+    one_line(done, "orders, which was deleted: create it again first")
 
 
 def test_what_was_damaged_cannot_come_back_and_says_what_to_do(run: Run, path: Path) -> None:
@@ -109,7 +109,7 @@ def test_what_is_messages_already_is_not_put_back(run: Run, path: Path) -> None:
     (file,) = run("quarantine", "list", "--json").objects
     assert "they have its first 3 bytes, and the 9 bytes behind those are only here" in file["reason"]
     assert (file["queue"], file["can_be_restored"]) == ("orders", False)
-    one_line(run("quarantine", "restore", file["name"]), "put what they lack as a new message")
+    one_line(run("quarantine", "restore", file["name"]), "put the missing content as a new message")
 
 
 def test_a_file_is_deleted_with_its_reason(run: Run, path: Path) -> None:

@@ -158,7 +158,7 @@ def test_check_names_damage_once(run: Run, path: Path) -> None:
     done = run("check")
     assert done.code == 4
     assert (done.out + done.err.encode()).decode().count(damaged.name) == 1
-    assert "looks at everything" not in done.err
+    assert "reads everything" not in done.err
     assert "damage is left: 1 file; every other message is served" in done.err
 
 

@@ -142,7 +142,7 @@ def test_a_dry_run_changes_nothing(run: Run, crashed: Path) -> None:
     told = _recover(run, "--dry-run")
     _json(run, "--dry-run")
     assert snapshot(crashed) == before
-    assert "Nothing was changed. This is what recovery would do:" in told
+    assert "Nothing was changed. A recovery would do this:" in told
     assert told.splitlines()[-1].startswith("Dry run:")
 
 
