@@ -11,7 +11,6 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from dataclasses import fields, replace
 
 import spool
 from bench import capacity_run
@@ -25,8 +24,6 @@ from bench.setting import FULL, ONCE, Bench, Sizes, describe, running
 from bench.table import Chart, Outcome, Report, line_of, markdown, no_longer_ok, summary, unmeasured
 
 _NAMES = [peer.name for peer in PEERS]
-_DEFAULT = [peer.name for peer in PEERS if not peer.on_request]
-_CHOICE = ", ".join(name if name in _DEFAULT else f"({name})" for name in _NAMES)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -35,7 +32,8 @@ def main(arguments: list[str] | None = None) -> None:
         capacity_run.main(words[1:])
         return
     asked = parser().parse_args(words)
-    sizes, keys = sizes_of(asked), asked.cases or [case.key for case in CASES]
+    sizes = FULL if asked.full else ONCE if asked.once else Sizes()
+    keys = asked.cases or [case.key for case in CASES]
     with running(asked.directory, sizes, asked.peers) as bench:
         report = Report(describe(bench.directory, sizes), without_directory(words))
         report.measured = f"{spool.__version__}, {time.strftime('%Y-%m-%d')}"
@@ -109,12 +107,6 @@ def _print_setting(report: Report, bench: Bench) -> None:
     print(flush=True)
 
 
-def sizes_of(asked: argparse.Namespace) -> Sizes:
-    sizes = FULL if asked.full else ONCE if asked.once else Sizes()
-    changed = {f.name: getattr(asked, f.name) for f in fields(Sizes) if getattr(asked, f.name, None) is not None}
-    return replace(sizes, **changed, label=f"{sizes.label}, changed by options") if changed else sizes
-
-
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     keys = [case.key for case in CASES]
@@ -125,18 +117,8 @@ def parser() -> argparse.ArgumentParser:
     size.add_argument("--full", action="store_true", help="the sizes of the table: hours, 40 GB of disk")
     size.add_argument("--once", action="store_true", help="as little of each case as shows that it works")
     found.add_argument(
-        "--peers",
-        type=_peers,
-        default=_DEFAULT,
-        metavar="NAME,…",
-        help=f"default: all but those in brackets: {_CHOICE}",
+        "--peers", type=_peers, default=_NAMES, metavar="NAME,…", help=f"default: all of {', '.join(_NAMES)}"
     )
-    found.add_argument("--rounds", type=int, help="commits of each contender in the cases of one thread")
-    found.add_argument("--warm-up", type=int, help="rounds before those")
-    found.add_argument("--slices", type=int, help="slices of each contender in the cases of several")
-    found.add_argument("--opened", type=int, help="messages in the spaces that are opened")
-    found.add_argument("--waiting", type=_numbers, metavar="N,N", help="messages waiting in the cases of memory")
-    found.add_argument("--backlogs", type=_numbers, metavar="N,…", help="messages waiting in the cases of growth")
     found.add_argument("--no-flushes", action="store_true", help="do not count the contenders' flushes")
     found.add_argument("--markdown", action="store_true", help="print the table as it would be written, too")
     found.add_argument("--write", action="store_true", help="write it into docs/performance.md, with its charts")
@@ -155,10 +137,6 @@ def _peers(text: str) -> list[str]:
     if unknown := set(names) - set(_NAMES):
         raise argparse.ArgumentTypeError(f"there is no {', '.join(sorted(unknown))}: choose from {', '.join(_NAMES)}")
     return names
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(word.replace("_", "")) for word in text.split(","))
 
 
 if __name__ == "__main__":

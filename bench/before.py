@@ -68,6 +68,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("checkout", type=Path, help="the older tree, e.g. made by git worktree add /tmp/before COMMIT")
     parser.add_argument("--directory", type=Path, default=Path.cwd(), help="on the disk to measure; default: here")
     parser.add_argument("--rounds", type=int, default=40, help="turns of each (40)")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only steps with this in their name")
     parser.add_argument("--play", type=Path, metavar="SPACE", help=argparse.SUPPRESS)  # be one of the processes
     asked = parser.parse_args(arguments)
     if asked.play is not None:
@@ -76,14 +77,15 @@ def main(arguments: list[str] | None = None) -> None:
     if not (asked.checkout / "spool" / "__init__.py").exists():
         parser.error(f"{asked.checkout} holds no spool/: name a checkout of this repository")
     print(f"{'':30} {'before':>10} {'now':>10}   time: noise, now   processor: noise, now")
-    for step, found in compare(asked.checkout, asked.directory, asked.rounds).items():
+    steps = [step for step in STEPS if asked.only in step]
+    for step, found in compare(asked.checkout, asked.directory, asked.rounds, steps).items():
         print(
             f"{step:30} {found.older_us:7,.0f} µs {found.newer_us:7,.0f} µs "
             f"{found.noise:12.2f} {found.elapsed:6.2f} {found.busy_noise:17.2f} {found.busy:6.2f}"
         )
 
 
-def compare(checkout: Path, directory: Path, rounds: int) -> dict[str, Ratios]:
+def compare(checkout: Path, directory: Path, rounds: int, steps: list[str]) -> dict[str, Ratios]:
     """By step."""
     trees = {_OLDER: checkout.resolve(), _AGAIN: checkout.resolve(), _NEWER: HERE}
     turns: dict[tuple[str, str], list[Turn]] = {}
@@ -93,12 +95,12 @@ def compare(checkout: Path, directory: Path, rounds: int) -> dict[str, Ratios]:
             for place, (name, tree) in enumerate(trees.items())
         }
         for number in range(rounds + 1):  # the first one warms up
-            for step in STEPS:
+            for step in steps:
                 for name in random.sample(list(askers), len(askers)):
                     turn = askers[name](step)
                     if number:
                         turns.setdefault((step, name), []).append(turn)
-    return {step: _ratios(*(turns[step, name] for name in (_OLDER, _AGAIN, _NEWER))) for step in STEPS}
+    return {step: _ratios(*(turns[step, name] for name in (_OLDER, _AGAIN, _NEWER))) for step in steps}
 
 
 def _ratios(older: list[Turn], again: list[Turn], newer: list[Turn]) -> Ratios:

@@ -4,15 +4,14 @@ from bench.peers.base import Peer
 from bench.peers.diskcache import DiskCache
 from bench.peers.huey import Huey
 from bench.peers.litequeue import LiteQueue
-from bench.peers.ours import Ours, OursOrdered
+from bench.peers.ours import Ours
 from bench.peers.persistqueue import PersistQueue
 from bench.peers.postgresql import PostgreSQL
-from bench.peers.rabbitmq import RabbitMQ
 from bench.peers.raw import Raw
 from bench.peers.redis import Redis
 from bench.peers.sqlite import SQLite
 
 # The order of the tables.
 PEERS: tuple[type[Peer], ...] = (
-    Raw, Ours, OursOrdered, SQLite, PersistQueue, LiteQueue, DiskCache, Huey, Redis, PostgreSQL, RabbitMQ,
+    Raw, Ours, SQLite, PersistQueue, LiteQueue, DiskCache, Huey, Redis, PostgreSQL,
 )  # fmt: skip

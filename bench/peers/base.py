@@ -73,13 +73,17 @@ class Peer(ABC):
     concurrent: ClassVar[bool] = True
     # Whether the threads of a process share one line, instead of each having its own.
     shared: ClassVar[bool] = False
-    # Whether it takes part only when it is asked for by name.
-    on_request: ClassVar[bool] = False
     # What a get is here, where it is not the same as elsewhere.
     get_with: ClassVar[str] = ""
 
+    # The Python package that it needs, and the module that shows whether it is installed.
+    package: ClassVar[str] = ""
+    module: ClassVar[str] = ""
+
     def start(self, directory: str) -> None:
         """Begin in an empty directory; Missing if it cannot."""
+        if self.module:
+            need(self.module, self.package)
         self.directory = directory
 
     @abstractmethod
@@ -89,9 +93,9 @@ class Peer(ABC):
     def stop(self) -> None:  # noqa: B027 (only servers have something to stop)
         """End its processes; the code that made the directory removes it."""
 
-    @abstractmethod
     def version(self) -> str:
         """As a reader of the table would look for it."""
+        return release(self.package)
 
     def servers(self) -> list[int]:
         """The processes that flush for it, where it is not the caller's own."""

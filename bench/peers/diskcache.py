@@ -1,21 +1,16 @@
 """diskcache.Deque with synchronous=2."""
 
-from bench.peers.base import BODY, Line, Peer, need, release
+from bench.peers.base import BODY, Line, Peer
 
 
 class DiskCache(Peer):
     name = "diskcache"
+    package = "diskcache"
+    module = "diskcache"
     how = "Deque over a cache with sqlite_synchronous=2 (its default is 1: not durable)"
-
-    def start(self, directory: str) -> None:
-        need("diskcache", "diskcache")
-        super().start(directory)
 
     def line(self, queue: str) -> Line:
         return DiskCacheLine(f"{self.directory}/{queue}")
-
-    def version(self) -> str:
-        return release("diskcache")
 
 
 class DiskCacheLine(Line):

@@ -1,22 +1,17 @@
 """The queue under huey's SqliteHuey, with fsync=True; enqueue and dequeue without what huey itself adds to a task."""
 
-from bench.peers.base import BODY, Line, Peer, need, release
+from bench.peers.base import BODY, Line, Peer
 
 
 class Huey(Peer):
     name = "huey"
+    package = "huey"
+    module = "huey"
     how = "SqliteHuey with fsync=True: synchronous=FULL"
     batches = False
 
-    def start(self, directory: str) -> None:
-        need("huey", "huey")
-        super().start(directory)
-
     def line(self, queue: str) -> Line:
         return HueyLine(f"{self.directory}/{queue}.sqlite")
-
-    def version(self) -> str:
-        return release("huey")
 
 
 class HueyLine(Line):

@@ -2,28 +2,23 @@
 
 import base64
 
-from bench.peers.base import BODY, Line, Peer, need, release
+from bench.peers.base import BODY, Line, Peer
 
 _TEXT = base64.b64encode(BODY[:768]).decode()  # it takes text only: 1 KiB of it
 
 
 class LiteQueue(Peer):
     name = "litequeue"
+    package = "litequeue"
+    module = "litequeue"
     durable = False
     how = "sets synchronous=NORMAL: no flush at a commit, only at checkpoints"
     batches = False
     concurrent = False
     get_with = "two commits: taken, done"
 
-    def start(self, directory: str) -> None:
-        need("litequeue", "litequeue")
-        super().start(directory)
-
     def line(self, queue: str) -> Line:
         return LiteQueueLine(f"{self.directory}/{queue}.sqlite")
-
-    def version(self) -> str:
-        return release("litequeue")
 
 
 class LiteQueueLine(Line):

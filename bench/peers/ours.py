@@ -1,46 +1,32 @@
-"""A queue space, flushing as its file system asks for; and, on request, as if its file system ordered renames."""
+"""A queue space, flushing as its file system asks for."""
 
 import itertools
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from typing import ClassVar, Literal
 
 import spool
 import xa
-from bench.peers.base import BODY, Line, Peer, release
+from bench.peers.base import BODY, Line, Peer
 
 
 class Ours(Peer):
     name = "xaspool"
+    package = "xaspool"
     how = "flushes each commit as the file system needs it"
     transactions = True
     two_phase = True
     shared = True
-    flush: ClassVar[Literal["auto", "ordered"]] = "auto"
 
     def line(self, queue: str) -> Line:
-        return OurLine(f"{self.directory}/{queue}", queue, self.flush)
-
-    def version(self) -> str:
-        return release("xaspool")
-
-
-class OursOrdered(Ours):
-    """What it would cost on ext4 with a journal, xfs or btrfs; elsewhere a power cut may take what it acknowledged."""
-
-    name = "xaspool ordered"
-    durable = False
-    how = "one flush a commit, whatever the file system: durable only on an ordered one"
-    on_request = True
-    flush = "ordered"
+        return OurLine(f"{self.directory}/{queue}", queue)
 
 
 class OurLine(Line):
     """A space of its own for each queue, so that no case inherits what another left."""
 
-    def __init__(self, path: str, queue: str, flush: Literal["auto", "ordered"]) -> None:
-        with suppress(spool.SpaceExists), spool.create(path, sync_method=flush) as space:
+    def __init__(self, path: str, queue: str) -> None:
+        with suppress(spool.SpaceExists), spool.create(path) as space:
             space.create_queue(queue)
         self.space, self.queue = spool.open(path), queue
         self.manager, self.run, self.branches = xa.ResourceManager(self.space), os.urandom(8), itertools.count()

@@ -1,26 +1,21 @@
 """persist-queue's SQLiteAckQueue: a get and its acknowledgement are two commits."""
 
-from bench.peers.base import BODY, Line, Peer, need, release
+from bench.peers.base import BODY, Line, Peer
 
 _CLEAR_EVERY = 500
 
 
 class PersistQueue(Peer):
     name = "persist-queue"
+    package = "persist-queue"
+    module = "persistqueue"
     how = "SQLiteAckQueue: WAL, and SQLite's default synchronous=FULL"
     batches = False
     concurrent = False
     get_with = "two commits: taken, acknowledged"
 
-    def start(self, directory: str) -> None:
-        need("persistqueue", "persist-queue")
-        super().start(directory)
-
     def line(self, queue: str) -> Line:
         return PersistQueueLine(f"{self.directory}/{queue}")
-
-    def version(self) -> str:
-        return release("persist-queue")
 
 
 class PersistQueueLine(Line):
