@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from forwarder.events import Event
     from forwarder.forwarder import Forwarder
     from forwarder.pipelines.dispositions import Continue, Error, Kill, Send
-    from forwarder.pipelines.former import MessagesLeft
     from forwarder.pipelines.pipeline import Pipeline
+    from forwarder.pipelines.queues import MessagesLeft
     from forwarder.round import Route
     from forwarder.routes.given import as_routes
     from forwarder.routes.in_threads import ThreadForwarder
@@ -58,7 +58,7 @@ _MODULES = {
     "forwarder.forwarder": ("Forwarder",),
     "forwarder.pipelines.dispositions": ("Continue", "Error", "Kill", "Send"),
     "forwarder.routes.in_threads": ("ThreadForwarder",),
-    "forwarder.pipelines.former": ("MessagesLeft",),
+    "forwarder.pipelines.queues": ("MessagesLeft",),
     "forwarder.pipelines.pipeline": ("Pipeline",),
     "forwarder.round": ("Route",),
     "forwarder.routes.given": ("as_routes",),

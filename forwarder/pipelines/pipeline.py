@@ -1,21 +1,23 @@
 """A pipeline: what is called with its messages, queue by queue, from its source to its destinations."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from forwarder.forwarder import Forwarder
-from forwarder.pipelines.former import check_left, left_queues
+from forwarder.pipelines.description import Description, Destination, RouteDescription, described, read_toml
+from forwarder.pipelines.functions import Function
+from forwarder.pipelines.queues import check_left, create_queues, left_queues
+from forwarder.pipelines.stages import HookStage, Stage, TranslationStage, Way
 from forwarder.round import Route
 from forwarder.routes.in_threads import ThreadForwarder
-from forwarder.services import ServiceError
+from forwarder.services import ServiceError, parse
+from forwarder.summary import Summary
+from spool import Space
+from spool import open as open_space
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from forwarder.pipelines.description import Description
-    from forwarder.summary import Summary
-    from spool import Space
 
 
 class Pipeline:
@@ -50,21 +52,17 @@ class Pipeline:
         self._describe(given, f"pipeline {name}")
 
     def _describe(self, given: Mapping[str, Any], where: str) -> None:
-        from forwarder.pipelines.description import described  # only a program with a pipeline needs it
-
         self._where = where
         self.description: Description = described(given, where)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Return the pipeline that a TOML file describes. ServiceError as for a new one, or if it cannot be read."""
-        from forwarder.pipelines.description import read_toml
-
         pipeline = cls.__new__(cls)
         pipeline._describe(read_toml(path), str(path))
         return pipeline
 
-    def create_queues(self, space: "Space", *, leave: bool = False) -> dict[str, str]:
+    def create_queues(self, space: Space, *, leave: bool = False) -> dict[str, str]:
         """Make the queues that are missing, and change options that differ from the description.
 
         Args:
@@ -76,11 +74,9 @@ class Pipeline:
         Raises:
             MessagesLeft: messages wait in such queues; nothing was done.
         """
-        from forwarder.pipelines.queues import create_queues
-
         return create_queues(space, self.description, leave=leave)
 
-    def left_queues(self, space: "Space") -> dict[str, int]:
+    def left_queues(self, space: Space) -> dict[str, int]:
         """Return the queues that the pipeline had before and has no more, and how many messages wait in each."""
         return left_queues(space, [self.description])
 
@@ -93,8 +89,6 @@ class Pipeline:
         Raises:
             ServiceError: a function cannot be called, or has no name.
         """
-        from forwarder.pipelines.routes import routes_of
-
         try:
             return routes_of(self.description, by_name=by_name)
         except ServiceError as error:
@@ -108,7 +102,7 @@ class Pipeline:
         once: bool = False,
         master: str = "local[*]",
         leave: bool = False,
-    ) -> "Summary":
+    ) -> Summary:
         """Run the pipeline through Spark, on the space in the directory ``path``, and return what was done.
 
         Args:
@@ -123,14 +117,71 @@ class Pipeline:
         self._check_left(path, leave)
         return Forwarder(path, self.routes(), spark, master=master).run(once)
 
-    def work(self, path: str, *, once: bool = False, leave: bool = False) -> "Summary":
+    def work(self, path: str, *, once: bool = False, leave: bool = False) -> Summary:
         """Run the pipeline in threads of this process, without Spark. Arguments, result and errors as of ``run``."""
         self._check_left(path, leave)
         return ThreadForwarder(path, self.routes(by_name=False)).run(once)
 
     def _check_left(self, path: str, leave: bool) -> None:
-        from spool import open as open_space
-
         if not leave:
             with open_space(path) as space:
                 check_left(space, self.description)
+
+
+# -- the routes of a pipeline ------------------------------------------------------------------------------------------
+
+
+def routes_of(of: Description, *, by_name: bool) -> list[Route]:
+    """Return the routes of a pipeline; none for the service and hooks of a destination that is stopped.
+
+    Its functions are looked at here, its services by the forwarder.
+
+    Args:
+        by_name: its functions are imported by other processes, so each must have a name.
+
+    Raises:
+        ServiceError: a function cannot be called, or has no name.
+    """
+    routes = [_hooks(of, of.source_queue, of.inbound, of.translate_queue, 0, by_name)] if of.inbound else []
+    routes.append(_translation(of, by_name))
+    for name, destination in of.destinations.items():
+        if not destination.stopped:
+            routes += _delivery(of, name, destination, by_name)
+    for route in routes:
+        if isinstance(route.service, Stage):
+            route.service.check()
+    return routes
+
+
+def _hooks(of: Description, queue: str, hooks: Iterable[Function], into: str, step: int, by_name: bool) -> Route:
+    stage = HookStage(_named(hooks, by_name), into, _last_queues(of), of.timeout)
+    return Route(queue, stage, into=(into,), step=step)
+
+
+def _translation(of: Description, by_name: bool) -> Route:
+    ways = tuple(_way(of, route, by_name) for route in of.routes)
+    stage = TranslationStage(ways, _last_queues(of), of.failures, of.unrouted, of.retries, of.timeout)
+    into = dict.fromkeys([*(queue for way in ways for queue in way.into), of.failures])
+    return Route(of.translate_queue, stage, into=tuple(into), step=1)
+
+
+def _way(of: Description, route: RouteDescription, by_name: bool) -> Way:
+    when = route.when
+    condition = _named([when], by_name)[0] if isinstance(when, Function) else tuple((when or {}).items())
+    into = tuple(map(of.first_queue, route.to))
+    return Way(route.name, condition, _named(route.translate, by_name), into, route.severity == "route")
+
+
+def _delivery(of: Description, name: str, destination: Destination, by_name: bool) -> list[Route]:
+    first, last = of.first_queue(name), of.last_queue(name)
+    service = parse(destination.service, timeout=destination.timeout, threads=destination.threads)
+    hooks = [_hooks(of, first, destination.outbound, last, 2, by_name)] if destination.outbound else []
+    return [*hooks, Route(last, service, destination.on_failure, step=3)]
+
+
+def _named(functions: Iterable[Function], by_name: bool) -> tuple[Function, ...]:
+    return tuple(function.by_name() if by_name else function for function in functions)
+
+
+def _last_queues(of: Description) -> tuple[tuple[str, str], ...]:
+    return tuple((name, of.last_queue(name)) for name in of.destinations)

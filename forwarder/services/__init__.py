@@ -1,13 +1,12 @@
 """The services that a queue is forwarded to, each named by a URL."""
 
-from forwarder.services import file, http, kafka, other_space
+from forwarder.services import file, http, kafka, queues
 from forwarder.services.exec import ExecService
 from forwarder.services.file import FileService
 from forwarder.services.http import HttpService
 from forwarder.services.kafka import KafkaService
-from forwarder.services.other_space import OtherSpaceService
 from forwarder.services.python import PythonService
-from forwarder.services.queue import QueueService
+from forwarder.services.queues import OtherSpaceService, QueueService
 from forwarder.services.service import (
     MAX_REPLY,
     Caller,
@@ -70,7 +69,7 @@ def parse(
             return KafkaService(rest, timeout, threads or kafka.THREADS)
         case "queue":
             queue, at, path = rest.partition("@")
-            return OtherSpaceService(queue, path, threads or other_space.THREADS) if at else QueueService(rest)
+            return OtherSpaceService(queue, path, threads or queues.THREADS) if at else QueueService(rest)
     raise ServiceError(
         f"{url!r} names no service: it begins with python: (python:package.module:function), http://, https://, "
         "exec: (exec:command argument), file: (file:directory), kafka: (kafka://host:port/topic) "

@@ -20,8 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from forwarder.services.fields import NAMES, field_of, is_field
-from forwarder.services.service import Request, ServiceError
+from forwarder.services.service import FIELD_NAMES, Request, ServiceError, field_of, is_field
 from spool.engine.tasks import space_of
 from spool.model import layout
 from spool.model.message import Message
@@ -79,7 +78,7 @@ class FileService:
             raise ServiceError(f"no file can be made in {directory!r}: allow this user to write there")
         for field in _FIELD.findall(name):
             if not is_field(field):
-                raise ServiceError(f"{name!r}: a message has no field {field!r} for a name; there are {NAMES}")
+                raise ServiceError(f"{name!r}: a message has no field {field!r} for a name; there are {FIELD_NAMES}")
         if "{id}" not in name:
             raise ServiceError(f"{name!r} lacks {{id}}: two messages could have one name, and one file be lost")
         if "/" in name or "\0" in name or name.startswith("."):

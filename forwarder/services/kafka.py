@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
-from forwarder.services.fields import NAMES, field_of, is_field
-from forwarder.services.service import MAX_REPLY, Request, ServiceError
+from forwarder.services.service import FIELD_NAMES, MAX_REPLY, Request, ServiceError, field_of, is_field
 from forwarder.time_limits import GRACE_SECONDS
 from spool.model.message import Message
 from spool.workers.outcome import Outcome, Rejected, Retried, of_value, one_line
@@ -72,7 +71,7 @@ class KafkaService:
             raise ServiceError(f"{url!r}: what stands after the ? is not name=value&name=value: correct it") from None
         key = given.get("key", "group")
         if not is_field(key):
-            raise ServiceError(f"{url!r}: a message has no field {key!r} for a key; there are {NAMES}")
+            raise ServiceError(f"{url!r}: a message has no field {key!r} for a key; there are {FIELD_NAMES}")
         own = _properties(given["config"]) if "config" in given else {}
         own |= {name: value for name, value in given.items() if name not in _SETTINGS_OF_THE_SERVICE}
         if wrong := next((name for name in own if name in _SET_BY_THE_SERVICE), None):

@@ -293,7 +293,7 @@ def _exit_code(summary: "Summary", once: bool) -> int:
 
 def _left_queues(pipelines: "list[Pipeline]", routes: "list[Route]") -> dict[str, int]:
     """Return the queues of the pipelines' former shapes that hold messages, without queues that a route serves."""
-    from forwarder.pipelines.former import left_queues
+    from forwarder.pipelines.queues import left_queues
 
     with opened() as space:
         return left_queues(space, [one.description for one in pipelines], [route.queue for route in routes])

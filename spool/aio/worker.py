@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any
 
 import spool.space
-from spool.aio.function_threads import FunctionThreads
 from spool.aio.receiver import Receiver
+from spool.aio.tasks import FunctionThreads
 from spool.errors import Empty, SystemFailure, TransactionTimeout
 from spool.model.message import Message
 from spool.model.position import Position

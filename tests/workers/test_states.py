@@ -8,8 +8,11 @@ from hypothesis import strategies as st
 
 from spool.model.position import Position
 from spool.workers import pauses, states
+from spool.workers.attempt import Conclusion
+from spool.workers.effects import Effect
 from spool.workers.outcome import Rejected, Replied, Retried
 from spool.workers.pauses import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, Pauses, WaitingMessages
+from spool.workers.run import Run
 from spool.workers.states import Event, State, end_of_call, holds_up_its_message_alone, next_state
 
 ENDS = {State.CONCLUDED, State.WITHDRAWN, State.ABANDONED}
@@ -115,6 +118,21 @@ def test_pauses_grow_to_a_minute_and_are_never_shorter_than_the_service_asks(ask
     pauses.find_up()
     pauses.find_down("refused")
     assert pauses.take_pause() == FIRST_PAUSE_SECONDS
+
+
+def test_q12_a_run_claims_nothing_during_a_pause_and_a_call_from_before_does_not_end_the_pause() -> None:
+    told: list[tuple[str, float]] = []
+    run = Run("work", once=False, on_pause=lambda reason, seconds: told.append((reason, seconds)))
+    position, refused = Position(7, 0), Conclusion(Effect.KEPT, "refused", "the service was not reached (refused)")
+    run.hold_back(position, refused, now=100.0)
+    run.hold_back(Position(7, 1), refused, now=100.5)
+    run.end(Position(7, 2), Conclusion(Effect.DELIVERED, ""), now=100.5)
+    assert (run.pause_left(100.5), run.begin(position, 100.5), run.begin(position, 101.0)) == (0.5, False, True)
+    run.hold_back(position, refused, now=101.0)
+    assert told == [(refused.pause, 1.0), (refused.pause, 2.0)]
+    run.end(position, Conclusion(Effect.DELIVERED, ""), now=103.0)
+    run.hold_back(position, refused, now=103.0)
+    assert told[2:] == [(refused.pause, 1.0)]
 
 
 def test_a_message_that_waits_alone_is_passed_over_for_a_growing_time_and_forgotten_at_last(

@@ -18,7 +18,7 @@ from spool.errors import Full, InvalidArgument, MessageInUse, QueueNotFound, Spo
 from spool.model.codecs import Encoded
 from spool.model.message import Message
 from spool.model.options import PutOptions
-from spool.workers.outcome import Outcome, Rejected, Replied, Retried, describe, one_line
+from spool.workers.outcome import Outcome, Passed, Rejected, Replied, Retried, describe, one_line
 
 log = logging.getLogger("spool.forwarder")
 
@@ -27,6 +27,37 @@ THREADS = 32
 
 _SHORT_WINDOW_SECONDS = 3600.0
 _TRAVELLING = ("priority", "expires_at", "user_code", "client_id", "application_key", "group")
+
+
+@dataclass(frozen=True)
+class QueueService:
+    """`queue:name`. The caller, which has the space open, checks that there is such a queue."""
+
+    queue: str
+    watched = None  # nothing is called
+    threads = 1
+
+    def check(self) -> None:
+        """Raise `ServiceError` if no queue is named."""
+        if not self.queue:
+            raise ServiceError("'queue:' names no queue: write queue:name")
+
+    def open(self) -> "QueueCaller":
+        """Return the caller; nothing has to be prepared."""
+        return QueueCaller(self.queue)
+
+
+@dataclass(frozen=True)
+class QueueCaller:
+    """Passes every message on."""
+
+    queue: str
+
+    def __call__(self, request: Request) -> Passed:
+        return Passed(self.queue)
+
+    def close(self) -> None:
+        """Do nothing: the caller holds nothing."""
 
 
 @dataclass(frozen=True)
