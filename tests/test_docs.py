@@ -314,6 +314,10 @@ def test_the_guide_lists_every_option() -> None:
         assert set(re.findall(r"`(\w+)`", rows)) == set(names)
 
 
+def test_help_of_the_package_names_the_page_of_words() -> None:
+    assert "docs/words.md" in (spool.__doc__ or "")
+
+
 def test_reliability_md_names_tests_that_exist() -> None:
     text = (ROOT / "docs" / "reliability.md").read_text()
     named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text)
