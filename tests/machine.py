@@ -9,10 +9,10 @@ import copy
 import errno
 import os
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from spool.runtime.clock import Clock
+from tests.clocks import SimulatedClock
 
 if TYPE_CHECKING:
     from tests.simdisk import SimulatedDisk
@@ -25,28 +25,6 @@ OF_ANOTHER = "of-another-user"  # how the names of such files begin
 
 class PowerCut(BaseException):
     """The process ends here: no ``except Exception`` may see it."""
-
-
-class SimulatedClock(Clock):
-    """Time passes only where somebody sleeps."""
-
-    def __init__(self, now: float = 1_700_000_000.0) -> None:
-        self.time = now
-
-    def now(self) -> float:
-        return self.time
-
-    def monotonic(self) -> float:
-        return self.time
-
-    def sleep(self, seconds: float) -> None:
-        self.time += seconds
-
-    def wait(self, woken: Callable[[float], bool], seconds: float) -> bool:
-        if woken(0.0):
-            return True
-        self.sleep(seconds)
-        return woken(0.0)
 
 
 class Inode:

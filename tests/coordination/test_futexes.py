@@ -1,7 +1,6 @@
 """Whatever waits for a byte lock is woken when its holder lets go of it; and where it is not, it looks by itself."""
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,22 +14,8 @@ from spool.disk import stat as file_stat
 from spool.model import layout
 from spool.runtime.clock import Clock, Deadline, WaitExpired
 from tests.at_once import AT_ONCE
+from tests.clocks import LONG, PatientClock
 from tests.held import HeldDisk
-
-LONG = 60.0
-
-
-class Patient(Clock):
-    """No waiter looks by itself: it is woken, or waits too long. ``sleeps`` is set when the first one does."""
-
-    def __init__(self) -> None:
-        self.sleeps = threading.Event()
-
-    def wait(self, woken: Callable[[float], bool], seconds: float) -> bool:
-        if woken(0.0):
-            return True
-        self.sleeps.set()
-        return woken(LONG)
 
 
 @pytest.fixture
@@ -64,7 +49,7 @@ def deadline(seconds: float, clock: Clock) -> Deadline:
 
 
 def test_a_thread_that_lets_go_of_a_byte_wakes_all_that_wait_for_it(root: str, pool: ThreadPoolExecutor) -> None:
-    ours, clocks = control(root), [Patient(), Patient()]
+    ours, clocks = control(root), [PatientClock(), PatientClock()]
     assert ours.try_lock(NUMBER)
 
     def lock_and_unlock(clock: Clock) -> None:
@@ -74,7 +59,7 @@ def test_a_thread_that_lets_go_of_a_byte_wakes_all_that_wait_for_it(root: str, p
 
     waiters = [pool.submit(lock_and_unlock, clock) for clock in clocks]
     for clock in clocks:
-        assert clock.sleeps.wait(LONG)
+        assert clock.waits.wait(LONG)
     ours.unlock(NUMBER)
     for waiter in waiters:
         waiter.result(LONG / 2)
@@ -96,14 +81,14 @@ def test_a_thread_that_expects_a_byte_again_takes_no_wake_from_another(root: str
 def test_a_commit_wakes_those_that_wait_for_its_number(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
     with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
         space.create_queue("orders")
-    clock, disk = Patient(), HeldDisk(str(tmp_path / "space"))
+    clock, disk = PatientClock(), HeldDisk(str(tmp_path / "space"))
     with spool.open(tmp_path / "space", disk=disk) as slow, spool.open(tmp_path / "space", clock=clock) as space:
         disk.go_on.clear()
         disk.holding = True
         first = pool.submit(slow.put, "orders", 1)
         assert disk.arrived.wait(LONG)
         second = pool.submit(space.put, "orders", 2)
-        assert clock.sleeps.wait(LONG)
+        assert clock.waits.wait(LONG)
         disk.go_on.set()
         first.result(LONG / 2)
         second.result(LONG / 2)

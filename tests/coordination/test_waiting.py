@@ -19,29 +19,13 @@ from spool.runtime.clock import POLL_MAX_SECONDS, Clock
 from spool.transactions.waiting import IDLE_SECONDS
 from tests.at_once import AT_ONCE
 from tests.children import exit_code_of
+from tests.clocks import LONG, PatientClock, SimulatedClock
 from tests.environment.pressed import descriptors
-from tests.machine import NO_FILES, Machine, SimulatedClock
+from tests.machine import NO_FILES, Machine
 from tests.meanwhile import Processes
 from tests.simdisk import ROOT, SimulatedDisk
 
-LONG = 60.0
 PUT = "import sys, spool\nwith spool.open(sys.argv[1]) as space: space.put(sys.argv[2], sys.argv[3])"
-
-
-class Patient(Clock):
-    """A get waits to be woken, or too long: it does not look by itself. ``waits`` is set once that many do."""
-
-    def __init__(self, waiters: int = 1) -> None:
-        self.waits = threading.Event()
-        self.was_woken: list[bool] = []
-        self._missing = waiters
-
-    def wait(self, woken: Callable[[float], bool], seconds: float) -> bool:
-        self._missing -= 1
-        if self._missing == 0:
-            self.waits.set()
-        self.was_woken.append(woken(LONG))
-        return self.was_woken[-1]
 
 
 @pytest.fixture
@@ -64,7 +48,7 @@ def put_elsewhere(path: Path, queue: str = "orders", body: str = "new") -> None:
 
 
 def test_a_commit_of_another_process_wakes_a_waiting_get(path: Path, pool: ThreadPoolExecutor) -> None:
-    clock = Patient()
+    clock = PatientClock()
     with spool.open(path, clock=clock) as space:
         found = pool.submit(space.get, "orders", timeout=LONG / 2)
         assert clock.waits.wait(LONG)
@@ -76,7 +60,7 @@ def test_a_commit_of_another_process_wakes_a_waiting_get(path: Path, pool: Threa
 
 @pytest.mark.skipif(not overwrites_in_place(gettempdir()), reason="where memory is not shared, issuing wakes, too")
 def test_a_waiting_get_is_woken_when_a_commit_is_published_and_not_before(path: Path, pool: ThreadPoolExecutor) -> None:
-    clock = Patient()
+    clock = PatientClock()
     with spool.open(path, clock=clock) as space, spool.open(path) as other:
         found = pool.submit(space.get, "orders", timeout=LONG / 2)
         assert clock.waits.wait(LONG)
@@ -86,7 +70,7 @@ def test_a_waiting_get_is_woken_when_a_commit_is_published_and_not_before(path: 
 
 
 def test_a_commit_of_another_thread_wakes_a_waiting_get(path: Path, pool: ThreadPoolExecutor) -> None:
-    clock = Patient()
+    clock = PatientClock()
     with spool.open(path, clock=clock) as space:
         found = pool.submit(space.get, "orders", timeout=LONG / 2)
         assert clock.waits.wait(LONG)
@@ -98,7 +82,7 @@ def test_a_commit_of_another_thread_wakes_a_waiting_get(path: Path, pool: Thread
 def test_all_threads_that_wait_are_woken_by_what_one_of_them_hears(path: Path, pool: ThreadPoolExecutor) -> None:
     """And who goes away leaves the listening to the next."""
     queues = ("orders", "replies", "more")
-    clock = Patient(len(queues))
+    clock = PatientClock(len(queues))
     with spool.open(path, clock=clock) as space:
         found = {queue: pool.submit(space.get, queue, timeout=LONG / 2) for queue in queues}
         assert clock.waits.wait(LONG)
@@ -109,7 +93,7 @@ def test_all_threads_that_wait_are_woken_by_what_one_of_them_hears(path: Path, p
 
 
 def test_what_was_put_while_nobody_listened_is_seen_by_the_next_get_that_waits(path: Path) -> None:
-    clock = Patient()
+    clock = PatientClock()
     with spool.open(path, clock=clock) as space, spool.open(path) as other:
         for n in range(3):
             other.put("orders", str(n))
@@ -124,7 +108,7 @@ def test_a_put_between_the_look_and_the_watch_is_not_missed(path: Path) -> None:
             other.put("orders", "new")
             return super().watch(name)
 
-    clock = Patient()
+    clock = PatientClock()
     with spool.open(path) as other, spool.open(path, disk=Late(str(path)), clock=clock) as space:
         assert space.get("orders", timeout=LONG / 2).body == "new"
         assert clock.was_woken == [], "it looked again before it waited"

@@ -17,8 +17,8 @@ from spool.store.sought import Sought
 from spool.transactions import claiming, delivery
 from spool.transactions.waiting import wake_arrived
 from tests.at_once import AT_ONCE
+from tests.clocks import LONG, PatientClock
 from tests.compaction import small_compactions
-from tests.coordination.test_waiting import LONG, Patient
 from tests.meanwhile import Processes, commit, prepare
 
 WHEN_WOKEN = LONG / 2  # and it waits longer than a test takes
@@ -45,7 +45,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 def test_a_commit_of_another_opener_wakes_it(path: Path, pool: ThreadPoolExecutor, other: spool.Space) -> None:
-    clock = Patient()
+    clock = PatientClock()
     with spool.open(path, clock=clock) as space:
         found = pool.submit(space.get, "orders", correlation_id="mine", timeout=WHEN_WOKEN)
         assert clock.waits.wait(LONG)
@@ -57,7 +57,7 @@ def test_a_commit_of_another_opener_wakes_it(path: Path, pool: ThreadPoolExecuto
 
 def test_of_many_that_wait_each_is_woken_for_its_own_message(path: Path, other: spool.Space) -> None:
     """And where the one that listens for all gets its message, another goes on listening."""
-    clock = Patient(8)
+    clock = PatientClock(8)
     with ThreadPoolExecutor(8) as pool, spool.open(path, clock=clock) as space:
         ids = [str(n) for n in range(8)]
         found = [pool.submit(space.get, "orders", correlation_id=id, timeout=WHEN_WOKEN) for id in ids]
@@ -79,7 +79,7 @@ def test_commits_that_do_not_concern_it_cost_it_no_look(
         return claim(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(delivery, "claim", counted)
-    clock = Patient(2)
+    clock = PatientClock(2)
     with spool.open(path, clock=clock) as space:
         found = [pool.submit(space.get, "orders", correlation_id=id, timeout=WHEN_WOKEN) for id in ("one", "two")]
         assert clock.waits.wait(LONG)

@@ -16,7 +16,8 @@ from functools import partial
 from typing import Any, NamedTuple
 from unittest import mock
 
-from tests.machine import Machine, PowerCut, SimulatedClock
+from tests.clocks import SimulatedClock
+from tests.machine import Machine, PowerCut
 from tests.simdisk import SimulatedDisk
 
 # The longest schedule takes some 800 steps, with a feed of six slots (``few_slots``). "A ring that is overrun" puts as

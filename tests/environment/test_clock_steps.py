@@ -15,10 +15,10 @@ from spool.disk import Disk
 from spool.intake import Intake
 from spool.maintenance.reclaim import reclaim
 from spool.model.xid import Xid
-from spool.runtime.clock import Clock
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.two_phase import commit_prepared
-from tests.machine import NO_FILES, Machine, SimulatedClock
+from tests.clocks import MovedClock, SimulatedClock
+from tests.machine import NO_FILES, Machine
 from tests.simdisk import ROOT, SimulatedDisk
 
 DAY, YEAR = 86_400.0, 365 * 86_400.0
@@ -33,23 +33,6 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-class TwoClocks(SimulatedClock):
-    """Wall time can be stepped, the other one only runs."""
-
-    def __init__(self) -> None:
-        self.running = 1000.0
-        self.step = 1_700_000_000.0
-
-    def now(self) -> float:
-        return self.running + self.step
-
-    def monotonic(self) -> float:
-        return self.running
-
-    def sleep(self, seconds: float) -> None:
-        self.running += max(seconds, COARSE)  # or waiting would be all that the tests do
-
-
 @dataclass
 class Waiting:
     """A message that must come, and when at the earliest by the wall clock."""
@@ -62,7 +45,7 @@ class User:
     """Does one thing after the other with a queue of the space, and knows what may and must come."""
 
     def __init__(self, step: float, at: int) -> None:
-        self.clock = TwoClocks()
+        self.clock = SimulatedClock(least_sleep=COARSE)
         self.machine = Machine(NO_FILES)
         self.waiting: list[Waiting] = []
         self.taken: list[str] = []
@@ -238,14 +221,7 @@ class NobodyMayAsk(Disk):
 @pytest.mark.parametrize("step", [-40 * YEAR, -DAY, DAY, 40 * YEAR])
 def test_a_dropped_file_waits_for_no_clock(step: float, tmp_path: Path) -> None:
     """Its age is asked where its writer is not known: a file from the future is taken today."""
-
-    class Stepped(Clock):
-        by = 0.0
-
-        def now(self) -> float:
-            return super().now() + self.by
-
-    clock = Stepped()
+    clock = MovedClock()
     with spool.create(tmp_path / "space", disk=None) as space:
         space.create_queue("a")
     with spool.open(tmp_path / "space", disk=NobodyMayAsk(str(tmp_path / "space")), clock=clock) as space:
@@ -253,6 +229,6 @@ def test_a_dropped_file_waits_for_no_clock(step: float, tmp_path: Path) -> None:
         Intake(space).run(once=True)
         with pytest.raises(spool.Empty):
             space.get("a")  # it is too young
-        clock.by = step
+        clock.later = step
         Intake(space).run(once=True)
         assert space.get("a").body == b"dropped"

@@ -22,6 +22,7 @@ from spool.disk.stat import FileIdentity, FileSystem, Promises
 from spool.errors import UnsafeFileSystem
 from spool.model import layout
 from spool.runtime.clock import Clock
+from tests.clocks import MovedClock
 from tests.filesystems import volume
 from tests.filesystems.volume import KINDS, Kind, Volume
 from tests.users import OWNER, directory_of
@@ -277,11 +278,7 @@ def test_hard_links_are_not_needed_where_renames_are_ordered(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("step", [-40 * 365 * 86400, -86400, 86400])
 def test_a_clock_that_is_wrong_is_named(step: int, root: Path) -> None:
-    class Stepped(Clock):
-        def now(self) -> float:
-            return super().now() + step
-
-    assert found(Disk(str(root)), Stepped())["clocks"] is WARNING
+    assert found(Disk(str(root)), MovedClock(later=step))["clocks"] is WARNING
 
 
 def test_a_directory_of_another_user_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 """A space whose time can be moved, and ways to say shortly what happens in it."""
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,18 +7,8 @@ from typing import Any
 import pytest
 
 import spool
-from spool.runtime.clock import Clock
 from tests.at_once import AT_ONCE
-
-
-class MovedClock(Clock):
-    """The machine's, and as many seconds later as it was told."""
-
-    def __init__(self) -> None:
-        self.later = 0.0
-
-    def now(self) -> float:
-        return time.time() + self.later
+from tests.clocks import MovedClock
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ import xa
 from spool.errors import DiskFailure
 from spool.policies.retries import retry_delay
 from tests.at_once import AT_ONCE
-from tests.features.conftest import MovedClock, Reopen, drained, seen
+from tests.clocks import MovedClock
+from tests.features.conftest import Reopen, drained, seen
 
 PATIENT_SECONDS = 60
 

@@ -7,7 +7,8 @@ import pytest
 
 import spool
 from tests.at_once import AT_ONCE
-from tests.features.conftest import MovedClock, drained
+from tests.clocks import MovedClock
+from tests.features.conftest import drained
 
 PATIENT_SECONDS = 120
 

@@ -13,7 +13,8 @@ import pytest
 import spool
 from spool.model import codecs
 from tests.at_once import AT_ONCE
-from tests.features.conftest import MovedClock, Reopen, drained, edited, seen
+from tests.clocks import MovedClock
+from tests.features.conftest import Reopen, drained, edited, seen
 
 
 def test_q01_many_queues_one_storage_and_several_spaces_in_one_process(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import spool
 from spool.maintenance.reclaim import reclaim
+from tests.clocks import MovedClock
 from tests.compaction import small_compactions
-from tests.features.conftest import MovedClock, Reopen, drained, seen
+from tests.features.conftest import Reopen, drained, seen
 
 ORDERS = [
     (*criteria, last)

@@ -15,8 +15,9 @@ from spool.admin.findings import Kind
 from spool.coordination.locks import NUMBER
 from spool.maintenance.compaction import Compactor
 from spool.routing import NoRoute, Route, Router
+from tests.clocks import MovedClock
 from tests.compaction import small_compactions
-from tests.features.conftest import MovedClock, drained, seen
+from tests.features.conftest import drained, seen
 from tests.machine import NO_FILES, Machine
 from tests.meanwhile import Processes, commit, prepare
 from tests.simdisk import ROOT, SimulatedDisk

@@ -14,8 +14,9 @@ from spool.maintenance import tombstones
 from spool.maintenance.compaction import Compactor
 from spool.model.xid import Xid
 from spool.transactions.coordinated import CoordinatedTransaction
+from tests.clocks import MovedClock
 from tests.compaction import small_compactions
-from tests.features.conftest import MovedClock, Reopen, drained, edited, seen
+from tests.features.conftest import Reopen, drained, edited, seen
 
 PATIENT_SECONDS = 60
 

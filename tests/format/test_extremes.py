@@ -7,15 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import spool
-from spool.runtime.clock import Clock
-
-
-class FarClock(Clock):
-    """A clock that was never set."""
-
-    def now(self) -> float:
-        return 4e11
-
+from tests.clocks import MovedClock
 
 extremes = st.fixed_dictionaries(
     {},
@@ -40,12 +32,12 @@ def test_e12_what_a_put_accepts_can_be_read_again_also_after_a_failed_try(
     tmp_path_factory: pytest.TempPathFactory, options: dict[str, Any]
 ) -> None:
     path = tmp_path_factory.mktemp("extremes") / "space"
-    with spool.create(path, clock=FarClock()) as space:
+    with spool.create(path, clock=MovedClock(wall=4e11)) as space:
         space.create_queue("q", retries=3, retry_delay=1e9)
         message_id = space.put("q", "body", **options)
         with space.transaction() as transaction:
             transaction.get("q", message_id=message_id)
             transaction.set_rollback_only()
-    with spool.open(path, clock=FarClock()) as space:
+    with spool.open(path, clock=MovedClock(wall=4e11)) as space:
         assert space.check() == []
         assert space.show(message_id).attempts == 1

@@ -12,18 +12,10 @@ import spool
 from spool.disk import Disk
 from spool.intake.intake import Intake, IntakeCounts
 from spool.runtime.clock import Clock
+from tests.clocks import MovedClock
 from tests.users import DROPPER, GROUP, OWNER, acting_as, directory_of, in_a_process_of
 
 pytestmark = pytest.mark.root
-
-
-class Later(Clock):
-    """The machine's clock, some seconds on."""
-
-    by = 0.0
-
-    def now(self) -> float:
-        return super().now() + self.by
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -40,8 +32,8 @@ def _imported() -> None:
 
 
 @pytest.fixture
-def clock() -> Later:
-    return Later()
+def clock() -> MovedClock:
+    return MovedClock()
 
 
 @pytest.fixture(params=["ordered", "strict"])
@@ -83,24 +75,24 @@ def kept(path: Path) -> dict[str, bytes]:
         return {finding.detail: (path / finding.name).read_bytes() for finding in space.quarantined()}
 
 
-def test_a_file_that_another_user_writes_in_place_is_not_taken_half(path: Path, clock: Later) -> None:
+def test_a_file_that_another_user_writes_in_place_is_not_taken_half(path: Path, clock: MovedClock) -> None:
     file = opened_by_another(path, "slow")
     file.write(b"part 1, ")
-    clock.by = 59
+    clock.later = 59
     assert take(path, clock) == IntakeCounts(left=1)
     file.write(b"part 2")
     file.close()
-    clock.by = 61
+    clock.later = 61
     assert take(path, clock).files == 1
     assert bodies(path) == [b"part 1, part 2"]
 
 
 def test_what_is_written_after_a_long_pause_is_kept_and_named(
-    path: Path, clock: Later, caplog: pytest.LogCaptureFixture
+    path: Path, clock: MovedClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = opened_by_another(path, "slow")
     file.write(b"part 1, ")
-    clock.by = 61
+    clock.later = 61
     assert take(path, clock).files == 1
     file.write(b"part 2, ")
     counts = take(path, clock)
@@ -115,12 +107,12 @@ def test_what_is_written_after_a_long_pause_is_kept_and_named(
     assert "the 8 bytes behind those are only here" in reason
 
 
-def test_what_nobody_wrote_on_is_gone_after_ten_minutes(path: Path, clock: Later) -> None:
+def test_what_nobody_wrote_on_is_gone_after_ten_minutes(path: Path, clock: MovedClock) -> None:
     drop(path, "one", b"one")
-    clock.by = 61
+    clock.later = 61
     assert take(path, clock).files == 1
     assert list((path / "active").rglob("one")) != []
-    clock.by = 700
+    clock.later = 700
     assert take(path, clock) == IntakeCounts()
     assert list((path / "active").iterdir()) == []
     assert (bodies(path), kept(path)) == ([b"one"], {})
@@ -200,20 +192,20 @@ def test_what_was_added_after_a_rename_is_kept_and_named(path: Path) -> None:
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o027, 0o002])
-def test_a_group_drops_files_with_any_usual_umask(path: Path, clock: Later, umask: int) -> None:
+def test_a_group_drops_files_with_any_usual_umask(path: Path, clock: MovedClock, umask: int) -> None:
     """The kernel refuses a second name for a file that this user neither owns nor may write."""
     for name in ("a", "b"):
         drop(path, name, name.encode(), umask)
-    clock.by = 61
+    clock.later = 61
     assert take(path, clock) == IntakeCounts(files=2, messages=2)
     assert bodies(path) == [b"a", b"b"]
 
 
 def test_a_file_that_the_intake_may_not_read_is_left_with_what_to_do(
-    path: Path, clock: Later, caplog: pytest.LogCaptureFixture
+    path: Path, clock: MovedClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     drop(path, "secret", b"x", umask=0o077)
-    clock.by = 61
+    clock.later = 61
     assert take(path, clock) == IntakeCounts(left=1)
     assert "drop/q/secret: it belongs to user 1234" in caplog.text
     assert "chmod g+r" in caplog.text

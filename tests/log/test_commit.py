@@ -14,7 +14,8 @@ from spool.format.writer import CommitFileWriter
 from spool.model import layout
 from spool.store.store import WAIT_SECONDS
 from tests.at_once import AT_ONCE
-from tests.machine import NO_FILES, Machine, SimulatedClock
+from tests.clocks import SimulatedClock
+from tests.machine import NO_FILES, Machine
 from tests.shown import bodies
 from tests.simdisk import ROOT, SimulatedDisk
 

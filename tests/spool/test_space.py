@@ -14,27 +14,17 @@ import pytest
 import spool
 from spool.disk import Disk
 from spool.maintenance.reclaim import reclaim
-from spool.runtime.clock import Clock
 from tests.at_once import AT_ONCE
-
-
-class HandClock(Clock):
-    """Wall time that the test sets; the rest is the machine's."""
-
-    def __init__(self) -> None:
-        self.wall = 1_000_000.0
-
-    def now(self) -> float:
-        return self.wall
+from tests.clocks import MovedClock
 
 
 @pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
+def clock() -> MovedClock:
+    return MovedClock(wall=1_000_000.0)
 
 
 @pytest.fixture
-def space(tmp_path: Path, clock: HandClock) -> Iterator[spool.Space]:
+def space(tmp_path: Path, clock: MovedClock) -> Iterator[spool.Space]:
     with spool.create(tmp_path / "space", clock=clock, defaults=AT_ONCE) as space:
         space.create_queue("q")
         space.create_queue("ranked", order=("priority", "fifo"))
@@ -63,7 +53,7 @@ def test_q02_the_higher_priority_comes_first_and_fifo_within_it(space: spool.Spa
 
 
 def test_q04_a_delayed_message_is_invisible_until_its_time_yet_taken_by_key(
-    space: spool.Space, clock: HandClock
+    space: spool.Space, clock: MovedClock
 ) -> None:
     by_id = space.put("q", "by id", delay=10)
     space.put("q", "by correlation id", not_before=clock.wall + 20, correlation_id="c")
@@ -115,7 +105,7 @@ def test_q07_a_transaction_sees_nothing_of_its_own_puts_and_a_rollback_leaves_no
     assert message.attempts == 1
 
 
-def test_q08_tries_are_counted_over_restarts_and_end_in_the_error_queue(tmp_path: Path, clock: HandClock) -> None:
+def test_q08_tries_are_counted_over_restarts_and_end_in_the_error_queue(tmp_path: Path, clock: MovedClock) -> None:
     with spool.create(tmp_path / "s", clock=clock, defaults=AT_ONCE) as space:
         space.create_queue("errors")
         space.create_queue("q", retries=2, retry_delay=60, retry_delay_max=None, error_queue="errors")
@@ -139,7 +129,7 @@ def test_q08_tries_are_counted_over_restarts_and_end_in_the_error_queue(tmp_path
 
 
 def test_q04_a_failed_try_of_a_message_taken_by_key_does_not_bring_it_forward(
-    space: spool.Space, clock: HandClock
+    space: spool.Space, clock: MovedClock
 ) -> None:
     wanted = space.put("q", "later", delay=100)
     with space.transaction() as tx:
@@ -227,13 +217,7 @@ def test_q18_each_failure_has_its_own_error_and_leaves_the_transaction_usable(sp
 
 
 def test_q20_a_transaction_that_takes_too_long_is_rolled_back_and_says_so(tmp_path: Path) -> None:
-    class Fast(Clock):
-        ahead = 0.0
-
-        def monotonic(self) -> float:
-            return super().monotonic() + self.ahead
-
-    clock = Fast()
+    clock = MovedClock()
     with spool.create(tmp_path / "s", clock=clock, defaults=AT_ONCE) as space:
         space.create_queue("q")
         space.put("q", "x")
@@ -330,7 +314,7 @@ def test_json_is_json_where_the_content_type_says_so(space: spool.Space) -> None
     assert (message.body, message.content_type) == ({"k": [1, "\N{SNOWMAN}"]}, "application/json")
 
 
-def test_a_message_is_frozen_and_carries_every_field(space: spool.Space, clock: HandClock) -> None:
+def test_a_message_is_frozen_and_carries_every_field(space: spool.Space, clock: MovedClock) -> None:
     space.put(
         "q", "x", priority=7, correlation_id="c", reply_queue="r", failure_queue="f", user_code=-3, client_id="me",
         application_key="k", headers={"a": "b"},

@@ -13,8 +13,8 @@ from spool.errors import CorruptedFile
 from spool.maintenance import schedule
 from spool.store.store import Store
 from spool.transactions import delivery
+from tests.clocks import SimulatedClock
 from tests.held import PATIENT_SECONDS
-from tests.machine import SimulatedClock
 
 
 @pytest.fixture

@@ -7,39 +7,30 @@ from pathlib import Path
 import pytest
 
 import spool
-from spool.runtime.clock import Clock
 from spool.runtime.context import associated
 from spool.store.store import Store
 from spool.workers import worker
 from spool.workers.worker import Worker
+from tests.clocks import MovedClock
 
 WAIT = 60.0
 """Seconds after which a test that waits in vain fails; none waits as long."""
 
 
-class SteppedClock(Clock):
-    """The machine's, and as many seconds later as it was told."""
-
-    def __init__(self) -> None:
-        self.later = 0.0
-
-    def monotonic(self) -> float:
-        return super().monotonic() + self.later
-
-    def let_pass(self, seconds: float, worker: Worker) -> None:
-        """And the worker looks what time it is."""
-        with worker._changed:
-            self.later += seconds
-            worker._changed.notify_all()
+def let_pass(clock: MovedClock, seconds: float, worker: Worker) -> None:
+    """Move the clock, and let the worker read it."""
+    with worker._changed:
+        clock.ahead += seconds
+        worker._changed.notify_all()
 
 
 @pytest.fixture
-def clock() -> SteppedClock:
-    return SteppedClock()
+def clock() -> MovedClock:
+    return MovedClock()
 
 
 @pytest.fixture
-def space(tmp_path: Path, clock: SteppedClock) -> Iterator[spool.Space]:
+def space(tmp_path: Path, clock: MovedClock) -> Iterator[spool.Space]:
     with spool.create(tmp_path / "space", clock=clock) as found:
         for queue in ("replies", "failures", "errors", "other"):
             found.create_queue(queue)

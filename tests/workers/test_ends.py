@@ -18,13 +18,14 @@ from spool.workers.attempt import Attempt
 from spool.workers.outcome import Retried
 from spool.workers.worker import Worker
 from tests.children import exit_code_of
-from tests.workers.conftest import WAIT, SteppedClock, counts, fail, stuck_in_its_transaction
+from tests.clocks import MovedClock
+from tests.workers.conftest import WAIT, counts, fail, let_pass, stuck_in_its_transaction
 
 # -- the time limit ---------------------------------------------------------------------------------------------------
 
 
 def test_a_function_that_hangs_does_not_hang_the_worker(
-    space: spool.Space, clock: SteppedClock, hang: threading.Event
+    space: spool.Space, clock: MovedClock, hang: threading.Event
 ) -> None:
     """Its message goes back with the attempt counted; what its thread still asks of the transaction is refused."""
     space.change_queue("orders", retries=0)
@@ -36,7 +37,7 @@ def test_a_function_that_hangs_does_not_hang_the_worker(
         if message.body == "works":
             return "done"
         space.put("other", "before")
-        clock.let_pass(31, worker)
+        let_pass(clock, 31, worker)
         hang.wait(WAIT)
         try:
             space.put("other", "late")
@@ -302,7 +303,7 @@ def test_a_thread_that_cannot_be_started_ends_those_that_were(
 
 
 def test_a_call_that_cannot_be_given_up_ends_the_worker_with_that_error(
-    space: spool.Space, clock: SteppedClock, hang: threading.Event, monkeypatch: pytest.MonkeyPatch
+    space: spool.Space, clock: MovedClock, hang: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     space.put_many("orders", ["hangs", "works"])
     together = threading.Barrier(2)
@@ -314,7 +315,7 @@ def test_a_call_that_cannot_be_given_up_ends_the_worker_with_that_error(
     def function(message: spool.Message) -> None:
         together.wait(WAIT)
         if message.body == "hangs":
-            clock.let_pass(31, worker)
+            let_pass(clock, 31, worker)
         hang.wait(WAIT)
 
     monkeypatch.setattr(Attempt, "withdraw", gone)
