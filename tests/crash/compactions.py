@@ -27,7 +27,7 @@ def compacting(space: spool.Space) -> None:
 
 
 def _compaction_beside_takes(simulation: Simulation) -> None:
-    """Messages are claimed, taken and given back while they are compacted: each is there once."""
+    """Messages are claimed, taken and released during a compaction: each exists once."""
     simulation.process("S", compacting)
     simulation.process("T", getting(simulation.log, "T", 2))
     simulation.process("R", rolling_back(simulation.log, "R"))

@@ -1,4 +1,4 @@
-"""What the simulated crashes share."""
+"""The fixture of all simulated crashes."""
 
 import logging
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """Thousands of recoveries say what they found; none of it is looked at."""
+    """Thousands of recoveries log their findings; nobody reads them."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)

@@ -132,7 +132,7 @@ def _held(space: spool.Space) -> list[str]:
 
 
 def decide(space: spool.Space, outcome: str, *, told: bool = False) -> None:
-    """Commit or roll back the branch in doubt, as a coordinator that was or was not told its vote."""
+    """Commit or roll back the branch in doubt, as a coordinator that got its vote (``told``), or did not."""
     store = space._store
     if outcome == "commit":
         commit_prepared(space._core, XID, vote_known=told)

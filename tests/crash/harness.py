@@ -109,7 +109,7 @@ class Explorer:
             return machine, spool.open(ROOT, disk=self.recovery_disk(machine), clock=machine.clock)
 
     def _take_over(self, machine: Machine, other: spool.Space, expected: Expectation) -> None:
-        """The next commit finishes what the dead process left, and what is seen then stays."""
+        """The next commit finishes the work of the dead process; contents that were visible then remain."""
         in_doubt(other._store, deadline(other))
         self.history.finish(other)
         other.put(AFTER, "next")
@@ -211,7 +211,7 @@ class Explorer:
             self._cut_recovery(survivor, boot, allowed)
 
     def _cut_recovery(self, survivor: Survivor, boot: int, allowed: frozenset[Contents]) -> None:
-        """What an interrupted recovery leaves is recovered; what a finished one has shown stays so."""
+        """A second recovery repairs an interrupted one; contents that a finished recovery has shown remain."""
         whole = self._machine(survivor.image, boot)
         with repeatable(SEED + boot):
             shown = self._open_and_look(whole, allowed)
@@ -237,7 +237,7 @@ class Explorer:
                 self._open_again(twin, self._open_and_look(twin, allowed))
 
     def _survive_kill(self, machine: Machine, expected: Expectation) -> None:
-        """Only the process died: the page cache is there, and what the next one shows survives a power cut then."""
+        """Only the process died, so the page cache exists. Contents that the next process shows survive a power cut."""
         for process in {handle.process for handle in machine.handles.values()}:
             machine.kill(process)
         twin = machine.copy()
@@ -249,11 +249,11 @@ class Explorer:
         self._open_again(twin, shown)
 
     def _after(self, shown: Contents, allowed: frozenset[Contents]) -> frozenset[Contents]:
-        """What was seen stays."""
+        """The contents allowed after a power cut, once ``shown`` was visible."""
         return frozenset([shown]) | (allowed if self.history.loses else allowed & self.history.may_return)
 
     def _open_and_look(self, machine: Machine, allowed: frozenset[Contents], *, told: bool = False) -> Contents:
-        """``told``: a coordinator asks for the branches in doubt, and is promised those that it is told of."""
+        """``told``: a coordinator lists the branches in doubt; the listed branches remain."""
         process = self.recovery_disk(machine)
         try:
             space = spool.open(ROOT, disk=process, clock=machine.clock)
@@ -289,7 +289,7 @@ class Explorer:
         self._opened_again.add(key)
 
     def _decide(self, machine: Machine, contents: Contents) -> None:
-        """Whatever is decided on a branch in doubt happens."""
+        """Each decision on a branch in doubt takes effect."""
         if not contents.in_doubt:
             return
         image = machine.image()
@@ -324,7 +324,7 @@ class Explorer:
         return machine.image()
 
     def _expect_unchanged(self, before: Image, after: Image) -> None:
-        """A refused opening changes neither directory; what processes share does not count."""
+        """A refused opening changes neither directory, apart from ``run/``."""
         if (_kept(before), _kept(before.beside)) != (_kept(after), _kept(after.beside)):
             raise self._violation("a refused opening has changed something")
 

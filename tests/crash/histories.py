@@ -1,4 +1,4 @@
-"""What a process does to a space before the power is cut, and what may be there afterwards."""
+"""Histories: the calls of one process before a power cut, and the contents that are allowed afterwards."""
 
 from dataclasses import replace
 from unittest import mock
@@ -83,13 +83,13 @@ def _two_phase_rollback(space: spool.Space, expected: Expectation) -> None:
 
 
 def _administrator(space: spool.Space, expected: Expectation) -> None:
-    """Rolled back in the coordinator's place: once that is told, no power cut brings the branch back."""
+    """An administrator rolls the branch back: after the call has returned, no power cut restores the branch."""
     prepare(space, expected)
     with expected.becoming(THREE):
         decide_heuristically(space._core, XID, space._store.deadline(), commit=False)
 
 
-# Its reply is held; what it would take is gone.
+# The branch holds its reply; the message that it would take was taken.
 BACK_AFTER_TAKEN = THREE.got("a").doubting("b", 0, added=1)
 
 
@@ -151,7 +151,7 @@ PAGES = "more than a page" + " " * 4096
 
 
 def _reclaim(space: spool.Space, expected: Expectation) -> None:
-    """Removed files are overwritten by what comes next."""
+    """Later commits overwrite removed files."""
     assert reclaim(space._store) > 0
     with expected.becoming(expected.contents.got("b")):
         space.get("b")
@@ -187,7 +187,7 @@ THE_OTHER_FIRST = EMPTY.put("a", "b'two'", "b'one'")  # one that a dead intake h
 
 
 def _intake(space: spool.Space, expected: Expectation) -> None:
-    """Whatever an intake left undone, the next one finishes: each file is one message, once."""
+    """The next intake finishes the work of an interrupted one: each file becomes one message."""
     expected.allowed |= {THE_OTHER_FIRST}
     Intake(space).run(once=True)
 
@@ -231,7 +231,7 @@ SINGLES = EMPTY.put("a", *"123456").got("a")
 
 
 def _compacted(space: spool.Space, expected: Expectation) -> None:
-    """Messages move to another file, those of a compaction too; what they came from goes, and what takes them stays."""
+    """Compactions move messages repeatedly. The old files are removed, the removals of messages remain."""
     with small_compactions():
         assert space._housekeeper.compact() == 1
         assert reclaim(space._store) > 0
@@ -245,7 +245,7 @@ def _compacted(space: spool.Space, expected: Expectation) -> None:
 
 
 def _checkpoint(space: spool.Space, expected: Expectation) -> None:
-    """An opener believes one that was written before or behind what it finds, or reads everything."""
+    """An opener uses a checkpoint that is older or newer than the files, or reads all files."""
     for _ in range(2):
         with small_compactions():
             space._housekeeper.compact()
@@ -268,7 +268,7 @@ SIX_IN_ONE = EMPTY.put("a", *"123456")
 
 
 def _tombstones_merged(space: spool.Space, expected: Expectation) -> None:
-    """Removals are repeated in one file: the other files go, and what they removed does not come back."""
+    """One file repeats many removals. The other files are removed, and the removed messages do not return."""
     with small_compactions():
         with expected.becoming(expected.contents.got("a")):
             space.get("a")
@@ -283,7 +283,7 @@ def _tombstones_merged(space: spool.Space, expected: Expectation) -> None:
 
 
 def _half_compacted(space: spool.Space, expected: Expectation) -> None:
-    """What is claimed or in doubt stays where it is."""
+    """A compaction does not move claimed messages and messages in doubt."""
     with small_compactions():
         with expected.becoming(SINGLES_IN_DOUBT):
             tx = branch(space)

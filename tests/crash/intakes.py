@@ -1,4 +1,4 @@
-"""Two intakes at work on the same drop folder, beside a process that takes what they put."""
+"""Two intakes read the same drop folder while a third process takes their messages."""
 
 import spool
 from spool.intake import Intake
@@ -38,7 +38,7 @@ def _drop_as_another_user(space: spool.Space, log: OperationLog) -> None:
 
 
 def _getting_dropped(log: OperationLog) -> Program:
-    """Whether anything is there yet depends on the intakes."""
+    """The queue may still be empty: the schedule decides when the intakes run."""
 
     def run(space: spool.Space) -> None:
         for _ in DROPPED:

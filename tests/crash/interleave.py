@@ -1,4 +1,4 @@
-"""Run a scenario of several processes under many schedules, and hold what is found against what they did."""
+"""Run a scenario of several processes under many schedules, and check the space against their operations."""
 
 import contextvars
 import copy
@@ -181,7 +181,7 @@ class Interleaver:
             yield from self.numbers.sample(plans, self.limit)
 
     def _perhaps_cut_later(self, plan: tuple[Choice, ...], steps: int) -> tuple[Choice, ...]:
-        """What others made of a dead process's work must survive, too."""
+        """A power cut may follow, because the work that others finish for a dead process must survive as well."""
         if self.numbers.random() < 0.5:
             return plan
         return (*plan, Cut(self.numbers.randint(plan[0].step + 1, steps + 20)))
@@ -204,7 +204,7 @@ class Interleaver:
         return (kill, Kill(self.numbers.randint(1, steps + 10), self.numbers.randrange(8)))
 
     def play(self, plan: tuple[Choice, ...], *, seed: int | None = None) -> Schedule:
-        """One run by that plan, and by random switches if there is a ``seed``; looked at afterwards."""
+        """Run the scenario by a plan, with random switches if a ``seed`` is given, and check the space afterwards."""
         machine = Machine(self.base, boot=2, **self.rules.told)
         numbers = None if seed is None else random.Random(seed)
         schedule = Schedule(machine, numbers=numbers)
@@ -279,7 +279,7 @@ class Interleaver:
         return observation
 
     def _look_at_mirror(self, image: Image, log: OperationLog) -> Observation | None:
-        """What is there if the space's disk is lost."""
+        """The contents of a space that is restored from the mirror alone."""
         if image.beside is None:
             return None
         machine = Machine(restored(self._empty, image.beside), boot=4, **self.rules.told)

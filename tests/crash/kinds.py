@@ -1,4 +1,4 @@
-"""In what ways a disk after a power cut differs from what its processes saw before."""
+"""The kinds of difference between a disk after a power cut and the same disk before."""
 
 from spool.errors import CorruptedFile
 from spool.format.header import FIXED_BYTES, Header, decode_header, header_length
@@ -16,7 +16,7 @@ KINDS = (EMPTY, STALE, BOTH, LOST_RENAME, LOST_UNLINK, PERMITTED)
 
 
 def kinds_of(seen: Image, left: Image) -> set[str]:
-    """``seen``: the disk as the processes saw it last; ``left``: what the power cut left of it."""
+    """``seen``: the disk that processes saw last; ``left``: the disk after the power cut."""
     before = {path: data for path, _, data in seen.files if data is not None and _stage(path) in STAGES}
     after = {path: (number, data) for path, number, data in left.files if data is not None and _stage(path) in STAGES}
     found = set()

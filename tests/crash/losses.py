@@ -1,4 +1,4 @@
-"""Histories of a queue without durability: what a power cut may take of it, beside a queue that loses nothing."""
+"""Histories of a queue without durability, beside a durable queue: a power cut may take commits of the former."""
 
 import itertools
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ def _counting_less(contents: Contents) -> Iterator[Contents]:
 
 
 class Losses:
-    """What was done, each operation whole or not at all, and surely or not."""
+    """The operations so far: each happened whole or not at all, durably or not."""
 
     def __init__(self, expected: Expectation) -> None:
         self._ledger = expected
@@ -95,7 +95,7 @@ def _one_loses(space: spool.Space) -> None:
 
 
 def _puts_and_gets(space: spool.Space, expected: Expectation) -> None:
-    """What is done with the other queue, or with both in one transaction, is sure."""
+    """Operations on the durable queue, or on both queues in one transaction, are durable."""
     losses = Losses(expected)
     with losses.doing(("put", LOSING, "one")):
         space.put(LOSING, "one")
@@ -126,7 +126,7 @@ MOVED = replace(OLD.put(KEEPING, "one"), counts=((1, 0), (2, 0), (0, 0)))
 
 
 def _housekeeping(space: spool.Space, expected: Expectation) -> None:
-    """What was compacted, or counted as flushed by reclaim, is sure."""
+    """Compacted messages, and commits that reclaim has counted as flushed, are durable."""
     losses = Losses(expected)
     for body in "12":
         with losses.doing(("put", LOSING, body)):
@@ -158,7 +158,7 @@ def _loses(space: spool.Space, log: OperationLog) -> None:
 
 
 def _lossy_commits_and_takes(simulation: Simulation) -> None:
-    """Of several processes, beside transactions that put what is durable, and a reclaim that flushes."""
+    """Several processes, with durable transactions and a reclaim that flushes at the same time."""
     simulation.process("A", putting(simulation.log, "A", 2))
     simulation.process("B", one_after_the_other(getting(simulation.log, "B"), reclaiming))
     simulation.process("C", replying(simulation.log, "C"))

@@ -1,4 +1,4 @@
-"""A mirror on a disk of its own: what is left if the space's disk is lost, and which of the two is flushed first."""
+"""A mirror on a separate disk: a space made of the mirror alone, and the order of the two flushes."""
 
 import threading
 from collections.abc import Callable, Iterator

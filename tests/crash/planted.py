@@ -25,7 +25,7 @@ _PACKAGES = ("spool", "xa", "recovery", "forwarder")
 
 
 class Bug(NamedTuple):
-    """``changes``: (what must stand in the source, what stands there instead). ``noticed_by``: a scenario."""
+    """``changes``: pairs of a text of the source and its replacement. ``noticed_by``: a scenario."""
 
     what: str
     function: Callable[..., object]

@@ -1,4 +1,4 @@
-"""What one simulated process does with its open space; each program notes in the log what it did."""
+"""Programs of simulated processes. Each program notes its operations in the log."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -43,7 +43,7 @@ def getting(log: OperationLog, name: str, count: int = 1, queue: str = "a") -> P
 
 
 def looking(log: OperationLog, count: int = 1) -> Program:
-    """What a browser shows is durable, too."""
+    """Messages that a browser shows are durable."""
 
     def run(space: spool.Space) -> None:
         for _ in range(count):
@@ -60,7 +60,7 @@ def _nothing(space: spool.Space) -> None:
 def replying(
     log: OperationLog, letter: str, before: Program = _nothing, begin: Begin = spool.Space.transaction
 ) -> Program:
-    """Take from a, put into b, in one commit. ``before``: what is done when only that is left."""
+    """Take from a, put into b, in one commit. ``before`` runs right before the commit."""
     return _in_one_commit(log, f"{letter} replies", partial(_take_and_reply, letter=letter), before, begin)
 
 

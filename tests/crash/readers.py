@@ -1,7 +1,7 @@
 """Reads of a queue, as Spark plans and makes them, beside puts, takes, compactions and reclaim.
 
-A plan holds nothing: it names places in files, which may be swept away, and used again, before a task opens them. So a
-read rests here behind its plan, and before each item of a task; then others go on.
+A plan holds no files: it names places in files, and a file can be compacted and reused before a task opens it. So a
+read pauses after its plan and before each item of a task, and other processes run.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ _REST_SECONDS = 0.01
 
 
 def _rows(simulation: Simulation, items: Sequence[Item]) -> Iterator[str]:
-    """What a task reads, in a process of its own, which opens the space only if something is not where it was."""
+    """The rows of a task. Its process opens the space only if a message has moved."""
     disk = simulation.disk(simulation.machine, simulation.schedule)
     with closing(MessageReader(disk, lambda: simulation.open(disk), with_body=True)) as files:
         for item in items:

@@ -1,6 +1,6 @@
 """Rounds of the forwarder and writes of DataFrames: drivers and tasks, each a process that may die, beside others.
 
-Tasks are what Spark would run in its workers: they have not opened the space, and read and write its files themselves.
+Tasks run in workers of Spark: a task does not open the space; it reads and writes files itself.
 """
 
 import math
@@ -52,7 +52,7 @@ class Workers:
             self._alive.append(simulation.schedule.actors[-1].disk)
 
     def run(self, tasks: Sequence[Callable[[], object]]) -> list[object]:
-        """Return what tasks return. TaskDied if the process of one dies, or none is left."""
+        """Return the results of the tasks. TaskDied if the process of a task dies, or no process is left."""
         wanted = dict(zip(self._numbers, tasks))  # noqa: B905 (there are always more numbers)
         self._waiting += wanted.items()
 
@@ -143,7 +143,7 @@ def _replies_to_b(space: spool.Space, log: OperationLog) -> None:
 
 
 def _round_beside_a_sweep(simulation: Simulation) -> None:
-    """The places that tasks were told stay, however much is compacted and swept away, because the driver has claims."""
+    """Compactions do not move the messages of a task, because its driver holds claims on them."""
     workers = Workers(simulation, 2)
     simulation.process("D", _forwarding(simulation, workers))
     simulation.process("S", one_after_the_other(getting(simulation.log, "S"), compacting))

@@ -234,7 +234,7 @@ def _run_deleted_while_closed(simulation: Simulation) -> None:
 
 
 def _run_deleted_while_in_use(simulation: Simulation) -> None:
-    """A process that misses a file of ``run/`` stops; a newcomer is not let in, because the others are there."""
+    """A process that misses a file of ``run/`` stops. A new process is refused while the others live."""
     simulation.process("A", until_stopped(putting(simulation.log, "A", 2)))
     simulation.process(
         "B", until_stopped(one_after_the_other(preparing(simulation.log), deciding(simulation.log, "commit")))
@@ -259,7 +259,7 @@ def _mixed(simulation: Simulation) -> None:
 
 
 def _opener_beside_a_branch(simulation: Simulation) -> None:
-    """An opener cleans active/ of what dead branches left, and leaves what a live one writes."""
+    """An opener removes the files of dead branches from active/, and keeps the file of a live branch."""
     simulation.process("P", preparing(simulation.log))
     simulation.newcomer("O", opening(putting(simulation.log, "O")))
     simulation.newcomer("U", opening(getting(simulation.log, "U")))
@@ -292,7 +292,7 @@ def _two_create_queues(simulation: Simulation) -> None:
 
 
 class FailingFlush(ScheduledDisk):
-    """The first process of the schedule has a disk whose flushes fail: what it wrote never becomes durable."""
+    """The first process of the schedule has a disk whose flushes fail: its writes never become durable."""
 
     def make_durable(self, handle: int, directory: str, *, new: bool = False, stamped: bool = False) -> None:
         if self.schedule.actors and self is self.schedule.actors[0].disk and self.schedule.steps:
@@ -319,12 +319,12 @@ class FailingCounters(ScheduledDisk):
 
 
 def _cannot_be_made_visible(simulation: Simulation) -> None:
-    """Its writer lives, and has let go of what it took: a claim of that finishes the commit before it looks."""
+    """The writer lives and has released its message. The next claim of the message finishes the commit first."""
 
     def not_knowing(space: spool.Space) -> None:
         try:
             replying(simulation.log, "A")(space)
-        except (CommitUnknown, DiskFailure):  # DiskFailure: what it could not publish was a dead writer's commit
+        except (CommitUnknown, DiskFailure):  # DiskFailure: the unpublished commit was that of a dead writer
             pass
 
     simulation.process("A", not_knowing)
@@ -369,7 +369,7 @@ def _streaming(simulation: Simulation) -> None:
 
 
 def _half_taken(simulation: Simulation) -> None:
-    """One of two messages of a commit is taken: what says so stays as long as the commit does."""
+    """One of two messages of a commit is taken: the file of its removal remains as long as the commit."""
 
     pair, last = putting(simulation.log, "H", group=2), putting(simulation.log, "I")
     simulation.process("H", one_after_the_other(pair, getting(simulation.log, "H"), last, reclaiming))

@@ -74,8 +74,8 @@ class Livelock(AssertionError):
 
 @dataclass
 class Actor:
-    """``run`` is the program; ``error`` what ended it, if it did not come to its end. ``process``: whose call it made
-    last; a program may play a process that its own one started."""
+    """``run`` is the program; ``error`` the exception that ended it. ``process``: the process of its last call; a
+    program may also play a child of its process."""
 
     name: str
     disk: SimulatedDisk
@@ -96,9 +96,9 @@ class Actor:
 
 
 class Schedule:
-    """One run of some actors: by a plan; beyond it each runs until it waits or ends, then the first that can go on.
-    ``numbers``: switch at random as well, that ``often`` a step. ``trace``: (actor, call) of each step; ``told``: the
-    same calls with what they are about, in words."""
+    """One run of some actors by a plan. After the plan an actor runs until it waits or ends; then the first actor that
+    can run goes on. ``numbers``: switch at random as well, with probability ``often`` at each step. ``trace``: (actor,
+    call) of each step; ``told``: the same calls with their arguments, in words."""
 
     def __init__(self, machine: Machine, *, numbers: random.Random | None = None, often: float = 0.1) -> None:
         self.machine = machine
@@ -126,7 +126,7 @@ class Schedule:
     # -- running ------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Let all actors run to their ends; raises what ended one of them, if it was not the schedule."""
+        """Run all actors to their ends. Raises the error of an actor, unless the schedule ended that actor."""
         self._over.acquire()
         for actor in self.actors:
             actor.gate.acquire()
@@ -222,7 +222,7 @@ class Schedule:
         self._hand_over(actor, self._pick([one for one in self.actors if not one.done]))
 
     def wait_until(self, ready: Callable[[], bool]) -> None:
-        """For what actors of one process wait for in memory."""
+        """Wait for a condition in memory, as threads of one process do."""
         actor = self._by_ident[_thread.get_ident()]
         while not ready():
             actor.blocked = lambda: not ready()

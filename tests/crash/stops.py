@@ -138,8 +138,8 @@ def cut_in_turn(explorer: Interleaver, witness: int) -> int:
 
 
 def die_at_each_step(explorer: Interleaver, victim: int, described: str, *, of: int | None = None) -> None:
-    """From such a call on: the victim's process dies before each of its steps, and in another life the power fails; and
-    once when all are told. ``of``: before each step of another actor's."""
+    """From such a call on: the victim's process dies before each of its steps; in another run the power fails there.
+    Both happen once more after all callers were told. ``of``: before each step of this actor instead."""
     whole, actor = explorer.play(()), victim if of is None else of
     first = calls_of(whole, actor, described)[0]
     for step in calls_of(whole, actor):

@@ -1,4 +1,4 @@
-"""A reader with a subscription, beside processes that put, take and reclaim, and one that ends what has expired."""
+"""A reader with a subscription, beside processes that put, take, reclaim, and end expired subscriptions."""
 
 from dataclasses import dataclass, field
 
@@ -15,11 +15,11 @@ _NAME, _QUEUE, _SECONDS = "s", "a", 3600.0
 
 @dataclass
 class Subscriber:
-    """What a reader knows, in a checkpoint that outlives its process.
+    """The checkpoint of a reader, which outlives its process.
 
-    since: the commit that registered it; 0: it does not know of one. offset: the last commit that it has read.
-    operations: how many had begun when it was registered. expires: the time up to which it was told that it is kept.
-    lapsed: it was told that it has ended. simulation: on which it is; its clock may be ahead of that of a later look.
+    since: the commit that registered the subscription; 0: none is known. offset: the last commit that was read.
+    operations: their number when the subscription was registered. expires: the promised end of the subscription.
+    lapsed: the reader was told that the subscription has ended. simulation: its clock may be ahead of a later one.
     """
 
     since: int = 0
@@ -68,7 +68,7 @@ class Subscriber:
                     raise Unexplained(f"{body} is kept for the subscription, and it has read {bodies}\n{log}")
 
     def _behind(self, store: Store) -> dict[int, list[str]] | None:
-        """What was put behind its offset, by commit; None if the subscription has ended."""
+        """The messages after the offset, by commit; None if the subscription has ended."""
         if subscriptions.progress(store, _NAME, self.since) is None:
             return self._told_that_it_has_ended(store)
         with store.view.mutex:
@@ -103,8 +103,8 @@ def _subscriber(simulation: Simulation) -> Subscriber:
 
 
 def _subscription_beside_reclaim(simulation: Simulation) -> None:
-    """What is put and taken behind the registration is reclaimed once it was read, by whichever process of the reader:
-    a second one goes on where the first has come to."""
+    """Messages that are put and taken after the registration are reclaimed once the reader has read them. A second
+    process of the reader continues where the first one ended."""
     log, reader = simulation.log, _subscriber(simulation)
     simulation.process("S", reader.reads(log, 2))
     simulation.process(
@@ -120,7 +120,7 @@ def _subscription_beside_reclaim(simulation: Simulation) -> None:
 
 
 def _subscription_that_expires(simulation: Simulation) -> None:
-    """Its time passes while it reads: it is renewed, or has ended and is told so."""
+    """The subscription expires while its reader reads: it is renewed, or the reader gets an error."""
     log, (reader,) = simulation.log, simulation.log.readers
     assert isinstance(reader, Subscriber)
     reader.simulation = simulation

@@ -1,5 +1,5 @@
-"""What a later step builds upon is durable before: what an opener made of what a power cut left, what reclaim counts as
-flushed or as gone. Then the power fails again."""
+"""A step is durable before a later step relies on it: the repairs of an opener, the flushes and removals of reclaim.
+Then the power fails again."""
 
 from collections.abc import Callable, Iterator
 
@@ -97,7 +97,7 @@ def test_a_branch_that_an_opener_put_back_stays_in_doubt(rules: Rules) -> None:
 
 @BY_RULES
 def test_a_branch_of_a_round_that_an_opener_put_back_is_rolled_back_at_once(rules: Rules) -> None:
-    """Its coordinator is gone as well: what it holds waits for no other opening."""
+    """Its coordinator is dead as well: the messages of the branch are free after this opening."""
     xid = Xid(FORMAT_ROUND, b"round", b"1")
     machine, space = _opened(_with_one(rules), rules, 1)
     prepare(space, xid, queue="a")
@@ -111,7 +111,7 @@ def test_a_branch_of_a_round_that_an_opener_put_back_is_rolled_back_at_once(rule
 
 
 def _gone(space: spool.Space) -> None:
-    """All is taken; what nothing needs any more goes."""
+    """All messages are taken; unneeded files are removed."""
     space.get_many("a", 10)
     space.put("a", "newest")
     assert reclaim(space._store)
@@ -230,7 +230,7 @@ def _header(disk: Meanwhile) -> None:
 def test_what_was_set_aside_lies_in_quarantine_whatever_happens(
     rules: Rules, damage: Callable[[Meanwhile], None]
 ) -> None:
-    """A message without its body, a file without a header: what is left of them, with the reason."""
+    """A message without its body and a file without a header: the rest of each, with the reason."""
     machine, space = _opened(_with_one(rules), rules, 1)
     for body in ("two", "three"):
         space.put("a", body)

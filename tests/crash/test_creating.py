@@ -1,4 +1,4 @@
-"""Creating a space, cut at every step: what was answered is there; what was not can be created again, or opened."""
+"""Creating a space, cut at every step: an acknowledged space exists; any other can be created again or opened."""
 
 from io import BytesIO
 
@@ -45,7 +45,7 @@ def _cut_at(step: int | None, rules: Rules) -> tuple[Machine, Answers]:
 
 
 def _is_usable(machine: Machine, answers: Answers) -> None:
-    """Open it, or, if no caller was told that it is there, create it; then it works."""
+    """Open the space, or create it if its creation was not acknowledged; then it works."""
     with repeatable(2):
         try:
             space = spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)

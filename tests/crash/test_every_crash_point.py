@@ -1,4 +1,4 @@
-"""Whenever the power is cut, and whatever the file system then leaves: acknowledged means there, all or nothing."""
+"""A power cut at any call, with any disk that it can leave: acknowledged calls happened, others wholly or not."""
 
 from collections import Counter
 
@@ -13,7 +13,7 @@ BY_NAME = pytest.mark.parametrize("history", HISTORIES, ids=lambda history: hist
 BY_RULES = pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value)
 
 
-# What a default run tries: all rules of short histories; of long ones those of ordered names and of none.
+# A default run tries short histories under all rules, long ones under ordered and unordered names.
 # (All that may survive under the rules of new names may under the strict ones, too; but the engine flushes less there.)
 # (Where names follow: those that overwrite consumed files, in place of the ordered rules.)
 OVERWRITES = {"get", "two-phase commit", "reclaim", "groups, consumed and reclaimed"}
@@ -38,7 +38,7 @@ def _is_slow(history: str, rules: Rules) -> bool:
     return history not in IN_NEW_NAMES if rules is Rules.NEW_NAMES else rules is Rules.LOG_TREE and history in LONG
 
 
-# What the slow tests try, with --long and with --deep.
+# Sizes of the slow tests, with --long and with --deep.
 MANY = {
     "long": {"per_cut": 40, "again": 100, "per_recovery_cut": 4},
     "deep": {"per_cut": 200, "again": 25, "per_recovery_cut": 6},

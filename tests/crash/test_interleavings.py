@@ -1,5 +1,5 @@
-"""However the calls of several processes interleave, whichever is killed, whenever the power fails: nothing that was
-acknowledged is lost, nothing is delivered twice, and the order holds (E04, E11, X04)."""
+"""Interleaved calls of several processes, with kills and power cuts: no acknowledged message is lost or delivered
+twice, and the order holds (E04, E11, X04)."""
 
 from collections import Counter
 
@@ -21,7 +21,7 @@ BY_RULES = pytest.mark.parametrize(
     ],
 )
 
-# What the slow tests try, with --long and with --deep.
+# Sizes of the slow tests, with --long and with --deep.
 MANY = {"long": {"limit": 150, "per_cut": 10}, "deep": {"limit": 1000, "per_cut": 20}}
 
 

@@ -1,5 +1,5 @@
-"""With a mirror, both disks lose power at the same moment and each keeps what it keeps: what was acknowledged is there
-on either one alone, whole, and nothing that was taken comes back (A05)."""
+"""With a mirror, both disks lose power at the same moment, each with its own losses. Every acknowledged message is
+whole on either disk alone, and no taken message comes back (A05)."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ MIRRORED = {
     if not history.name.startswith("intake")
 }
 SIDES = {"mirror first": SimulatedDisk, "mirror last": MirrorLast}
-# What a default run tries: of each so-manieth disk the recovery is cut, too (0: of none).
+# A default run also cuts the recovery of every n-th disk (0: of none).
 FEW = {"put": 50, "get": 0, "two-phase commit": 200, "a group of branches": 0, "adopted get and reclaimed": 0}
 RULES = (
     (Rules.ORDERED, "mirror first"),
@@ -31,7 +31,7 @@ RULES = (
 )
 WITH_A_MIRROR = "crash tests with a mirror"
 LONGEST = "adopted get and reclaimed"
-# What the slow tests try, with --long and with --deep.
+# Sizes of the slow tests, with --long and with --deep.
 MANY = {"long": {"per_cut": 16, "again": 100}, "deep": {"per_cut": 50, "again": 50}}
 
 BY_NAME = pytest.mark.parametrize("name", MIRRORED)
@@ -63,7 +63,7 @@ class CutsOfTheMirror(Explorer):
 def test_either_disk_is_enough_when_what_brings_the_mirror_up_to_date_is_cut(
     name: str, per_cut: int, record_property
 ) -> None:
-    """What only the mirror has goes from it, head first; what reclaim had begun to remove comes back, head first."""
+    """Files that only the mirror has are removed there; files of an unfinished reclaim return. Heads are first."""
     explorer = CutsOfTheMirror(MIRRORED[name], Rules.ORDERED, per_cut=per_cut, again=1)
     record(explorer.explore(), record_property, WITH_A_MIRROR)
 

@@ -1,6 +1,6 @@
-"""Where a flush of bytes alone carries no name, recovery gives commits the names that a power cut took (Rule 13).
+"""If a flush of bytes does not flush the name, recovery restores names that a power cut took (Rule 13).
 
-The histories here find enough consumed files to overwrite; each rule, left out, is missed by one of them.
+The histories have enough consumed files to overwrite; one of them fails for each rule that is left out.
 """
 
 import pytest
@@ -26,7 +26,7 @@ from tests.machine import NO_FILES, Image, Machine
 from tests.simdisk import ROOT, SimulatedDisk
 from tests.survivors import Rules, survivors
 
-# Larger than what takes them: so the file with their removals is the first to be overwritten.
+# Larger than the commit that takes them: so the file with their removals is overwritten first.
 OLD = tuple(f"old {n}".ljust(3000) for n in range(5))
 
 
@@ -46,14 +46,14 @@ BEGIN: Contents = EMPTY.put("a", *OLD).got("a", len(OLD)).put("a", "one", "two")
 
 
 def _overwritten(space: spool.Space, expected: Expectation) -> None:
-    """Puts and takes, a commit that adopts, and what was consumed is used again."""
+    """Puts, takes and an adoption; consumed files are used again."""
     with expected.becoming(expected.contents.put("b", "three")):
         space.put("b", "three")
     with expected.becoming(expected.contents.got("a")):
         space.get("a")
     with expected.becoming(expected.contents.got("b")):
         space.get("b")
-    space._store.files.recycler.clear(everything=True)  # so that what is reclaimed now is what is used again
+    space._store.files.recycler.clear(everything=True)  # so that the files reclaimed now are used again
     assert reclaim(space._store) > 0
     with expected.becoming(expected.contents.put("b", "four")):
         space.put("b", "four")
@@ -106,7 +106,7 @@ def _take_in(space: spool.Space) -> None:
 
 
 def _taken_in(space: spool.Space, expected: Expectation) -> None:
-    """What a power cut puts back into drop/ must not have become messages."""
+    """Files that a power cut puts back into drop/ must not have become messages."""
     expected.allowed |= {OTHERWISE}
     _take_in(space)
 

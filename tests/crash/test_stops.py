@@ -1,4 +1,4 @@
-"""A process that stops at the narrowest place of a step, however far others come, loses and doubles nothing."""
+"""A process that stops at the narrowest place of a step loses and doubles nothing, however far other processes get."""
 
 import pytest
 
@@ -59,8 +59,8 @@ def test_who_was_not_told_a_vote_makes_the_branch_durable() -> None:
 @pytest.mark.parametrize("rules", [Rules.ORDERED, Rules.STRICT], ids=lambda rules: rules.value)
 @pytest.mark.parametrize("scenario", GROUPS)
 def test_whoever_leads_a_group_dies_at_each_step_of_his_commit(scenario: str, rules: Rules, record_property) -> None:
-    """With followers in his file, that is: what nobody was told is there whole or not at all, and what one of them was
-    told is there for all (A02, A04)."""
+    """The file has requests of followers, too. Without an acknowledgement all of them happened or none; after one
+    acknowledgement all of them did (A02, A04)."""
     explorer = explorer_of(scenario, rules)
     whole = explorer.play(())
     commits = [actor for actor in THREADS for _ in calls_of(whole, actor, COMMITS)]
@@ -96,7 +96,7 @@ def test_x05_a_stream_has_read_what_a_power_cut_cannot_take(record_property) -> 
 def test_whichever_process_of_a_job_dies_at_each_of_its_steps(
     scenario: str, victim: int, of: int, rules: Rules, record_property
 ) -> None:
-    """A round's messages and their replies, and a write's rows, are there once; and after a power cut, too."""
+    """The messages and replies of a round, and the rows of a write, exist once, also after a power cut."""
     explorer = explorer_of(scenario, rules)
     die_at_each_step(explorer, victim, "", of=of)
     record_property("narrow windows: schedules", explorer.count.schedules)

@@ -1,6 +1,6 @@
-"""C06: a commit of queues without durability is not flushed (Rule 16). What a queue that loses nothing may rest on it.
+"""C06: a commit of queues without durability is not flushed (Rule 16), and no durable message depends on it.
 
-Each part of the rule, left out, is missed by one of the stories here; `losses` has the histories with every cut.
+For each part of the rule that is left out one of the stories fails; `losses` has the histories with every cut.
 """
 
 from collections.abc import Callable, Iterable
@@ -45,7 +45,7 @@ class Story:
         return machine, spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
 
     def after_cuts(self, check: Callable[[spool.Space], None], limit: int = LIMIT, boot: int = 3) -> None:
-        """Look at what a power cut now may leave; nothing of it is damage. ``boot`` 2: only the disk was cut off."""
+        """Check each disk that a power cut can leave now; none is damaged. ``boot`` 2: only the disk was cut off."""
         for survivor in islice(survivors(self.machine, self.rules, limit=limit, seed=1), limit):
             _, space = self.opened(survivor.image, boot)
             _expect_whole(space.recovery.findings, survivor.story)
@@ -93,7 +93,7 @@ def a_journal_that_names_what_is_lost(rules: Rules) -> None:
 
 
 def what_is_moved_is_flushed(rules: Rules) -> None:
-    """By hand, by a failed attempt, by a vote: what stands in a queue that loses nothing is durable."""
+    """A message in a durable queue is durable: moved by hand, after a failed attempt, or by a vote."""
     story = Story(rules)
     moved = story.space.put("lossy", "moved")
     failed = story.space.put("lossy", "failed")
@@ -115,7 +115,7 @@ def a_commit_of_both_is_flushed(rules: Rules) -> None:
 
 
 def a_queue_that_becomes_durable(rules: Rules) -> None:
-    """What is in it is durable when the change returns, and so is what comes."""
+    """Its messages are durable when the change returns, and later messages are."""
     story = Story(rules)
     story.space.put("lossy", "one")
     assert story.space.change_queue("lossy", durability="flush").durability == "flush"
@@ -124,7 +124,7 @@ def a_queue_that_becomes_durable(rules: Rules) -> None:
 
 
 def a_mark_over_what_is_flushed(rules: Rules) -> None:
-    """Many at a time or one by one: what the mark of a later commit covers is there."""
+    """Flushed together or one by one: every commit below the mark of a later commit exists."""
     for there in (["0", "1"], list("0123456789")):
         story = Story(rules)
         for body in there:
@@ -196,7 +196,7 @@ OF_NAMES = (
     a_vote_that_names_what_is_lost,
     a_journal_that_names_what_is_lost,
 )  # missed where each name is lost on its own
-# Each with what the story tells then.
+# Each with the message of the failing story.
 BROKEN = (
     (Bug("numbers of votes are given out again", branches.read_prepared, (("named = max(", "max("),),
          "a_vote_that_names_what_is_lost"), r"^\[\] instead of \['kept'\]"),

@@ -1,4 +1,4 @@
-"""What threads of one process commit in one file, beside other processes; and commits that a mirror has, too."""
+"""Threads of one process commit in one file, beside other processes; and commits with a mirror."""
 
 import errno
 import os
@@ -43,7 +43,7 @@ class Crowded(ScheduledDisk):
 
 
 class Full(Crowded):
-    """The first process's disk has room for what is small only."""
+    """The disk of the first process has room for small files only."""
 
     def write_at(self, handle: int, offset: int, data: bytes) -> None:
         if self.first and len(data) > _ROOM:
@@ -87,7 +87,7 @@ def company(simulation: Simulation) -> Program:
 
 
 def politely(simulation: Simulation, *programs: Program) -> Program:
-    """When the other threads have what they will commit: no message can be taken while a commit is flushed."""
+    """Begin after the other threads have their messages: no message can be taken while a commit is flushed."""
     return one_after_the_other(lambda space: simulation.schedule.let_siblings_come(), *programs)
 
 
@@ -121,7 +121,7 @@ def _group_beside_an_opener(simulation: Simulation) -> None:
 
 
 def _group_on_a_full_disk(simulation: Simulation) -> None:
-    """Who puts hears so, and nobody else; who only takes can."""
+    """Only callers that put get the error; callers that only take succeed."""
     log, together = simulation.log, company(simulation)
     puts = until_stopped(politely(simulation, putting(log, "A")))
     much = until_stopped(politely(simulation, putting_much(log, "B")))
@@ -145,7 +145,7 @@ def _commits_with_a_mirror(simulation: Simulation) -> None:
 
 
 def _reclaim_with_a_mirror(simulation: Simulation) -> None:
-    """What one has removed in part when he dies, another removes; a third keeps the space open."""
+    """A second process finishes the reclaim of a dead one, while a third keeps the space open."""
     log = simulation.log
     simulation.process("R", one_after_the_other(getting(log, "R"), putting(log, "R"), reclaiming))
     simulation.newcomer("C", opening(one_after_the_other(reclaiming, getting(log, "C"), putting(log, "C"), reclaiming)))

@@ -1,4 +1,4 @@
-"""Histories of a pipeline's translation: what comes out of a message for several queues, and its removal, are one."""
+"""Histories of a pipeline's translation: its results and the removal of its source are one commit."""
 
 from contextlib import AbstractContextManager
 from unittest import mock

@@ -1,4 +1,4 @@
-"""A flush fails, the kernel drops what it should have written, and then the power goes: what survives is the truth."""
+"""A flush fails, the kernel drops the unwritten bytes, and the power fails: the space tells the truth afterwards."""
 
 import errno
 
@@ -60,7 +60,7 @@ class FailedFlushes(Faults):
         return len(found)
 
     def _open_again_and_cut(self, machine: Machine, outcome: Outcome, rules: Rules, limit: int) -> int:
-        """In the same boot the page cache shows what the disk does not have: what is believed then must stay."""
+        """In the same boot the page cache shows more than the disk has. Contents that an opener shows must remain."""
         disk = SimulatedDisk(machine)
         with telling("opened again, then the power cut", Plan()), repeatable(4):
             space = spool.open(ROOT, disk=disk, clock=machine.clock)

@@ -85,7 +85,7 @@ class FaultyDisk(_Faulty, Disk):
 
 
 class FaultySimulatedDisk(_Faulty, SimulatedDisk):
-    """Over a simulated machine, which loses what a failed flush did not write.
+    """A disk over a simulated machine that loses the bytes of a failed flush.
 
     Fails a test that flushes an inode again whose flush has failed: the kernel would say "fine".
     """

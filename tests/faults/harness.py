@@ -1,4 +1,4 @@
-"""Let one call fail, see what the caller is told, and whether that is the truth."""
+"""Let one call fail, and compare the error that the caller gets with the space afterwards."""
 
 import re
 from collections.abc import Hashable, Iterable, Iterator
@@ -29,7 +29,7 @@ class Violation(AssertionError):
 
 @dataclass
 class Tally:
-    """What was tried, and what came of it."""
+    """The number of faults, and their outcomes."""
 
     faults: int = 0
     raised: int = 0
@@ -146,9 +146,9 @@ class Faults:
             self.tally.survived += outcome.error is None
 
     def reopen(self, machine: Machine, allowed: frozenset[Contents], *, reasons: bool = True) -> None:
-        """A fresh open tells the truth, and so does the next one; what was left undone can be finished.
+        """A new opening tells the truth, and so does the next one; unfinished work can be finished.
 
-        Different faults leave the same disk, which is looked at once."""
+        Different faults leave the same disk, which is checked once."""
         key = machine.seen_by_processes(), allowed, reasons
         if key in self._reopened:
             return
@@ -202,28 +202,28 @@ def finish(actor: Actor, history: History, shown: Contents) -> None:
 
 
 def look(space: spool.Space) -> Contents:
-    """What an application sees, once what dead or failed writers left is settled, as the next get or commit does."""
+    """The contents after the next get or commit has settled the numbers of dead or failed writers."""
     settle_all(space._store, space._store.deadline())
     resolve_orphans(space._store, space._store.deadline())
     return look_now(space)
 
 
 def _with_after_of(shown: Contents, contents: Contents) -> Contents:
-    """What was put while everything was tried stays."""
+    """The contents with the messages that were put while all calls were tried."""
     return replace(
         contents, queues=(*contents.queues[:-1], shown.queues[-1]), counts=(*contents.counts[:-1], shown.counts[-1])
     )
 
 
 def drain(space: spool.Space, contents: Contents) -> None:
-    """Every message comes, once, in order: no claim is left behind."""
+    """Every message is delivered once and in order: no claim remains."""
     for queue, bodies in zip(QUEUES, contents.queues, strict=True):
         taken = tuple(str(message.body) for message in space.get_many(queue, 1000)) if bodies else ()
         expect(bodies == taken, f"queue {queue} showed {bodies} and gave {taken}")
 
 
 def try_everything(actor: Actor, outcome: Outcome) -> Outcome:
-    """While the disk still fails: whatever else is asked for ends well or with a clear error."""
+    """While the disk still fails, every further call succeeds or raises a clear error."""
     space = actor.space
     put = Step(lambda actor: actor.space.put(AFTER, "more"), lambda contents: contents.put(AFTER, "more"))
     asked = (lambda: list(space.browse("a")), lambda: space.get("a", message_id="0" * 32), space.stats, space.check)
@@ -256,8 +256,8 @@ def expect_stopped(space: spool.Space) -> None:
 
 
 def expect_no_damage(space: spool.Space, *, reasons: bool = True) -> None:
-    """Nothing is damaged; and what was set aside was promised to nobody. ``reasons``: they are flushed by nobody, so
-    after a power cut they are not asked for."""
+    """No file is damaged, and no quarantined file was promised. ``reasons``: expect the reason beside each quarantined
+    file; reasons are not flushed, so not after a power cut."""
     damage = [finding for finding in space.check() if finding.kind in (Kind.DAMAGED, Kind.STRAY)]
     expect(not damage, f"damage: {[str(finding) for finding in damage]}")
     promised = [str(finding) for finding in space.quarantined() if not _TOLD_TO_NOBODY.search(finding.detail)]

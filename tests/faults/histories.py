@@ -1,7 +1,7 @@
-"""Short histories of everything that touches a space's files, in steps, and what each step promises.
+"""Short histories of all calls that touch a space's files, in steps with their promises.
 
-A step that returns has happened. One that raises a clear error has not, unless the error says that nobody knows
-(CommitUnknown, XA_RETRY, XAER_RMFAIL): then it has happened whole, or not at all.
+A step that returns has happened. A step that raises has not, unless the error says that the outcome is unknown
+(CommitUnknown, XA_RETRY, XAER_RMFAIL): then the step has happened whole, or not at all.
 """
 
 import copy
@@ -163,7 +163,7 @@ def _look_around(actor: Actor) -> None:
     assert space.show(first.id).body == "one"
     assert space.stats("a").ready == 3
     assert set(space.stats()) == {"a", "b", "after"}
-    space.check()  # what it cannot read it names
+    space.check()  # it names a file that it cannot read
     assert not space.quarantined()
 
 
@@ -226,7 +226,7 @@ ROLLBACK = Step(_rollback, lambda contents: THREE, decides=True)
 
 
 def _again(decide: Callable[[Actor], object]) -> Callable[[Actor], None]:
-    """A coordinator that was told XA_RETRY asks again, and takes "no such branch" for "done"."""
+    """After XA_RETRY a coordinator asks again, and takes "no such branch" for "done"."""
 
     def finish(actor: Actor) -> None:
         try:
@@ -239,7 +239,7 @@ def _again(decide: Callable[[Actor], object]) -> Callable[[Actor], None]:
 
 
 def _undo_what_is_listed(actor: Actor) -> None:
-    """Presumed abort: a coordinator that has no yes rolls back what it finds."""
+    """Presumed abort: a coordinator without a decision rolls back each listed branch."""
     for xid in actor.rm.recover():
         actor.rm.rollback(xid)
 
@@ -255,7 +255,7 @@ def _adopt(actor: Actor) -> None:
 
 
 def _round(actor: Actor) -> None:
-    """As a forwarding round does: hold, let a task write and prepare its branch, commit what it voted."""
+    """As a forwarding round does: claim, let a task write and prepare its branch, commit the branch."""
     space = actor.space
     store = space._store
     gtrid = os.urandom(16)
@@ -351,7 +351,7 @@ def _grouped(contents: Contents) -> Contents:
 
 
 def _partly(contents: Contents) -> list[Contents]:
-    """What was accepted before a call failed is committed; on a full disk what puts nothing may go through alone."""
+    """Requests accepted before the failing call are committed; on a full disk those that put nothing may succeed."""
     submitted = contents.put("a", "x")
     return [submitted, submitted.got("a"), submitted.got("a", 2).put("b", "reply"), contents.got("a")]
 

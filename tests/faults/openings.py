@@ -1,4 +1,4 @@
-"""Creating a space, and opening one with everything in it that dead processes left behind, by a disk that fails."""
+"""Creating a space, and opening one with remains of dead processes, on a disk that fails."""
 
 import contextlib
 from collections.abc import Callable

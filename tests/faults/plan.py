@@ -28,7 +28,7 @@ HITS = {
 
 
 class Spread(enum.Enum):
-    """What fails after the first failure."""
+    """The calls that fail after the first failure."""
 
     ONCE = "once"
     KIND = "and every later call of that kind"
@@ -38,7 +38,7 @@ class Spread(enum.Enum):
 
 @dataclass
 class Plan:
-    """``begin`` counts from 1; 0: nothing fails. ``failed`` tells what did."""
+    """``begin`` counts from 1; 0: nothing fails. ``failed``: the calls that failed."""
 
     code: int = errno.EIO
     begin: int = 0

@@ -1,8 +1,8 @@
-"""Whichever call of the disk fails, and however: one clear error or success, and after it the truth.
+"""Each call of the disk fails in each way: its caller gets one clear error or success; the space tells the truth.
 
-A caller sees an error of ours or X/Open's, never a raw one. What was acknowledged is there, whole; what raised is not,
-unless the error says that nobody knows. No claim, lock or descriptor stays behind, and the process can go on. After a
-failed flush everybody is told, once, that the space has stopped, and no file is flushed again.
+A caller gets an error of spool or X/Open, never a raw one. Acknowledged calls have happened; calls that raised have
+not, unless the error says that the outcome is unknown. No claim, lock or descriptor remains, and the process can go on.
+After a failed flush every process gets SpaceStopped once, and no file is flushed again.
 """
 
 import errno
@@ -25,7 +25,7 @@ A_FEW = [(errno.EIO, Spread.ONCE), (errno.EIO, Spread.ALL), (errno.ENOSPC, Sprea
 
 @pytest.fixture(autouse=True)
 def _small_and_quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A section is full after a few bytes, so that large transactions stream; and nobody reads what is logged."""
+    """A section is full after a few bytes, so that large transactions stream; logging is off."""
     monkeypatch.setattr("spool.format.batch.SECTION_BYTES", 8)
     logging.disable(logging.CRITICAL)
     yield

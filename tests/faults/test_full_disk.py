@@ -1,4 +1,4 @@
-"""A full disk: puts fail clearly and lose nothing; gets go on, because removing only needs room that is there."""
+"""A full disk: puts fail clearly and lose nothing; gets succeed, because a removal fits into existing files."""
 
 import errno
 import subprocess
@@ -14,7 +14,7 @@ from tests.simdisk import ROOT, SimulatedDisk
 
 
 class FullDisk(SimulatedDisk):
-    """Once ``full``, no file grows; what is there can be overwritten, renamed and removed."""
+    """Once ``full``, no file grows; existing files can be overwritten, renamed and removed."""
 
     full = False
 

@@ -65,7 +65,7 @@ def test_each_call_fails_on_real_files(history: History, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("history", [h for h in HISTORIES if h.name != "close"], ids=str)
 def test_short_reads_and_writes_go_on(history: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel may do half of what it is asked for, each time."""
+    """The kernel may read or write only half of the bytes each time."""
     pread, pwrite = os.pread, os.pwrite
     path = _template(tmp_path / "space", history)
     monkeypatch.setattr("os.pread", lambda handle, length, offset: pread(handle, (length + 1) // 2, offset))

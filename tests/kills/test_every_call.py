@@ -1,6 +1,6 @@
-"""The engine is killed by the kernel on entering each call of a short session that changes something; and recovery too.
+"""The kernel kills the engine at each changing system call of a short session, and at each one of its recovery.
 
-After each kill: open, check, judge what was acknowledged, and open and check again.
+After each kill: open, check, compare with the acknowledgements, and open and check again.
 """
 
 import random
@@ -78,7 +78,7 @@ def test_nothing_acknowledged_is_lost_by_a_kill_at(
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("call", [call for call in CALLS if call not in NEVER])
 def test_recovery_is_killed_at_every_call(call: str, life: Life, scaffold: Scaffold, record_property) -> None:
-    """From what six different deaths left."""
+    """From the remains of six different kills."""
     kills = 0
     for death, at in (
         ("renameat2", 4),

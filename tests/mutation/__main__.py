@@ -1,7 +1,7 @@
 """``scripts/mutate``: leave out each flush, lock, verification and second look in turn, and see whether a test fails.
 
-The test that noticed a call last time is tried first, alone; the stages of the suite only if it passes. What no test
-notices is printed; what cannot be noticed stands, with the reason, in ``unnoticeable.toml`` and is not run.
+The test that noticed a call last time runs first; the stages of the suite run only if it passes. Calls that no test
+notices are printed. ``unnoticeable.toml`` names calls that no test can notice, with the reason; they are not run.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def main() -> int:
 
 
 def _fails_already(todo: Sequence[Site], memory: dict[str, list[str]], stages: int) -> str:
-    """What fails without any change, of the tests that will be run; "" if nothing does."""
+    """The tests that fail without any change; "" if none does."""
     print("First without any change ...", flush=True)
     told = [memory[site.name] for site in todo if site.name in memory]
     together = sorted({test for test, *options in told if not options})

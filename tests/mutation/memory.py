@@ -1,5 +1,5 @@
-"""What is remembered of the engine's calls, by their names in ``scripts/mutate --list``: which test noticed that one
-was left out (``noticed.toml``, kept by ``--record``), and which none can, with the reason (``unnoticeable.toml``).
+"""Knowledge about the engine's calls, by their names in ``scripts/mutate --list``: the test that notices a call that
+was left out (``noticed.toml``, kept by ``--record``), and the calls that no test can notice (``unnoticeable.toml``).
 """
 
 import json
@@ -34,4 +34,4 @@ def remember(tests: Mapping[str, list[str]]) -> None:
 
 
 def _string(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)  # what JSON escapes, TOML reads
+    return json.dumps(text, ensure_ascii=False)  # TOML reads the escapes of JSON

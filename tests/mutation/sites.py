@@ -1,7 +1,7 @@
 """Every call of the engine that flushes, locks, verifies or looks again, found in the syntax tree; and the source
 without it.
 
-A call is *left out* by what its caller would see if it had been made: a lock that was taken, counters that were read.
+A call is *left out* by the value that it would return: True for a lock, the old counters for a read.
 """
 
 import ast
@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 PACKAGES = ("spool", "xa", "recovery", "forwarder")
 
-# What stands for a call, by the called name: what its caller would see if it had been made, and had found nothing.
-# {receiver} is what stands before the dot, {first}, {second} and {last} are arguments.
+# The value that replaces a call, by the called name: the result of a call that found nothing.
+# {receiver} is the text before the dot, {first}, {second} and {last} are arguments.
 _NOTHING = "None"
 _COUNTERS = "{first}.shared.counters.read()"
 _HELD = "(not {receiver}._held.setdefault({first}))"
@@ -136,12 +136,12 @@ def _calls(node: ast.AST, where: str) -> Iterator[tuple[ast.Call | ast.Compare, 
 def _stand_in(call: ast.Call) -> str | None:
     value = _value_without(call)
     if value is not None and any(isinstance(n, ast.Call) and _name(n)[0] in _STAND_INS for n in _inside(call)):
-        return f"(({', '.join(map(ast.unparse, call.args))},), {value})[1]"  # what is called for an argument still is
+        return f"(({', '.join(map(ast.unparse, call.args))},), {value})[1]"  # calls in its arguments are still made
     return value
 
 
 def _name(call: ast.Call) -> tuple[str, str]:
-    """What is called, and what stands before the dot."""
+    """The called name, and the receiver before the dot."""
     if isinstance(call.func, ast.Attribute):
         return call.func.attr, ast.unparse(call.func.value)
     return (call.func.id if isinstance(call.func, ast.Name) else ""), ""
@@ -153,7 +153,7 @@ def _inside(call: ast.Call) -> Iterator[ast.AST]:
 
 
 def _value_without(call: ast.Call) -> str | None:
-    """What a call's caller sees if it is left out."""
+    """The value that a caller gets for a call that is left out."""
     name, receiver = _name(call)
     if name == "check" and ("counters.read()" in receiver or receiver == "page"):
         return f"({receiver})"  # of the flag that says that a flush failed

@@ -41,7 +41,7 @@ STAGES: tuple[tuple[str, ...], ...] = (
     ("tests/faults", "tests/kills", "tests/torture", "tests/forwarder"),
 )
 _STAGE_SECONDS = 1200
-_FAILED = 1  # pytest's exit status; others mean that it could not run what it was told
+_FAILED = 1  # pytest's exit status; any other means that it could not run the tests
 
 
 class Verdict(NamedTuple):
@@ -57,7 +57,7 @@ UNNOTICED = Verdict(False, "not noticed")
 
 @contextmanager
 def tree_without(site: Site | None) -> Iterator[Path]:
-    """A copy of what git knows of, with that call left out."""
+    """A copy of the files that git tracks, with that call left out."""
     with tempfile.TemporaryDirectory(prefix="xaspool-mutant-") as directory:
         tree = Path(directory) / "tree"
         listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True).stdout

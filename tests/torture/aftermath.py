@@ -1,4 +1,4 @@
-"""After the deaths: open the space, decide what is in doubt, look at everything, open it again, and judge."""
+"""After the kills: open the space, decide branches in doubt, read all messages, open the space again, and judge."""
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,7 +17,7 @@ from tests.torture.history import Log, Record
 
 @dataclass
 class Aftermath:
-    """What was found. ``findings``: damage when the space was first opened, and everything when it was opened again."""
+    """The state afterwards. ``findings``: damage at the first opening, and all findings at the second."""
 
     violations: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -66,7 +66,7 @@ def look(
 
 
 def records_of(logs: Path, until: int | None = None) -> list[Record]:
-    """What all workers wrote down before ``until``, and what was decided afterwards."""
+    """The logs of all workers before ``until``, and the later decisions."""
     return [
         record
         for path in sorted(logs.glob("*.log"))
@@ -75,7 +75,7 @@ def records_of(logs: Path, until: int | None = None) -> list[Record]:
     ]
 
 
-_PROMISES = {"ack": "commit", "prepared": "prepare"}  # and what was asked for
+_PROMISES = {"ack": "commit", "prepared": "prepare"}  # and the calls
 
 
 def _late(record: Record, cuts: Sequence[Cut]) -> Cut | None:
@@ -101,7 +101,7 @@ def _promised(records: list[Record], cuts: Sequence[Cut]) -> list[Record]:
 
 
 def _too_late(records: list[Record], cuts: Sequence[Cut]) -> Iterator[str]:
-    """What was asked for after the cut must fail."""
+    """Calls that began after the cut must fail."""
     asked = {(record["tx"], record["event"]): record["at"] for record in records if record["worker"] != "end"}
     for record in records:
         cut = _late(record, cuts)

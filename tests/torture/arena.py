@@ -1,4 +1,4 @@
-"""Starts the workers, kills them, starts them again, and in the end reads what is left."""
+"""Starts the workers, kills them, starts them again, and reads the space at the end."""
 
 import json
 import random
@@ -24,7 +24,7 @@ EVERYBODY = "everybody at once"
 
 _FAIR_ODDS = 0.02
 _STOPS_A_SECOND = 2.0
-_STOP_SECONDS = (0.01, 0.1, 0.3, 1.5)  # far below what others wait at most
+_STOP_SECONDS = (0.01, 0.1, 0.3, 1.5)  # far below the longest wait of the others
 _END_SECONDS = 60.0
 
 
@@ -55,7 +55,7 @@ class Process:
 
 @dataclass
 class Result:
-    """What came of it. ``killed`` and ``stopped``: by window."""
+    """The outcome. ``killed`` and ``stopped``: numbers by window."""
 
     killed: Counter[str] = field(default_factory=Counter)
     stopped: Counter[str] = field(default_factory=Counter)
@@ -139,7 +139,7 @@ class Arena:
         return reached or seconds > plan.most_seconds
 
     def _listen(self) -> None:
-        """What the workers say, until something is due."""
+        """The lines of the workers, until an action is due."""
         due = [at for process in self._team.values() for at in (process.due, process.stopped_until) if at is not None]
         wait = max(0.0, min([*due, self._random_kill_at, self._random_stop_at]) - time.monotonic())
         for key, _ in self._selector.select(wait):
@@ -169,7 +169,7 @@ class Arena:
                 self._start(process.kind, process.incarnation + 1)
 
     def _stop_now_and_then(self) -> None:
-        """A stopped process is neither dead nor alive: nobody may take what it holds, nor wait for it for ever."""
+        """A stopped process is neither dead nor alive: no process may take its messages, or wait for it for ever."""
         now = time.monotonic()
         for process in self._team.values():
             if process.stopped_until is not None and process.stopped_until <= now:
@@ -215,6 +215,6 @@ class Arena:
     # -- afterwards -------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Decide what is in doubt, take what is left, and check."""
+        """Decide branches in doubt, take the remaining messages, and check."""
         self.result.aftermath = look(self.space, self.logs, self._rng)
         self.result.operations = Counter(record["event"] for record in records_of(self.logs))

@@ -1,8 +1,8 @@
-"""Reads what all workers wrote down, and what was left in the end, and names every promise that was broken.
+"""Compares the logs of all workers with the messages at the end, and names every broken promise.
 
-Pure. A transaction without an acknowledgement may have happened or not; which, its traces tell. The only trace that
-a death can wipe out is a plain get's (nobody was told its message): the positions that it was locking when it died are
-known, and only messages that lay there may be missing.
+Pure. A transaction without an acknowledgement may have happened or not; its traces tell. Only a plain get can die
+without a trace, before it returns its message. The checker knows the positions that the get was locking, and only
+messages at these positions may be missing.
 """
 
 import enum
@@ -16,7 +16,7 @@ from tests.torture.history import Record
 
 Place = tuple[str, str]  # (queue, key); no two transactions put the same key
 Position = tuple[int, int]
-Left = tuple[str, str, Position, int]  # what is there in the end: (queue, key, position, attempts)
+Left = tuple[str, str, Position, int]  # the messages at the end: (queue, key, position, attempts)
 
 
 class Outcome(enum.Enum):
@@ -28,7 +28,7 @@ class Outcome(enum.Enum):
 
 
 class Delivery(NamedTuple):
-    """A message as somebody got it; ``tx`` is None for what was left in the end."""
+    """A delivered message; ``tx`` is None for a message that was left at the end."""
 
     place: Place
     position: Position
@@ -61,7 +61,7 @@ class Tx:
 
     @property
     def touched(self) -> set[Position]:
-        """What it locked, or was just locking when it died."""
+        """The positions that it had locked, or was locking when it died."""
         return self.claimed | self.trying
 
     def position_of(self, place: int) -> Position | None:
@@ -166,7 +166,7 @@ class History:
         """A commit that was not acknowledged happened if one of its puts was seen, not if one of its gets came back."""
         shown = [place for place in tx.puts if self.deliveries[place] or place in self.seen]
         back = [got.place for got in tx.gots if any(d.at > got.at for d in self.deliveries[got.place])]
-        # What a plain get locked after it may have come back, and died with that get.
+        # The message may have returned, been locked by a later plain get, and died with that get.
         may_be_back = any(
             got.position in other.touched and other.last_at > got.at
             for got in tx.gots
@@ -211,7 +211,7 @@ class History:
             yield f"lost: {place}, which {tx.name} put; more such messages are missing than died with plain gets"
 
     def doubled(self) -> Iterator[str]:
-        """Nobody gets what somebody else holds or has taken, nor what was never put."""
+        """No worker gets a message that another one holds or has taken, or that was never put."""
         put = {place for place, _, _ in self.committed_puts()}
         for place, deliveries in self.deliveries.items():
             names = [d.tx.name if d.tx is not None else "the end" for d in deliveries]
@@ -243,7 +243,7 @@ class History:
             last[line] = found
 
     def _unordered_gets(self) -> Iterator[str]:
-        """Each consumer gets them rising, but for those that somebody held and let go of meanwhile."""
+        """Each consumer gets them in order, except messages that another one held and released meanwhile."""
         returned = set()
         for tx in self.transactions.values():
             kept = {got.position for got in tx.gots} if tx.outcome is Outcome.COMMITTED else set()
@@ -279,7 +279,7 @@ def _range(record: Record) -> Iterator[Position]:
 
 
 def _died_unseen(tx: Tx) -> bool:
-    """A plain get that may have taken something, and told nobody what."""
+    """A plain get that may have taken a message and died before it returned."""
     return tx.outcome is Outcome.MAYBE
 
 

@@ -1,4 +1,4 @@
-"""What each worker wrote down: an append-only log a worker, one ``write`` a line, so that a kill never tears one.
+"""The logs of the workers: one append-only file each, one ``write`` a line, so that a kill never tears a line.
 
 A line is a JSON object with ``event``, ``at`` (the machine's monotonic clock, in ns: comparable between processes),
 ``worker``, ``tx`` (a transaction's name, never used twice) and what the event needs. A position is [number, ordinal].

@@ -44,9 +44,9 @@ class Child:
         signal.pidfd_send_signal(self._handle, signal.SIGSTOP)
 
     def await_stop(self) -> None:
-        """It finishes the system call that it is in, however long that takes."""
+        """Wait until the process has finished its system call, however long that takes."""
         while "T (stopped)" not in Path(f"/proc/{self._pid}/status").read_text():
-            time.sleep(0.001)  # only a parent is told, and that is the nursery
+            time.sleep(0.001)  # only the parent, the nursery, is notified
 
     def go_on(self) -> None:
         signal.pidfd_send_signal(self._handle, signal.SIGCONT)
@@ -106,7 +106,7 @@ def main(connection: socket.socket) -> None:
 
 
 def live(arguments: list[str], handles: list[int]) -> NoReturn:
-    """What the forked child does."""
+    """The life of the forked child."""
     for place, handle in enumerate(handles):
         os.dup2(handle, place)
         os.close(handle)

@@ -1,7 +1,7 @@
-"""What everybody must see: a message that was visible to anyone, and that nobody has touched since, is visible to all.
+"""Visibility: a message that one worker saw, and that no worker has touched since, is visible to all.
 
-A commit is visible from its acknowledgement on, or from when anybody saw or got one of its messages: all of it at
-once. So who looks later sees it, and nobody gets a message that comes after it, by priority and then by position.
+A whole commit becomes visible at once: with its acknowledgement, or when any worker sees or gets one of its messages.
+So later readers see the commit, and no worker gets a message that follows it by priority and position.
 """
 
 from collections import defaultdict
@@ -41,7 +41,7 @@ class Message:
 
 
 class Question(NamedTuple):
-    """Who got or saw something at ``at``, having begun at ``begun``, must have come by everything up to ``rank``."""
+    """A call from ``begun`` to ``at`` that got or saw a message must have passed all messages up to ``rank``."""
 
     name: str
     begun: int
@@ -90,7 +90,7 @@ def _messages(history: "History") -> dict["Place", Message]:
 
 
 def _question(look: "Record", messages: dict["Place", Message]) -> Question:
-    """What a look must have shown: everything, or, if it was cut short, everything up to its last."""
+    """The messages that a read must have shown: all, or all up to its last one if it was cut short."""
     seen = [(look["queue"], key) for key in look["keys"]]
     last = (
         None

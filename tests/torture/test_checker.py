@@ -1,4 +1,4 @@
-"""The checker accepts what may happen, and names each promise that a made-up history breaks."""
+"""The checker accepts allowed histories, and names each promise that a made-up history breaks."""
 
 import itertools
 from collections.abc import Iterable

@@ -19,7 +19,7 @@ REAL_SECONDS = 20.0
 
 
 class Hasty(Clock):
-    """For who waits by it, time passes a hundred times as fast."""
+    """A clock by which waiting calls see time pass a hundred times as fast."""
 
     def monotonic(self) -> float:
         return time.monotonic() * 100
@@ -71,7 +71,7 @@ def test_nobody_waits_for_ever_for_a_process_that_is_stopped(window: str, kind: 
 
 
 def _work(root: Path, logs: Path, name: str, clock: Clock, *kinds: str) -> list[spool.SpoolError]:
-    """A step of each kind; returns what went wrong."""
+    """Run a step of each kind; returns the errors."""
     log, errors = Log(str(logs / f"{name}.log"), name), []
     disk = WindowDisk(str(root), log, random.Random(0), {}, lambda window: None)
     with spool.open(root, disk=disk, clock=clock) as space:

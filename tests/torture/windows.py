@@ -28,7 +28,7 @@ WINDOWS = (
 )  # fmt: skip
 
 _MAX_STEP = 6
-_STAMP = b"\xa6number\xcf"  # what a stamp begins with; the number follows
+_STAMP = b"\xa6number\xcf"  # the beginning of a stamp; the number follows
 _LAST_PUBLISHED_COPY = counters._PUBLISHED.stop - counters._PAIR.size // 2
 _CLAIM_FILES = f"{layout.RUN}/claims-"
 _TAKEN = f"{layout.ACTIVE}/{layout.CAPTURE_PREFIX}"
@@ -36,7 +36,7 @@ _FIRST_NAME = "/.first."  # of a file that was linked into its capture directory
 
 
 class Recogniser:
-    """Which window a process is in. Pure: it is told of each call, before and after, and knows nothing else.
+    """The window that a process is in. Pure: it gets each call, before and after, and nothing else.
 
     A call is a method's name and its arguments, with names of files in the place of handles.
     """

@@ -40,7 +40,7 @@ def make_queues(space: spool.Space) -> None:
 
 
 class Worker:
-    """What the kinds share. A step is one transaction, or a few."""
+    """The base of all kinds of workers. A step is one transaction, or a few."""
 
     def __init__(self, space: spool.Space, log: Log, incarnation: int, rng: random.Random) -> None:
         self.space = space
@@ -66,7 +66,7 @@ class Worker:
         return [f"{self._prefix}-{n:06d}" for n in range(self._keys - count, self._keys)]
 
     def renamed(self, keys: list[str]) -> list[str]:
-        """What becomes of messages that are moved: it shows which attempt moved them."""
+        """The new keys of moved messages: a key shows the attempt that moved it."""
         return [f"{key}>{self.log.tx}" for key in keys]
 
     def put(self, transaction: CoordinatedTransaction, queue: str, keys: list[str], **options: int) -> None:
@@ -178,7 +178,7 @@ class Getter(Worker):
             self.log.write("ack")
 
     def _look(self) -> None:
-        """See what others may not see otherwise: half a commit, or less than what was there before."""
+        """Check that a read shows no half of a commit, and no fewer messages than before."""
         self.log.tx = ""
         for queue in QUEUES:
             begun = time.monotonic_ns()
@@ -298,7 +298,7 @@ KINDS: dict[str, Callable[..., Worker]] = {
 
 
 def hold(window: str) -> None:
-    """Say where we are, and wait for what comes."""
+    """Report the window, and wait for the next order."""
     print("window", window, flush=True)
     sys.stdin.readline()
 

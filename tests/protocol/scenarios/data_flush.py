@@ -6,12 +6,10 @@ After a power cut, recovery finds such a commit by its number in ``free/`` or ``
 from typing import Any
 
 from tests.protocol.checker import Checks, Process, Steps
-from tests.protocol.engine import lock_free_number, next_number, publish, rename_to_number, tell
+from tests.protocol.engine import View, commit, lock_free_number, next_number, publish, rename_to_number, tell
 from tests.protocol.machine import (
     Await,
     Context,
-    Create,
-    Flush,
     FlushData,
     FlushNames,
     Lock,
@@ -95,7 +93,7 @@ def _got_m(state: State, alive: tuple[bool, ...]) -> bool:
 
 def _reclaim_and_use(rules: Rules, flushed: bool, removal: bool) -> Steps[None]:
     yield Await(_got_m)
-    yield from _commit_digest(rules)
+    yield from commit(rules, View(), "R", puts=("digest",))  # says which numbers are reclaimed
     yield Note(_note_reclaims)
     yield Move("committed/1", "free/1")
     if flushed:
@@ -105,20 +103,6 @@ def _reclaim_and_use(rules: Rules, flushed: bool, removal: bool) -> Steps[None]:
         if flushed:
             yield FlushNames()
     yield from _commit_data(rules, "R", "4" if removal else "1", puts=("r",), told=(("put", "r"),))
-
-
-def _commit_digest(rules: Rules) -> Steps[None]:
-    """A commit that says which numbers are reclaimed; a new file, so it is flushed with its name."""
-    file = yield Create("active/R", Unnumbered("R"))
-    yield Lock("number lock")
-    number = yield from next_number(rules)
-    number = yield from lock_free_number(number)
-    yield from rename_to_number("active/R", number)
-    yield Store("issued", number)
-    yield Unlock("number lock")
-    yield Write(file, Commit(number, ("digest",)))
-    yield Flush(file)
-    yield from publish(rules, number, "R")
 
 
 def _note_reclaims(state: State, context: Context) -> State:
