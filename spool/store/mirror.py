@@ -9,7 +9,6 @@ with its mirror (``recovery.mirrored``) and brings the mirror up to date.
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Set
-from functools import partial
 
 from spool.disk.content import chunks, new_file, open_first, opened, read_start, replace, unlink_if_there, write_chunks
 from spool.disk.disk import Disk, FlushFailed
@@ -20,7 +19,6 @@ from spool.model import layout
 from spool.model.settings_file import MAX_SETTINGS_BYTES
 from spool.model.text import quoted
 from spool.model.xid import new_local_xid
-from spool.store.completion import Completion
 from spool.store.mirror_id import new_id, read_ids, replace_text, write_ids
 
 log = logging.getLogger("spool")
@@ -45,33 +43,24 @@ class Mirror:
         Args:
             flush: makes the commit durable in the space.
         """
-        failed: list[BaseException | None] = []
+        failed: list[BaseException] = []
         done = threading.Event()
 
-        def on_done(error: BaseException | None) -> None:
-            failed.append(error)
+        def copy() -> None:
+            try:
+                self.copy(number)
+            except BaseException as error:
+                failed.append(error)
             done.set()
 
-        completion = Completion(on_done)
-        completion.expect()
-        keeping = partial(self._copy_then_release, number, completion)
-        if not self.source.run_beside("xaspool mirror", keeping):
-            keeping()
+        if not self.source.run_beside("xaspool mirror", copy):
+            copy()
         try:
             flush()
         finally:  # a thread that goes on could use a descriptor's number when it belongs to another file
-            completion.release()
             done.wait()
-        if failed[0] is not None:
+        if failed:
             raise failed[0]
-
-    def _copy_then_release(self, number: int, completion: Completion) -> None:
-        error: BaseException | None = None
-        try:
-            self.copy(number)
-        except BaseException as found:
-            error = found
-        completion.release(error)
 
     def copy(self, number: int, *, retired: bool = False) -> None:
         """Copy a commit's numbered file and the branches that it adopts, durable when this returns. FlushFailed.

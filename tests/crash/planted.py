@@ -201,7 +201,7 @@ OF_GROUPS_AND_MIRRORS = (
          (("store.files.mirror.copy(number)", "pass"),),
          "a group with a mirror"), 2, _COMMITS),
     (Bug("a mirror is not waited for", mirror.Mirror.flush_both,
-         (("done.wait()", "pass"), ("if failed[0]", "if failed and failed[0]")),
+         (("done.wait()", "pass"),),
          "a group with a mirror that comes last"), 2, _COMMITS),
     (Bug("a mirror forgets what has gone from the space already", reclaim._remove,
          ((_FORGET, "pass"), (_GIVEN, f"{_GIVEN}    {_FORGET}\n")), "reclaim with a mirror"), 0, _GOES),
