@@ -14,7 +14,6 @@ from bench.peers import PEERS
 from bench.peers.base import Line, Missing, Peer
 from bench.spaces import Spaces
 from spool.disk import Disk
-from spool.disk.durability import Journaled
 
 
 @dataclass(frozen=True)
@@ -128,6 +127,8 @@ class Bench:
     @cached_property
     def has_journal(self) -> bool:
         """Whether the disk is ext4 with a journal, for which some targets are higher."""
+        from spool.disk.durability import Journaled  # (``bench.before`` runs this module with older trees, too)
+
         return isinstance(Disk(self.directory).durability, Journaled)
 
     def lines(self, queue: str, names: Iterable[str] | None = None) -> dict[str, Line]:

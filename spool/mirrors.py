@@ -1,4 +1,4 @@
-"""Begin and end the mirror of a space, and make a space out of a mirror. No process has the space open meanwhile."""
+"""Begin and end the mirror of a space, and make a space out of a mirror. No process may have the space open."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -47,13 +47,13 @@ def begin(
     disk: Disk | None = None,
     clock: Clock | None = None,
 ) -> Space:
-    """Begin a new mirror of a space, and copy every commit into it; returns the space open.
+    """Begin a new mirror of a space, and copy every commit into the mirror; returns the space open.
 
     An earlier mirror is not touched, and is no longer a mirror of the space.
 
     Args:
         path: the directory of the space.
-        mirror: an empty directory, best on another disk. It is made if need be; the directory in which it lies exists.
+        mirror: an empty directory, best on another disk. It is made if it is missing; its parent must exist.
         disk, clock: for tests.
 
     Raises:
@@ -61,7 +61,7 @@ def begin(
         SystemFailure: a process has the space open.
         NotASpace: ``path`` holds no space.
     """
-    space_config({"mirror": os.path.abspath(mirror)}, {})  # before a file is made there
+    space_config({"mirror": os.path.abspath(mirror)}, {})  # checked before a file is made there
     with _closed(path, disk, clock) as (disk, clock):
         check_elsewhere(os.path.abspath(mirror), disk.root)
         text = read_settings_text(disk)
@@ -77,7 +77,7 @@ def begin(
 
 
 def drop(path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock | None = None) -> str:
-    """End the mirror of a space, which goes on without one; returns the mirror's directory, which is not touched.
+    """End the mirror of a space; returns the mirror's directory, which is not touched.
 
     Raises:
         InvalidArgument: the space has no mirror.
@@ -96,13 +96,13 @@ def drop(path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock
 
 @contextmanager
 def _closed(path: str | os.PathLike[str], disk: Disk | None, clock: Clock | None) -> Iterator[tuple[Disk, Clock]]:
-    """Keep a space closed for all processes meanwhile."""
+    """Keep a space closed for all processes while the body runs."""
     root = os.fspath(path)
     disk, clock = disk or Disk(root), clock or Clock()
     with calls.deferred(disk.close_all), os_errors("changing the mirror of the queue space"):
         try:
             if not disk.exists(layout.SETTINGS):
-                read_settings_text(disk)  # which tells what is wrong
+                read_settings_text(disk)  # raises if the directory is no space
             lock = OpenLock(disk)
             until = clock.monotonic() + _WAIT_SECONDS
             if not lock.enter(Deadline(clock, _WAIT_SECONDS, until, None)):
@@ -115,7 +115,7 @@ def _closed(path: str | os.PathLike[str], disk: Disk | None, clock: Clock | None
 
 
 def _openers(lock: OpenLock) -> str:
-    """Name the processes that have the space open: others than this one, if any other is seen."""
+    """Name the processes that have the space open; this process only if no other is seen."""
     seen = lock.holders()
     others = [each for each in seen if not each.startswith(f"process {os.getpid()} ")] or seen
     return f"{' and '.join(others) or 'a process'} {'have' if len(others) > 1 else 'has'}"
@@ -129,15 +129,15 @@ def restore(
     clock: Clock | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Space:
-    """Make a new space out of a mirror, which is not changed; returns the space open. It has no mirror yet.
+    """Make a new space without a mirror out of a mirror, which is not changed; returns the space open.
 
-    A restore that was interrupted leaves no space, and begins again when it is called again.
+    An interrupted restore leaves no space; the next call begins again.
 
     Args:
-        path: the directory of the new space: an empty one, or one that an interrupted restore left.
+        path: the directory of the new space: empty, or left by an interrupted restore.
         mirror: the directory of the mirror.
         disk, clock: for tests.
-        progress: called with the number of files that are copied, and of all.
+        progress: called with the number of copied files, and of all files.
 
     Raises:
         SpaceExists: the directory is not empty.
@@ -166,7 +166,7 @@ def restore(
 
 
 def _settings_of(mirror: Disk) -> str:
-    """Return the settings for a space that is made of the mirror."""
+    """Return the settings for a space that is made from the mirror."""
     try:
         if read_ids(mirror):
             return without_mirror(Mirror(mirror, mirror).settings())
@@ -176,7 +176,7 @@ def _settings_of(mirror: Disk) -> str:
 
 
 def _restore(disk: Disk, mirror: Disk, settings: str, progress: Callable[[int, int], None]) -> None:
-    """Copy all that the mirror has. The settings are written once everything is durable: before, it is no space."""
+    """Copy every file of the mirror. The settings are written last, once all is durable: they make it a space."""
     config = parse(settings, mirror.path(layout.MIRROR_SETTINGS))
     check_kind(disk, config.network_file_system)
     if _is_taken(disk):
@@ -195,13 +195,13 @@ def _restore(disk: Disk, mirror: Disk, settings: str, progress: Callable[[int, i
             disk.flush(target)
     disk.flush_directory(layout.COMMITTED)
     write_settings(disk, settings)
-    disk.unlink(layout.RESTORING)  # last: a rename that is cut may leave neither name, and then no restore goes on here
+    disk.unlink(layout.RESTORING)  # last: a power cut in a rename may leave neither name, and stops any restore here
     disk.flush_directory("")
     progress(len(names), len(names))
 
 
 def _is_taken(disk: Disk) -> bool:
-    """Whether a directory holds anything, unless an interrupted restore left it."""
+    """Whether a directory holds anything but files of an interrupted restore."""
     if disk.exists(layout.SETTINGS):
         return True
     if disk.exists(layout.RESTORING):

@@ -17,7 +17,7 @@ from spool.disk import Disk
 from spool.disk.durability import durability_of
 from spool.disk.kernel import Unsupported
 from spool.disk.memory import WORD_BYTES, SharedBytes
-from spool.disk.stat import FileIdentity, FileSystem, Promises
+from spool.disk.stat import FileIdentity, FileSystem, Guarantees
 from spool.store import feed
 from tests.machine import Change, Inode, Lock, Machine, error_of
 
@@ -58,13 +58,13 @@ class SimulatedDisk(Disk):
     def __init__(self, machine: Machine) -> None:
         self.root = ROOT
         self.flushes = 0
-        self._promises = Promises(
+        self._guarantees = Guarantees(
             orders_renames=machine.ordered,
             names_follow=machine.names_follow,
             carries_new_names=machine.flush_carries_name,
             flushes_all=machine.ordered or not machine.flush_carries_name,
         )
-        self.durability = durability_of(self._promises)
+        self.durability = durability_of(self._guarantees)
         self.machine = machine
         self.dead = False
         self.every_disk = [self]  # of this process: its own and the mirror's

@@ -1,1 +1,1 @@
-"""What live processes share in ``run/``: locks, counters, claims, and the wake-up of readers."""
+"""The state that live processes share in ``run/``: locks, counters, claims, and notifications of readers."""

@@ -1,12 +1,12 @@
 """The numbers that live processes share, in ``run/counters``: positions in the one order of commits, and versions.
 
 *issued* and *published* are stored twice, each copy with a checksum. Copies that differ mean that their writer died
-between the two stores: *issued* is then the larger (it may have been given out), *published* the smaller (it may not
-be visible yet), and the next store writes both. A counter is stored only under the lock that makes the
-process its only writer; the callers take that lock.
+between the two stores. Then *issued* is the larger copy, because the number may have been issued; *published* is the
+smaller copy, because the commit may not be visible yet. The next store writes both copies. A counter is stored only
+under the lock that makes the process its only writer; callers take that lock.
 
-They are read in memory that processes share. *issued* is stored there, too; the others are stored by calls, which wake
-the processes that watch the file: a process that waits for messages is to wake when one is published, not before.
+Processes read the counters in shared memory. *issued* is stored there, too. The other counters are stored by calls,
+which wake the processes that watch the file: a process that waits for messages must wake at publication, not earlier.
 """
 
 import struct
@@ -38,12 +38,12 @@ class CounterPage:
     """All counters at one moment, from one read.
 
     is_stopped: whether a flush failed in some process.
-    issued: the highest number given out; exact only under the number lock.
-    published: every commit up to this number is visible to all.
+    issued: the highest issued number; exact only under the number lock.
+    published: every commit up to this number is visible to all processes.
     durable: every commit up to this number was flushed.
     prepared: the version of the list of prepared branches.
     settings: the version of space.toml.
-    owner: the last owner's number that was given out.
+    owner: the highest owner number that was issued.
     """
 
     __slots__ = ("data", "durable", "is_stopped", "issued", "owner", "prepared", "published", "settings")
@@ -56,7 +56,7 @@ class CounterPage:
     owner: int
 
     def __init__(self, data: bytes, before: "CounterPage | None" = None) -> None:
-        """Decode the file's bytes. ``before``: an earlier page; where its bytes are the same, so are its counters."""
+        """Decode the file's bytes. ``before``: an earlier page; its counters are kept where the bytes are the same."""
         self.data = data
         self.is_stopped = data[_STOP_OFFSET] == 1
         known, old = (self, b"") if before is None else (before, before.data)
@@ -75,7 +75,7 @@ class CounterPage:
 
     @property
     def is_suspect(self) -> bool:
-        """A flush failed earlier in this boot: what directories seem to hold may not be on the disk."""
+        """A flush failed earlier in this boot: names that a directory lists may not be on the disk."""
         return self.data[_SUSPECT_OFFSET] == 1
 
     @property
@@ -84,17 +84,17 @@ class CounterPage:
 
 
 class Counters:
-    """A store writes both copies of a counter, one after the other in one piece."""
+    """The counters of one open space. A store writes both copies of a counter, one after the other, in one call."""
 
     def __init__(self, disk: Disk, *, make: bool) -> None:
-        """Open the file. ``make``: see ``open_shared``; the opener that is alone then calls ``start``."""
+        """Open the file. ``make``: see ``open_shared``; the first opener then calls ``start``."""
         self.disk = disk
         self.handle = open_shared(disk, COUNTERS, make=make)
         self._memory: SharedBytes = ByCalls(disk, self.handle)  # the file may be empty until ``start``
         if not make:
             self._share()
         self._stopped_here = False
-        self._last = CounterPage(bytes(_SIZE))  # as it was read last
+        self._last = CounterPage(bytes(_SIZE))  # the last page that was read
 
     def _share(self) -> None:
         if self.disk.handle_identity(self.handle).size >= _FILE_BYTES:
@@ -103,14 +103,14 @@ class Counters:
                 self.disk.futexes = Futexes(self._memory, _FUTEXES_AT, (_FILE_BYTES - _FUTEXES_AT) // FUTEX_BYTES)
 
     def read(self) -> CounterPage:
-        """Return the counters as they are now; the same page as last time if its bytes are the same."""
+        """Return the current counters; the last page if the bytes have not changed."""
         try:
             data, last = self._memory[0:_SIZE], self._last
         except ValueError:
             raise not_open() from None
         if data == last.data and not self._stopped_here:
             return last
-        if not data[_SIZE - 1 :]:  # a new file, or one that was cut
+        if not data[_SIZE - 1 :]:  # a new file, or a file that was cut
             data = data.ljust(_SIZE, b"\0")
         if self._stopped_here:
             data = data[:_STOP_OFFSET] + b"\x01" + data[_STOP_OFFSET + 1 :]
@@ -124,7 +124,7 @@ class Counters:
             raise not_open() from None
 
     def publish_next(self, number: int, *, durable: bool) -> bool:
-        """Publish a number, as ``store_published`` does, if the one before it is published; False if it is not.
+        """Publish a number, as ``store_published`` does, if the previous number is published; False if not.
 
         Raises SpaceStopped if a flush failed in any process.
         """
@@ -141,8 +141,7 @@ class Counters:
         return True
 
     def store_published(self, number: int, *, durable: bool) -> None:
-        """Store *published*; with ``durable``, also that every commit up to it was flushed. Caller holds the number's
-        byte."""
+        """Store *published*. Caller holds the number's byte. ``durable``: every commit up to the number was flushed."""
         stored = _with_checksum(number)
         self.disk.write_at(self.handle, _PUBLISHED.start, stored + stored if durable else stored)
 
@@ -150,8 +149,10 @@ class Counters:
         self._store(_DURABLE, number)
 
     def bump_prepared(self, page: CounterPage) -> int:
-        """Raise the version of the list of prepared branches; returns it. The caller holds the list's byte, and has
-        read the page under it."""
+        """Raise and return the version of the list of prepared branches.
+
+        The caller holds the list's byte, and has read the page while it held the byte.
+        """
         version = page.prepared + 1
         self._store(_PREPARED, version)
         return version
@@ -160,18 +161,19 @@ class Counters:
         self._store(_SETTINGS, self.read().settings + 1)
 
     def store_owner(self, number: int) -> None:
-        """Store the last owner's number. The caller holds the number lock, and that owner's bytes."""
+        """Store the highest owner number. The caller holds the number lock, and the bytes of that owner."""
         self._store(_OWNERS, number)
 
     def stop(self) -> None:
-        """Stop the space, because a flush failed: no process may publish or commit until one that is alone opens it."""
-        self._stopped_here = True  # first: whatever becomes of the write, and for as long as this space is open
+        """Stop the space after a failed flush: no process may publish or commit before the next first opener."""
+        self._stopped_here = True  # first, because the write may fail; it holds as long as this space is open
         self.disk.write_at(self.handle, _STOP_OFFSET, b"\x01")
 
     def start(self, *, issued: int, published: int, durable: int, suspect: bool = False) -> None:
-        """Store what an opener that is alone found, and clear the stop flag. The versions go on, the owners begin anew.
+        """Store the counters that the first opener found, and clear the stop flag.
 
-        The boot id comes last: a process that finds it believes the rest.
+        The versions continue, and the owners begin at 0. The boot id is stored last: a process that finds the boot id
+        trusts the rest.
         """
         head = bytearray(_CELLS_OFFSET)
         head[_SUSPECT_OFFSET] = suspect
@@ -191,16 +193,16 @@ class Counters:
 
 
 STOPPED_TEXT = (
-    "the space has stopped, because a flush failed, and what the disk holds is unknown: "
-    "close it in every process, look at the disk, then open it again"
+    "the space has stopped, because a flush failed, and the content of the disk is unknown: "
+    "close the space in every process, check the disk, then open the space again"
 )
 
 
-@lru_cache(maxsize=64)  # a commit's number stands in three counters of the next pages
+@lru_cache(maxsize=64)  # a commit's number is in three counters of the next pages
 def _values(pair: bytes) -> tuple[int, int]:
-    """Decode a counter: the least and the greatest value of its copies that are whole.
+    """Decode a counter: the least and the greatest value of its valid copies.
 
-    Both are 0 if none is, as in a new file, of which the opener that is alone stores the true ones.
+    Returns (0, 0) if neither copy is valid, as in a new file; the first opener then writes the true values.
     """
     first, second = _PAIR.unpack(pair)[::2]
     if pair == _with_checksum(first):
@@ -213,7 +215,7 @@ def _values(pair: bytes) -> tuple[int, int]:
     return (min(values), max(values)) if values else (0, 0)
 
 
-@lru_cache(maxsize=64)  # a commit stores its number three times, and reads it
+@lru_cache(maxsize=64)  # a commit stores its number three times, and reads the number
 def _with_checksum(value: int) -> bytes:
     """Encode a value as both copies of a counter."""
     checksum = zlib.crc32(value.to_bytes(8, "little"), 1)

@@ -1,19 +1,19 @@
 """Locks between the processes that have a space open: a held lock proves a live process, a process id proves nothing.
 
-The kernel drops a lock when its process dies, however it dies. There are three mechanisms, one for each kind of thing:
+The kernel releases the locks of a process that dies in any way. Three mechanisms serve three kinds of locks:
 
-* A byte, in ``LockFile``, ``OpenLock`` and ``Claims``: an open-file-description lock (F_OFD_SETLK). It stands for a
-  number, an xid, a claim, an owner, or an open space. These are many and taken at each commit, so they need no file of
-  their own.
-* The space's directory, in ``OpenLock``: ``flock``, held by a process while it opens the space. It needs no file that
-  could be deleted.
+* A byte, in ``LockFile``, ``OpenLock`` and ``Claims``: an open-file-description lock (F_OFD_SETLK). The byte stands for
+  a number, an xid, a claim, an owner, or an open space. Such locks are many, and a commit takes some of them, so many
+  share one file.
+* The space's directory, in ``OpenLock``: ``flock``, held by a process while it opens the space. This lock needs no file
+  that could be deleted.
 * Maintenance, in ``Disk.exclusively``: filelock on ``run/reclaim.lock``, held by one process at a time while it
-  removes, compacts, exports or repairs files. A process that does not get it leaves the work to the one that has it.
+  removes, compacts, exports or repairs files. A process that does not get this lock leaves the work to its holder.
 
-Byte locks tell processes (more exactly: open descriptions) apart, but not the threads of one process, so a table under
-a mutex comes first. A lock is only good while its file is the one that other processes find by name. Only a process
-that is alone makes these files (see ``OpenLock``), and no process makes one anew while another has the space open. So a
-process that misses one, or finds another under its name after a lock, knows that ``run/`` was deleted, and stops.
+Byte locks separate processes (more exactly: open descriptions), but not the threads of one process, so a thread first
+takes the byte in a table under a mutex. A lock excludes other processes only if they find the same file by name. Only
+the first opener makes these files (see ``OpenLock``), and no process makes one again while another has the space open.
+So a process that finds such a file missing or replaced knows that ``run/`` was deleted, and stops.
 """
 
 import hashlib
@@ -38,9 +38,9 @@ log = logging.getLogger("spool")
 
 # Bytes of run/control.
 NUMBER, PREPARED_LIST, CONFIG, FOLLOWING, HOUSEKEEPING = range(5)
-_ALIVE = 0  # of the space's own directory
-_SILENT_SECONDS = 1.0  # an opener waits that long before it says what it waits for
-_SLEEP_SECONDS = 0.02  # the longest sleep of a thread that waits for a byte: then it looks whether the holder has died
+_ALIVE = 0  # of the space's directory
+_SILENT_SECONDS = 1.0  # an opener waits that long before it logs the wait
+_SLEEP_SECONDS = 0.02  # the longest sleep of a thread that waits for a byte: the holder may have died
 _HIDDEN = "a process that this user may not see"
 
 GroupName = tuple[str, str]  # queue, group
@@ -68,7 +68,7 @@ class LockFile:
                 return True
             raise deleted_error(self.name)
         except BaseException:
-            self.unlock(byte)  # the caller is told that it has not got it
+            self.unlock(byte)  # the caller gets an error, so it must not have the byte
             raise
 
     def lock(self, byte: int, deadline: Deadline, what: str, *, shared: bool = False) -> None:
@@ -96,17 +96,20 @@ class LockFile:
             self.disk.unlock(self.handle, byte)
         futexes = self.disk.futexes
         if futexes is not None:
-            at = futexes.first + byte % futexes.count * FUTEX_BYTES  # (looked at here, since most often none waits)
+            at = futexes.first + byte % futexes.count * FUTEX_BYTES  # (read here, since most often no thread waits)
             try:
                 if futexes.memory[at : at + WORD_BYTES] != CLEAR:
                     futexes.wake(byte)
             except ValueError:
-                pass  # the files are closed by now: a thread that waits looks again by itself
+                pass  # the files were closed: a waiting thread checks again by itself
 
     def pauses(self, byte: int, deadline: Deadline) -> Iterator[bool]:
-        """Return the pauses of a thread that waits for the byte, see ``Deadline.pauses``; it looks once more before the
-        first of them. Each ends when the byte's holder lets go of it, or after ``_SLEEP_SECONDS``, since a holder that
-        dies wakes no thread."""
+        """Return the pauses of a thread that waits for the byte; the thread tries the byte again before the first
+        pause.
+
+        Each pause ends when the holder releases the byte, or after ``_SLEEP_SECONDS``, since a dying holder wakes no
+        thread. See ``Deadline.pauses``.
+        """
         futexes = self.disk.futexes
         if futexes is None:
             return deadline.pauses()
@@ -128,10 +131,10 @@ class LockFile:
         """Make the error of a wait for the byte, which names its holder."""
         holder = "another thread of this process" if self.is_held_here(byte) else ""
         holder = holder or " and ".join(self.disk.lock_holders(self.handle, byte)) or _HIDDEN
-        return WaitExpired(f"{what} is held by {holder}, which did not let go of it within {deadline.seconds:g} s")
+        return WaitExpired(f"{what} is held by {holder}, which did not release it within {deadline.seconds:g} s")
 
     def verify(self) -> None:
-        """Raise SpaceStopped unless the file is still the one under its name."""
+        """Raise SpaceStopped if the file was deleted or replaced."""
         if not self.disk.same_file(self.name, self.identity):
             raise deleted_error(self.name)
 
@@ -144,8 +147,8 @@ def open_shared(disk: Disk, name: str, *, make: bool) -> int:
     """Open a file of ``run/``.
 
     Args:
-        make: make the file if it is missing. Only a process that is alone may (see ``OpenLock``): for any other, a
-            missing file was deleted, and other processes may hold locks in the one that had its name.
+        make: make the file if it is missing. Only the first opener may (see ``OpenLock``): for any other process a
+            missing file was deleted, and other processes may hold locks in the deleted file.
 
     Raises:
         SpaceStopped: the file is missing, or is not a plain file.
@@ -166,7 +169,7 @@ def open_shared(disk: Disk, name: str, *, make: bool) -> int:
 
 def _planted(name: str) -> SpaceStopped:
     return SpaceStopped(
-        f"{name} was replaced by what is not a plain file: close the space in every process, then open "
+        f"{name} was replaced by something that is not a plain file: close the space in every process, then open "
         "it again, which moves it to quarantine"
     )
 
@@ -180,17 +183,17 @@ def deleted_error(name: str) -> SpaceStopped:
 
 
 def xid_byte(xid: Xid) -> int:
-    """Return the byte of run/xids that stands for a branch: a 62-bit hash, so no file is made per branch."""
+    """Return the byte of run/xids for a branch: a 62-bit hash, so a branch needs no file."""
     return _byte(str(xid).encode("ascii"))
 
 
 def coordinator_byte(gtrid: bytes) -> int:
-    """Return the byte of run/xids that a coordinator of the space's own holds while it lives."""
+    """Return the byte of run/xids that an internal coordinator holds while it lives."""
     return _byte(b"coordinator:" + gtrid)
 
 
 def capture_byte(directory: str) -> int:
-    """Return the byte of run/xids that an intake holds while this capture directory is its own."""
+    """Return the byte of run/xids that the owner of a capture directory, an intake, holds."""
     return _byte(b"taken:" + directory.encode("utf-8", "surrogateescape"))
 
 
@@ -217,20 +220,20 @@ def _byte(key: bytes) -> int:
 
 
 class Claims:
-    """The claims of this process: messages that its live transactions hold. Nothing here waits: a claim is got at once
-    or not at all.
+    """The claims of this process: messages that its live transactions hold. No claim waits: it succeeds or fails at
+    once.
 
-    The byte of message (number, ordinal) is ``number << 24 | ordinal`` in one of 64 files: a lock file's locks are a
-    list in the kernel, and 20,000 scattered ones in one file take forty times longer. Number 0 has no messages; its
-    bytes are the owners' (see ``claim_journal``): each claim file carries its owner's byte on the same descriptor, so
-    the kernel drops both at once: a process that wins a dead owner's claim finds the owner's byte free.
+    The byte of message (number, ordinal) is ``number << 24 | ordinal`` in one of 64 files: the kernel keeps the locks
+    of a file in a list, and 20,000 scattered locks in one file take forty times longer. Number 0 has no messages; its
+    bytes are the owners' (see ``claim_journal``). Each claim file carries its owner's byte on the same descriptor, so
+    the kernel releases both at once: a process that gets a dead owner's claim finds the owner's byte free.
 
     held: by number, the ordinals of the messages that this process has claimed.
     """
 
     def __init__(self, disk: Disk, *, make: bool) -> None:
         self.disk = disk
-        if make:  # all at once: a file that is opened late and missing is known to be deleted
+        if make:  # all at once: a file that is missing later was deleted
             for name in map(layout.claim_file, range(CLAIM_FILES)):
                 found = disk.identity(name)
                 if found is None or not found.is_plain:
@@ -241,13 +244,13 @@ class Claims:
         self._mutex = threading.Lock()
 
     def claim(self, number: int, first: int, count: int) -> list[tuple[int, int]]:
-        """Claim a range of messages as far as it is free.
+        """Claim the free messages of a range.
 
         Returns:
-            (first, count) of the pieces that were claimed; what is claimed already is left out.
+            (first, count) of the claimed pieces, without messages that were claimed already.
 
         Raises:
-            SpaceStopped: the claim file is not the one under its name any more.
+            SpaceStopped: the claim file was deleted or replaced.
         """
         got: list[tuple[int, int]] = []
         index = number % CLAIM_FILES
@@ -281,13 +284,13 @@ class Claims:
         return got
 
     def _lock_range(self, handle: int, number: int, start: int, stop: int) -> list[tuple[int, int]]:
-        """Lock the ordinals from ``start`` to ``stop`` around what other processes hold; returns the pieces."""
+        """Lock the ordinals from ``start`` to ``stop`` that no other process holds; returns the pieces."""
         base = number << ORDINAL_BITS
         while start < stop:
             if self.disk.lock(handle, base + start, stop - start):
                 return [(start, stop - start)]
             conflict = self.disk.some_lock(handle, base + start, stop - start)
-            if conflict is not None:  # (else it was let go of between the two calls: try again)
+            if conflict is not None:  # (otherwise the other process released it between the two calls: try again)
                 theirs, end = max(start, conflict[0] - base), min(stop, conflict[0] + conflict[1] - base)
                 left = self._lock_range(handle, number, start, theirs)
                 return left + self._lock_range(handle, number, end, stop)
@@ -303,7 +306,7 @@ class Claims:
                 del self.held[number]
 
     def become_owner(self, owner: int) -> None:
-        """Take the owner's byte in every claim file, which tells its claim journals from a dead process's."""
+        """Take the owner's byte in every claim file, which shows that the owner of its claim journals lives."""
         with self._mutex:
             for index in range(CLAIM_FILES):
                 if not self.disk.lock(self._file(index).handle, owner):
@@ -313,7 +316,7 @@ class Claims:
             self.owner = owner
 
     def is_owner_dead(self, owner: int, number: int) -> bool:
-        """Whether the owner let go of the claim file of that number, by its death or by closing the space."""
+        """Whether the owner released the claim file of that number: it died or closed the space."""
         return owner != self.owner and self.disk.some_lock(self._file(number).handle, owner, 1) is None
 
     def claims_elsewhere(self) -> PositionRanges:
@@ -350,9 +353,9 @@ class Claims:
 
 
 class GroupLocks:
-    """The groups that one transaction holds: of a group of messages one at a time may have some.
+    """The message groups that one transaction holds: one transaction at a time has messages of a group.
 
-    ``claims``: the list in which the transaction keeps its claims. (The branch itself would be a reference cycle, which
+    ``claims``: the list in which the transaction keeps its claims. (A reference to the branch would be a cycle, which
     lives until Python's collector runs.)
     """
 
@@ -388,12 +391,11 @@ class GroupLocks:
 
 
 class OpenLock:
-    """Which processes have the space open: locks on its own directory, which cannot be deleted as ``run/`` can be.
+    """Locks of the processes that have the space open, on its directory, which cannot be deleted as ``run/`` can be.
 
-    A process holds the directory while it opens the space, and takes the *alive* byte, shared, before it releases the
-    directory. Only a process that finds no other alive is alone, recovers the space and makes files in ``run/``. So a
-    name there means one file as long as any process has the space open, and locks on it keep processes apart, even
-    while the file is deleted.
+    A process locks the directory while it opens the space, and takes the *alive* byte, shared, before it unlocks the
+    directory. A process that finds no *alive* byte is the first opener: only it recovers the space and makes files in
+    ``run/``. So a name in ``run/`` means one file as long as any process has the space open.
     """
 
     def __init__(self, disk: Disk) -> None:
@@ -404,10 +406,10 @@ class OpenLock:
         """Begin to open the space, one process at a time.
 
         Returns:
-            Whether this process is alone: no other has the space open, or can before ``finish_opening``.
+            Whether this process is the first opener: no other has the space open, or can before ``finish_opening``.
 
         Raises:
-            WaitExpired: another process is opening the space; the error names it.
+            WaitExpired: another process is opening the space; the error names that process.
         """
         tell_at: float | None = deadline.clock.monotonic() + _SILENT_SECONDS
         for _ in deadline.polls():
@@ -424,16 +426,16 @@ class OpenLock:
         return " and ".join(self.holders()) or _HIDDEN
 
     def finish_opening(self) -> None:
-        """Finish opening: other processes may open the space, and see that this one has it open."""
+        """Finish opening: other processes may open the space, and see that this process has it open."""
         self.disk.lock(self.handle, _ALIVE, shared=True)
         self.disk.funlock(self.handle)
 
     def has_others(self) -> bool:
-        """Whether another process has the space open, too."""
+        """Whether another process has the space open."""
         return self.disk.some_lock(self.handle, _ALIVE, 1) is not None
 
     def is_alone(self) -> bool:
-        """Whether no process has the space open now, or is opening it; for a process that looks without opening it."""
+        """Whether no process has the space open or is opening it; for a process that does not open it."""
         handle = self.disk.open_directory("")
         try:
             return self.disk.some_lock(handle, _ALIVE, 1) is None and self.disk.flock(handle)
@@ -441,12 +443,11 @@ class OpenLock:
             self.disk.close(handle)
 
     def holders(self) -> list[str]:
-        """Return the processes that have the space open, as far as this user may see, e.g. ``["process 4711
-        (python3)"]``."""
+        """Return the processes with the space open that this user may see, e.g. ``["process 4711 (python3)"]``."""
         return self.disk.lock_holders(self.handle, _ALIVE)
 
     def others(self) -> list[str]:
-        """Return the other processes that have the space open, as far as this user may see."""
+        """Return the other processes with the space open that this user may see."""
         return [holder for holder in self.holders() if not holder.startswith(f"process {os.getpid()} ")]
 
     def close(self) -> None:

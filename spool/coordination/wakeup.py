@@ -1,9 +1,8 @@
 """Wake the calls that wait for a message when any process commits.
 
-A process that publishes a commit writes to ``run/counters``, and the kernel notifies those that watch the file. One
-watch serves all threads of an open space: one thread listens, the others wait for what it is told. A notification is a
-hint and no promise: events may be lost, or never come, so a call that waits looks by itself now and then (see
-``waiting.wait_for``).
+A process that publishes a commit writes to ``run/counters``, and the kernel notifies the watchers of that file. One
+watch serves all threads of an open space: one thread listens and notifies the others. A notification is only a hint:
+events may be lost, so a waiting call also polls now and then (see ``waiting.wait_for``).
 """
 
 import threading
@@ -17,8 +16,8 @@ from spool.runtime.clock import Clock
 class CommitNotifier:
     """Notifies waiting threads of commits.
 
-    ``generation`` counts the notifications. A thread that reads it before it looks for a message can wait for the next
-    one without missing any in between.
+    ``generation`` counts the notifications. A thread that reads the count before it searches for a message can then
+    wait for the next notification without missing one.
     """
 
     def __init__(self, disk: Disk, clock: Clock) -> None:
@@ -30,17 +29,17 @@ class CommitNotifier:
         self._turn = threading.Condition(threading.Lock())
 
     def wait(self, seen: int, seconds: float, *, seconds_without_inotify: float) -> bool:
-        """Wait until there are more notifications than ``seen``, or the time is over.
+        """Wait until the count exceeds ``seen``, or the time is over.
 
         Args:
             seconds_without_inotify: how long to wait where the kernel cannot notify.
 
         Returns:
-            Whether there are more.
+            Whether the count exceeds ``seen``.
         """
         with self._turn:
             if self._handle is None and self._watch():
-                self.generation += 1  # what came before the watch was not noticed: look again
+                self.generation += 1  # commits before the watch were not noticed: search again
             if self.generation != seen:
                 return True
             listens = self._handle is not None and not self._listening
@@ -54,7 +53,7 @@ class CommitNotifier:
         return self.generation != seen
 
     def _watch(self) -> bool:
-        """Watch the counters; False where that cannot be had. Each wait tries again: a user has few watches."""
+        """Watch the counters; False if the kernel grants no watch. Each wait asks again: a user has few watches."""
         try:
             self._handle = self._disk.watch(COUNTERS)
         except OSError:
@@ -72,10 +71,10 @@ class CommitNotifier:
                 if notified:
                     self._turn.notify_all()
                 else:
-                    self._turn.notify()  # it listens next
+                    self._turn.notify()  # the next listener
 
     def _wait_for_listener(self, seen: int, seconds: float) -> bool:
-        """Wait for what another thread is notified of, or until it stops listening."""
+        """Wait until the listening thread is notified, or stops listening."""
         with self._turn:
             if self.generation == seen and self._listening:
                 self._turn.wait(seconds)

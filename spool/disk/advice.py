@@ -1,4 +1,4 @@
-"""What to do about an error of the operating system, in words for the administrator."""
+"""Advice about errors of the operating system, for the administrator."""
 
 import errno
 import os
@@ -12,24 +12,24 @@ _TRY_AGAIN = {
     errno.EROFS: "mount the file system writable, then try again",
     errno.EMFILE: "raise the limit on open files (ulimit -n), then try again",
     errno.ESTALE: "put the directory back, or close the space and open it again",
-    errno.EIO: "look at the disk (dmesg tells more)",
+    errno.EIO: "check the disk (dmesg tells more)",
 }
 
 
 def advice(error: OSError, otherwise: str = "remove the cause, then try again") -> str:
-    """Tell what to do about an error; `otherwise` is said of an error that is not known here."""
+    """Return the advice about an error; `otherwise` for an unknown error."""
     if error.errno in (errno.EACCES, errno.EPERM):
         return _about_owners(error)
     return _TRY_AGAIN.get(error.errno or 0, otherwise)
 
 
 def as_failure(doing: str, error: OSError, kept: str = "", directory: str = "") -> DiskFailure:
-    """Return the error of the operating system as the library's own: what was done, what went wrong, what to do.
+    """Return the error of the operating system as an error of the library: the call, the failure, the advice.
 
     Args:
         doing: begins the text.
-        kept: what can be said of the space's messages.
-        directory: named if the error names no file, as that of a write to a full disk.
+        kept: a note about the space's messages.
+        directory: is named if the error names no file, as after a write to a full disk.
     """
     place = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else directory
     where = f": {place}" if place else ""
@@ -37,7 +37,7 @@ def as_failure(doing: str, error: OSError, kept: str = "", directory: str = "") 
 
 
 def _about_owners(error: OSError) -> str:
-    """Tell what to do about a file that this process may not use: a space belongs to its directory's owner."""
+    """Return the advice about a file that this process may not use: a space belongs to its directory's owner."""
     name = error.filename
     path = os.fsdecode(name) if isinstance(name, str | bytes) else ""
     root = space_of(path) or os.path.dirname(path)
@@ -62,7 +62,7 @@ def _about_owners(error: OSError) -> str:
 
 
 def space_of(path: str) -> str | None:
-    """Return the directory of the space that an absolute path lies in, or is; None if no space is there."""
+    """Return the directory of the space in which an absolute path lies; None if it lies in no space."""
     while len(path) > 1:
         if os.path.lexists(os.path.join(path, layout.SETTINGS)):
             return path

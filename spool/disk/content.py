@@ -1,4 +1,4 @@
-"""The content of whole files: write a new file, copy one, replace one. Made of the calls of ``Disk`` alone."""
+"""The content of whole files: write, copy or replace a file, with the calls of ``Disk``."""
 
 import errno
 import os
@@ -33,7 +33,7 @@ def new_file(disk: Disk, name: str) -> Iterator[int]:
 
 
 def open_first(disk: Disk, names: Iterable[str]) -> int | None:
-    """Open the first of these names that is there; a file may move from one to the next at any time."""
+    """Open the first of these names that exists; a file may move from one name to the next at any time."""
     for name in names:
         with suppress(FileNotFoundError):
             return disk.open(name)
@@ -47,16 +47,16 @@ def read_start(disk: Disk, name: str, length: int) -> bytes:
 
 
 def opened_ahead(disk: Disk, names: Sequence[str], length: int) -> Generator[int | None, None, None]:
-    """Open files that are read one behind the other; yield each handle, None for a file that cannot be opened.
+    """Open files that are read one after the other; yield each handle, None for a file that cannot be opened.
 
-    The kernel reads the first ``length`` bytes of a group of files while those before them are looked at. Otherwise
-    the caller would wait for each file that is not in memory, and the disk for the caller.
+    The kernel reads the first ``length`` bytes of a group of files ahead, while the caller reads earlier files.
+    Otherwise the caller would wait for each file that is not in memory, and the disk for the caller.
     """
     for begin in range(0, len(names), _FILES_AHEAD):
         handles: list[int | None] = []
         try:
             for name in names[begin : begin + _FILES_AHEAD]:
-                handles += (None,)
+                handles.append(None)
                 with suppress(OSError):
                     handles[-1] = there = disk.open(name)
                     disk.will_read(there, length)
@@ -67,7 +67,7 @@ def opened_ahead(disk: Disk, names: Sequence[str], length: int) -> Generator[int
 
 
 def chunks(disk: Disk, handle: int, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-    """Read a file piece by piece, up to the offset ``end``, which must be there, or to its end."""
+    """Read a file in pieces up to the offset ``end``, or to the end of the file. OSError if the file ends before."""
     offset = start
     while offset != end:
         data = disk.read_at(handle, offset, _CHUNK_BYTES if end is None else min(_CHUNK_BYTES, end - offset))
@@ -80,14 +80,14 @@ def chunks(disk: Disk, handle: int, start: int = 0, end: int | None = None) -> I
 
 
 def write_chunks(disk: Disk, handle: int, pieces: Iterable[bytes], offset: int = 0) -> None:
-    """Write pieces one behind the other from that offset on."""
+    """Write the pieces one after the other, from that offset on."""
     for data in pieces:
         disk.write_at(handle, offset, data)
         offset += len(data)
 
 
 def write_new(disk: Disk, name: str, data: bytes, *, durable: bool) -> None:
-    """Write a new file; FileExistsError if the name is taken. ``durable``: its bytes and its name are, afterwards."""
+    """Write a new file; FileExistsError if the name is taken. ``durable``: make its bytes and its name durable."""
     with new_file(disk, name) as handle:
         disk.write_at(handle, 0, data)
         if durable:
@@ -104,8 +104,8 @@ def copy(disk: Disk, source: str, target: str) -> None:
 def replace(disk: Disk, name: str, pieces: Iterable[bytes], temporary: str) -> None:
     """Give a name new content on a new inode, all of it or none, durable when this returns.
 
-    ``temporary``: a name that is free, in a directory of the same file system. The bytes are durable before they have
-    the name, and the file is still open then, so that a flush of it carries the name where that holds.
+    ``temporary``: a free name in a directory of the same file system. The bytes are durable before the file gets the
+    name. The file is still open then, so that a flush of the file carries the name where the file system does so.
     """
     with new_file(disk, temporary) as handle:
         write_chunks(disk, handle, pieces)
@@ -143,12 +143,12 @@ def same_bytes(disk: Disk, one: str, other: str) -> bool:
 
 
 def ensure_directory(disk: Disk, name: str) -> None:
-    """Make a directory durable, whether it is new or not: what is put into it must not be lost with it."""
+    """Make a directory if it is missing, and make it durable: files in it must not be lost with the directory."""
     disk.make_directory(name)
     for directory in (name, directory_of(name)):
         disk.flush_directory(directory)
 
 
 def directory_of(name: str) -> str:
-    """Return the directory that a path of the space names a file in."""
+    """Return the directory of a file, by its path in the space."""
     return name.rpartition("/")[0]

@@ -1,7 +1,7 @@
-"""The tables of open descriptors, and what a fork does to them.
+"""The open descriptors of directories, and the guard of openings against forks.
 
-The kernel releases a lock when its descriptor is closed, so the table of what a ``Disk`` has open decides what a close,
-a fork and a number that was used again mean for locks.
+The kernel releases a lock when its descriptor is closed. So a ``Disk`` keeps a table of its descriptors: a close, a
+fork or a reused descriptor number must not release a lock by mistake.
 """
 
 import errno
@@ -12,14 +12,14 @@ from contextlib import suppress
 from spool.errors import DiskFailure
 from spool.model import layout
 
-# Held from a file's opening until its handle is in a table: no fork comes between the two, or the child would keep a
-# copy that it does not know of, and with it the locks of its parent.
+# Held from a file's opening until its handle is in a table. A fork in between would leave the child an unknown copy of
+# the descriptor, and with it the locks of the parent.
 opening = threading.RLock()
 os.register_at_fork(before=opening.acquire, after_in_parent=opening.release, after_in_child=opening.release)
 
 STAGES = frozenset((layout.ACTIVE, layout.PREPARED, layout.COMMITTED, layout.FREE))
 _KEPT = STAGES | {"", layout.RUN}
-_AS_PLACE = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC  # names in it can be used; nothing of it is read or locked
+_AS_PLACE = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC  # to use names in the directory, not to read or lock it
 
 
 def not_open() -> OSError:
@@ -30,7 +30,7 @@ def not_open() -> OSError:
 class Directory(int):
     """The descriptor of a directory, as ``dir_fd`` of the calls on names in it.
 
-    It is closed once, by ``close`` or with the last reference: afterwards its number may be another file's.
+    It is closed once, by ``close`` or with the last reference: afterwards its number may belong to another file.
     """
 
     _is_open = True
@@ -47,12 +47,13 @@ class Directory(int):
 class Directories(dict[str, Directory]):
     """The directories of a space, by name relative to the space: ``""`` is the space's own.
 
-    A directory is opened below its parent's descriptor, and no symlink is followed, except that to the space itself. So
-    whatever the owner of the space does to names meanwhile, a process of root's reaches no file outside the space. The
-    space, its four stages and ``run/`` are opened once; a space whose ``run/`` was removed has stopped. Others are
-    opened for each call: a queue's drop folder can be removed and made again while the space is open.
+    A directory is opened below its parent's descriptor, and no symlink is followed, except one to the space itself. So
+    the owner of the space cannot rename directories to lead a process of root to files outside the space.
 
-    owner: the user that the space belongs to, for a process of root's; another user's directory is not opened.
+    The space, its four stages and ``run/`` are opened once; a space whose ``run/`` was removed has stopped. Other
+    directories are opened for each call: a queue's drop folder can be removed and made again while the space is open.
+
+    owner: the user to whom the space belongs, for a process of root; another user's directory is not opened.
     """
 
     def __init__(self, root: str, owner: int | None = None) -> None:
@@ -60,7 +61,7 @@ class Directories(dict[str, Directory]):
         self._owner = owner
 
     def __missing__(self, name: str) -> Directory:
-        # No variable but the result holds a descriptor: the traceback of an error would keep it open.
+        # Only the result holds a descriptor: the traceback of an error would keep other variables alive.
         if self.root is None:
             raise not_open()
         parent, _, last = name.rpartition("/")
@@ -79,7 +80,7 @@ class Directories(dict[str, Directory]):
         return found
 
     def _of(self, error: OSError, name: str) -> OSError:
-        """Return the error with the directory's whole path; another one for a symlink, instead of "no directory"."""
+        """Return the error with the directory's whole path; another error for a symlink, instead of "no directory"."""
         path = f"{self.root}/{name}" if name else self.root
         if error.errno == errno.ENOTDIR and name and os.path.islink(str(path)):
             return OSError(errno.ELOOP, "it is a symlink, and none is followed", path)
@@ -97,7 +98,7 @@ class Directories(dict[str, Directory]):
     def check_in_place(self, name: str) -> None:
         """Raise OSError (ESTALE) if the path of a stage that is open leads to another directory, or nowhere.
 
-        A commit in a directory that was moved away would be lost to every process that opens the space later.
+        A commit in a directory that was moved away would be lost to every later opener.
         """
         if name not in STAGES or name not in self:
             return
@@ -115,9 +116,9 @@ class Directories(dict[str, Directory]):
         self.pop(name, None)
 
     def disown(self) -> None:
-        """Close all in a forked child; later uses raise OSError (EBADF).
+        """Close all descriptors in a forked child; later uses raise OSError (EBADF).
 
-        References may be left: the frames of the parent's other threads are never cleared in the child.
+        References may remain: the frames of the parent's other threads are never cleared in the child.
         """
         self.root = None
         for directory in self.values():

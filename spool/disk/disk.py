@@ -1,10 +1,12 @@
-"""``Disk``: every look at and every change of a space's files goes through it.
+"""``Disk``: every read and every change of a space's files goes through it.
 
-Nothing else in the project renames, flushes, unlinks or locks a file of a space, so a test can put a simulated disk in
-this place and cut the power between any two calls. Names are relative to the space's directory; the kernel looks each
-up below the descriptor of its directory (openat(2), renameat2(2)), see ``Directories``. Handles are small integers.
-Errors are ``OSError``. A flush that fails is ``FlushFailed`` and is never tried again, because the kernel has dropped
-the pages and would report success the second time. How names become durable: see ``spool.disk.durability``.
+Nothing else in the project renames, flushes, unlinks or locks a file of a space. So a test can replace the disk by a
+simulated one, and cut the power between any two calls.
+
+Names are relative to the space's directory; the kernel resolves each name below the descriptor of its directory
+(openat(2), renameat2(2)), see ``Directories``. Handles are small integers. Errors are ``OSError``. A failed flush
+raises ``FlushFailed`` and is never retried: the kernel has dropped the pages, and would report success the second time.
+``spool.disk.durability`` makes names durable.
 """
 
 import errno
@@ -29,10 +31,10 @@ from spool.disk.stat import FileIdentity, FileSystem, identity_of
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
-PASSAGE_MODE = 0o711  # of the space and of drop/, where a group may drop files: others pass through, and see nothing
-SHARED_MODE = 0o2770  # of such a folder: what is dropped belongs to the group, too
+PASSAGE_MODE = 0o711  # of the space and of drop/, where a group may drop files: others may pass through, not list
+SHARED_MODE = 0o2770  # of such a folder: dropped files belong to the group, too
 
-_BY_NAME_ALONE = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW  # any kind of file, whatever its mode; nothing is read
+_BY_NAME_ALONE = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW  # any kind of file, of any mode; nothing is read
 _TO_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _TO_WRITE = _TO_READ | os.O_RDWR
 _ENCODING = sys.getfilesystemencoding()
@@ -40,27 +42,27 @@ _SMALL_READ_BYTES = 1 << 20
 
 
 class FlushFailed(OSError):
-    """``fsync`` reported an error: what the disk holds is unknown, to every process."""
+    """``fsync`` reported an error: no process knows the content of the disk."""
 
 
 class Disk:
     """The files of one space on a real file system, for one opening of it at a time.
 
-    flushes: counts the flushes that were asked for.
+    flushes: how many flushes this disk has asked for.
     durability: the strategy that makes names durable here.
     """
 
-    # User and group for which a process of root's works in a space that is not root's; None for any other process.
+    # User and group for which a process of root works in another user's space; None for any other process.
     owner: tuple[int, int] | None = None
     futexes: Futexes | None = None  # of byte locks, where processes can wake each other
 
     def __init__(self, root: str, owner: tuple[int, int] | None = None) -> None:
         self.root = os.path.abspath(root)
-        self._handles: dict[int, None] = {}  # the open ones, in the order in which they were opened
+        self._handles: dict[int, None] = {}  # the open handles, in the order of their opening
         self._memory: list[SharedBytes] = []
         self.flushes = 0
-        self._promises = file_stat.promises_of(self.root)
-        self.durability = durability_of(self._promises)
+        self._guarantees = file_stat.guarantees_of(self.root)
+        self.durability = durability_of(self._guarantees)
         if owner is None and os.path.isdir(self.root) and os.geteuid() == 0:
             owner = kernel.owner_of(self.root)
         self.owner = owner
@@ -69,13 +71,13 @@ class Disk:
     def use_sync_method(self, sync_method: str) -> None:
         """Make names durable as the settings of the space say; "auto" leaves that to the file system."""
         if sync_method != "auto":
-            self.durability = durability_of(self._promises, sync_method)
+            self.durability = durability_of(self._guarantees, sync_method)
 
     def sibling(self, root: str) -> "Disk":
         """Return the disk of another directory, a mirror's; its files belong to the same owner.
 
-        Raises DiskFailure if this process is root's and the directory belongs to another user than the space: every
-        user that may write ``space.toml`` chooses the directory.
+        Raises DiskFailure in a process of root if the directory and the space belong to different users: every user
+        with write access to ``space.toml`` chooses the directory.
         """
         side = Disk(root, self.owner)
         if os.path.isdir(side.root):
@@ -86,9 +88,9 @@ class Disk:
         return f"{self.root}/{name}" if name else self.root
 
     def _complete(self, error: OSError, name: str, other: str | None = None) -> None:
-        """Give an error the whole paths; the kernel was given the last names.
+        """Set the whole paths in an error; the kernel got only the last names.
 
-        Raises OSError (ESTALE) for a FileNotFoundError if a stage is not where it was.
+        Raises OSError (ESTALE) for a FileNotFoundError if a stage was moved or removed.
         """
         if isinstance(error, FileNotFoundError):
             for used in (name, other or name):
@@ -98,7 +100,7 @@ class Disk:
             error.filename2 = None if other is None else self.path(other)
 
     def _open_named(self, name: str, flags: int, mode: int = 0) -> int:
-        """Open what has this name, with a handle."""
+        """Open the file or directory of this name; returns its handle."""
         directory, _, last = name.rpartition("/")
         try:
             with opening:
@@ -119,25 +121,25 @@ class Disk:
     _close = close  # for the methods here, where a subclass counts the calls of ``close``
 
     def _opened(self, opener: Callable[..., int], *args: Any) -> int:
-        """Call the opener, and note what it opened."""
+        """Call the opener, and register its descriptor."""
         with opening:
             handle = opener(*args)
             self._handles[handle] = None
         return handle
 
     def _checked(self, handle: int) -> int:
-        """Return the handle if it is open here; else its number may be another file's by now (EBADF)."""
+        """Return the handle if it is open here; otherwise its number may belong to another file by now (EBADF)."""
         if handle not in self._handles:
             raise not_open()
         return handle
 
     def close_all(self) -> None:
-        """Close what was opened last first; the kernel releases the locks."""
+        """Close all handles, the newest first; the kernel releases their locks."""
         self.futexes = None
         while self._memory:
             self._memory.pop().close()
         for handle in reversed(list(self._handles)):
-            with suppress(OSError):  # the number is free all the same (close(2))
+            with suppress(OSError):  # the descriptor is closed all the same (close(2))
                 self.close(handle)
         self._directories.clear()
 
@@ -164,11 +166,12 @@ class Disk:
         return handle
 
     def create_in_memory(self, name: str) -> int:
-        """Open an empty file that is in no directory, for a disk that changes nothing."""
+        """Open an empty file in memory, for a disk that changes nothing."""
         return self._opened(os.memfd_create, os.path.basename(name), os.MFD_CLOEXEC)
 
     def give_to_owner(self, name: str) -> None:
-        """Give it to the owner of the space, if this process is root's. A file with a second name stays another's."""
+        """Give a file to the owner of the space, if this is a process of root. A file with a second name is not
+        changed."""
         if self.owner is None:
             return
         handle = self._open_named(name, _BY_NAME_ALONE)
@@ -180,12 +183,12 @@ class Disk:
             self._close(handle)
 
     def _give(self, handle: int, name: str) -> None:
-        """Give an open file to the owner of the space, if this process is root's."""
+        """Give an open file to the owner of the space, if this is a process of root."""
         if self.owner is not None:
             kernel.give(handle, self.owner, self.path(name))
 
     def open(self, name: str, *, write: bool = False) -> int:
-        """Open an existing regular file. Raises OSError for a symlink, a FIFO or a directory; none is followed."""
+        """Open an existing regular file. Raises OSError for a symlink, a FIFO or a directory."""
         directory, _, last = name.rpartition("/")
         try:
             with opening:
@@ -200,7 +203,7 @@ class Disk:
         return handle
 
     def open_to_overwrite(self, name: str) -> tuple[int, int, bool]:
-        """``open`` a file for writing; returns its handle, its size, and whether this is its only name."""
+        """``open`` a file for writing; returns its handle, its size, and whether it has only this name."""
         handle = self.open(name, write=True)
         found = os.fstat(handle)
         return handle, found.st_size, found.st_nlink == 1
@@ -255,7 +258,7 @@ class Disk:
     def exists(self, name: str) -> bool:
         """Whether the name exists; a symlink is not followed.
 
-        Raises OSError if the file system does not tell: False always means that there is no such name.
+        Raises OSError if the file system gives no answer: False always means that the name does not exist.
         """
         directory, _, last = name.rpartition("/")
         try:
@@ -272,14 +275,13 @@ class Disk:
         handle = self._open_named(name, _TO_READ)
         try:
             if group is not None:
-                os.fchown(handle, -1, group)  # first: it takes the set-group-ID bit away
+                os.fchown(handle, -1, group)  # first: it clears the set-group-ID bit
             os.fchmod(handle, mode)
         finally:
             self._close(handle)
 
     def identity(self, name: str) -> FileIdentity | None:
-        """Return the identity of what has this name, or None. A symlink is not followed, except that to the space
-        itself."""
+        """Return the identity of the file of this name, or None. Only a symlink to the space itself is followed."""
         directory, _, last = name.rpartition("/")
         try:
             place = self._directories[directory]
@@ -292,9 +294,9 @@ class Disk:
         return identity_of(found)
 
     def same_file(self, name: str, identity: FileIdentity) -> bool:
-        """Whether what lies under the name itself is that file.
+        """Whether the name is still that file.
 
-        By its path, as another process would find it: locks on a file that was moved away keep no newcomer out.
+        The name is resolved by its path, as another process would: locks on a file that was moved away exclude nobody.
         """
         try:
             found = os.lstat(f"{self.root}/{name}")
@@ -305,7 +307,7 @@ class Disk:
     # -- directories --------------------------------------------------------------------------------------------
 
     def names(self, directory: str) -> list[str]:
-        """List the names in a directory, in no order."""
+        """List the names in a directory, unsorted."""
         handle = self.open_directory(directory)
         try:
             return os.listdir(handle)
@@ -322,7 +324,7 @@ class Disk:
                 raise
             return False
         flags = _BY_NAME_ALONE | os.O_DIRECTORY
-        # A new mirror is not yet its owner's, so it cannot be opened as a directory of a space.
+        # A new mirror does not belong to the owner yet, so it cannot be opened as a directory of a space.
         handle = self._open_named(name, flags) if name else self._opened(os.open, self.root, flags)
         try:
             if stat.S_IMODE(os.fstat(handle).st_mode) != DIRECTORY_MODE:
@@ -334,7 +336,7 @@ class Disk:
 
     def _make_directory(self, name: str) -> None:
         parent, _, last = name.rpartition("/")
-        self._directories.check_in_place(name)  # another one would take the place of a stage that was moved away
+        self._directories.check_in_place(name)  # otherwise a new directory would replace a stage that was moved away
         try:
             if name:
                 os.mkdir(last, DIRECTORY_MODE, dir_fd=self._directories[parent])
@@ -345,7 +347,7 @@ class Disk:
             raise
 
     def check_stages_in_place(self) -> None:
-        """Raise OSError (ESTALE) if a stage is not where it was when this process opened it."""
+        """Raise OSError (ESTALE) if a stage was moved or replaced since this process opened it."""
         for name in STAGES:
             self._directories.check_in_place(name)
 
@@ -359,7 +361,7 @@ class Disk:
         self._directories.forget(name)
 
     def open_directory(self, name: str) -> int:
-        """Open a directory, to lock or to flush it. Raises OSError for a symlink, unless it is the space's own name."""
+        """Open a directory, to lock or flush it. Raises OSError for a symlink, except one to the space itself."""
         try:
             with opening:
                 handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._directories[name])
@@ -372,8 +374,7 @@ class Disk:
     # -- bytes by handle ----------------------------------------------------------------------------------------
 
     def read_at(self, handle: int, offset: int, length: int) -> bytes:
-        """Read ``length`` bytes, or fewer at the end of the file. Memory is allocated for what the file has, not for
-        ``length``."""
+        """Read ``length`` bytes, or fewer at the end of the file, without more memory than the file is long."""
         if handle not in self._handles:
             raise not_open()
         if length > _SMALL_READ_BYTES:
@@ -389,7 +390,7 @@ class Disk:
         return b"".join(parts)
 
     def will_read(self, handle: int, length: int) -> None:
-        """Have the kernel read a file's first bytes while this process goes on (posix_fadvise(2)). It is a hint."""
+        """Ask the kernel to read a file's first bytes in the background (posix_fadvise(2))."""
         os.posix_fadvise(self._checked(handle), 0, length, os.POSIX_FADV_WILLNEED)
 
     def write_at(self, handle: int, offset: int, data: bytes) -> None:
@@ -407,7 +408,7 @@ class Disk:
         os.ftruncate(self._checked(handle), length)
 
     def map(self, handle: int, length: int) -> SharedBytes:
-        """Share the first ``length`` bytes of a file, which has as many, with all processes that do."""
+        """Share the first ``length`` bytes of a file, which is as long, with all processes that share them."""
         self._memory += [share(self, self._checked(handle), length, in_place=file_stat.overwrites_in_place(self.root))]
         return self._memory[-1]
 
@@ -460,7 +461,7 @@ class Disk:
     def watch(self, name: str) -> int:
         """Watch a file for writes from now on (inotify(7)); returns a handle for ``wait_for_change``.
 
-        Raises OSError where that cannot be had: a user has few of these.
+        Raises OSError if the kernel grants no watch: a user has few of them.
         """
         directory, _, last = name.rpartition("/")
         handle = self._opened(kernel.new_watcher)
@@ -473,12 +474,12 @@ class Disk:
         return handle
 
     def wait_for_change(self, handle: int, seconds: float) -> bool:
-        """Wait at most so long; True if something was written since the last time that this was asked."""
+        """Wait at most so long; True if the file was written since the last call."""
         poll = select.poll()
         poll.register(self._checked(handle), select.POLLIN)
         if not poll.poll(1000 * seconds):
             return False
-        with suppress(BlockingIOError):  # another thread has read what there was
+        with suppress(BlockingIOError):  # another thread has read the events
             os.read(handle, kernel.EVENTS_BYTES)
         return True
 
@@ -527,7 +528,7 @@ class Disk:
         return True
 
     def unlock(self, handle: int, start: int, length: int = 1) -> None:
-        """Release bytes that ``lock`` got."""
+        """Release bytes that ``lock`` took."""
         if handle not in self._handles:
             raise not_open()
         fcntl.fcntl(handle, F_OFD_SETLK, FLOCK.pack(F_UNLCK, os.SEEK_SET, start, length, 0))
@@ -541,7 +542,7 @@ class Disk:
         return kernel.flock(self._checked(handle))
 
     def funlock(self, handle: int) -> None:
-        """Release what ``flock`` got."""
+        """Release a lock of ``flock``."""
         kernel.funlock(self._checked(handle))
 
     def lock_holders(self, handle: int, start: int) -> list[str]:
@@ -550,9 +551,9 @@ class Disk:
 
     @contextmanager
     def exclusively(self, name: str) -> Iterator[bool]:
-        """Hold the maintenance lock, a file of its own; yields False at once if another process holds it."""
+        """Hold the maintenance lock, a separate file; yields False at once if another process holds the lock."""
         found = self.identity(name)
-        if found is None:  # a new file would not exclude the holder of the old one
+        if found is None:  # a new file would not exclude the holder of the old file
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path(name))
         if not found.is_plain:
             raise OSError(errno.EINVAL, "not a file of its own", self.path(name))
@@ -569,7 +570,7 @@ class Disk:
             self._close(handle)
 
     def run_beside(self, name: str, run: Callable[[], None]) -> bool:
-        """Start a thread of this process; False where there is none, and the caller has to do the work."""
+        """Start a thread; False on a disk without threads, where the caller does the work."""
         threading.Thread(target=run, name=name, daemon=True).start()
         return True
 
@@ -584,5 +585,5 @@ class Disk:
         return file_stat.file_system(self.root)
 
     def network_file_system(self) -> str | None:
-        """Return the kind of network file system the space lies on, or None."""
+        """Return the kind of the network file system on which the space lies, or None."""
         return file_stat.network_file_system(self.root)

@@ -23,12 +23,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from typing import Protocol
 
 from spool.disk.kernel import await_turn
-from spool.disk.stat import Promises
+from spool.disk.stat import Guarantees
 
 Exclusion = Callable[[], AbstractContextManager[object]]
 
 
-class Calls(Protocol):
+class NameCalls(Protocol):
     """The calls of ``Disk`` of which a strategy is made."""
 
     def rename_new(self, source: str, target: str) -> None: ...
@@ -46,7 +46,7 @@ class Calls(Protocol):
 class Move:
     """The move of one file to another directory, step by step. A caller with rules of its own overrides a step."""
 
-    def __init__(self, disk: Calls, source: str, target: str) -> None:
+    def __init__(self, disk: NameCalls, source: str, target: str) -> None:
         self.disk = disk
         self.source = source
         self.target = target
@@ -81,11 +81,11 @@ class Durability(ABC):
     needs_links: bool
     is_assumed = False
 
-    def __init__(self, promises: Promises) -> None:
-        self._promises = promises
+    def __init__(self, guarantees: Guarantees) -> None:
+        self._guarantees = guarantees
 
     @abstractmethod
-    def commit_name(self, disk: Calls, handle: int, directory: str, *, new: bool, stamped: bool) -> None:
+    def commit_name(self, disk: NameCalls, handle: int, directory: str, *, new: bool, stamped: bool) -> None:
         """Flush a file's bytes and its name in ``directory``; see ``Disk.make_durable``."""
 
     @abstractmethod
@@ -101,7 +101,7 @@ class Durability(ABC):
         """Move files; the new names are durable when this returns. Arguments as of ``move``."""
 
     @abstractmethod
-    def flush_arrivals(self, disk: Calls, directory: str) -> None:
+    def flush_arrivals(self, disk: NameCalls, directory: str) -> None:
         """Make names durable that moved to ``directory``; the directory that they left has been flushed."""
 
     @abstractmethod
@@ -115,25 +115,25 @@ class Durability(ABC):
     def note_two_steps(self) -> None:  # noqa: B027 (only one file system's flushes depend on it)
         """Note that the kernel lacks the rename of a file to a free name, so that such a rename is a link."""
 
-    def flush_all(self, disk: Calls, handle: int) -> bool:
+    def flush_all(self, disk: NameCalls, handle: int) -> bool:
         """Call ``Disk.flush_everything``; False where no single call flushes all reliably."""
-        if self._promises.flushes_all:
+        if self._guarantees.flushes_all:
             disk.flush_everything(handle)
-        return self._promises.flushes_all
+        return self._guarantees.flushes_all
 
     @contextmanager
-    def turn(self, disk: Calls, directory: str) -> Iterator[int]:
+    def turn(self, disk: NameCalls, directory: str) -> Iterator[int]:
         """Open a directory to flush its names; where names are flushed in turn, keep other threads and processes out.
 
         The space's own directory needs no turn: the process that holds it flushes it, or a process with a lock.
         """
         handle = disk.open_directory(directory)
         try:
-            if self._promises.needs_turns and directory:
+            if self._guarantees.needs_turns and directory:
                 await_turn(disk.flock, handle, directory)
             yield handle
         finally:
-            if self._promises.needs_turns:  # (a forked child may have a copy, with which the lock would live on)
+            if self._guarantees.needs_turns:  # (a forked child may have a copy, with which the lock would live on)
                 with suppress(OSError):
                     disk.funlock(handle)
             disk.close(handle)
@@ -145,11 +145,11 @@ class Ordered(Durability):
     description = "flush mode ordered: one flush a commit"
     needs_links = False
 
-    def __init__(self, promises: Promises) -> None:
-        super().__init__(promises)
-        self.is_assumed = not promises.orders_renames
+    def __init__(self, guarantees: Guarantees) -> None:
+        super().__init__(guarantees)
+        self.is_assumed = not guarantees.orders_renames
 
-    def commit_name(self, disk: Calls, handle: int, directory: str, *, new: bool, stamped: bool) -> None:
+    def commit_name(self, disk: NameCalls, handle: int, directory: str, *, new: bool, stamped: bool) -> None:
         disk.flush(handle)
 
     def move(self, moves: Iterable[Move], exclusion: Exclusion = nullcontext) -> None:
@@ -161,7 +161,7 @@ class Ordered(Durability):
         self.move(moved)
         _flush_folders(moved)
 
-    def flush_arrivals(self, disk: Calls, directory: str) -> None:
+    def flush_arrivals(self, disk: NameCalls, directory: str) -> None:
         """The flush of the directory that the names left has made both durable."""
 
     def defers_removal(self, suspect: bool) -> bool:
@@ -174,7 +174,7 @@ class Ordered(Durability):
 class Journaled(Ordered):
     """A commit in an overwritten file is flushed without its name: recovery restores the name (Rule 13)."""
 
-    def commit_name(self, disk: Calls, handle: int, directory: str, *, new: bool, stamped: bool) -> None:
+    def commit_name(self, disk: NameCalls, handle: int, directory: str, *, new: bool, stamped: bool) -> None:
         disk.flush(handle, data_only=stamped)
 
 
@@ -184,13 +184,13 @@ class Strict(Durability):
     description = "flush mode strict: two flushes a commit"
     needs_links = True
 
-    def __init__(self, promises: Promises) -> None:
-        super().__init__(promises)
-        self._carries_new_names = promises.carries_new_names
-        if promises.carries_new_names:
+    def __init__(self, guarantees: Guarantees) -> None:
+        super().__init__(guarantees)
+        self._carries_new_names = guarantees.carries_new_names
+        if guarantees.carries_new_names:
             self.description = "flush mode strict: one flush a commit, which here makes a new file's name durable, too"
 
-    def commit_name(self, disk: Calls, handle: int, directory: str, *, new: bool, stamped: bool) -> None:
+    def commit_name(self, disk: NameCalls, handle: int, directory: str, *, new: bool, stamped: bool) -> None:
         with self.turn(disk, directory) as names:
             disk.flush(handle, data_only=True)  # the file's times need not be durable
             if not (new and self._carries_new_names):
@@ -205,7 +205,7 @@ class Strict(Durability):
 
     move_durably = move
 
-    def flush_arrivals(self, disk: Calls, directory: str) -> None:
+    def flush_arrivals(self, disk: NameCalls, directory: str) -> None:
         disk.flush_directory(directory)
 
     def defers_removal(self, suspect: bool) -> bool:
@@ -223,12 +223,12 @@ def _flush_folders(moves: Iterable[Move]) -> None:
         move.disk.flush_directory(folder)
 
 
-def durability_of(promises: Promises, sync_method: str = "auto") -> Durability:
-    """Return the strategy that ``sync_method`` of the space's settings asks for; "auto" follows the promises."""
+def durability_of(guarantees: Guarantees, sync_method: str = "auto") -> Durability:
+    """Return the strategy that ``sync_method`` of the space's settings asks for; "auto" follows the guarantees."""
     if sync_method == "ordered":
-        return Ordered(promises)
+        return Ordered(guarantees)
     if sync_method == "strict":
-        return Strict(promises._replace(carries_new_names=False))
-    if not promises.orders_renames:
-        return Strict(promises)
-    return (Journaled if promises.names_follow else Ordered)(promises)
+        return Strict(guarantees._replace(carries_new_names=False))
+    if not guarantees.orders_renames:
+        return Strict(guarantees)
+    return (Journaled if guarantees.names_follow else Ordered)(guarantees)

@@ -1,7 +1,7 @@
 """System calls on descriptors and paths that Python's ``os`` lacks: RENAME_NOREPLACE, inotify, leases, byte locks.
 
-Plain functions: which descriptor is open, and belongs to which space, is known to ``disk`` alone. Errors are
-``OSError``; ``Unsupported`` where the file system cannot do what the protocol stands on.
+Plain functions on descriptors: only ``Disk`` knows which of them are open. Errors are ``OSError``; ``Unsupported`` if
+the file system lacks a call that the protocol needs.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 renameat2 = _libc.renameat2  # 0, or an error in ctypes.get_errno()
 renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
 RENAME_NOREPLACE = 1
-# Earlier kernels return 0 from syncfs(2) although they could not write what was dirty.
+# Earlier kernels return 0 from syncfs(2) even if they could not write all dirty pages.
 SYNCFS_TELLS = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) >= (5, 8)
 
 _IN_MODIFY, _IN_CLOSE_WRITE = 0x2, 0x8
@@ -34,23 +34,23 @@ EVENTS_BYTES = 4096
 FLOCK = struct.Struct("hhqqi4x")
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # of a file system without locks
 
-# How long a flush waits for its turn, and how often it asks. The thread that has it is in the kernel, or stopped.
+# How long a flush waits for its turn, and how often it asks. The thread whose turn it is flushes, or was stopped.
 _TURN_SECONDS, _TURN_POLL_SECONDS = 30.0, 0.0002
 
 
 class Unsupported(OSError):
-    """The file system cannot do something that the protocol stands on: no trying again helps."""
+    """The file system lacks a call that the protocol needs: a retry does not help."""
 
 
 def as_unsupported(error: OSError, *codes: int) -> OSError:
-    """Return the same error, as ``Unsupported`` if its code is one of those."""
+    """Return the error, as ``Unsupported`` if its code is one of these."""
     if error.errno not in codes:
         return error
     return Unsupported(error.errno, error.strerror, error.filename, None, error.filename2)
 
 
 def check_no_such_rename(source: str, target: str) -> None:
-    """Raise what ``renameat2`` failed with, unless the kernel or the file system has no such rename."""
+    """Raise the error of ``renameat2``, unless the kernel or the file system has no such rename."""
     code = ctypes.get_errno()
     if code not in (errno.EINVAL, errno.ENOSYS):
         raise as_unsupported(OSError(code, os.strerror(code), source, None, target), errno.EXDEV)
@@ -63,7 +63,7 @@ def syncfs(descriptor: int) -> None:
 
 
 def set_mode(descriptor: int, mode: int) -> None:
-    """Set the mode of a new file, where a umask took away too much; some file systems have one mode for all."""
+    """Set the mode of a new file, where a umask cleared too many bits; some file systems have one mode for all."""
     with suppress(PermissionError):
         os.chmod(by_descriptor(descriptor), mode)
 
@@ -77,9 +77,9 @@ def owner_of(root: str) -> tuple[int, int] | None:
 def give(descriptor: int, owner: tuple[int, int], path: str) -> None:
     """Give an open file to this user and group, if this process is root's.
 
-    By its descriptor and not by ``path``, which is for the error's text: the owner may rename files meanwhile.
+    The call uses the descriptor, because the owner may rename files meanwhile; ``path`` is for the error text.
     """
-    if os.geteuid() != 0:  # (it may have given up root's rights since it opened the space)
+    if os.geteuid() != 0:  # (the process may have given up root's rights since it opened the space)
         return
     if os.fstat(descriptor).st_uid == owner[0]:
         return
@@ -90,11 +90,11 @@ def give(descriptor: int, owner: tuple[int, int], path: str) -> None:
 
 
 def by_descriptor(descriptor: int) -> str:
-    """Return the path of an open file itself, whatever has its name by now; fchown(2) and fchmod(2) refuse O_PATH."""
+    """Return the path of an open file even if it was renamed; fchown(2) and fchmod(2) refuse O_PATH."""
     return f"/proc/self/fd/{descriptor}"
 
 
-# -- changes that the kernel tells of ---------------------------------------------------------------------------------
+# -- changes that the kernel reports ---------------------------------------------------------------------------------
 
 
 class NameChange(NamedTuple):
@@ -152,8 +152,8 @@ def changes_in(events: bytes) -> Iterator[NameChange]:
 def has_writer(descriptor: int) -> bool | None:
     """Whether any process has this file open for writing; None if this user may not ask (fcntl(2), "Leases").
 
-    A read lease is granted only when no process has the file open for writing. The signal is moved to SIGURG, ignored
-    by default, because a writer that opens the file just then would otherwise kill this process with SIGIO.
+    The kernel grants a read lease only while no process has the file open for writing. A writer that opens the file at
+    that moment would kill this process with SIGIO, so the signal is set to SIGURG, which is ignored by default.
     """
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
@@ -170,8 +170,7 @@ def has_writer(descriptor: int) -> bool | None:
 
 
 def some_lock(descriptor: int, start: int, length: int) -> tuple[int, int] | None:
-    """Return (start, length) of another description's lock in the range, not always the lowest; None if there is
-    none."""
+    """Return (start, length) of another description's lock in the range, not always the lowest, or None."""
     asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
     try:
         kind, _, found, size, _ = FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, asked))
@@ -199,7 +198,7 @@ def funlock(descriptor: int) -> None:
 @contextmanager
 def file_locked(directory: int, name: str, mode: int) -> Iterator[bool]:
     """Hold a file of that directory as a lock (filelock); yields False at once if another process holds it."""
-    import filelock  # its import takes a tenth of the engine's, and a short command does no housekeeping
+    import filelock  # imported late: a tenth of the engine's import time, and short commands need none
 
     guard = filelock.FileLock(f"{by_descriptor(directory)}/{name}", timeout=0, mode=mode)
     try:
@@ -214,9 +213,9 @@ def file_locked(directory: int, name: str, mode: int) -> Iterator[bool]:
 
 
 def await_turn(flock: Callable[[int], bool], descriptor: int, directory: str) -> None:
-    """Wait until ``flock`` locks the directory. TimeoutError after a while: the process that has it may be stopped.
+    """Wait until ``flock`` locks the directory. TimeoutError after a while: its holder may be stopped.
 
-    Where no such locks are, no space is opened, and nothing is waited for.
+    Without such locks no space is opened, so this returns at once.
     """
     until = time.monotonic() + _TURN_SECONDS
     try:
@@ -231,8 +230,10 @@ def await_turn(flock: Callable[[int], bool], descriptor: int, directory: str) ->
 
 
 def lock_holders(descriptor: int, start: int) -> list[str]:
-    """Return the processes that hold the byte, or the whole file, e.g. ``["process 4711 (python3)"]``: from
-    /proc/<pid>/fdinfo, for error texts only."""
+    """Return the holders of the byte or of the whole file, for error texts, e.g. ``["process 4711 (python3)"]``.
+
+    They are read from /proc/<pid>/fdinfo.
+    """
     inode = os.fstat(descriptor).st_ino
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -243,7 +244,7 @@ def lock_holders(descriptor: int, start: int) -> list[str]:
             if held:
                 found.append(f"process {pid} ({''.join(_lines(f'/proc/{pid}/comm')).strip()})")
         except OSError:
-            continue  # it has ended, or belongs to another user
+            continue  # the process has ended, or belongs to another user
     return found
 
 

@@ -1,4 +1,4 @@
-"""A disk that refuses every change of the space: to tell what an opening would do."""
+"""A disk that refuses every change of the space: it shows the effects of an opening in advance."""
 
 import errno
 from typing import NoReturn

@@ -1,10 +1,10 @@
-"""A file as memory that processes share: what one writes there, all see at once, without a system call.
+"""A file as memory that processes share: all see a write at once, without a system call.
 
-A thread can sleep until another one, of whatever process, changes a word of such memory (futex(2)).
+A thread can sleep until another thread of any process changes a word of such memory (futex(2)).
 
-A page of a mapped file that cannot be written or read ends the process (SIGBUS). So a file is mapped only where its
-blocks are overwritten in place: a full disk cannot refuse that. On other file systems the same bytes are read and
-written by calls, which can fail in the ordinary way.
+If a page of a mapped file cannot be written or read, the kernel ends the process (SIGBUS). So a file is mapped only on
+file systems that overwrite blocks in place: a full disk cannot refuse that. On other file systems the same bytes are
+read and written by calls, which can fail with OSError.
 """
 
 import ctypes
@@ -21,12 +21,12 @@ WORD_BYTES = 4
 FUTEX_BYTES = 2 * WORD_BYTES
 CLEAR, SET = bytes(WORD_BYTES), (1).to_bytes(WORD_BYTES, sys.byteorder)
 
-# futex(2), which glibc has no function for; on other machines no thread is woken.
+# futex(2), for which glibc has no function; on other machines no thread is woken.
 _NUMBERS = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "loongarch64": 98, "ppc64le": 221, "s390x": 238}
 _FUTEX = _NUMBERS.get(os.uname().machine, 0) if sys.maxsize > 1 << 32 else 0
 _WAIT, _WAKE, _ALL = 0, 1, (1 << 31) - 1
 _TIME = struct.Struct("qq")  # seconds, nanoseconds
-_NO_FUTEX_SECONDS = 0.001  # a sleep that the kernel refuses to end by a wake
+_NO_FUTEX_SECONDS = 0.001  # of a sleep where the kernel cannot wake the thread
 _futex = ctypes.CDLL(None, use_errno=True).syscall
 _futex.argtypes = (
     ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int
@@ -34,9 +34,9 @@ _futex.argtypes = (
 
 
 class SharedBytes(Protocol):
-    """The first bytes of a file, as slices. Two processes that use the same ones at once may see half a change.
+    """The first bytes of a file, as slices. A process may see half of a change that another process makes.
 
-    ``wakes``: whether threads can sleep on its words, each of ``WORD_BYTES`` at a multiple of that.
+    ``wakes``: whether threads can sleep on words, each of ``WORD_BYTES`` at a multiple of that size.
     """
 
     @property
@@ -47,17 +47,17 @@ class SharedBytes(Protocol):
     def __setitem__(self, place: slice, data: bytes, /) -> None: ...
 
     def wait(self, at: int, value: bytes, seconds: float) -> bool:
-        """Sleep while the word has that value, at most so long; returns whether it has another. Signals end it, too."""
+        """Sleep while the word has that value, at most so long; returns whether it changed. A signal ends the sleep."""
 
     def change(self, at: int, value: bytes) -> None:
-        """Store a value in the word, and wake all that sleep on it."""
+        """Store a value in the word, and wake all threads that sleep on it."""
 
     def close(self) -> None:
-        """Let go of the memory; what is done with it afterwards raises ValueError."""
+        """Release the memory; a later use raises ValueError."""
 
 
 class Calls(Protocol):
-    """What of a ``Disk`` reads and writes the bytes of an open file."""
+    """The calls of ``Disk`` that read and write the bytes of an open file."""
 
     def read_at(self, handle: int, offset: int, length: int) -> bytes: ...
 
@@ -109,38 +109,38 @@ class ByCalls:
         self[at : at + WORD_BYTES] = value
 
     def close(self) -> None:
-        """The handle stays open: it is its owner's."""
+        """The handle remains open: it belongs to the caller."""
 
 
 def share(disk: Calls, handle: int, length: int, *, in_place: bool) -> SharedBytes:
-    """Share the first bytes of an open file, which must have as many. ``in_place``: whether they may be mapped."""
+    """Share the first bytes of an open file, which is at least as long. ``in_place``: whether they may be mapped."""
     return Mapped(handle, length) if in_place else ByCalls(disk, handle)
 
 
 class Futexes:
-    """Words by which a thread that lets go of a byte lock wakes those that wait for it, whatever their process.
+    """Words by which a thread that releases a byte lock wakes the threads of any process that wait for the byte.
 
-    A futex is two words: a mark, and a time. A thread that waits keeps the time, sets the mark, looks whether the byte
-    is free, and sleeps while the time is the one it kept. The thread that lets go of the byte looks at the mark. If it
-    is set, it clears it, stores the time of now, and wakes the sleepers; most often it is not, so a futex costs one
-    look at memory. A thread that was about to sleep then finds another time, even if a third one has set the mark
-    again.
+    A futex is two words: a mark, and a time. A waiting thread remembers the time, sets the mark, checks whether the
+    byte is free, and sleeps while the time is unchanged. A thread that releases the byte reads the mark, which is
+    rarely set, so a futex costs one read of memory. If the mark is set, the thread clears the mark, stores the current
+    time, and wakes the sleepers. A thread that was about to sleep then finds another time, even if a third thread has
+    set the mark again.
 
-    Many bytes share a futex, and a holder that dies changes none: to be woken says only that it is time to look again.
+    Many bytes share a futex, and a dying holder changes none. So a wake only means that the thread must check again.
     """
 
     def __init__(self, memory: SharedBytes, first: int, count: int) -> None:
-        """``first``: where in the memory they begin."""
+        """``first``: the offset of the futexes in the memory."""
         self.memory = memory
         self.first = first
         self.count = count
 
     def expect(self, byte: int) -> Callable[[float], bool]:
-        """Have the thread that lets go of the byte wake this one. The caller looks once more, and then waits.
+        """Ask to be woken by the thread that releases the byte. The caller checks the byte once more, and then waits.
 
         Returns:
-            How it waits: at most so many seconds, until the byte is let go of, or was since it was expected; then it
-            expects it again. The answer is whether it was.
+            The function that waits, at most so many seconds, until the byte is released, or at once if it was released
+            since this call. It returns whether the byte was released, and asks to be woken again.
         """
         mark = self._at(byte)
         kept = self._expect(mark)
@@ -154,12 +154,12 @@ class Futexes:
         return wait
 
     def _expect(self, mark: int) -> bytes:
-        kept = self.memory[mark + WORD_BYTES : mark + FUTEX_BYTES]  # first: the thread that wakes clears the mark first
+        kept = self.memory[mark + WORD_BYTES : mark + FUTEX_BYTES]  # first, as the waking thread clears the mark first
         self.memory[mark : mark + WORD_BYTES] = SET
         return kept
 
     def wake(self, byte: int) -> None:
-        """Wake those that wait for the byte, which the caller has let go of. Its mark is set."""
+        """Wake the threads that wait for the byte, which the caller has released. The mark is set."""
         mark = self._at(byte)
         self.memory[mark : mark + WORD_BYTES] = CLEAR
         self.memory.change(mark + WORD_BYTES, struct.pack("=I", time.monotonic_ns() & 0xFFFFFFFF))

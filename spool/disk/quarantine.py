@@ -37,7 +37,7 @@ class Cause(enum.StrEnum):
 
 
 class Reason(NamedTuple):
-    """Why a file is in quarantine.
+    """The reason for which a file is in quarantine.
 
     text: for people.
     cause: None if no reason is recorded.
@@ -72,7 +72,7 @@ def decode_reason(data: bytes) -> Reason:
 
 
 def quarantine(disk: Disk, name: str, reason: Reason) -> str:
-    """Move a file to quarantine under a name that is free; returns the new name.
+    """Move a file to quarantine under a free name; returns the new name.
 
     The reason is written first. The move is durable: a file that takes the old name must not outlive it.
     """
@@ -94,7 +94,7 @@ def quarantine_bytes(disk: Disk, name: str, data: bytes, reason: Reason) -> str:
 
 
 def is_quarantined(disk: Disk, name: str) -> bool:
-    """Whether a damaged file is in quarantine: it was moved there, or its bytes lie there, too."""
+    """Whether a damaged file, or a copy of it, is in quarantine."""
     there = f"{layout.QUARANTINE}/{stem_of(name)}"
     if not disk.exists(there + layout.REASON_SUFFIX) or not disk.exists(there):
         return False
@@ -104,7 +104,7 @@ def is_quarantined(disk: Disk, name: str) -> bool:
 def keep_copy(disk: Disk, name: str, reason: Reason) -> str:
     """Copy a file with acknowledged messages to quarantine; returns the copy's name.
 
-    The file stays in place for the messages of it that can be read.
+    The file remains in place for those of its messages that can be read.
     """
     target = _free_name(disk, name, reason)
     copy(disk, name, target)
@@ -113,7 +113,7 @@ def keep_copy(disk: Disk, name: str, reason: Reason) -> str:
 
 
 def _free_name(disk: Disk, name: str, reason: Reason) -> str:
-    """Write the reason beside a name that is free; returns that name."""
+    """Write the reason beside a free name; returns that name."""
     stem = stem_of(name)
     attempt = 0
     while True:

@@ -1,11 +1,11 @@
-"""Consumed files, to be overwritten by next commits: a new inode and its blocks are half the cost of a small commit.
+"""Consumed files that later commits overwrite: a new inode and its blocks are half the cost of a small commit.
 
-No file system orders an overwrite in place before a rename, so after a power cut a recycled file can carry its new name
-and its old, perfectly checksummed bytes. The number inside is then not the name's, which is how they are told apart;
-hence only files that carry their own number and have one name are recycled.
+No file system orders an overwrite in place before a rename. So after a power cut a recycled file can have its new name
+and its old, valid bytes. The number in the file then differs from the number of the name, so only files that carry
+their own number and have one name are recycled.
 
-Where names follow (see ``Disk.names_follow``), a recycled file can also come back in ``free/`` with the new bytes of a
-commit, which counts. So its name here says which number it had: any other number in it is that of a commit (Rule 13).
+On ext4 with a journal a power cut can also leave a recycled file in ``free/`` with the new bytes of a commit, which
+counts. So the name in ``free/`` records the file's former number: any other number in the file is a commit (Rule 13).
 """
 
 import os
@@ -18,10 +18,10 @@ from spool.disk.disk import Disk
 from spool.disk.quarantine import Cause, Reason, quarantine
 from spool.model import layout
 
-MAX_BYTES = 64 << 20  # while there is much to do, enough for what is consumed from one reclaim to the next
+MAX_BYTES = 64 << 20  # under load, enough for the files that are consumed between two reclaims
 QUIET_BYTES = 4 << 20
 MAX_FILE_BYTES = 4 << 20
-_LEAST_BYTES = 32 << 10  # what a small file counts as, or there would be too many names to list
+_LEAST_BYTES = 32 << 10  # a smaller file counts as this, or the names to list would be too many
 _NEW_SUFFIX = ".new"
 _MOST_DIGITS = 10
 _TRIES = 3
@@ -31,7 +31,7 @@ _NUMBER = "%010x"
 
 
 class Recycler:
-    """The consumed files in ``free/``, as this process knows them; other processes take and give files as well."""
+    """The consumed files in ``free/`` that this process knows; other processes take and give files as well."""
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
@@ -62,7 +62,7 @@ class Recycler:
             keep: leave the last so many for commits that need them more.
 
         Returns:
-            Its handle, open for writing, and its size; None if there is none.
+            Its handle, open for writing, and its size; None without such a file.
         """
         for _ in range(_TRIES):
             spare = self._pop(size, keep)
@@ -78,22 +78,22 @@ class Recycler:
                 identity = self.disk.identity(name)
                 if identity is not None and identity.is_regular:
                     raise
-                if identity is not None:  # what lies in free/ may be planted
+                if identity is not None:  # another program may have planted it in free/
                     text = f"it lay in {layout.FREE}/ as {spare}, and is no regular file"
                     quarantine(self.disk, name, Reason(text, Cause.FOREIGN))
                 continue
             if is_alone:
                 return handle, found
             self.disk.close(handle)
-            self.disk.unlink(name)  # it has another name, which may still mean something
-        self.refresh()  # what is known is old
+            self.disk.unlink(name)  # it has another name, which may still be in use
+        self.refresh()  # the known names are old
         return None
 
     def _pop(self, size: int, keep: int) -> str | None:
-        """Forget a file, and return its name: one whose size is nearest.
+        """Forget a file of the nearest size, and return its name.
 
-        Of two as near, it is the larger one, which need not grow. Of several with the same size, each process takes
-        another one, so that processes do not compete for one file.
+        Of two sizes as near, the larger is taken, which need not grow. Of several files of one size, each process takes
+        a different file, so that processes do not compete for one.
         """
         with self._mutex:
             if self._count > keep:
@@ -114,7 +114,7 @@ class Recycler:
         return None
 
     def stock(self) -> None:
-        """Make two files for a full disk: one for a get, one for the reclaim that it needs. The caller is alone."""
+        """Make two files for a full disk: for a get, and for the reclaim after it. Only for the first opener."""
         missing = _STOCK - self._count
         for _ in range(missing):
             name = f"{layout.FREE}/{_STOCK_BYTES}-{os.urandom(8).hex()}"
@@ -123,7 +123,7 @@ class Recycler:
             except OSError:
                 unlink_if_there(self.disk, name)
                 raise
-        if missing > 0:  # a commit whose name is lost must at least be found here
+        if missing > 0:  # a commit that lost its name must be found in free/
             self.disk.flush_directory(layout.FREE)
         self.refresh()
 
@@ -134,7 +134,7 @@ class Recycler:
         return MAX_BYTES - sum(map(weight, self.disk.names(layout.FREE)))
 
     def give(self, name: str, room: int) -> str | None:
-        """Move a consumed file in, not yet to be taken; returns its name there, or None if it does not qualify."""
+        """Move a consumed file in, not yet for use; returns its name there, or None if the file does not qualify."""
         identity = self.disk.identity(name)
         if identity is None or not identity.is_plain or identity.size > min(room, MAX_FILE_BYTES):
             return None
@@ -145,7 +145,7 @@ class Recycler:
         return target
 
     def release(self, given: list[str]) -> None:
-        """Let the files be overwritten. The caller has flushed the directories that they left."""
+        """Release the files for commits to overwrite. The caller has flushed the directory that the files left."""
         if given:
             self.disk.durability.flush_arrivals(self.disk, layout.FREE)
         for target in given:
@@ -154,7 +154,7 @@ class Recycler:
             self.refresh()
 
     def trim(self) -> None:
-        """Remove what a quiet space need not keep; the smallest files stay."""
+        """Remove the files that a quiet space does not need; the smallest files remain."""
         kept = 0
         for _, name in _sized(self.disk.names(layout.FREE)):
             kept += weight(name)
@@ -163,11 +163,11 @@ class Recycler:
         self.refresh()
 
     def recover(self, *, after_power_cut: bool) -> None:
-        """Remove the files that were on their way in, and all that may have another name. The caller is alone."""
+        """Remove files that were being moved in, and all that may have another name. Only for the first opener."""
         self.clear(everything=not self.disk.durability.keeps_spares(after_power_cut))
 
     def clear(self, *, everything: bool) -> None:
-        """Remove the files that were on their way in, or all of them. The caller is alone."""
+        """Remove files that were being moved in, or all. Only for the first opener."""
         for name in self.disk.names(layout.FREE):
             identity = self.disk.identity(f"{layout.FREE}/{name}")
             if identity is not None and identity.is_regular and (everything or name.endswith(_NEW_SUFFIX)):
@@ -176,7 +176,7 @@ class Recycler:
 
 
 def consumed_number(name: str) -> int | None:
-    """Return the number of the commit that a file in ``free/`` was, by its name; None if that does not tell."""
+    """Return the former number of a file in ``free/``, by its name, or None."""
     tail = name.partition("-")[2].removesuffix(_NEW_SUFFIX)
     try:
         number = int(tail, 16)
@@ -186,13 +186,13 @@ def consumed_number(name: str) -> int | None:
 
 
 def weight(name: str) -> int:
-    """Return how many bytes of the disk a file in ``free/`` counts for, by its name."""
+    """Return the bytes of disk that a file in ``free/`` counts for, by its name."""
     size = name.partition("-")[0]
     return max(_LEAST_BYTES, int(size)) if size.isdecimal() else _LEAST_BYTES
 
 
 def _sized(names: Iterable[str]) -> list[tuple[int, str]]:
-    """Return (size, name) of the names that the recycler gives, sorted. A name begins with the file's size."""
+    """Return (size, name) of the recycler's names, sorted. A name begins with the file's size."""
     found = []
     for name in names:
         size, _, rest = name.partition("-")

@@ -1,6 +1,6 @@
-"""What `spool.create` and `spool.open` check of a file system, without a trial, and refuse.
+"""The requirements of a file system that `spool.create` and `spool.open` check without a trial.
 
-`spool.admin.doctor` tries out the rest.
+`spool.admin.doctor` tests the others by trials.
 """
 
 import errno
@@ -30,7 +30,7 @@ def check_kind(disk: Disk, allowed: str | None) -> None:
 
 
 def check_stages(disk: Disk) -> None:
-    """Refuse directories of the space that are not in the space's own file system. Missing ones are accepted.
+    """Refuse directories of the space that lie on another file system. Missing directories are accepted.
 
     Raises:
         UnsafeFileSystem: a directory is a file or a symlink, or lies on another device.
@@ -42,7 +42,7 @@ def check_stages(disk: Disk) -> None:
 
 
 def misplacement(disk: Disk, name: str) -> str:
-    """Tell, in words, why a directory of the space cannot be used where it lies; "" if it can, or is missing."""
+    """Return the reason why a directory of the space cannot be used in its place; "" if it can, or is missing."""
     space, directory = disk.identity(""), disk.identity(name)
     if directory is None or space is None:
         return ""
@@ -50,7 +50,7 @@ def misplacement(disk: Disk, name: str) -> str:
         kind = "a symlink" if directory.is_symlink else "a file"
         return f"is {kind}: it has to be a directory of the space's own; move it away, with what it points to"
     if directory.device != space.device and name not in APART:
-        return "lies on another device than the space, so nothing can be renamed into it: unmount what is mounted there"
+        return "lies on another device than the space, so nothing can be renamed into it: unmount the other file system"
     return ""
 
 
@@ -66,7 +66,7 @@ def unsafe(disk: Disk, doing: str, error: Unsupported) -> UnsafeFileSystem:
     """Make the error for an operation that the file system does not support.
 
     Args:
-        doing: what the operation was part of, in words.
+        doing: a description of the call that made the operation.
     """
     reason = {
         errno.EXDEV: "a part of the space lies on another device, or is mounted on its own",
@@ -74,5 +74,5 @@ def unsafe(disk: Disk, doing: str, error: Unsupported) -> UnsafeFileSystem:
     }.get(error.errno or 0, "it does not support an operation that a queue space needs")
     return UnsafeFileSystem(
         f"{doing}: the file system of {disk.root} cannot be used: {reason} ({error.strerror}); nothing was lost: "
-        f"look with spool-admin doctor {quoted(disk.root)}, and choose another directory"
+        f"run spool-admin doctor {quoted(disk.root)}, and choose another directory"
     )

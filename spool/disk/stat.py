@@ -1,4 +1,4 @@
-"""Facts of stat(2) and statfs(2): the identity of a file, and the promises of a file system."""
+"""Facts of stat(2) and statfs(2): the identity of a file, and the guarantees of a file system."""
 
 import ctypes
 import os
@@ -9,7 +9,7 @@ from spool.disk.kernel import SYNCFS_TELLS
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
-# What statfs(2) says of a file system's kind.
+# The kinds of file systems by the magic number of statfs(2).
 _EXT, _XFS, _BTRFS, _TMPFS = 0xEF53, 0x58465342, 0x9123683E, 0x01021994
 _LOCAL = {
     _EXT: "ext4", _XFS: "xfs", _BTRFS: "btrfs", _TMPFS: "tmpfs", 0x858458F6: "ramfs", 0xF2F52010: "f2fs",
@@ -23,7 +23,7 @@ _NETWORK = {
 
 
 class FileSystem(NamedTuple):
-    """Where the space lies. ``free_inodes`` None: this kind has no fixed number of them."""
+    """The file system of a space. ``free_inodes``: None if this kind has no fixed number of inodes."""
 
     kind: str
     read_only: bool
@@ -44,7 +44,7 @@ def network_file_system(path: str) -> str | None:
 
 
 def overwrites_in_place(path: str) -> bool:
-    """Whether bytes that a file has can be overwritten without room for new ones, even on a full disk."""
+    """Whether the bytes of a file are overwritten in place, without new blocks, even on a full disk."""
     return _magic(path) in (_EXT, _XFS, _TMPFS)
 
 
@@ -57,8 +57,9 @@ def _magic(path: str) -> int:
     return int.from_bytes(buffer.raw[:8], "little") & 0xFFFFFFFF
 
 
-class Promises(NamedTuple):
-    """The promises of a file system about flushes; the default promises nothing. ``spool.disk.durability`` needs them.
+class Guarantees(NamedTuple):
+    """The guarantees of a file system about flushes; the default guarantees nothing. ``spool.disk.durability`` needs
+    them.
 
     orders_renames: renames reach the disk in their order.
     names_follow: besides, ``fdatasync`` of an overwritten file makes its bytes durable and leaves its name to later.
@@ -75,12 +76,12 @@ class Promises(NamedTuple):
     flushes_all: bool = False
 
 
-def promises_of(path: str) -> Promises:
-    """Return the promises of the file system; none if the path is no directory yet."""
+def guarantees_of(path: str) -> Guarantees:
+    """Return the guarantees of the file system; none if the path is no directory yet."""
     if not os.path.isdir(path):
-        return Promises()
+        return Guarantees()
     is_ext, is_ordered = _magic(path) == _EXT, renames_are_ordered(path)
-    return Promises(
+    return Guarantees(
         orders_renames=is_ordered,
         names_follow=is_ordered and is_ext,
         carries_new_names=is_ordered or is_ext4(path),
@@ -102,11 +103,11 @@ def _has_journal(path: str) -> bool:
         name = _device_name(path)
         return any(entry.startswith(f"{name}-") for entry in os.listdir("/proc/fs/jbd2"))
     except OSError:
-        return False  # not known to be ordered: the longer way is right on every file system
+        return False  # unknown: the sequence for file systems without a journal is correct on each
 
 
 def is_ext4(path: str) -> bool:
-    """Whether it is the ext4 driver that serves it (ext2's has the same magic number): it then lists the device."""
+    """Whether the ext4 driver serves the path, and lists its device. (ext2 has the same magic number.)"""
     try:
         return _magic(path) == _EXT and os.path.isdir(f"/sys/fs/ext4/{_device_name(path)}")
     except OSError:
@@ -122,10 +123,10 @@ def _device_name(path: str) -> str:
 
 
 class FileIdentity(NamedTuple):
-    """What tells one file from another, whatever their names.
+    """The identity of a file, independent of its names. Times are in nanoseconds since the epoch.
 
-    ``modified_ns``: when its bytes changed last, or what a program set since. ``changed_ns``: when anything of it
-    changed last, its name included; no program can set that. Both in nanoseconds since the epoch.
+    modified_ns: of the last change of its bytes; programs can set this time.
+    changed_ns: of the last change of any kind, of its name too; no program can set this time.
     """
 
     device: int
@@ -143,7 +144,7 @@ class FileIdentity(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """A regular file that has no other name."""
+        """Whether this is a regular file without a second name."""
         return self.is_regular and self.links == 1
 
     @property

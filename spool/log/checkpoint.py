@@ -1,8 +1,12 @@
 """The checkpoint of the index, so that the next opener need not read all commit files.
 
-It may be lost at any time: it lies in ``run/`` and is never flushed. It is believed only if its own checksum is right,
-if the files of the commits that it covers are there, each with the inode, size and time that it had, and no others, and
-if all of them had been flushed, so that no power cut can have changed them. Otherwise the files are read.
+The checkpoint lies in ``run/``, is never flushed, and may be lost at any time. An opener uses the checkpoint only if
+
+* its checksum is right,
+* exactly the files of the commits that it covers exist, each with the same inode, size and time,
+* all of these files had been flushed, so that no power cut can have changed them.
+
+Otherwise the opener reads the files.
 """
 
 import zlib
@@ -35,7 +39,7 @@ Identities = dict[str, list[int]]
 
 
 def save(disk: Disk, counters: Counters, view: View) -> bool:
-    """Write a checkpoint of the index; False if it could not be believed. Caller holds the reclaim lock."""
+    """Write a checkpoint of the index; False if no opener could use it. Caller holds the reclaim lock."""
     page = counters.read()
     with view.mutex:
         index = view.index
@@ -53,7 +57,7 @@ def save(disk: Disk, counters: Counters, view: View) -> bool:
 
 
 def load(files: Files, counters: Counters, settings: Settings) -> Index | None:
-    """Read the index from the checkpoint; None if there is none that can be believed."""
+    """Read the index from the checkpoint; None without a checkpoint that can be used."""
     page = counters.read()
     if page.is_suspect or page.is_stopped:
         return None
@@ -66,7 +70,7 @@ def load(files: Files, counters: Counters, settings: Settings) -> Index | None:
         index = Index(files.cache, settings.config.queues)
         return _filled(index, state) if state["orders"] == _orders(settings) else None
     except _UNREADABLE as error:
-        log.info("the checkpoint is of no use: %s", error)
+        log.info("the checkpoint is not used: %s", error)
         return None
 
 
@@ -85,7 +89,7 @@ def _read(disk: Disk) -> dict[str, Any] | None:
 
 
 def _identities(disk: Disk, names: Iterable[str], applied: int) -> Identities:
-    """Return what tells whether a file is as it was, by name, for the commits up to ``applied``."""
+    """Return inode, size and time by file name, for the commits up to ``applied``."""
     found = {}
     for name in names:
         parsed = layout.parse_committed(name)
@@ -125,7 +129,7 @@ def _state(index: Index, files: Identities, orders: dict[str, list[Any]]) -> dic
         "sources": [[s.number, s.adoption, None if s.xid is None else str(s.xid), s.checksum] for s in sources],
         "lengths": [packed for _, packed in lengths.values()],
         "states": {number: _packed_state(state) for number, state in index.files.items()},
-        "idle": [*index.idle, *index.unread],  # (which of them are kept for subscriptions, their facts tell)
+        "idle": [*index.idle, *index.unread],  # (the facts of the subscriptions say which of them they retain)
         "folded": list(index.retired),
         "facts": index.facts,
         "taken": list(index.captured),
@@ -223,7 +227,7 @@ def _add_segment(index: Index, sources: list[FileRef], packed: list[Any]) -> Non
 
 
 def _restore(index: Index, entry: Run | Segment) -> None:
-    """Add an entry to the index, which has its commit already."""
+    """Add an entry to the index, which has the entry's commit already."""
     state, queue = index.files[entry.file.number], index.messages.queues[entry.queue.name]
     size = entry.bytes if isinstance(entry, Segment) else entry.bytes_of(entry.first, entry.live)
     state.live += entry.live

@@ -1,10 +1,10 @@
 """The queue of commit requests: which thread commits them, and which of them together.
 
-One thread at a time leads: it takes what has come by then and commits it, for all. A thread that comes while no other
-leads, leads at once (see ``linger``). A thread that comes while another leads waits until its request is done or it
-gets the lead. For requests without a waiting thread (``add``), the commit thread of ``group_commit`` is woken to lead.
+One thread at a time leads: the leader takes the waiting requests and commits them together. A thread that finds no
+leader leads at once (see ``linger``). A thread that finds a leader waits until its request is done, or until it gets
+the lead. For requests without a waiting thread (``add``), the commit thread of ``group_commit`` is woken to lead.
 
-State and decisions only; ``group_commit`` does what there is to do.
+State and decisions only; ``group_commit`` does the work.
 """
 
 import threading
@@ -25,15 +25,15 @@ from spool.model.position import PositionRanges
 from spool.model.xid import Xid
 from spool.store.store import Store
 
-# What may wait, and what one commit carries at most, in messages and bytes; a larger request goes alone.
+# The most that may wait, and the most that one commit carries, in messages and bytes; a larger request goes alone.
 MOST_WAITING, MOST_WAITING_BYTES = 65_536, 32 << 20
 MOST_TOGETHER, MOST_TOGETHER_BYTES = 65_536, 16 << 20
 
 CLOSED = "the space is closed: open it again"
 
 LOOK_SECONDS = 0.05
-_RANGE_BYTES = 32  # about what a range takes in a file
-# The leader thread lets the threads that the last commits woke come again for so long at most: about half a flush.
+_RANGE_BYTES = 32  # about the size of a range in a file
+# The longest time for which the leader waits for threads that the last commits woke: about half a flush.
 LINGER_SECONDS = 0.0002
 _ALIKE = attrgetter("alike")
 
@@ -48,14 +48,14 @@ class Stage(Enum):
 class CommitRequest:
     """One caller's part of a commit.
 
-    ``number``: of the commit, once its file has it. ``error``: why the request was not committed, or may not have been.
-    ``begin``, if there is one, is called when the request is taken, and returns False if it was cancelled. ``on_done``
-    is called once, with all requests that share it and are done together. ``future`` is for the caller's own use.
+    ``number``: of the commit, once the file has it. ``error``: why the request was not committed, or may not have been.
+    ``begin``, if set, is called when the request is taken, and returns False if the request was cancelled. ``on_done``
+    is called once, with all requests that share this function and are done together. ``future``: for the caller.
     """
 
-    is_empty = False  # there is nothing to commit
-    adopts: Xid | None = None  # the prepared branch that it commits: under the number lock ``refusal`` is asked
-    branch, first = "", 0  # of its messages, as hex; the ordinal of the first one in it
+    is_empty = False  # nothing to commit
+    adopts: Xid | None = None  # the prepared branch that it commits; ``refusal`` is called under the number lock
+    branch, first = "", 0  # of its messages, as hex; the ordinal of the first message in the branch
     alike: tuple[str, Mapping[str, Any]] | None = None  # queue and control fields, if it is ``bodies`` with these alone
     bodies: Sequence[bytes] = ()
     number: int | None = None
@@ -74,15 +74,15 @@ class CommitRequest:
         self.is_empty = not messages
 
     def destinations(self) -> Iterable[str]:
-        """Return the queues into which it puts or moves messages."""
+        """Return the queues into which the request puts or moves messages."""
         return ()
 
     def usage(self, _store: Store) -> UsageByQueue:
-        """Return how it changes the usage of each queue."""
+        """Return the change of the usage of each queue."""
         return {}
 
     def refusal(self, _store: Store, _page: CounterPage, _others: Collection[Xid]) -> Exception | None:
-        """Return why it may not be committed. Every commit before it is applied.
+        """Return why the request must not be committed, or None. Every earlier commit is applied.
 
         ``page``: the counters, read under the number lock. ``others``: the branches that the same commit adopts
         already.
@@ -90,7 +90,7 @@ class CommitRequest:
         return None
 
     def append_to(self, batch: CommitBatch) -> None:
-        """Add its content to a batch, behind what is there. Its messages have their ids then."""
+        """Append the request to a batch. Afterwards its messages have their ids."""
 
     @property
     def ids(self) -> list[str]:
@@ -168,9 +168,10 @@ class BranchRequest(CommitRequest):
 
 
 def batch_of(requests: Sequence[CommitRequest]) -> CommitBatch:
-    """Return one batch of all requests, in their order, but adoptions last: their messages have the next ordinals.
+    """Return one batch of all requests in their order, except that adoptions are last: their ordinals follow the
+    others.
 
-    Neighbours whose messages are alike are put at once.
+    Neighbours whose messages are alike are put together.
     """
     batch = CommitBatch()
     adopting: list[CommitRequest] = []
@@ -189,14 +190,14 @@ def batch_of(requests: Sequence[CommitRequest]) -> CommitBatch:
             if request.adopts is None:
                 request.append_to(batch)
             else:
-                adopting += (request,)
+                adopting.append(request)
     for request in adopting:
         request.append_to(batch)
     return batch
 
 
 class CommitQueue:
-    """Requests in the order in which they came. ``wake`` is called when there are some and no thread leads."""
+    """Requests in order of arrival. ``wake`` is called when requests wait and no thread leads."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -205,20 +206,21 @@ class CommitQueue:
         self._room = threading.Condition(self._mutex)
         self._requests: deque[CommitRequest] = deque()
         self._led = False
-        self._ended: str | None = None  # why no more may be added
+        self._ended: str | None = None  # why no request may be added any more
         self.waiting = 0  # how many messages wait
         self._bytes = 0
-        # The counters, as a thread has read them since a batch was taken: while requests wait, no other needs to.
+        # The counters, as a thread read them since a batch was taken: other threads with waiting requests need not
+        # read.
         self.page: CounterPage | None = None
         self._waiting_for_room = 0
         self._callers: set[int] = set()  # threads that waited for the last commit
         self._callers_before: set[int] = set()
-        self.expected = 0  # how many threads waited for the last two commits, and may come again
+        self.expected = 0  # how many threads waited for the last two commits, and may commit again
 
     # -- coming -----------------------------------------------------------------------------------------------------
 
     def join(self, request: CommitRequest) -> bool:
-        """Add the request of a thread that waits for it. True: the thread leads; False: it has to ``wait``."""
+        """Add the request of a thread that waits. True: the thread leads; False: the thread must call ``wait``."""
         request.caller = get_ident()
         with self._mutex:
             self._requests.append(request)
@@ -245,7 +247,7 @@ class CommitQueue:
         self._wake()
 
     def wait_for_room(self, request: CommitRequest, check: Callable[[], None]) -> None:
-        """Wait until the request ``has_room``. ``check`` is called now and then; what it raises ends the wait."""
+        """Wait until the request ``has_room``. ``check`` is called now and then; its exception ends the wait."""
         while not self.has_room(request):
             with self._room:
                 if not self.has_room(request):
@@ -255,7 +257,7 @@ class CommitQueue:
             check()
 
     def has_room(self, request: CommitRequest) -> bool:
-        """Whether there is room for the request: for one that is larger than all room, when the queue is empty."""
+        """Whether the queue has room for the request; a request larger than all room fits into the empty queue."""
         return (
             self.waiting + request.messages <= MOST_WAITING and self._bytes + request.bytes <= MOST_WAITING_BYTES
         ) or not self._requests
@@ -265,8 +267,8 @@ class CommitQueue:
     def wait(self, request: CommitRequest, check: Callable[[], None]) -> bool:
         """Wait until the request is done (False) or this thread leads (True).
 
-        While the request has not been taken, ``check`` is called now and then. If it raises, the request is withdrawn,
-        and nothing of it happens.
+        Until the request is taken, ``check`` is called now and then. If ``check`` raises, the request is withdrawn and
+        has no effect.
         """
         raised: BaseException | None = None
         assert request.signal is not None
@@ -277,7 +279,7 @@ class CommitQueue:
                 except BaseException as error:
                     if self._withdraw(request):
                         raise
-                    raised = error  # the request was taken in this instant: it happens, whole
+                    raised = error  # the request was taken in this instant, so it is committed
         if raised is not None and not isinstance(raised, Exception):
             raise raised
         return request.stage is Stage.LEADING
@@ -298,16 +300,16 @@ class CommitQueue:
     # -- leading ----------------------------------------------------------------------------------------------------
 
     def linger(self) -> None:
-        """Let threads that waited for the last two commits come again before a batch is taken. The leader calls this.
+        """Wait for threads that waited for the last two commits before a batch is taken. The leader calls this.
 
-        A thread that was alone in both need not call it: nothing is ``expected``.
+        A thread that was alone in both commits need not call this: no thread is ``expected``.
         """
         until = time.monotonic() + LINGER_SECONDS
         while len(self._requests) < self.expected and time.monotonic() < until:
             time.sleep(0)  # lets other threads run
 
     def take_batch(self) -> list[CommitRequest]:
-        """Take what is committed together next; [] if nothing waits. The leader calls this."""
+        """Take the requests of the next commit; [] if none waits. The leader calls this."""
         taken: list[CommitRequest] = []
         messages = size = 0
         callers: set[int] = set()
@@ -326,7 +328,7 @@ class CommitQueue:
                     messages += request.messages
                     size += request.bytes
                     request.stage = Stage.TAKEN
-                    taken += (request,)
+                    taken.append(request)
                     if request.caller:
                         callers |= {request.caller}
             self.page = None
@@ -338,17 +340,17 @@ class CommitQueue:
         return taken
 
     def requeue(self, requests: Sequence[CommitRequest]) -> None:
-        """Put back, in front, what was taken and of which nothing has happened. The leader calls this."""
+        """Put requests that were taken and had no effect back to the front. The leader calls this."""
         with self._mutex:
             for request in reversed(requests):
                 request.stage = Stage.WAITING
-                request.begin = None  # it has begun
+                request.begin = None  # it was called already
                 self._requests.appendleft(request)
                 self.waiting += request.messages
                 self._bytes += request.bytes
 
     def hand_over_lead(self) -> None:
-        """Let the thread of the first request lead, if any waits. The leader calls this when its request is done."""
+        """Hand the lead to the thread of the first request, if any. The leader calls this after its own request."""
         with self._mutex:
             if not self._requests:
                 self._led = False
@@ -363,12 +365,12 @@ class CommitQueue:
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def close(self, because: str = CLOSED) -> None:
-        """Refuse more requests without a waiting thread; what waits is still committed."""
+        """Refuse more requests without a waiting thread; waiting requests are still committed."""
         with self._mutex:
             self._ended = because
 
     def abandon(self) -> list[CommitRequest]:
-        """Take what waits and will never be committed, and refuse more."""
+        """Take the waiting requests, which will never be committed, and refuse more."""
         with self._mutex:
             left = list(self._requests)
             self._requests.clear()

@@ -1,6 +1,6 @@
-"""Commit what was submitted, when the program ends without closing its space.
+"""Commit submitted messages when the program ends without closing its space.
 
-It is committed as the interpreter ends, like futures of ``concurrent.futures``.
+They are committed as the interpreter ends, as futures of ``concurrent.futures`` are completed.
 """
 
 import atexit
@@ -16,29 +16,29 @@ log = logging.getLogger("spool")
 
 
 class Submitted(Protocol):
-    """Messages that no caller waits for, of one open space. ``failed``: how many of them were not committed."""
+    """Submitted messages of one open space, for which no caller waits. ``failed``: how many were not committed."""
 
     store: Store
     failed: int
 
     @property
     def waiting(self) -> int:
-        """How many are not committed yet."""
+        """How many messages are not committed yet."""
 
     def drain(self, because: str = ...) -> None:
-        """Commit what was submitted; what comes later fails by NotOpen(because)."""
+        """Commit the submitted messages; a later submission raises NotOpen(because)."""
 
 
-# Those to which something was submitted.
+# Objects with submitted messages.
 _submitted: "weakref.WeakSet[Submitted]" = weakref.WeakSet()
 
 
 def commit_at_exit(submitted: Submitted) -> None:
-    """Commit it as the interpreter ends. Called once for each space, before the first work that no caller waits for."""
+    """Commit the messages as the interpreter ends. Called once for each space, before its first submission."""
     _submitted.add(submitted)
     process = sys.modules.get("multiprocessing.process")
     if process is not None and process.parent_process() is not None:
-        from multiprocessing.util import Finalize  # such a process may end without what atexit would call
+        from multiprocessing.util import Finalize  # such a process may end without the functions of atexit
 
         Finalize(None, _commit_all, exitpriority=0)
 
@@ -50,12 +50,12 @@ def _commit_all() -> None:
 
 
 def commit_submitted(submitted: Submitted) -> None:
-    """Commit what was submitted; no more is accepted. A warning with the count of what could not be committed."""
+    """Commit the submitted messages and accept no more. A warning counts messages that could not be committed."""
     store, before, why = submitted.store, submitted.failed, ""
     try:
         with store.guard:
             submitted.drain("the program is ending: nothing can be submitted any more")
-    except NotOpen:  # it was closed, or is its parent's
+    except NotOpen:  # the space was closed, or belongs to the parent process
         return
     except (KeyboardInterrupt, OSError, SpoolError) as error:
         why = f": {str(error) or type(error).__name__}"

@@ -1,7 +1,7 @@
 """Futures of messages that were submitted in a transaction, until the transaction has ended.
 
-They are an object of their own, without a reference to the transaction: the space refers to them, to fail them when it
-closes, and must not keep a transaction alive that the program has dropped.
+The futures are a separate object without a reference to the transaction. The space refers to this object, to fail the
+futures when it closes, and must not keep alive a transaction that the program has dropped.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from spool.errors import SpoolError, TransactionRolledBack
 class Promises:
     """The futures of one transaction.
 
-    ``at_end``: what is called when the space closes. These futures are in it as long as there are any.
+    ``at_end``: functions that are called when the space closes. One of this object is among them while a future waits.
     """
 
     def __init__(self, at_end: dict[Callable[[], None], None]) -> None:
@@ -21,7 +21,7 @@ class Promises:
         self._promised: list[tuple[Future[str], str]] = []
 
     def add(self, future: "Future[str]", id: str) -> None:
-        """Add a future; ``id`` of the message is to be its result."""
+        """Add a future; its result is to be the message's ``id``."""
         self._promised.append((future, id))
         self._at_end[self._closed] = None
 
@@ -46,5 +46,5 @@ class Promises:
         return promised
 
     def _closed(self) -> None:
-        """Fail each future: the space was closed first, and the next process that looks rolls the transaction back."""
+        """Fail each future: the space was closed first, and the next opener rolls the transaction back."""
         self.roll_back("the space was closed")

@@ -1,13 +1,14 @@
 """Group commit: what threads, tasks and coroutines commit at the same time shares one numbered file and one flush.
 
-A thread that finds no leader leads at once, without handing its request to another thread. It lingers for at most
-``LINGER_SECONDS``, and only if other threads waited for the last two commits. What comes while a flush is under way
-goes into the next commit. A failure concerns all requests in the file: before the
-file has its number all are rolled back, behind that the outcome is unknown, and each caller is told the ids of its own
-messages.
+A thread that finds no leader leads at once, without handing its request to another thread. The leader waits for
+further requests only if other threads waited for the last two commits, and at most ``LINGER_SECONDS``. Requests that
+arrive during a flush are in the next commit.
 
-Decisions to commit prepared branches are joined like all others. A transaction that was streamed to its own file, and a
-forwarding round with its branches, are not.
+A failure before numbering rolls back every request of the group; a later one leaves the outcome of each unknown. Each
+caller gets the ids of its own messages.
+
+Decisions to commit prepared branches are grouped like other requests. A transaction that was streamed to its own file
+has a commit of its own, and so has a forwarding round with its branches.
 """
 
 import copy
@@ -36,7 +37,7 @@ log = logging.getLogger("spool")
 
 
 class _RefusedError(Exception):
-    """These requests may not be committed as things are; each has its error."""
+    """These requests must not be committed now; each has its error."""
 
     def __init__(self, requests: list[CommitRequest]) -> None:
         self.requests = requests
@@ -45,8 +46,8 @@ class _RefusedError(Exception):
 class GroupCommit:
     """Joins the commits of one open space.
 
-    ``committed`` is called by the commit thread after each of its commits. ``failed``: how many messages that no
-    caller waited for were not committed.
+    ``committed`` is called by the commit thread after each of its commits. ``failed``: how many submitted messages, for
+    which no caller waited, were not committed.
     """
 
     def __init__(self, store: Store, make_room: Callable[[], object]) -> None:
@@ -64,7 +65,7 @@ class GroupCommit:
     # -- for callers that wait --------------------------------------------------------------------------------------
 
     def commit(self, request: CommitRequest) -> None:
-        """Commit the request: durable and visible when this returns. Raises what kept it from that."""
+        """Commit the request: durable and visible when this returns. Raises the request's error."""
         queue = self.queue
         if queue.join(request) or queue.wait(request, self._check_interrupts):
             try:
@@ -84,13 +85,14 @@ class GroupCommit:
     # -- for callers that do not ------------------------------------------------------------------------------------
 
     def submit(self, request: CommitRequest) -> None:
-        """Call ``request.on_done`` when it is durable and visible, or has failed. Waits while too much is waiting."""
-        if not self.queue.has_room(request):  # nearly always there is, and no lock is needed to see it
+        """Call ``request.on_done`` when the request is durable and visible, or has failed. Waits while the queue is
+        full."""
+        if not self.queue.has_room(request):  # nearly always true, and read without a lock
             self.queue.wait_for_room(request, self._check_interrupts)
         self.send(request)
 
     def send(self, request: CommitRequest) -> None:
-        """Submit without waiting for room. The caller limits how much it sends; asyncio sends one request a task."""
+        """Submit without waiting for room. The caller limits its requests; asyncio sends one for each task."""
         if self._thread is None:
             self._start()
         self.queue.add(request)
@@ -113,7 +115,7 @@ class GroupCommit:
                 request.future.set_exception(self.translate_error(request.error))
 
     def translate_error(self, error: BaseException) -> BaseException:
-        """The error as a caller is to see it that did not wait for it."""
+        """The error for a caller that did not wait."""
         return self.store.translate_error("committing", error) if isinstance(error, OSError) else error
 
     def _start(self) -> None:
@@ -128,7 +130,7 @@ class GroupCommit:
         self._wakes.release()
 
     def _run(self) -> None:
-        """Lead commits whenever this thread is woken, until the space is closed."""
+        """Lead commits whenever this thread is woken, until the space closes."""
         while True:
             self._wakes.acquire()
             try:
@@ -155,13 +157,13 @@ class GroupCommit:
         return self.queue.waiting
 
     def drain(self, because: str = CLOSED) -> None:
-        """Commit what was accepted, and accept no more. All of it is committed when this returns, or has failed."""
+        """Accept no more requests. When this returns, each accepted request is committed or has failed."""
         self.queue.close(because)
         if self._thread is not None:
             self.commit(CommitRequest(None, 0, 0))  # the last in the queue
 
     def end(self) -> None:
-        """End the store's thread and fail what still waits: the space is closed."""
+        """End the commit thread and fail the waiting requests: the space is closed."""
         left = self.queue.abandon()
         for request in left:
             request.error = NotOpen("the space was closed before this was committed: nothing of it happened")
@@ -171,7 +173,7 @@ class GroupCommit:
     # -- committing -------------------------------------------------------------------------------------------------
 
     def _commit(self, requests: list[CommitRequest], own: CommitRequest | None = None) -> None:
-        """Commit requests in one file and complete each. ``own``: the leader's, which is not requeued."""
+        """Commit requests in one file and complete each. ``own``: the leader's request, which is not requeued."""
         try:
             while requests and (failed := self._try(requests)):
                 out = set(map(id, failed))
@@ -191,7 +193,7 @@ class GroupCommit:
         complete(requests)
 
     def _try(self, requests: list[CommitRequest]) -> list[CommitRequest]:
-        """Commit requests; returns those that failed and without which the others are to be tried again, or []."""
+        """Commit requests; returns failed ones without which the others can be committed, or []."""
         busy = requests
         for request in requests:
             if request.is_empty:
@@ -210,13 +212,13 @@ class GroupCommit:
             failed = self._failed_alone(error, busy) or busy
             failed[0].error = error
             for request in failed[1:]:
-                request.error = copy.copy(error)  # each is raised in a thread of its own
+                request.error = copy.copy(error)  # each error is raised in a different thread
                 request.error.__cause__ = error
             return failed if len(failed) < len(busy) else []
         return []
 
     def _failed_alone(self, error: Exception, requests: Sequence[CommitRequest]) -> list[CommitRequest]:
-        """Return the requests without which the others may be committed; [] if the error concerns all."""
+        """Return the requests without which the others can be committed; [] if the error concerns all."""
         if isinstance(error, QueueNotFound):
             queues = self.store.settings.known.config.queues
             return [request for request in requests if not all(queue in queues for queue in request.destinations())]
@@ -253,7 +255,7 @@ class GroupCommit:
             raise _RefusedError(failed)
 
     def _decided_meanwhile(self, requests: Sequence[CommitRequest]) -> list[CommitRequest]:
-        """Return the requests whose branches are not there to be committed any more; each gets its error. Rule 5."""
+        """Return the requests whose branches cannot be committed any more; each gets its error. Rule 5."""
         store = self.store
         page = settle_all(store, store.deadline())
         catch_up(store, page)
@@ -267,7 +269,7 @@ class GroupCommit:
         return failed
 
     def _without_room(self, requests: Sequence[CommitRequest], settings: Settings) -> list[CommitRequest]:
-        """Return the requests that do not fit into a quota behind those that do; each gets its error."""
+        """Return the requests that do not fit into a quota after the requests that fit; each gets its error."""
         quota.settle_and_catch_up(self.store, self.store.deadline())
         added: dict[str, quota.Usage] = {}
         with self.store.view.mutex:
@@ -275,7 +277,7 @@ class GroupCommit:
         return [request for request in requests if not _fits(self.store, settings, request, added, prepared)]
 
     def _file_name(self) -> Xid:
-        """Take a name in ``active/`` whose byte this process holds: a file there whose byte is free is removed (rule
+        """Return a name in ``active/`` whose byte this process holds. A file with a free byte would be removed (rule
         6)."""
         name = new_local_xid()
         self.store.shared.xids.lock(xid_byte(name), self.store.deadline(), f"the branch {name}")
@@ -283,7 +285,7 @@ class GroupCommit:
         return name
 
     def _forget_name(self) -> None:
-        """Take another name for the next file: one may be left under this."""
+        """Drop the name: the next file gets another, because a file may remain under this name."""
         if self._name is not None:
             name, self._name = self._name, None
             with suppress(OSError):
@@ -305,7 +307,7 @@ def _fits(
     added: dict[str, quota.Usage],
     prepared: quota.UsageByQueue,
 ) -> bool:
-    """Whether a request fits behind those that do, ``added``, which grows by it; if not, it gets its error."""
+    """Whether a request fits after the fitting ones, whose sum is ``added``. ``added`` grows, or the request fails."""
     change = request.usage(store)
     grown = quota.combined(added, change)
     try:

@@ -1,9 +1,9 @@
-"""Quotas: how full a queue and a space are, and whether more fits.
+"""Quotas: the usage of queues and of the space, and whether more messages fit.
 
-The usage of a queue is its live messages, claimed or not, and those that prepared branches would add, because a
-prepared branch may be committed at any time. The count is exact under the number lock, behind every issued number:
-there a commit or a vote is refused. A put is refused earlier where it cannot succeed as things stand. A
-rollback moves a message to its error queue, full or not: a limit never loses a message.
+The usage of a queue counts its live messages, claimed or not, and the messages that prepared branches would add: a
+prepared branch may be committed at any time. The count is exact under the number lock after every issued number is
+applied: a commit or a vote is refused there. A put that cannot succeed now is refused earlier. A rollback
+moves a message to its error queue even if that is full: a limit never loses a message.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -47,10 +47,10 @@ def settle_and_catch_up(store: Store, deadline: Deadline) -> None:
 
 
 def check_room(view: View, settings: Settings, added: UsageByQueue, prepared: UsageByQueue | None = None) -> None:
-    """Raise Full if messages do not fit, as far as this process has seen.
+    """Raise Full if messages do not fit, as far as this process knows.
 
     Args:
-        added: what is to be added, by queue.
+        added: the usage to add, by queue.
         prepared: ``prepared_usage``, if the caller has it.
     """
     config = settings.config
@@ -89,7 +89,7 @@ def _compare(queue: str | None, limits: QueueConfig | SpaceConfig, there: Usage,
 
 
 def never_fits(config: SpaceConfig, added: UsageByQueue) -> str:
-    """Return the limit of a queue that these messages exceed by themselves, whatever else is there; "" if none is."""
+    """Return the limit that these messages exceed even in an empty queue, as a text; "" if they exceed none."""
     for queue, usage in added.items():
         limits = config.queues[queue]
         for limit, more, unit in (
@@ -129,9 +129,9 @@ def usage_of_all(view: View, prepared: UsageByQueue) -> Usage:
 
 
 def prepared_usage(prepared: PreparedBranches, coordinators: Collection[bytes] = ()) -> UsageByQueue:
-    """Return what prepared branches would add, by queue, but for those of some coordinators. Caller holds the mutex.
+    """Return the usage that prepared branches would add, by queue. Caller holds the mutex.
 
-    ``coordinators``: the gtrids of forwarding rounds and Spark writes.
+    ``coordinators``: gtrids of forwarding rounds and Spark writes whose branches do not count.
     """
     branches = prepared.branches.items()
     counted = [of for xid, of in branches if xid.format_id != FORMAT_ROUND or xid.gtrid not in coordinators]
@@ -141,7 +141,7 @@ def prepared_usage(prepared: PreparedBranches, coordinators: Collection[bytes] =
 def room_for(store: Store, tables: Callable[[], Iterable[Table]]) -> Callable[[Settings], None]:
     """Return the quota check of a branch with these tables of contents, to be called under the number lock.
 
-    A commit reads the settings for it under that lock, a vote just before it.
+    A commit reads the settings under that lock, a vote just before the lock.
     """
 
     def check(settings: Settings) -> None:
@@ -153,7 +153,7 @@ def room_for(store: Store, tables: Callable[[], Iterable[Table]]) -> Callable[[S
 
 
 def room_in(view: View, settings: Settings, queue: str) -> int | None:
-    """Return how many more messages a queue takes, as far as this process has seen; None if it has no limit."""
+    """Return how many more messages a queue takes, as far as this process knows; None without a limit."""
     limits = settings.config.queues.get(queue)
     if limits is None or (limits.max_messages is None and limits.max_bytes is None):
         return None
@@ -171,10 +171,10 @@ def check_adoption(
 
     Args:
         own: the tables of contents of the commit's own file.
-        unchecked: those of branches that voted without a quota check, which tasks of a forwarding round are. Their
+        unchecked: the tables of branches that voted without a quota check, as tasks of a forwarding round do. Their
             messages count as new here. All other branches were checked when they voted.
-        coordinators: the gtrids of those tasks. What else they prepared, in other attempts at the same work or for
-            what ``own`` has a copy of, is never committed.
+        coordinators: the gtrids of those tasks. Their other branches, of further attempts at the same work or of
+            messages that ``own`` copies, are never committed.
     """
     with view.mutex:
         prepared = prepared_usage(view.prepared, coordinators)
@@ -196,7 +196,7 @@ def added_by(tables: Iterable[Table]) -> dict[str, Usage]:
 
 
 def change_by(view: View, tables: Iterable[Table]) -> dict[str, Usage]:
-    """Return how branches with these tables change the usage of each queue."""
+    """Return the change of each queue's usage by branches with these tables."""
     tables = list(tables)
     found = added_by(tables)
     with view.mutex:

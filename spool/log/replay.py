@@ -1,7 +1,7 @@
 """Read one published commit from its files: the numbered file and the branches that it adopted.
 
-A name may carry other content at any time. So a branch is looked for in the direction in which it moves, and only the
-bytes that belong under a name count.
+A name may get other content at any time. So a branch is searched for in the direction in which branches move, and bytes
+count only if they belong under their name.
 """
 
 import logging
@@ -26,7 +26,7 @@ _TRIES_ON_BAD_BYTES = 3
 
 
 class Listing(NamedTuple):
-    """The names that were there at a look, in ``prepared/`` and ``committed/``; ``numbers``: of numbered files."""
+    """The names in ``prepared/`` and ``committed/`` at one moment; ``numbers``: of numbered files."""
 
     prepared: frozenset[str]
     committed: frozenset[str]
@@ -34,13 +34,14 @@ class Listing(NamedTuple):
 
     @classmethod
     def of(cls, disk: Disk) -> "Listing":
-        """List both directories, in the order in which an adopted branch moves: it is seen in one of them."""
+        """List both directories in the order in which an adopted branch moves, so that the branch is seen in one of
+        them."""
         prepared, committed = frozenset(disk.names(layout.PREPARED)), frozenset(disk.names(layout.COMMITTED))
         parsed = filter(None, map(layout.parse_committed, committed))
         return cls(prepared, committed, [name.number for name in parsed if not name.adoption])
 
     def has_branch(self, number: int, place: int, xid: Xid) -> bool:
-        """Whether the k-th branch that a commit adopted was in one of the two."""
+        """Whether the k-th branch that a commit adopted was in either directory."""
         names = layout.prepared(xid), layout.committed(number, place)
         return names[0].rpartition("/")[2] in self.prepared or names[1].rpartition("/")[2] in self.committed
 
@@ -56,12 +57,12 @@ def read_commit(
     """Read a published commit with its adopted branches.
 
     Args:
-        handle: its file, if it is open; it need not be the one any more that has the name.
-        listing: a branch that is not in it was reclaimed, and counts as empty.
-        last_resort: name what is foreign or damaged in the commit, and return it without that.
+        handle: of the commit's file, if it is open; another file may have the name by now.
+        listing: a branch that is not listed was reclaimed, and counts as empty.
+        last_resort: name foreign or damaged parts, and return the commit without them.
 
     Returns:
-        None if a file of it is not where it was, or cannot be read and ``last_resort`` is False.
+        None if a file of the commit was moved or removed, or if it cannot be read and ``last_resort`` is False.
     """
     name = layout.committed(number)
     contents, wrong = _numbered_contents(store.files.disk, number, handle)
@@ -91,10 +92,10 @@ def read_commit(
 
 
 def _numbered_contents(disk: Disk, number: int, handle: int | None) -> tuple[FileContents | None, str | None]:
-    """Read a numbered file: (contents or None, what is wrong or None). None, None: there is no such file.
+    """Read a numbered file: (contents or None, the damage or None). (None, None): the file does not exist.
 
-    The name may carry other bytes at any time, and so may what was opened, so bad ones are read again by name before
-    they are believed.
+    The name and the open file may both get other bytes at any time. So damaged bytes are read again by name before they
+    count as damage.
     """
     name = layout.committed(number)
     contents, wrong = None, None
@@ -133,7 +134,7 @@ def _adopted_contents(disk: Disk, number: int, place: int, adoption: Adoption) -
 
 
 def name_absent_branches(disk: Disk, index: Index, commit: Commit) -> None:
-    """Mark adopted branches as damage that were not found anywhere, unless their commit is being reclaimed."""
+    """Mark adopted branches that were found nowhere as damage, unless their commit is being reclaimed."""
     there = {part.adoption for part in commit.parts}
     named = {name for name, _ in commit.damage}
     for place, adoption in enumerate(commit.parts[0].contents.header.adopts, 1):
@@ -149,6 +150,6 @@ def name_absent_branches(disk: Disk, index: Index, commit: Commit) -> None:
 
 
 def is_being_reclaimed(disk: Disk, index: Index, number: int) -> bool:
-    """Whether a commit is being removed or is gone. Its branches go before it, after the record that counts them."""
+    """Whether a commit is being removed or was removed. Its branches are removed first, after the record of totals."""
     totals = index.facts.get(TOTALS_FACT)
     return (totals is not None and number in totals[1]["folded"]) or not disk.exists(layout.committed(number))

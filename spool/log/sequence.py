@@ -1,17 +1,17 @@
-"""Sequence numbers: which were issued and published, and what becomes of a number whose writer died.
+"""Sequence numbers: which are issued and published, and how a dead writer's number is finished.
 
-A number is issued and published by ``commit``. Here is what all processes do with the numbers of others.
+``commit`` issues and publishes its own numbers. This module handles the numbers of other writers.
 
 Invariants. The rules are those of docs/architecture.md, "The rules that keep processes apart":
 
-1. Numbers are published in order: one is published only when all before it are (rule 2).
-2. A number is finished for its writer only by the process that holds its byte, which the kernel took from a dead writer
-   (rules 3 and 6).
-3. The bytes of a dead writer's file prove nothing, even when they read well: they are copied and flushed before the
-   number is published, or replaced by an empty commit (rule 3).
+1. Numbers are published in order: a number is published only after all earlier numbers (rule 2).
+2. Only the process that holds a number's byte finishes the number for its writer. The kernel releases the byte of a
+   dead writer (rules 3 and 6).
+3. The bytes of a dead writer's file prove nothing, even if they read well. Before the number is published, they are
+   copied and flushed, or replaced by an empty commit (rule 3).
 4. Every issued number has a file: no number is issued twice.
-5. The durable mark passes a number only when its file was flushed. It is stored by the writer that publishes the next
-   number, or, over numbers that are published, under the number lock (rule 16).
+5. The durable mark passes a number only after its file was flushed. The writer of the next number stores the mark, or a
+   process that flushes published numbers, under the number lock (rule 16).
 """
 
 from spool.coordination.counters import CounterPage
@@ -32,9 +32,9 @@ _FEW = 8  # files: flushing more of them one by one takes longer than flushing t
 
 
 def with_number_lock(control: LockFile, deadline: Deadline, failed: str = "the transaction was rolled back") -> None:
-    """Take the number lock, which the caller lets go of.
+    """Take the number lock; the caller releases it.
 
-    Raises TransactionTimeout if it does not become free. ``failed``: what that means for the call.
+    Raises TransactionTimeout if the lock does not become free. ``failed``: the consequence for the call.
     """
     try:
         control.lock(NUMBER, deadline, "the lock on commit numbers")
@@ -45,8 +45,8 @@ def with_number_lock(control: LockFile, deadline: Deadline, failed: str = "the t
 def highest_number(disk: Disk, page: CounterPage) -> int:
     """Return the highest sequence number that is not free.
 
-    A writer may have died between the rename and the store of *issued*, so files beyond the counter count. They did
-    nothing: they are not stamped. Exact if the caller holds the number lock.
+    A writer may have died between the rename and the store of *issued*. So files beyond the counter are included,
+    though they did nothing: they are not stamped. The result is exact if the caller holds the number lock.
 
     Args:
         page: the counters, just read.
@@ -64,10 +64,10 @@ def settle_to(store: Store, number: int, deadline: Deadline, page: CounterPage |
         page: the counters, if they have just been read.
 
     Returns:
-        The counters as they are then.
+        The counters afterwards.
 
     Raises:
-        WaitExpired: a writer that lives did not publish in time; the text names it.
+        WaitExpired: a live writer did not publish in time; the text names the writer.
         SpaceStopped: a flush failed in some process.
     """
     pauses = None
@@ -77,7 +77,7 @@ def settle_to(store: Store, number: int, deadline: Deadline, page: CounterPage |
         if published >= number:
             return page
         page = None
-        # The writer of a number lets go of its byte when it is published.
+        # The writer of a number releases its byte after publication.
         pauses = pauses or store.shared.numbers.pauses(number, deadline)
         if store.shared.numbers.try_lock(published + 1):
             try:
@@ -93,7 +93,7 @@ def settle_all(store: Store, deadline: Deadline, page: CounterPage | None = None
     """Wait until every number that was issued before this call is published. See ``settle_to``.
 
     Args:
-        page: the counters, if they have been read since the caller's look began.
+        page: the counters, if the caller has read them since its check began.
     """
     page = page or store.shared.counters.read()
     return settle_to(store, page.issued, deadline, page)
@@ -102,12 +102,12 @@ def settle_all(store: Store, deadline: Deadline, page: CounterPage | None = None
 def finish_dead_writer(store: Store, number: int) -> None:
     """Publish a number whose writer died between its rename and its publication. Caller holds the number's byte.
 
-    The bytes in the page cache prove nothing: a failed flush may have dropped them silently. So a whole file is copied
-    to a new inode and flushed there; a second flush makes the new name durable. A file that is not whole is replaced by
-    an empty commit.
+    The bytes in the page cache prove nothing: the kernel may have dropped them after a failed flush. So a whole file is
+    copied to a new inode and flushed there; a second flush makes the new name durable. An empty commit replaces any
+    other file.
     """
     if store.shared.counters.read().published >= number:
-        return  # another process finished it between the look at the counters and the lock
+        return  # another process finished the number before the lock was taken
     name = layout.committed(number)
     try:
         if _is_whole(store.files.disk, number):
@@ -116,7 +116,7 @@ def finish_dead_writer(store: Store, number: int) -> None:
             write_empty(store, number)
         if store.files.mirror is not None:
             store.files.mirror.copy(number)
-        store.shared.feed.retract(number)  # it says what the dead writer meant to do
+        store.shared.feed.retract(number)  # the note has the intended effects of the dead writer
         page = store.shared.counters.read().check()
         store.shared.counters.store_published(number, durable=page.durable == number - 1)
     except FlushFailed:
@@ -125,7 +125,7 @@ def finish_dead_writer(store: Store, number: int) -> None:
 
 
 def finish_dead_writers(store: Store, page: CounterPage) -> CounterPage:
-    """Publish the next numbers as long as their writers are dead; wait for no writer that lives.
+    """Publish the next numbers as long as their writers are dead; wait for no live writer.
 
     Args:
         page: the counters, just read.
@@ -146,14 +146,14 @@ def finish_dead_writers(store: Store, page: CounterPage) -> CounterPage:
 
 
 def flush_published(store: Store, most: int | None = None) -> None:
-    """Make durable what was published without a flush, and move the durable mark over it. Rule 16.
+    """Flush the commits that were published without a flush, and advance the durable mark. Rule 16.
 
     Args:
         most: flush nothing if more files than this would have to be flushed one by one.
 
     Raises:
         FlushFailed: the space has stopped now.
-        SpaceStopped: a flush failed in another process: the kernel may have told that one alone.
+        SpaceStopped: a flush failed in another process; the kernel may report an error to one process only.
         TransactionTimeout: the number lock does not become free.
     """
     disk, page = store.files.disk, store.shared.counters.read()
@@ -171,7 +171,7 @@ def flush_published(store: Store, most: int | None = None) -> None:
         raise
     if reached == page.durable:
         return
-    with_number_lock(store.shared.control, store.deadline(), "what was put before is not known to be flushed")
+    with_number_lock(store.shared.control, store.deadline(), "earlier messages are not known to be flushed")
     try:
         if store.shared.counters.read().check().durable < reached:
             store.shared.counters.store_durable(reached)
@@ -180,7 +180,7 @@ def flush_published(store: Store, most: int | None = None) -> None:
 
 
 def flush_commit(disk: Disk, number: int) -> bool:
-    """Make the numbered file of a published commit durable; False if it is not there."""
+    """Make the numbered file of a published commit durable; False if the file does not exist."""
     try:
         handle = disk.open(layout.committed(number))
     except FileNotFoundError:
@@ -193,23 +193,23 @@ def flush_commit(disk: Disk, number: int) -> bool:
 
 
 def _is_whole(disk: Disk, number: int) -> bool:
-    """Whether the number's file is there and is proven whole. One with damaged bytes goes to quarantine."""
+    """Whether the number's file exists and is proven whole. A file with damaged bytes is moved to quarantine."""
     name = layout.committed(number)
     identity = disk.identity(name)
     if identity is None:
         return False
     if not identity.is_regular:
-        _quarantine(disk, name, "it is not a regular file: a power cut made something else of it")
+        _quarantine(disk, name, "it is not a regular file: a power cut left something else under its name")
         return False
     if not identity.size:
-        return False  # a power cut came before its bytes were flushed: there is nothing to keep
+        return False  # a power cut came before its bytes were flushed: the file has nothing to keep
     try:
         with opened(disk, name) as handle:
             found = prove(disk, handle).header.number
         if found == number:
             return True
         if found == 0:
-            return False  # its writer died before it stamped the file: nothing in it was committed, and nothing is lost
+            return False  # its writer died before the stamp: nothing was committed, and nothing is lost
         reason = f"it carries the number {found}: stale bytes of another commit, or a torn write"
     except CorruptedFile as error:
         reason = f"{error}; its writer died before it was flushed"
@@ -222,7 +222,7 @@ def _quarantine(disk: Disk, name: str, text: str) -> None:
 
 
 def write_empty(store: Store, number: int) -> None:
-    """Write a commit that does nothing. Caller holds the number's byte, or keeps reclaim from a published number."""
+    """Write an empty commit. Caller holds the number's byte, or keeps reclaim away from a published number."""
     xid = new_local_xid()
     encoded = bytearray(encode_header(new_header(store.clock.now(), store.shared.counters.read().durable)))
     offset, stamped = stamp(number)

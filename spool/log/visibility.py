@@ -1,14 +1,14 @@
-"""What this process sees: it follows the published commits, and takes a second look after a claim.
+"""The view of this process: it follows the published commits, and revalidates each claim.
 
 Invariants. The rules are those of docs/architecture.md, "The rules that keep processes apart":
 
 1. The index is a function of the published commits up to ``index.applied``, each applied once and in order.
-2. A claim proves only that no other process holds the message now. It is delivered after a second look where its
-   removal may lie, in the direction in which files move: prepared branches, published commits, every issued number
-   (rule 4).
-3. A file that cannot be read is not taken for absent: it is read again by name, and damage is named (rule 8).
-4. A commit file that is listed and gone when it is read was reclaimed. What there is to read is listed again, and what
-   is not there any more is forgotten, before reading goes on.
+2. A claim proves only that no other process holds the message now. So before delivery the claim is revalidated where a
+   removal of the message may lie, in the direction in which files move: prepared branches, published commits, every
+   issued number (rule 4).
+3. An unreadable file does not count as absent: it is read again by name, and damage is named (rule 8).
+4. A commit file that is listed and missing when it is read was reclaimed. Then the files are listed again, and commits
+   without a file are forgotten, before reading continues.
 """
 
 import logging
@@ -38,9 +38,9 @@ from spool.store.store import Store
 log = logging.getLogger("spool")
 
 # Give up after so many restarts. Reclaim may delete a file between listing and reading, so a restart is normal; twenty
-# in a row mean a directory that does not show what is there.
+# in a row mean a directory that lists files which do not exist.
 _MAX_RESTARTS = 20
-# A file that is listed and could not be read so often is damaged.
+# A listed file is damaged after so many failed reads.
 _TRIES_ON_BAD_FILES = 3
 _TOO_FAST = "the space changes faster than it can be read: try again"
 
@@ -51,19 +51,18 @@ def revalidate(
     deadline: Deadline | None = None,
     page: CounterPage | None = None,
 ) -> None:
-    """Take the second look after a claim: see everything that may have removed or held the message. Rule 4.
+    """Revalidate a claim: apply everything that may have removed or held the messages. Rule 4.
 
-    One read of the counters answers all three questions: the process that held the message stored what it did before it
-    let go of it. A number that is not published yet is waited for only if the feed does not say that its commit leaves
-    the claimed messages alone: a writer that lives holds their claims until it is published, so this is one that died,
-    or whose commit is not in the feed.
+    One read of the counters covers all three places: the last holder of a message stored its changes before it released
+    the message. An unpublished number is waited for only if its commit may address the claimed messages by the feed. A
+    live writer holds its claims until publication, so such a writer has died, or its commit is not in the feed.
 
     Args:
-        claimed: the messages; None: see all that was issued.
+        claimed: the messages; None: apply every issued number.
         page: the counters, if they have been read since the claim.
 
     Raises:
-        WaitExpired: a writer that lives did not publish its number in time.
+        WaitExpired: a live writer did not publish its number in time.
     """
     page = page or store.shared.counters.read()
     if page.prepared != store.view.prepared.version:
@@ -82,15 +81,15 @@ def revalidate(
 def list_prepared(store: Store, page: CounterPage | None = None) -> CounterPage:
     """Refresh ``view.prepared`` if a branch was prepared or rolled back since the last listing.
 
-    The version may be read without the list's byte: a process that prepared a branch raised it before it let go of the
-    claims that this process holds now. The listing itself takes the byte, or it might see the new version and not yet
-    the new name.
+    The version may be read without the list's byte: a process that prepared a branch raised the version before it
+    released the claims that this process holds now. The listing itself takes the byte; otherwise it could see the new
+    version without the new name.
 
     Args:
         page: the counters, if they have just been read.
 
     Returns:
-        The counters as they are after the listing: a branch that was gone from the list had been committed before.
+        The counters after the listing: a branch that the list lacks had been committed before.
     """
     page = page or store.shared.counters.read()
     if page.prepared == store.view.prepared.version:
@@ -115,7 +114,7 @@ def list_prepared(store: Store, page: CounterPage | None = None) -> CounterPage:
 
 
 def prepared_contents(disk: Disk, prepared: PreparedBranches, xid: Xid) -> FileContents | None:
-    """Read header and tables of a prepared branch; None if it is not there, or damaged (recovery reports that)."""
+    """Read header and tables of a prepared branch; None if it does not exist, or is damaged (recovery reports that)."""
     known = prepared.branches.get(xid)
     try:
         contents = contents_of(disk, layout.prepared(xid), known=known)
@@ -126,8 +125,10 @@ def prepared_contents(disk: Disk, prepared: PreparedBranches, xid: Xid) -> FileC
 
 
 def is_branch_file(header: Header, xid: Xid) -> bool:
-    """Whether a file in ``prepared/`` is the branch that its name says: the header names that branch alone, and has no
-    number. (-1: the bytes for a number are damaged; all other bytes are proven.)"""
+    """Whether a file in ``prepared/`` is the branch of its name: the header names only that branch, and no number.
+
+    (-1: the bytes of the number are damaged; all other bytes are proven.)
+    """
     return header.number in (0, -1) and [branch.xid for branch in header.branches] == [xid]
 
 
@@ -137,10 +138,10 @@ def is_branch_file(header: Header, xid: Xid) -> bool:
 def catch_up(store: Store, page: CounterPage | None = None) -> None:
     """Apply every published commit that this process has not applied yet, each read by name.
 
-    Args:
-        page: the counters, if they have been read since the caller's look began.
+    Afterwards the queues are sorted by the settings that were read last.
 
-    Afterwards the queues are sorted as the settings say that were read last.
+    Args:
+        page: the counters, if the caller has read them since its check began.
     """
     page = page or store.shared.counters.read()
     if page.is_stopped:
@@ -171,18 +172,18 @@ def apply_up_to(store: Store, published: int) -> None:
 def _follow_settings(view: View, settings: Settings) -> None:
     """Sort the messages of each queue as the settings say.
 
-    The view has caught up: a compacted file to which an older one refers may be gone, and a new order reads it.
+    The view has caught up: a new order reads files, and an older view may refer to a compacted file that was removed.
     """
     with view.mutex:
         if settings.version < view.settings.version:
-            return  # another thread was faster, and follows later ones
+            return  # another thread has applied later settings
         for name, options in settings.config.queues.items():
             view.index.messages.queue(name).configure(options)
         view.settings = settings
 
 
 def apply_own(store: Store) -> None:
-    """Apply the commits of this process that are kept and follow what is applied. Errors are logged: they are done."""
+    """Apply the kept commits of this process that come next. Errors are logged: the commits themselves are done."""
     view = store.view
     with view.mutex:
         while (own := view.own_commits.pop(view.index.applied + 1, None)) is not None:
@@ -199,23 +200,23 @@ def apply(files: Files, prepared: PreparedBranches | None, index: Index, commit:
     """Apply a commit to an index. Caller holds the mutex.
 
     Args:
-        prepared: the branches that are listed beside this index; None while it is being read.
+        prepared: the branches that are listed beside this index; None while the index is being read.
 
     Returns:
-        False: the index must be rebuilt, since a compacted file that it needs for the commit was reclaimed.
+        False: the index must be rebuilt, because reclaim removed a compacted file that the commit needs.
     """
     number, parts, _ = commit
     header = parts[0].contents.header
     for part in parts:
         for table in part.contents.tables:
             if len(table.lengths) > 1 and (prepared is not None or header.supersedes):
-                files.cache.remember(part.file_ref(number), part.contents)  # needed for the first message that is taken
+                files.cache.remember(part.file_ref(number), part.contents)  # needed for the first claim
                 break
     done = True
     try:
         index.apply(commit)
     except (CorruptedFile, FileNotFoundError) as error:
-        log.info("the index is built anew: %s", error)
+        log.info("the index is rebuilt: %s", error)
         done = False
     if not header.flushed:
         index.unflushed.add(number)
@@ -229,7 +230,7 @@ def apply(files: Files, prepared: PreparedBranches | None, index: Index, commit:
 
 
 def _resume(store: Store) -> None:
-    """Go on with the files that are there: the next commits have been reclaimed. Caller holds the mutex."""
+    """Continue with the existing files: the next commits have been reclaimed. Caller holds the mutex."""
     if _replay(store, store.view.index):
         _after_skipping(store)
     else:
@@ -237,10 +238,10 @@ def _resume(store: Store) -> None:
 
 
 def rebuild(store: Store, *, alone: bool = False, opening: bool = False) -> None:
-    """Build the index anew from the files that are there. A file that is missing was reclaimed: nothing of it lives.
+    """Rebuild the index from the existing files. A missing file was reclaimed: none of its messages lives.
 
     Args:
-        alone: no other process moves files meanwhile: what is missing or foreign is damage at the first look.
+        alone: no other process moves files: a missing or foreign file is damage at the first reading.
         opening: a checkpoint may be used.
     """
     with store.view.mutex:
@@ -251,10 +252,10 @@ def rebuild(store: Store, *, alone: bool = False, opening: bool = False) -> None
 
 
 def _after_skipping(store: Store) -> None:
-    """Drop what is known beside the index after commits were skipped or read anew. Caller holds the mutex.
+    """Drop the knowledge beside the index after commits were skipped or read again. Caller holds the mutex.
 
-    Own commits that are kept are in the index now. Prepared branches are listed again, because the commits that adopted
-    some of them may have been reclaimed before they were read.
+    The index has the kept commits of this process now. Prepared branches are listed again: commits that adopted some of
+    them may have been reclaimed before this process read those commits.
     """
     store.view.own_commits.clear()
     store.view.prepared.version = -1
@@ -274,8 +275,8 @@ def read_all(
     Args:
         settings: sort the messages of each queue by these.
         alone: see ``rebuild``.
-        published: the last number to read, if the caller knows it better than the counters do.
-        from_checkpoint: do not read what a checkpoint covers, if there is one that can be believed.
+        published: the last number to read, if the caller knows better than the counters.
+        from_checkpoint: skip the commits that a checkpoint covers, if one can be used.
     """
     for _ in range(_MAX_RESTARTS):
         index = checkpoint.load(store.files, store.shared.counters, settings) if from_checkpoint else None
@@ -287,13 +288,15 @@ def read_all(
 
 
 def _replay(store: Store, index: Index, *, alone: bool = False, published: int | None = None) -> bool:
-    """Apply the files beyond ``index.applied`` and forget those that are gone. False: the index must be rebuilt.
+    """Apply the files beyond ``index.applied`` and forget commits without a file. False: the index must be rebuilt.
 
-    Three looks, in this order: the published number, the names to be read, the names that are there. A commit whose
-    file was gone at the second look had lost all that it removed before that, so nothing of it is there at the third.
-    Without the third look a message could stay whose removal is never read. If a file was there at the second look and
-    is gone when it is read, reclaim has overtaken the reader once more: the looks are taken anew. Each time fewer names
-    are left of those that were there. An opener that is alone takes the second look for the third.
+    Three readings, in this order: the published number, the names to read, the names to keep. Reclaim removes the
+    messages that a commit removed before the commit's own file. So if the second reading lacks a file, the third lacks
+    all that its commit removed. Without the third reading, a message could remain whose removal is never read.
+
+    If a file of the second reading is missing when it is opened, reclaim has overtaken the reader again. Then all
+    readings are repeated; each time fewer of the names are left. The only process with the space open uses the second
+    reading as the third.
     """
     failed: Counter[int] = Counter()
     heads: list[Commit] = []
@@ -321,5 +324,5 @@ def _replay(store: Store, index: Index, *, alone: bool = False, published: int |
         failed[stuck] += 1
         if failed[stuck] > _MAX_RESTARTS:
             raise SystemFailure(
-                f"{layout.committed(stuck)} is listed and cannot be found: look at the disk, then try again"
+                f"{layout.committed(stuck)} is listed and cannot be found: check the disk, then try again"
             )

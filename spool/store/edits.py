@@ -1,7 +1,7 @@
 """Edits of ``space.toml``, by a call or by hand: one call at a time, durable when it returns.
 
-The counters carry the version of the settings. Every process that has the space open reads the file again when the
-version is not the one that it has read; what people edit by hand is noticed by the housekeeping of any of them.
+The counters carry the version of the settings. Every process with the space open reads the file again when the version
+has changed. The housekeeping of any process notices edits by hand.
 """
 
 import logging
@@ -30,12 +30,12 @@ def editing(store: Store) -> Iterator[None]:
 
 
 def edit_settings(store: Store, edit: Callable[[str, SpaceConfig], str]) -> SpaceConfig:
-    """Change the text of the file, which must be in order before and after; durable when this returns.
+    """Change the text of the file, which must be valid before and after; durable when this returns.
 
     Caller holds ``editing``.
 
     Args:
-        edit: makes the new text from the old one and from what that says.
+        edit: makes the new text from the old text and its settings.
     """
     path = store.files.disk.path(layout.SETTINGS)
     text = read_settings_text(store.files.disk)
@@ -50,7 +50,7 @@ def edit_settings(store: Store, edit: Callable[[str, SpaceConfig], str]) -> Spac
 
 
 def notice_edits(store: Store) -> None:
-    """Raise the version if the file was edited by hand and is in order; otherwise the settings stay as they were."""
+    """Raise the version if the file was edited by hand and is valid; otherwise keep the current settings."""
     if not store.settings.is_replaced():
         return
     with editing(store):

@@ -1,15 +1,14 @@
-"""The feed: what commits did, in shared memory, so that a process follows others without reading their files.
+"""The feed: the effects of commits in shared memory, so that a process follows others without reading their files.
 
-``run/feed`` is a ring of slots. The slot of number n is slot n modulo the number of slots, so a later number overwrites
-it. A slot says for which number it was written, in which life of the ring, and has a checksum: one that is torn,
-overwritten or older counts as none. So nothing may depend on a slot being there.
+``run/feed`` is a ring of slots. Number n uses slot n modulo the number of slots, so a later number overwrites the slot.
+A slot records its number and the life of the ring, and has a checksum. A torn, overwritten or older slot counts as
+empty. So nothing may depend on a slot.
 
-A slot has a note, which says what the index needs of a commit: the positions that it removes or changes, and the
-content of its file and of the branches that it adopts. A commit whose content does not fit into a slot has a note of
-the positions only; one that addresses too many messages has an empty note. What a note does not say is read from the
-commit's files.
+A slot has a note with the parts of a commit that the index needs: the positions that the commit removes or changes, and
+the content of its file and of the branches that it adopts. If the content does not fit into a slot, the note has the
+positions only; if the positions do not fit either, the note is empty. A reader takes the rest from the commit's files.
 
-Until its number is published, a note is a hint: its writer may die, and the number end as an empty commit.
+Until its number is published, a note is a hint: its writer may die, and the number may end as an empty commit.
 """
 
 import os
@@ -37,23 +36,24 @@ from spool.model.xid import FORMAT_LOCAL, Xid
 
 SLOTS = 2048
 SLOT_BYTES = 512
-_CHECKSUM = struct.Struct("<I")  # of all that follows, up to the end of the note
+_CHECKSUM = struct.Struct("<I")  # of the bytes after it, up to the end of the note
 _FRONT = struct.Struct("<I8sQ")  # bytes of the note, life, number
 _SLOT = struct.Struct(_CHECKSUM.format + _FRONT.format[1:])
 NOTE_BYTES = SLOT_BYTES - _SLOT.size
 _LIFE_BYTES = 8
-_SLOTS_AT = SLOT_BYTES  # the life stands in front, in the room of a slot
+_SLOTS_AT = SLOT_BYTES  # the life is stored first, in the room of a slot
 
-_LEAST_BRANCH_BYTES = 60  # that an adopted branch takes in a note
-_PLAIN: list[dict[str, Any]] = [{}]  # the control fields of most sections, once
+_LEAST_BRANCH_BYTES = 60  # of an adopted branch in a note
+_PLAIN: list[dict[str, Any]] = [{}]  # the control fields of most sections, shared
 
 
 class Feed:
-    """The notes of commits. Where the disk had no room for them when the first process opened the space, there are
-    none."""
+    """The notes of commits. If the disk had no room for the file when the first process opened the space, no notes
+    exist.
+    """
 
     def __init__(self, disk: Disk, *, make: bool) -> None:
-        """Open the ring. ``make``: see ``open_shared``; the opener that is alone then calls ``start``."""
+        """Open the ring. ``make``: see ``open_shared``; the first opener then calls ``start``."""
         self.disk = disk
         self._handle = open_shared(disk, FEED, make=make)
         self._memory: SharedBytes | None = None
@@ -63,9 +63,9 @@ class Feed:
             self._share()
 
     def start(self) -> None:
-        """Begin a new life: no slot that was written before is there any more. Only an opener that is alone may.
+        """Begin a new life: every earlier slot counts as empty. Only the first opener may call this.
 
-        What a power cut left of the file proves nothing, and a number may be given out again after it.
+        After a power cut the bytes of the file prove nothing, and a number may be issued again.
         """
         if self.disk.handle_identity(self._handle).size != _SLOTS_AT + SLOTS * SLOT_BYTES:
             try:
@@ -89,16 +89,19 @@ class Feed:
     # -- of commits -------------------------------------------------------------------------------------------------
 
     def put(self, number: int, contents: FileContents, adopted: Sequence[FileContents] = ()) -> None:
-        """Note what a commit does: the content of its file, and of the branches that it adopts. Caller holds its
-        number's byte, and no file has the number yet."""
+        """Note a commit: the content of its file and of the branches that it adopts.
+
+        Caller holds the number's byte, and no file has the number yet.
+        """
         self.write(number, encode(contents, adopted))
 
     def retract(self, number: int) -> None:
-        """Empty the note of a commit: it is read from its file. Caller holds its number's byte, or it is published."""
+        """Empty the note of a commit: readers read the file. Caller holds the number's byte, or the number is
+        published."""
         self.write(number, b"")
 
     def commit(self, number: int) -> Commit | None:
-        """Return a published commit as its files say; None if it is to be read from that."""
+        """Return a published commit; None if it must be read from its files."""
         note = self.read(number)
         return decode(number, note) if note else None
 
@@ -117,7 +120,7 @@ class Feed:
     def write(self, number: int, note: bytes) -> None:
         """Write the note of a number. Caller holds the number's byte.
 
-        Raises OSError if that fails and an earlier note of the number may still be there.
+        Raises OSError if that fails and an earlier note of the number may remain.
         """
         if self._memory is None:
             return
@@ -132,7 +135,7 @@ class Feed:
                 raise
 
     def read(self, number: int) -> bytes | None:
-        """Return the note of a number; None if it is not there."""
+        """Return the note of a number, or None."""
         if self._memory is None:
             return None
         start = _SLOTS_AT + number % self._slots * SLOT_BYTES
@@ -150,8 +153,10 @@ class Feed:
 
 
 def encode(contents: FileContents, adopted: Sequence[FileContents] = ()) -> bytes:
-    """Encode a commit as a note: the positions that it addresses, and the content of its file and of the branches that
-    it adopts, or None. Empty: neither fits."""
+    """Encode a commit as a note: the positions that it addresses, and the content of its file and adopted branches.
+
+    None stands for a content that does not fit. The note is empty if the positions do not fit either.
+    """
     addressed: list[list[int]] = []
     files: list[tuple[Any, ...]] = []
     size = _LEAST_BRANCH_BYTES * len(adopted)
@@ -160,21 +165,19 @@ def encode(contents: FileContents, adopted: Sequence[FileContents] = ()) -> byte
         sections: list[tuple[Any, ...]] = []
         for branch in header.branches:
             local = branch.xid == (FORMAT_LOCAL, branch.id, b"")
-            branches += ((branch.id, branch.count) if local else (branch.id, branch.count, str(branch.xid)),)
+            branches.append((branch.id, branch.count) if local else (branch.id, branch.count, str(branch.xid)))
         for (_, *entry), table in zip(header.sections, tables, strict=True):
             for command in table.commands:
                 if command[0] in ADDRESSING:
-                    addressed += (command[1:4],)
+                    addressed.append(command[1:4])
             size += entry[0]
-            if size < 2 * NOTE_BYTES:  # else it is surely too much
-                sections += (
-                    (
-                        entry, table.queues, table.attributes, table.runs, table.lengths.tobytes(),
-                        table.checksums.tobytes(), table.commands, table.facts,
-                    ),
-                )  # fmt: skip
-        files += (
-            (header.time, header.durable_mark, header.flushed, header.length, header.checksum, branches, sections),
+            if size < 2 * NOTE_BYTES:  # otherwise it surely does not fit
+                sections.append((
+                    entry, table.queues, table.attributes, table.runs, table.lengths.tobytes(),
+                    table.checksums.tobytes(), table.commands, table.facts,
+                ))  # fmt: skip
+        files.append(
+            (header.time, header.durable_mark, header.flushed, header.length, header.checksum, branches, sections)
         )
     if not contents.header.supersedes and size < 2 * NOTE_BYTES:
         note: bytes = msgpack.Packer().pack((addressed, files))  # (as ``packb``, which makes a packer, too)
@@ -185,7 +188,7 @@ def encode(contents: FileContents, adopted: Sequence[FileContents] = ()) -> byte
 
 
 def addressed_in(note: bytes) -> list[tuple[int, int, int]] | None:
-    """Return the positions that a commit addresses, as (number, first ordinal, count); None if the note is none."""
+    """Return the positions that a commit addresses, as (number, first ordinal, count); None if the note is invalid."""
     try:
         addressed, _ = msgpack.unpackb(note, strict_map_key=False)
         return [(target, first, count) for target, first, count in addressed]
@@ -194,11 +197,7 @@ def addressed_in(note: bytes) -> list[tuple[int, int, int]] | None:
 
 
 def decode(number: int, note: bytes) -> Commit | None:
-    """Decode a commit; None if the note does not have its content.
-
-    Only the names of the writers are not in it.
-    """
-    new = tuple.__new__  # (a named tuple's own is a function of Python)
+    """Decode a commit, without the names of the writers; None if the note lacks the content."""
     parts: list[Part] = []
     adopts: list[Adoption] = []
     end = 0  # of the ordinals of the messages
@@ -210,34 +209,32 @@ def decode(number: int, note: bytes) -> Commit | None:
             branches: list[BranchEntry] = []
             first = 0
             for id_, count, *xid in packed_branches:
-                named = Xid.parse(*xid) if xid else new(Xid, (FORMAT_LOCAL, id_, b""))
-                branches += (BranchEntry(named, id_, first, count),)
+                named = Xid.parse(*xid) if xid else Xid(FORMAT_LOCAL, id_, b"")
+                branches.append(BranchEntry(named, id_, first, count))
                 first += count
             sections: list[SectionEntry] = []
             tables: list[Table] = []
             size = length
             for entry, queues, attributes, runs, lengths, checksums, commands, facts in packed_sections:
                 table_bytes, table_checksum, bodies_bytes, messages = entry
-                sections += (new(SectionEntry, (size, table_bytes, table_checksum, bodies_bytes, messages)),)
+                sections.append(SectionEntry(size, table_bytes, table_checksum, bodies_bytes, messages))
                 size += table_bytes + bodies_bytes
                 if attributes == _PLAIN:
                     attributes = _PLAIN
-                tables += (
-                    Table(queues, attributes, runs, array("I", lengths), array("I", checksums), commands, facts),
+                tables.append(
+                    Table(queues, attributes, runs, array("I", lengths), array("I", checksums), commands, facts)
                 )
             of_branch = branches[0].xid if parts else None
             if of_branch is not None:
-                adopts += (Adoption(of_branch, size, checksum, end, first),)
+                adopts.append(Adoption(of_branch, size, checksum, end, first))
             begun, places = tuple(branches), tuple(sections)
-            stamped = 0 if parts else number  # a branch carries none
-            header = new(
-                Header, (stamped, time, {}, begun, (), (), places, durable_mark, flushed, length, size, checksum)
-            )
-            parts += (new(Part, (len(parts), of_branch, end, new(FileContents, (header, tuple(tables))))),)
+            stamped = 0 if parts else number  # a branch carries no number
+            header = Header(stamped, time, {}, begun, (), (), places, durable_mark, flushed, length, size, checksum)
+            parts.append(Part(len(parts), of_branch, end, FileContents(header, tuple(tables))))
             end += first
         if adopts:
             head = parts[0].contents
             parts[0] = parts[0]._replace(contents=head._replace(header=head.header._replace(adopts=tuple(adopts))))
-        return new(Commit, (number, parts, [])) if parts else None
+        return Commit(number, parts, []) if parts else None
     except UNREADABLE:
         return None

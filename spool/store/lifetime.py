@@ -1,4 +1,4 @@
-"""The life of an open space: from before its first descriptor is open until its last call has ended."""
+"""The life of an open space: from before its first descriptor is opened until its last call has ended."""
 
 import os
 import weakref
@@ -10,10 +10,10 @@ from spool.runtime.calls import CallGuard
 
 
 class Lifetime:
-    """The guard of an open space, and what ends behind it.
+    """The guard of an open space, and the disks and functions that end after the guard.
 
     guard: each call is a step inside it. ``guard.end()`` ends the life, also of a space that could not be opened.
-    at_end: called, in this order, once the last step has ended and every descriptor is closed.
+    at_end: functions that are called in this order, after the last step has ended and every descriptor is closed.
     """
 
     __slots__ = ("__weakref__", "_disks", "at_end", "guard")
@@ -25,7 +25,7 @@ class Lifetime:
         _alive.add(self)
 
     def include(self, disk: Disk) -> None:
-        """Close this disk with the space: its mirror."""
+        """Close this disk, the mirror's, with the space."""
         self._disks.append(disk)
 
     def _end(self) -> None:
@@ -37,10 +37,10 @@ class Lifetime:
                 end()
 
     def disown(self) -> None:
-        """End in a forked child, which shares its parent's locks: close the copies of descriptors, unlock nothing."""
+        """End in a forked child, which shares the locks of its parent: close the copied descriptors, unlock nothing."""
         for disk in self._disks:
             disk.disown()
-        self.at_end.clear()  # what waits for the end waits in the parent
+        self.at_end.clear()  # callers that wait for the end are in the parent
         self.guard.close_at_once("the space was opened before this process was forked: open it again in the child")
 
 
@@ -48,7 +48,7 @@ _alive: "weakref.WeakSet[Lifetime]" = weakref.WeakSet()
 
 
 def _disown_all() -> None:
-    with ExitStack() as stack:  # whatever one of them raises, the others close their copies
+    with ExitStack() as stack:  # if one of them raises, the others close their copies all the same
         for life in list(_alive):
             stack.callback(life.disown)
     _alive.clear()

@@ -1,9 +1,9 @@
-"""Keep a second directory in which every commit is durable, too, before its caller is told.
+"""Keep a mirror: a second directory in which every commit is durable, too, before the call returns.
 
-It holds each commit's files under their names in ``committed/``, byte for byte, and the text of ``space.toml``: after
-the loss of the space's disk a new space is made of them. A mirror that fails is a flush that failed: the commit is
-unknown and the space stops, until the mirror is repaired, or dropped. The first opener of a space compares the space
-with its mirror (``recovery.mirrored``) and brings the mirror up to date.
+The mirror holds the files of each commit under their names in ``committed/``, byte for byte, and the text of
+``space.toml``. After the loss of the space's disk a new space is made of these files. A failed mirror is a failed
+flush: the outcome of the commit is unknown, and the space stops until the mirror is repaired or dropped. The first
+opener of a space compares the space with its mirror (``recovery.mirrored``) and brings the mirror up to date.
 """
 
 import logging
@@ -25,8 +25,8 @@ log = logging.getLogger("spool")
 
 _TEMPORARY = ".tmp"
 
-# Bytes of ``mirror.id`` in a mirror, which processes lock, shared. A restore locks both and looks for another lock on
-# the first; an opener locks the first, then looks for a lock on the second. So one of the two sees the other.
+# Bytes of ``mirror.id`` in a mirror, which processes lock, shared. A restore locks both bytes and checks the first for
+# another lock; an opener locks the first byte, then checks the second for a lock. So one of the two sees the other.
 _IN_USE, _RESTORE = 0, 1
 
 
@@ -57,7 +57,7 @@ class Mirror:
             copy()
         try:
             flush()
-        finally:  # a thread that goes on could use a descriptor's number when it belongs to another file
+        finally:  # a thread that continues could use a descriptor's number after it belongs to another file
             done.wait()
         if failed:
             raise failed[0]
@@ -65,8 +65,8 @@ class Mirror:
     def copy(self, number: int, *, retired: bool = False) -> None:
         """Copy a commit's numbered file and the branches that it adopts, durable when this returns. FlushFailed.
 
-        Without its head, a branch is in doubt: it comes first. One of a ``retired`` commit was decided long ago, and
-        perhaps ``forget`` removed it: it comes behind its head, as it goes before it.
+        A branch without its head is in doubt, so a branch is copied before its head. The branches of a ``retired``
+        commit were decided long ago, and are removed before their head: they are copied after their head.
         """
         name = layout.committed(number)
         try:
@@ -77,7 +77,7 @@ class Mirror:
             for files in reversed(steps) if retired else steps:
                 for names in files:
                     source = open_first(self.source, names)
-                    if source is not None:  # else it was reclaimed, and its head not yet
+                    if source is not None:  # otherwise the branch was reclaimed, and its head not yet
                         self._copy(source, names[-1])
                 if files:
                     self.disk.flush_directory("")
@@ -101,7 +101,8 @@ class Mirror:
     def forget(self, adopted: Mapping[int, int]) -> None:
         """Remove the files of commits before they are removed from the space, durable when this returns.
 
-        A file that stayed here would be true again in a space made from the mirror, once nothing contradicts it.
+        A file that remained here would count again in a space made from the mirror, once no later file removes its
+        messages.
 
         Args:
             adopted: by number, how many branches the commit adopts.
@@ -113,7 +114,7 @@ class Mirror:
         self._remove(map(layout.committed, adopted))
 
     def _remove(self, names: Iterable[str]) -> None:
-        """Remove those of the files that are there; durable when this returns."""
+        """Remove the files that exist; durable when this returns."""
         removed = False
         for name in map(_here, names):
             if self.disk.exists(name):
@@ -125,12 +126,12 @@ class Mirror:
     # -- while no other process has the space open --------------------------------------------------------------------
 
     def numbers(self) -> set[int]:
-        """Return the numbers of the commits that are here."""
+        """Return the numbers of the commits in the mirror."""
         found = map(layout.parse_committed, self.disk.names(""))
         return {name.number for name in found if name is not None and not name.adoption}
 
     def header(self, number: int) -> Header:
-        """Read the header of a commit that is here. CorruptedFile if it is not whole, or of another number."""
+        """Read the header of a commit in the mirror. CorruptedFile if it is not whole, or of another number."""
         name = _here(layout.committed(number))
         with opened(self.disk, name) as handle:
             header = read_header(self.disk, handle)
@@ -139,7 +140,7 @@ class Mirror:
         return header
 
     def is_whole(self, number: int) -> bool:
-        """Whether each byte of a commit's own file is here as it was written."""
+        """Whether each byte of a commit's numbered file is as it was written."""
         try:
             with opened(self.disk, _here(layout.committed(number))) as handle:
                 return prove(self.disk, handle).header.number == number
@@ -153,7 +154,7 @@ class Mirror:
             alone: no other process has this space open.
 
         Raises:
-            MirrorMismatch: a process has the mirror open as that of another space, or restores a space from it.
+            MirrorMismatch: a process has the mirror open for another space, or restores a space from the mirror.
         """
         handle = self.disk.open(layout.MIRROR_ID, write=True)
         ours = (not alone or self.disk.lock(handle, _IN_USE)) and self.disk.lock(handle, _IN_USE, shared=True)
@@ -165,7 +166,7 @@ class Mirror:
             )
 
     def hold_for_restore(self) -> None:
-        """Keep the mirror as it is until ``disk`` is closed. MirrorMismatch if its space is open, or restored now."""
+        """Keep the mirror unchanged until ``disk`` is closed. MirrorMismatch if its space is open or being restored."""
         handle = self.disk.open(layout.MIRROR_ID)
         ours = all(self.disk.lock(handle, byte, shared=True) for byte in (_RESTORE, _IN_USE))
         if not ours or self.disk.some_lock(handle, _IN_USE, 1) is not None:
@@ -180,7 +181,7 @@ class Mirror:
     def give_back(self, number: int) -> None:
         """Copy a commit into the space, which lost it in a power cut; durable when this returns.
 
-        The branches that it adopts come first, as far as the space does not have them.
+        Adopted branches that the space lacks are copied first.
         """
         for place, one in enumerate(self.header(number).adopts, 1):
             branch = layout.committed(number, place)
@@ -193,12 +194,12 @@ class Mirror:
             replace(self.source, name, chunks(self.disk, handle), layout.copy(new_local_xid()))
 
     def catch_up(self, retired: Set[int], adopted: Mapping[int, int], *, agrees: bool) -> None:
-        """Copy the commits that are not here, and remove files that the space does not need any more.
+        """Copy the commits that the mirror lacks, and remove files that the space no longer needs.
 
-        A commit that the space lost by damage stays here.
+        A commit that the space lost by damage remains in the mirror.
 
         Args:
-            retired: the numbers that reclaim has recorded as going.
+            retired: the numbers that reclaim has recorded.
             adopted: by number, how many branches a commit of the space adopts.
             agrees: every number without a file in the space was reclaimed, by the space's own record.
         """
@@ -217,7 +218,7 @@ class Mirror:
             for name, (number, place) in parsed.items()
             if place and number not in of_kept and (number in retired or adopted.get(number, 0) < place)
         }
-        self._remove(sorted(heads - kept))  # a head goes first, or half of a commit would stay
+        self._remove(sorted(heads - kept))  # a head is removed first, or half of a commit would remain
         self._remove(sorted(branches))
         self._remove(sorted(name for name in here if _is_unfinished(name)))
         for name in sorted(parsed.keys() - branches - (heads - kept)):
@@ -237,14 +238,14 @@ class Mirror:
 def begin_mirror(space: Disk, mirror: Disk, settings: str) -> None:
     """Make an empty directory the mirror of a space, durable when this returns: its settings may name the mirror then.
 
-    The directory is made if need be, but not the one in which it lies: another disk may be mounted there. What a call
-    left that was interrupted is used again.
+    The directory is made if it is missing, but its parent is not: the parent may be the mount point of another disk.
+    Files of an interrupted call are used again.
 
     Args:
         settings: the text of the space's settings.
 
     Raises:
-        InvalidArgument: the directory is not empty, or the one in which it lies does not exist.
+        InvalidArgument: the directory is not empty, or its parent does not exist.
     """
     try:
         mirror.make_directory("")
@@ -263,7 +264,7 @@ def begin_mirror(space: Disk, mirror: Disk, settings: str) -> None:
 
 
 def check_elsewhere(mirror: str, space: str) -> None:
-    """Raise InvalidArgument for a mirror inside its space: one lost directory would be the loss of both."""
+    """Raise InvalidArgument for a mirror inside its space: the loss of one directory would be the loss of both."""
     if lies_inside(mirror, space):
         raise InvalidArgument(
             f"the mirror {mirror} lies inside the space {space}, and would be lost with the space: name a directory "
@@ -272,7 +273,7 @@ def check_elsewhere(mirror: str, space: str) -> None:
 
 
 def lies_inside(path: str, directory: str) -> bool:
-    """Tell of two absolute paths whether the first is the second, or below it."""
+    """Whether the first of two absolute paths is the second, or lies below it."""
     return f"{path}/".startswith(f"{directory.rstrip('/')}/")
 
 

@@ -1,9 +1,9 @@
 """The bond of a space and its mirror: both hold the same random id, in a file ``mirror.id``.
 
-A directory without the id is no mirror, so an opener writes nothing into a mount point whose disk is missing, and
-nothing into the mirror of another space. While a new mirror is begun, the space's file has two ids, one a line: that of
-the mirror which the settings still name, and that of the new one. The next opener keeps the id of the mirror that it
-finds.
+A directory without the id is no mirror. So an opener writes nothing into a mount point whose disk is missing, and
+nothing into the mirror of another space. While a new mirror is begun, the space's file has two ids, one a line: the id
+of the mirror that the settings still name, and the id of the new mirror. The next opener keeps the id of the mirror
+that the settings name then.
 """
 
 import os
@@ -23,7 +23,7 @@ def new_id() -> str:
 
 
 def read_ids(disk: Disk) -> tuple[str, ...]:
-    """Return the ids in a space, or the one in a mirror; none if the directory has no such file."""
+    """Return the ids of a space, or the id of a mirror; none without such a file."""
     try:
         return tuple(read_start(disk, layout.MIRROR_ID, _MAX_BYTES).decode("ascii", "replace").split())
     except FileNotFoundError:
@@ -43,7 +43,7 @@ def replace_text(disk: Disk, name: str, text: str) -> None:
 
 
 def forget_ids(space: Disk) -> None:
-    """Forget the mirror: the space goes on without it, so it is a mirror of an earlier state from now on."""
+    """Forget the mirror: the space continues without it, so it mirrors an earlier state from now on."""
     if space.exists(layout.MIRROR_ID):
         space.unlink(layout.MIRROR_ID)
         space.flush_directory("")
@@ -61,13 +61,13 @@ def check_ids(space: Disk, mirror: Disk) -> None:
         )
     if not set(found) & set(known):
         raise MirrorMismatch(
-            f"{mirror.root} is the mirror of another space than {space.root}, or of the same space before it went on "
+            f"{mirror.root} is the mirror of another space than {space.root}, or of the same space before it continued "
             f"without this mirror. Name the right directory in space.toml, or begin a new mirror: {begin}"
         )
 
 
 def keep_id(space: Disk, mirror: Disk) -> None:
-    """Keep the id of this mirror alone. ``check_ids`` has accepted the mirror."""
+    """Keep only the id of this mirror. ``check_ids`` has accepted the mirror."""
     found = read_ids(mirror)
     if read_ids(space) != found:
         write_ids(space, found)

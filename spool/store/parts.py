@@ -1,4 +1,4 @@
-"""The parts of an open space. A function takes the part that it needs, so its signature says what it can touch."""
+"""The parts of an open space. A function takes only the parts that it uses, as its signature shows."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -46,15 +46,15 @@ class Shared:
         """Open the files of ``run/``.
 
         Args:
-            open_lock: opened before everything else, so closed last: the next process then finds nothing of this one.
-            make: make those that are missing; only in a process that is alone.
+            open_lock: opened before everything else, so closed last: the next opener finds no locks of this process.
+            make: make missing files; only the first opener may.
 
         Raises:
             SpaceStopped: a file is missing.
         """
         self.open_lock = open_lock
         self.notifier = CommitNotifier(disk, clock)
-        if make:  # the directory may have been removed while no process was here
+        if make:  # the directory may have been removed while no process had the space open
             disk.make_directory(layout.RUN)
             disk.close(locks.open_shared(disk, layout.RECLAIM_LOCK, make=True))
         self.counters = Counters(disk, make=make)
@@ -68,7 +68,7 @@ class Shared:
 class PreparedBranches:
     """The prepared branches without an outcome.
 
-    version: of the list that was read; see ``CounterPage.prepared``.
+    version: of the last listing; see ``CounterPage.prepared``.
     branches: the branches, by xid.
     held: by position, the branch whose commands address the message.
     """
@@ -84,7 +84,7 @@ class PreparedBranches:
         self.held = {position: xid for xid, contents in branches.items() for position in addressed_positions(contents)}
 
     def add(self, version: int, xid: Xid, contents: FileContents) -> None:
-        """Add the branch that made this version of the list, which is known then if the one before it was."""
+        """Add the branch that made this version of the list. The version is known if the previous version was."""
         if version == self.version + 1:
             self.version = version
         self.branches[xid] = contents
@@ -92,7 +92,7 @@ class PreparedBranches:
             self.held[position] = xid
 
     def forget(self, xid: Xid) -> None:
-        """Forget a branch: a commit adopted it, and what it did is in the index now."""
+        """Forget a branch: a commit adopted it, and the index has its effects now."""
         contents = self.branches.pop(xid, None)
         if contents is not None and self.held:
             for position in addressed_positions(contents):
@@ -109,15 +109,15 @@ def addressed_positions(contents: FileContents) -> Iterator[Position]:
 
 
 class View:
-    """What this process knows of the space: the commits that it has applied, and the prepared branches.
+    """The view of this process: the commits that it has applied, and the prepared branches.
 
-    mutex: guards all of it; never held while something is waited for.
-    index: the queues, as of the commits that were applied; another object after ``rebuild``.
-    settings: those by which the index sorts the messages of each queue.
-    own_commits: by number, what makes the commits of this process that are not applied yet.
-    was_read: whether a caller looked for messages since the housekeeper asked last.
+    mutex: guards the whole view; never held during a wait.
+    index: the queues after the applied commits; another object after ``rebuild``.
+    settings: the settings by which the index sorts the messages of each queue.
+    own_commits: by number, functions that return the commits of this process that are not applied yet.
+    was_read: whether a caller searched for messages since the housekeeper last asked.
     decodes_bodies: whether bodies are delivered as they were put; False: as bytes, as they are stored.
-    poll_locks: by queue, held by the one thread that looks for all threads that wait for its next message.
+    poll_locks: by queue, held by the one thread that polls for all threads that wait for its next message.
     sought: the messages for which calls wait by id or correlation id.
     """
 
@@ -137,5 +137,5 @@ class View:
         self.sought = SoughtMessages(self.mutex)
 
     def deliver_stored_bytes(self) -> None:
-        """Deliver bodies as they are stored, from now on: a program that only shows them needs no codecs."""
+        """From now on deliver bodies as they are stored: a program that only shows bodies needs no codecs."""
         self.decodes_bodies = False

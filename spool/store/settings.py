@@ -1,4 +1,4 @@
-"""The settings of a space: ``space.toml``, its versions, and what this process has read of it."""
+"""The settings of a space: ``space.toml``, its versions, and the newest version that this process has read."""
 
 import threading
 from contextlib import suppress
@@ -15,9 +15,9 @@ from spool.model.text import quoted
 
 
 class Settings(NamedTuple):
-    """The settings as of one version, which never change.
+    """The settings of one version, which never change.
 
-    A function that looks at options or limits and then acts takes them as an argument: between two looks at
+    A function that checks options or limits and then acts takes the settings as an argument: between two readings of
     ``SettingsReader.known`` another thread may have read newer ones.
 
     version: of the file, by the counters; -1: read before the counters were open.
@@ -33,7 +33,7 @@ class SettingsReader:
     __slots__ = ("_counters", "_disk", "_renewing", "_seen", "known")
 
     def __init__(self, disk: Disk, counters: Counters, config: SpaceConfig) -> None:
-        """``config``: what the file said before the counters were open."""
+        """``config``: the file's settings before the counters were open."""
         self._disk = disk
         self._counters = counters
         self.known = Settings(config, -1)
@@ -41,13 +41,13 @@ class SettingsReader:
         self._seen: tuple[int, int, int] | None = None  # inode, size, time
 
     def current(self, page: CounterPage | None = None) -> Settings:
-        """Return the settings of the version that the counters name, or of a newer one.
+        """Return the settings of the version that the counters name, or of a newer version.
 
         Args:
             page: the counters, just read; None reads them.
 
         Raises:
-            NotASpace, InvalidArgument, NewerFormat: the file is not in order; ``known`` stays.
+            NotASpace, InvalidArgument, NewerFormat: the file is not valid; ``known`` is unchanged.
         """
         known = self.known
         page = page or self._counters.read()
@@ -60,7 +60,7 @@ class SettingsReader:
             return self.known
 
     def is_replaced(self) -> bool:
-        """Whether the file is not the one of the last call, or was written since: an edit by hand, perhaps."""
+        """Whether the file was replaced or written since the last call, perhaps by an edit by hand."""
         identity = self._disk.identity(layout.SETTINGS)
         if identity is None:
             return False
@@ -72,7 +72,7 @@ class SettingsReader:
 
 
 def read_settings(disk: Disk) -> SpaceConfig:
-    """Read the settings. NotASpace without a file; InvalidArgument, NewerFormat for one that is not in order."""
+    """Read the settings. NotASpace without a file; InvalidArgument, NewerFormat for an invalid file."""
     return parse(read_settings_text(disk), disk.path(layout.SETTINGS))
 
 
@@ -98,7 +98,7 @@ def write_settings(disk: Disk, text: str) -> None:
 
 
 def _no_settings(disk: Disk) -> str:
-    """Say what is wrong with a directory without ``space.toml``, and what to do."""
+    """Return an error text for a directory without ``space.toml``, which says what to do."""
     if disk.exists(layout.RESTORING):
         return f"{disk.root} is not a queue space yet: its restore from a mirror was interrupted; run the restore again"
     if disk.exists(layout.IMPORTING):

@@ -1,8 +1,8 @@
 """The messages for which calls of this process wait, each by its id or its correlation id.
 
-A call enters what it waits for, with a function that wakes it. One of the waiting calls listens for all of them: after
-each notification it catches up and then calls ``wake``, which looks at the messages in memory. So a commit wakes the
-calls that it concerns, and no others.
+A call registers the message for which it waits, with a function that wakes the call. One of the waiting calls listens
+for all: after each notification it catches up and calls ``wake``, which searches the messages in memory. So a commit
+wakes only the calls that it concerns.
 """
 
 import threading
@@ -15,7 +15,7 @@ from spool.index.lookup import MessageTable
 
 
 class Sought(NamedTuple):
-    """One message of a queue, by its id (that of its branch, and the ordinal there) or by its correlation id."""
+    """One message of a queue, by its id (the id of its branch, and the ordinal there) or by its correlation id."""
 
     queue: str
     id: tuple[bytes, int] | None
@@ -27,7 +27,7 @@ class SoughtMessages:
 
     mutex: that of the view.
     listener: held by the one call that listens for all.
-    heard: the generation of the notifier after which the listener looked last.
+    heard: the generation of the notifier at the listener's last search.
     """
 
     def __init__(self, mutex: threading.RLock) -> None:
@@ -40,7 +40,7 @@ class SoughtMessages:
 
     @contextmanager
     def entered(self, sought: Collection[Sought], wake: Callable[[], object]) -> Iterator[None]:
-        """Call ``wake`` whenever one of these messages may have come, until the body ends. ``wake`` must not wait."""
+        """Call ``wake``, which must not wait, whenever one of these messages may have arrived, while the body runs."""
         with self._mutex:
             for one in sought:
                 self._wakes.setdefault(one, []).append(wake)
@@ -53,14 +53,14 @@ class SoughtMessages:
                     wakes.remove(wake)
                     if not wakes:
                         del self._wakes[one]
-                if not self.listener.locked():  # this call may have been the listener: another one takes its place
+                if not self.listener.locked():  # this call may have been the listener: another call takes its place
                     _call(next(iter(self._wakes.values()), [])[:1])
 
     def wake(self, messages: MessageTable, queues: Collection[str]) -> bool:
-        """Wake the calls whose message is there, and those whose queue is not one of ``queues``, the space's.
+        """Wake the calls whose message exists, and those whose queue is not among ``queues``, the queues of the space.
 
-        Caller holds the mutex. Returns whether any call was woken. The search of what lies in compacted files would
-        read them, so after a compaction every call is woken, to search once.
+        Caller holds the mutex. Returns whether any call was woken. A search of compacted messages would read their
+        files, so after a compaction every call is woken to search once.
         """
         if self._searched() is not messages or self._segments_added != messages.segments_added:
             self._searched, self._segments_added = weakref.ref(messages), messages.segments_added
@@ -76,7 +76,7 @@ class SoughtMessages:
         return bool(found)
 
     def wake_all(self) -> None:
-        """Wake every call: each looks by itself, and hears what is wrong if nobody can listen any more."""
+        """Wake every call: each searches by itself, and gets the error if no call can listen any more."""
         with self._mutex:
             for wakes in self._wakes.values():
                 _call(wakes)

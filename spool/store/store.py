@@ -1,7 +1,7 @@
-"""An open space, as one process has it: its files, what processes share, what this one knows, and the settings.
+"""An open space in one process: its files, the state that processes share, the view of this process, the settings.
 
-``spool.log``, ``spool.policies`` and ``spool.transactions`` hold the protocol, as functions of a store or, where they
-use no more, of its parts. The order of locks: docs/architecture.md, "Locks, and their order".
+``spool.log``, ``spool.policies`` and ``spool.transactions`` have the protocol, as functions of a store or of its parts.
+The order of locks: docs/architecture.md, "Locks, and their order".
 """
 
 import errno
@@ -34,13 +34,13 @@ WAIT_SECONDS = 30.0
 
 
 class Store:
-    """One open space. ``open_store``, ``attach_store`` and ``inspect_store`` make it, whole from the start.
+    """One open space. ``open_store``, ``attach_store`` and ``inspect_store`` make it complete.
 
     files, shared, view: its parts; see ``spool.store.parts``.
-    settings: ``settings.current(page)`` is what ``space.toml`` says now, ``settings.known`` what was read last.
-    guard: each call is a step inside it; ``guard.close()`` closes the space.
-    at_end: functions that are called once it is closed.
-    dropped: functions that undo transactions which were dropped before their end; the housekeeper calls them.
+    settings: ``settings.current(page)`` are the current settings of ``space.toml``, ``settings.known`` the last read.
+    guard: each call is a step inside the guard; ``guard.close()`` closes the space.
+    at_end: functions that are called once the space is closed.
+    dropped: functions that undo transactions which the program dropped before their end; the housekeeper calls them.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class Store:
         self.dropped: deque[Callable[[], None]] = deque()
 
     def deadline(self, seconds: float | None = WAIT_SECONDS) -> Deadline:
-        """Return a deadline for waits inside a step, which end by NotOpen when the space closes. None: no limit."""
+        """Return a deadline for waits inside a step; NotOpen ends a wait when the space closes. None: no limit."""
         at = None if seconds is None else self.clock.monotonic() + seconds
-        return tuple.__new__(Deadline, (self.clock, seconds, at, self.guard.check))  # (its own is a function of Python)
+        return Deadline(self.clock, seconds, at, self.guard.check)
 
     # -- usable or not ------------------------------------------------------------------------------------------------
 
@@ -67,7 +67,7 @@ class Store:
         return self.guard.closed
 
     def check_usable(self) -> CounterPage:
-        """Return the counters as they are now. NotOpen, or SpaceStopped after a failed flush in any process."""
+        """Return the current counters. NotOpen, or SpaceStopped after a failed flush in any process."""
         if self.guard.closed:
             self.guard.check()
         try:
@@ -80,15 +80,15 @@ class Store:
         log.critical("%s: a flush failed; the space has stopped", self.files.disk.root)
         try:
             self.shared.counters.stop()
-        except OSError as error:  # this process has stopped all the same; the others trust no bytes but new ones
-            log.critical("%s: other processes cannot be told: %s", self.files.disk.root, error)
+        except OSError as error:  # this process has stopped all the same; the other processes trust only new bytes
+            log.critical("%s: other processes cannot be notified: %s", self.files.disk.root, error)
 
     def fail(self, doing: str, error: OSError) -> NoReturn:
-        """Raise the operating system's error as the caller is to see it; after a failed flush the space has stopped."""
+        """Raise the error of the operating system as an error of the library; a failed flush stops the space first."""
         _raise_translated(error, self.translate_error(doing, error))
 
     def translate_error(self, doing: str, error: OSError) -> Exception:
-        """Return the operating system's error as the caller is to see it; a failed flush stops the space first."""
+        """Return the error of the operating system as an error of the library; a failed flush stops the space first."""
         if self.guard.abandoned:
             self.guard.check()
         if isinstance(error, FlushFailed):
@@ -100,7 +100,7 @@ class Store:
 
 
 class _Opening:
-    """A store that is being opened: what can be made before a look at what processes share."""
+    """A store that is being opened: the parts that need no files of ``run/``."""
 
     def __init__(self, life: Lifetime, disk: Disk, clock: Clock) -> None:
         self._life = life
@@ -115,12 +115,12 @@ class _Opening:
         self.open_lock = OpenLock(disk)
 
     def check_not_forked(self) -> None:
-        """Raise NotOpen in a child that was forked meanwhile: its descriptors are closed."""
+        """Raise NotOpen in a child that was forked during the opening: its descriptors are closed."""
         if self._life.guard.abandoned:
             self._life.guard.check()
 
     def enter(self) -> bool:
-        """Take the open lock, and make directories that are missing. True: no other process has the space open."""
+        """Take the open lock, and make missing directories. True: no other process has the space open."""
         until, check = self._clock.monotonic() + WAIT_SECONDS, self._life.guard.check
         alone = self.open_lock.enter(Deadline(self._clock, WAIT_SECONDS, until, check))
         for name in layout.DIRECTORIES:
@@ -135,7 +135,7 @@ class _Opening:
         return alone
 
     def store(self, *, make: bool) -> Store:
-        """Open the files of ``run/`` and make the store. ``make``: make files that are missing."""
+        """Open the files of ``run/`` and make the store. ``make``: make missing files."""
         shared = Shared(self._disk, self._clock, self.open_lock, make=make)
         settings = SettingsReader(self._disk, shared.counters, self.config)
         view = View(Index(self._files.cache, self.config.queues), settings.known)
@@ -157,11 +157,11 @@ def open_store(disk: Disk, clock: Clock) -> tuple[Store, bool]:
     """Open the space in a directory.
 
     Returns:
-        The store, and whether no other process has the space open. This process holds the open lock: the caller
-        recovers the space if it is alone, calls ``shared.open_lock.finish_opening()``, and closes ``guard`` in the end.
+        The store, and whether no other process has the space open: then the caller recovers the space. This process
+        holds the open lock: the caller calls ``shared.open_lock.finish_opening()``, and closes ``guard`` in the end.
 
     Raises:
-        NotASpace, InvalidArgument, NewerFormat: there is no ``space.toml``, or none that is in order.
+        NotASpace, InvalidArgument, NewerFormat: ``space.toml`` is missing or invalid.
         UnsafeFileSystem, SpaceStopped, WaitExpired, DiskFailure: nothing is open.
     """
     with _opening(disk, clock) as opening:
@@ -186,10 +186,10 @@ def attach_store(disk: Disk, clock: Clock) -> Store:
 
 
 def inspect_store(disk: Disk, clock: Clock) -> tuple[Store, bool]:
-    """Open a space only to look at it; returns the store, and whether no process has the space open.
+    """Open a space for inspection; returns the store, and whether no process has the space open.
 
     Args:
-        disk: keeps in memory what is written; nothing in the directory changes.
+        disk: keeps writes in memory; nothing in the directory changes.
     """
     with _opening(disk, clock) as opening:
         check_stages(disk)
@@ -207,7 +207,7 @@ def _raise_translated(error: OSError, translated: Exception) -> NoReturn:
 
 
 def as_library_error(disk: Disk, doing: str, error: OSError) -> Exception:
-    """Return the operating system's error as the caller is to see it; an error of the library stays as it is."""
+    """Return the error of the operating system as an error of the library; such an error is returned as it is."""
     if isinstance(error, SpoolError):
         return error
     if isinstance(error, Unsupported):

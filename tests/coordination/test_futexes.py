@@ -107,7 +107,7 @@ def test_a_holder_that_wakes_no_thread_is_noticed_all_the_same(root: str, pool: 
 def test_a_wait_ends_at_its_deadline(root: str) -> None:
     ours, theirs = control(root), control(root)
     assert ours.try_lock(NUMBER)
-    with pytest.raises(WaitExpired, match=r"the byte is held by process \d+ .* did not let go of it within 0.05 s"):
+    with pytest.raises(WaitExpired, match=r"the byte is held by process \d+ .* did not release it within 0.05 s"):
         theirs.lock(NUMBER, deadline(0.05, Clock()), "the byte")
 
 

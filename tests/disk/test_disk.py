@@ -12,7 +12,7 @@ import pytest
 
 from spool.disk.disk import Disk, FlushFailed
 from spool.disk.durability import durability_of
-from spool.disk.stat import Promises
+from spool.disk.stat import Guarantees
 
 FLUSHES: dict[str, Callable[[Disk, int], None]] = {
     "flush": lambda disk, handle: disk.flush(handle),
@@ -27,7 +27,7 @@ def test_a_flush_is_asked_of_the_system_and_its_failure_is_told(
     tmp_path: Path, flush: Callable[[Disk, int], None], ordered: bool
 ) -> None:
     disk = Disk(str(tmp_path))
-    disk.durability = durability_of(Promises(orders_renames=ordered))
+    disk.durability = durability_of(Guarantees(orders_renames=ordered))
     handle = disk.create("file")
 
     def fail(handle: int) -> None:
@@ -64,7 +64,7 @@ def test_what_makes_a_name_durable_is_the_file_or_the_file_and_its_directory(
     monkeypatch.setattr("os.fsync", fsync)
     monkeypatch.setattr("os.fdatasync", fdatasync)
     disk = Disk(str(tmp_path))
-    disk.durability = durability_of(Promises(orders_renames=ordered, carries_new_names=carries))
+    disk.durability = durability_of(Guarantees(orders_renames=ordered, carries_new_names=carries))
     handle = disk.create("file")
     disk.make_durable(handle, "", new=new)
     disk.close(handle)
@@ -80,7 +80,7 @@ def test_a_file_whose_bytes_tell_its_name_is_flushed_without_it_where_names_foll
     for call in ("fsync", "fdatasync"):
         monkeypatch.setattr(f"os.{call}", lambda handle, call=call: asked.append(call))
     disk = Disk(str(tmp_path))
-    disk.durability = durability_of(Promises(orders_renames=True, names_follow=follow))
+    disk.durability = durability_of(Guarantees(orders_renames=True, names_follow=follow))
     handle = disk.create("file")
     disk.make_durable(handle, "", new=True, stamped=stamped)
     disk.close(handle)
@@ -90,7 +90,7 @@ def test_a_file_whose_bytes_tell_its_name_is_flushed_without_it_where_names_foll
 def test_where_a_new_name_takes_two_steps_no_flush_carries_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without renameat2 a file has both its names for a moment, and the kernel may take the first for the file's."""
     disk = Disk(str(tmp_path))
-    disk.durability = durability_of(Promises(carries_new_names=True))
+    disk.durability = durability_of(Guarantees(carries_new_names=True))
     disk.close(disk.create("old"))
     monkeypatch.setattr("spool.disk.disk.renameat2", lambda *names: -1)
     monkeypatch.setattr("ctypes.get_errno", lambda: errno.ENOSYS)
@@ -107,7 +107,7 @@ class OneAtATime(Disk):
 
     def __init__(self, root: str, meanwhile: Callable[[], None], *, carries: bool = False) -> None:
         super().__init__(root)
-        self.durability = durability_of(Promises(carries_new_names=carries, needs_turns=True))
+        self.durability = durability_of(Guarantees(carries_new_names=carries, needs_turns=True))
         self._meanwhile = meanwhile
 
     def _flush_once(self, flush: Callable[[int], None], handle: int) -> None:

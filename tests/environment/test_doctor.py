@@ -18,7 +18,7 @@ from spool.admin.doctor import Outcome, examine
 from spool.disk import Disk, kernel
 from spool.disk.disk import FlushFailed
 from spool.disk.durability import Ordered, Strict
-from spool.disk.stat import FileIdentity, FileSystem, Promises
+from spool.disk.stat import FileIdentity, FileSystem, Guarantees
 from spool.errors import UnsafeFileSystem
 from spool.model import layout
 from spool.runtime.clock import Clock
@@ -128,7 +128,7 @@ class Replaces(Disk):
 class NoLinks(Disk):
     def __init__(self, root: str) -> None:
         super().__init__(root)
-        self.durability = Strict(Promises())
+        self.durability = Strict(Guarantees())
 
     def link(self, source: str, target: str) -> None:
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
@@ -272,7 +272,7 @@ def test_what_is_missing_is_named(disk: Callable[[str], Disk], what: str, outcom
 
 def test_hard_links_are_not_needed_where_renames_are_ordered(tmp_path: Path) -> None:
     disk = NoLinks(str(tmp_path))
-    disk.durability = Ordered(Promises(orders_renames=True))
+    disk.durability = Ordered(Guarantees(orders_renames=True))
     assert found(disk)["hard links"] is WARNING
 
 

@@ -16,7 +16,7 @@ import spool
 import xa
 from spool.disk import Disk
 from spool.disk.durability import durability_of
-from spool.disk.stat import Promises
+from spool.disk.stat import Guarantees
 from spool.errors import CommitUnknown, SpaceStopped, SpoolError
 from spool.intake import Intake
 from spool.maintenance.reclaim import reclaim
@@ -263,7 +263,8 @@ def test_what_is_planted_in_run_while_it_is_in_use_is_refused_by_name(
             session._put(space)
             _plant(kind, root / place, outside)
             with pytest.raises(
-                SpoolError, match=f"{place} was replaced by what is not a plain file.*close the space in every process"
+                SpoolError,
+                match=f"{place} was replaced by something that is not a plain file.*close the space in every process",
             ):
                 _use_all_claim_files(root)
             session.use(space)
@@ -303,7 +304,7 @@ def test_a_dropped_file_that_turns_into_something_else_leads_nowhere(
     (root / "drop/a/planted").write_bytes(b"a harmless file")
     disk = Changing(str(root))
     disk.kind, disk.outside = kind, outside
-    disk.durability = durability_of(Promises(orders_renames=ordered))
+    disk.durability = durability_of(Guarantees(orders_renames=ordered))
     before = _state(outside)
     with _nothing_hangs():
         with spool.open(root, disk=disk) as space:

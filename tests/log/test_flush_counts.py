@@ -11,7 +11,7 @@ import pytest
 
 import spool
 from spool.disk.durability import Journaled, Strict, durability_of
-from spool.disk.stat import Promises
+from spool.disk.stat import Guarantees
 from spool.model.xid import Xid
 from spool.transactions import two_phase
 from spool.transactions.coordinated import CoordinatedTransaction
@@ -126,8 +126,8 @@ def test_a_step_costs_as_many_flushes_as_documented(
     ):  # fmt: skip
         with new_space(tmp_path / f"{flush} {carries}", flush) as space:
             disk = space._store.files.disk
-            promises = Promises(orders_renames=flush == "ordered", carries_new_names=carries)
-            disk.durability = durability_of(promises)
+            guarantees = Guarantees(orders_renames=flush == "ordered", carries_new_names=carries)
+            disk.durability = durability_of(guarantees)
             first(space)
             assert flushes_of(step, space) == expected, (flush, carries)
 

@@ -14,7 +14,7 @@ import spool
 from spool.disk import Disk
 from spool.disk.disk import FlushFailed
 from spool.disk.durability import durability_of
-from spool.disk.stat import Promises
+from spool.disk.stat import Guarantees
 from spool.log import commit
 from spool.log.sequence import flush_published
 from spool.maintenance import schedule
@@ -267,7 +267,7 @@ def test_c06_the_last_process_that_closes_the_space_flushes(space: spool.Space) 
 @pytest.mark.parametrize("at_once", [True, False])
 def test_c06_a_close_takes_no_seconds_for_flushes(space: spool.Space, at_once: bool) -> None:
     disk = space._store.files.disk
-    disk.durability = durability_of(Promises(orders_renames=True, flushes_all=at_once))
+    disk.durability = durability_of(Guarantees(orders_renames=True, flushes_all=at_once))
     for number in range(4):
         space.put("lossy", str(number))
     with (

@@ -192,7 +192,7 @@ def test_a_space_that_went_on_without_its_mirror_does_not_take_it_again(space: s
     with spool.open(tmp_path / "space") as again:
         again.put("orders", "b")
     set_mirror(tmp_path / "space", tmp_path / "mirror")
-    with pytest.raises(spool.MirrorMismatch, match="before it went on without this mirror"):
+    with pytest.raises(spool.MirrorMismatch, match="before it continued without this mirror"):
         spool.open(tmp_path / "space")
     assert files(tmp_path / "mirror") == before
 
