@@ -1,6 +1,6 @@
-"""What a hook or a translation returns: what becomes of its message.
+"""Dispositions: the results by which a hook or a translation decides over its message.
 
-The words are those of integration engines: continue, send, kill, error.
+The names are those of integration engines: continue, send, kill, error.
 """
 
 import enum
@@ -11,7 +11,7 @@ from spool.model.text import shown
 
 
 class Kept(enum.Enum):
-    """Stands for the body that the message has."""
+    """A mark in place of a body: the body does not change."""
 
     BODY = "the body that it has"
 
@@ -21,11 +21,11 @@ KeptBody: TypeAlias = Literal[Kept.BODY]
 
 
 class Changes(TypedDict, total=False):
-    """Control fields that a disposition changes, as in ``spool.PutOptions``; None takes one away.
+    """Control fields that a disposition changes, as in ``spool.PutOptions``; None removes a field.
 
-    headers: are added to those that the message has; one whose value is None is taken away.
+    headers: are merged into the headers of the message; None removes a header.
 
-    The correlation id is not among them: all messages of a chain share it.
+    No disposition changes the correlation id, because all messages of a chain share it.
     """
 
     priority: int | None
@@ -44,30 +44,30 @@ class Changes(TypedDict, total=False):
 
 
 class Continue:
-    """The message goes on, as it is or changed: to the next hook, and then to the next stage."""
+    """The message goes on, perhaps changed: to the next hook, and then to the next stage."""
 
     def __init__(self, body: Any = BODY, **changes: Unpack[Changes]) -> None:
         self.body, self.changes = body, changes
 
 
 class Send:
-    """The message goes straight to a destination, past all that lies between: other hooks, translation, routes."""
+    """The message goes straight to a destination, without further hooks, translations and routes."""
 
     def __init__(self, destination: str, body: Any = BODY, **changes: Unpack[Changes]) -> None:
         self.destination, self.body, self.changes = destination, body, changes
 
 
 class Kill:
-    """The message ends here: it is dropped. The summary tells the reason, if there is one."""
+    """The message is dropped. The summary has the reason, if the hook gives one."""
 
     def __init__(self, reason: str = "") -> None:
         self.reason = reason
 
 
 class Error:
-    """The message fails for good; of a translation, its route.
+    """The message fails for good; in a translation, the route fails.
 
-    A reply goes to the message's failure queue, if it names one.
+    A reply goes to the message's failure queue, if the message names one.
     """
 
     def __init__(self, reason: str, reply: object = None) -> None:
@@ -78,10 +78,10 @@ Disposition: TypeAlias = Continue | Send | Kill | Error
 
 
 def dispositions_of(value: object) -> list[Disposition]:
-    """Return what a hook returned, as a list: one disposition, several, or None for a message that goes on as it is.
+    """Return the result of a hook as a list. A hook returns a disposition, several, or None for ``Continue()``.
 
     Raises:
-        TypeError: it is something else.
+        TypeError: the result is of another type.
     """
     if value is None:
         return [Continue()]

@@ -1,4 +1,4 @@
-"""The functions of a pipeline: hooks, translations and conditions, each by its name or as it is."""
+"""The functions of a pipeline: hooks, translations and conditions, each by name or as an object."""
 
 import inspect
 from collections.abc import Callable
@@ -14,8 +14,8 @@ from spool.workers.functions import ServiceError, find_function, takes_a_message
 class Function:
     """A function that takes a message.
 
-    name: ``package.module:function``. given: the function itself, if the pipeline was declared with it; threads of this
-    process call that, other processes import the name.
+    name: ``package.module:function``, by which other processes import the function.
+    given: the function object, if the pipeline was declared with one; threads of this process call it.
     """
 
     name: str
@@ -23,7 +23,7 @@ class Function:
 
     @classmethod
     def of(cls, value: object) -> "Function":
-        """Return the function that a description names or has. ValueError if it is neither."""
+        """Return the function of a description. ValueError if the value is neither a name nor a function."""
         if isinstance(value, Function):
             return value
         if isinstance(value, str) and value.count(":") == 1:
@@ -34,10 +34,10 @@ class Function:
         return cls(f"{getattr(value, '__module__', '__main__')}:{name}", value)
 
     def load(self) -> Callable[[Any], Any]:
-        """Return the function, imported if need be.
+        """Return the function object, imported if it is given by name.
 
         Raises:
-            ServiceError: it cannot be imported, or takes no message.
+            ServiceError: the function cannot be imported, or takes no message.
         """
         if self.given is None:
             return _imported(self.name)
@@ -48,10 +48,10 @@ class Function:
         return self.given
 
     def by_name(self) -> "Function":
-        """Return the function as other processes find it.
+        """Return the function by its name, for other processes.
 
         Raises:
-            ServiceError: it has no name by which it can be imported.
+            ServiceError: other processes cannot import the function by its name.
         """
         if self.given is None:
             return self

@@ -1,4 +1,4 @@
-"""A pipeline: what is called with its messages, queue by queue, from its source to its destinations."""
+"""A pipeline, from its source to its destinations: its queues, its routes, and its run."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -33,8 +33,8 @@ class Pipeline:
         )
         pipeline = forwarder.Pipeline.load("adt.toml")
 
-    The arguments are the options that a TOML file has; `docs/pipelines.md` tells each. A function is named, as
-    ``package.module:function``, or given as it is.
+    The arguments are the options of a TOML file, as in `docs/pipelines.md`. A function is given as a name,
+    ``package.module:function``, or as an object.
 
     Raises:
         ServiceError: the description is wrong. Each line of the text names one mistake, with its place.
@@ -57,34 +57,34 @@ class Pipeline:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Return the pipeline that a TOML file describes. ServiceError as for a new one, or if it cannot be read."""
+        """Return the pipeline of a TOML file. ServiceError as for a new pipeline, or if the file cannot be read."""
         pipeline = cls.__new__(cls)
         pipeline._describe(read_toml(path), str(path))
         return pipeline
 
     def create_queues(self, space: Space, *, leave: bool = False) -> dict[str, str]:
-        """Make the queues that are missing, and change options that differ from the description.
+        """Create missing queues, and change options that differ from the description.
 
         Args:
-            leave: also if messages wait in queues that the pipeline had before and has no more.
+            leave: go on even if messages wait in former queues of the pipeline.
 
         Returns:
-            By queue, what was done: "created", "changed", or "as it was".
+            "created", "changed" or "as it was", by queue.
 
         Raises:
-            MessagesLeft: messages wait in such queues; nothing was done.
+            MessagesLeft: messages wait in former queues; no queue was created or changed.
         """
         return create_queues(space, self.description, leave=leave)
 
     def left_queues(self, space: Space) -> dict[str, int]:
-        """Return the queues that the pipeline had before and has no more, and how many messages wait in each."""
+        """Return the number of messages in each former queue of the pipeline."""
         return left_queues(space, [self.description])
 
     def routes(self, *, by_name: bool = True) -> list[Route]:
-        """Return what is called with the messages of each queue; nothing for a destination that is stopped.
+        """Return the route of each queue, without the queues of stopped destinations.
 
         Args:
-            by_name: its functions are imported by other processes, so each must have a name.
+            by_name: other processes import the functions, so each must have a name.
 
         Raises:
             ServiceError: a function cannot be called, or has no name.
@@ -103,15 +103,15 @@ class Pipeline:
         master: str = "local[*]",
         leave: bool = False,
     ) -> Summary:
-        """Run the pipeline through Spark, on the space in the directory ``path``, and return what was done.
+        """Run the pipeline through Spark, on the space in the directory ``path``.
 
         Args:
-            spark: the session to use; without it, one is started on ``master``.
-            once: end when each message that can be handled now has gone as far as it gets.
-            leave: run also if messages wait in queues that the pipeline had before and has no more.
+            spark: the session; without it, a session is started on ``master``.
+            once: end when no message can be handled now.
+            leave: run even if messages wait in former queues of the pipeline.
 
         Raises:
-            MessagesLeft: messages wait in such queues; nothing was done.
+            MessagesLeft: messages wait in former queues; no message was handled.
             ServiceError, SparkUnavailable: as ``Forwarder``.
         """
         self._check_left(path, leave)
@@ -132,16 +132,8 @@ class Pipeline:
 
 
 def routes_of(of: Description, *, by_name: bool) -> list[Route]:
-    """Return the routes of a pipeline; none for the service and hooks of a destination that is stopped.
-
-    Its functions are looked at here, its services by the forwarder.
-
-    Args:
-        by_name: its functions are imported by other processes, so each must have a name.
-
-    Raises:
-        ServiceError: a function cannot be called, or has no name.
-    """
+    """Return the routes of a pipeline, as ``Pipeline.routes``. The forwarder checks the services, and this function the
+    rest."""
     routes = [_hooks(of, of.source_queue, of.inbound, of.translate_queue, 0, by_name)] if of.inbound else []
     routes.append(_translation(of, by_name))
     for name, destination in of.destinations.items():

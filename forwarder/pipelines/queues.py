@@ -1,4 +1,4 @@
-"""The queues of a pipeline: which there are, with which options; made and changed to what the description says."""
+"""The queues of a pipeline and their options: created and changed as the description demands."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from spool import Space
 
 
 def queue_options(description: Description) -> dict[str, dict[str, Any]]:
-    """Return the options of each queue of a pipeline, by its name. A queue comes after those that it names."""
+    """Return the options of each queue by its name. A queue comes after the queues that its options name."""
     stage = {
         "order": ("priority", "fifo"),
         "ordered": description.ordered,
@@ -40,17 +40,7 @@ def queue_options(description: Description) -> dict[str, dict[str, Any]]:
 
 
 def create_queues(space: Space, description: Description, *, leave: bool = False) -> dict[str, str]:
-    """Make the queues that are missing, and change options that differ from the description.
-
-    Args:
-        leave: also if queues of a former shape of the pipeline hold messages.
-
-    Returns:
-        By queue, what was done: "created", "changed", or "as it was".
-
-    Raises:
-        MessagesLeft: such queues hold messages; nothing was done.
-    """
+    """Create missing queues, and change options that differ from the description. See ``Pipeline.create_queues``."""
     if not leave:
         check_left(space, description)
     done, there = {}, space.queues()
@@ -71,9 +61,9 @@ def create_queues(space: Space, description: Description, *, leave: bool = False
 
 
 class MessagesLeft(ServiceError):
-    """A pipeline was changed while messages waited in queues that it had before and nothing serves now.
+    """A pipeline was changed while messages waited in its former queues, which no route serves now.
 
-    queues: how many messages each of them holds.
+    queues: the number of messages by queue.
     """
 
     def __init__(self, queues: Mapping[str, int]) -> None:
@@ -87,10 +77,10 @@ class MessagesLeft(ServiceError):
 
 
 def left_queues(space: Space, descriptions: Sequence[Description], served: Collection[str] = ()) -> dict[str, int]:
-    """Return the queues of former shapes of pipelines that hold messages, and how many.
+    """Return the number of messages in each former queue of the pipelines.
 
     Args:
-        served: queues that are forwarded by other routes.
+        served: queues that other routes forward.
     """
     stats, others = space.stats(), {*served, *(queue for one in descriptions for queue in one.queue_names)}
     found = {}

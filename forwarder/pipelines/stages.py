@@ -1,7 +1,6 @@
-"""The stages of a pipeline that call its functions: hooks, and translation with its routes. Each is a service.
+"""The stages of a pipeline that call its functions: hooks, and translation with its routes. Each stage is a service.
 
-A stage turns a message into others, or into none, and says so as one outcome: they are put in the commit that removes
-the message.
+A stage turns a message into any number of new messages, as one outcome: the commit that puts them removes the message.
 """
 
 import logging
@@ -13,7 +12,7 @@ from forwarder.pipelines.dispositions import Continue, Disposition, Error, Kill,
 from forwarder.pipelines.draft import ROUTE_HEADER, Draft, failed_alone
 from forwarder.pipelines.functions import Function
 from forwarder.services import MAX_REPLY, Request
-from forwarder.time_limits import TimeLimit
+from forwarder.services.python import PythonCaller
 from spool.errors import InvalidArgument
 from spool.model.message import Message
 from spool.workers.outcome import NewMessage, Outcome, Reject, Rejected, Retried, Translated, of_error, one_line
@@ -22,7 +21,7 @@ log = logging.getLogger("spool.forwarder")
 
 
 class _Failed(Exception):
-    """A function failed. ``outcome``: what that comes to, with the function's name."""
+    """A function failed. ``outcome``: has the function's name in its reason."""
 
     def __init__(self, function: Function, error: BaseException) -> None:
         outcome = of_error(error, MAX_REPLY)
@@ -31,9 +30,9 @@ class _Failed(Exception):
 
 @dataclass
 class Passage:
-    """What came of a message that passed through functions.
+    """The result of calling functions with a message.
 
-    going: what goes on. sent: what a function sent straight to a destination. notes: why some was dropped.
+    going: drafts for the next stage. sent: messages for a destination. notes: the reasons of dropped messages.
     """
 
     going: list[Draft]
@@ -42,10 +41,13 @@ class Passage:
 
 
 def passed_through(functions: tuple[Function, ...], draft: Draft, last_queues: Mapping[str, str]) -> Passage:
-    """Call functions, each with what the one before it made. ``last_queues``: of the destinations, by name.
+    """Call functions, each with the drafts of the previous one.
+
+    Args:
+        last_queues: of the destinations, by name.
 
     Raises:
-        _Failed: one of them failed.
+        _Failed: a function failed.
     """
     passage = Passage([draft], [], [])
     for function in functions:
@@ -101,15 +103,15 @@ class Stage(ABC):
     @property
     @abstractmethod
     def functions(self) -> tuple[Function, ...]:
-        """All that it may call."""
+        """All functions that the stage may call."""
 
     @abstractmethod
     def translated(self, draft: Draft) -> Outcome:
-        """Return what becomes of a message."""
+        """Return the outcome of a message."""
 
     @property
     def watched(self) -> float | None:
-        """The time limit, because a function may hang its process."""
+        """The time limit: a function may hang its process."""
         return self.timeout
 
     def check(self) -> None:
@@ -120,12 +122,12 @@ class Stage(ABC):
     def open(self) -> "StageCaller":
         """Import the functions; ServiceError as for ``check``."""
         self.check()
-        return StageCaller(self)
+        return StageCaller(self.translated, MAX_REPLY, self.timeout)
 
 
 @dataclass(frozen=True)
 class HookStage(Stage):
-    """Hooks, one after the other; what goes on is put into the queue ``into``.
+    """Hooks, one after the other; the resulting messages are put into the queue ``into``.
 
     last_queues: (destination, queue) for messages that a hook sends. timeout: seconds for a message.
     """
@@ -140,7 +142,6 @@ class HookStage(Stage):
         return self.hooks
 
     def translated(self, draft: Draft) -> Outcome:
-        """Return what becomes of a message."""
         try:
             passage = passed_through(self.hooks, draft, dict(self.last_queues))
         except _Failed as failed:
@@ -177,10 +178,10 @@ class Way:
 
 @dataclass(frozen=True)
 class TranslationStage(Stage):
-    """Routes. All that they make of a message, and its removal, are one commit.
+    """Routes. All messages that they make of one, and its removal, are one commit.
 
-    A route that fails alone puts the message into ``failures``, for itself only. ``retries``: those of its queue, after
-    which a route that fails for now has failed.
+    A route that fails alone puts the message into ``failures``, for that route only. ``retries``: of the queue; once
+    they are used up, a temporary failure of a route is final.
     """
 
     ways: tuple[Way, ...]
@@ -195,7 +196,7 @@ class TranslationStage(Stage):
         return tuple(function for way in self.ways for function in way.functions)
 
     def translated(self, draft: Draft) -> Outcome:
-        """Return what becomes of a message: what all routes make of it, or what the gravest failure comes to."""
+        """Return the messages of all routes, or the gravest failure."""
         out: list[NewMessage] = []
         notes: list[str] = []
         later: Retried | None = None
@@ -227,23 +228,8 @@ class TranslationStage(Stage):
         return Translated(out, "; ".join(notes if taken else ["no route takes it"]))
 
 
-@dataclass(frozen=True)
-class StageCaller:
+class StageCaller(PythonCaller):
     """An opened stage."""
 
-    stage: Stage
-
-    def __call__(self, request: Request) -> Outcome:
-        if request.unreadable:
-            return Retried(one_line(request.unreadable))
-        limit = TimeLimit(self.stage.timeout)
-        try:
-            outcome: Outcome = limit.call(self.stage.translated, Draft.of(request.message, request.raw))
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # SystemExit too: it must not end the worker
-            return Retried(limit.reason) if limit.reason else of_error(error, MAX_REPLY)
-        return outcome
-
-    def close(self) -> None:
-        """Do nothing: the stage holds nothing."""
+    def argument(self, request: Request) -> Draft:
+        return Draft.of(request.message, request.raw)

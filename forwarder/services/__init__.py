@@ -38,19 +38,19 @@ __all__ = [
 ]
 
 TIMEOUT_SECONDS = 30.0
-"""The seconds that a call may take, if nothing else is said."""
+"""The default time limit of a call."""
 
 
 def parse(
     url: str, *, timeout: float = TIMEOUT_SECONDS, max_reply: int = MAX_REPLY, threads: int | None = None
 ) -> Service:
-    """Return the service that `url` names; whether it can be used is for its `check()` to say.
+    """Return the service that `url` names, unchecked.
 
     Args:
-        timeout: the seconds that a call may take.
+        timeout: the time limit of a call in seconds.
         max_reply: the largest reply in bytes.
-        threads: how many calls each task has under way at a time, where the kind of service allows several; None for
-            as many as suit the kind.
+        threads: the calls of each task at a time, where the kind of service allows several; None for the default of
+            the kind.
 
     Raises:
         ServiceError: no kind of service has such URLs.
@@ -81,8 +81,8 @@ def named_as(queue: str, services: str) -> str:
     """Return the URL of the service that has the queue's name.
 
     Args:
-        services: what the service is one of: a module (`python:package.module`), or a URL, a directory, the brokers
-            of Kafka, behind which the name comes as a path does.
+        services: the module of the functions (`python:package.module`), or a URL, a directory or the brokers of Kafka,
+            to which the name is appended as a path.
     """
     if services.startswith("python:"):
         return f"{services}{'.' if ':' in services[len('python:') :] else ':'}{queue}"

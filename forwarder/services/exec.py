@@ -1,7 +1,7 @@
 """A command as a service: the message's body is its standard input, its exit status the outcome, its output the reply.
 
-No shell reads the command; ``exec:sh -c '…'`` asks for one. The command runs in a process group of its own, which is
-ended when the time is up, and when the command itself has ended: nothing that it started goes on.
+No shell reads the command, except in ``exec:sh -c '…'``. The command runs in a separate process group. At the time
+limit, and when the command has ended, the service ends the whole group.
 """
 
 import json
@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO
 
-from forwarder.services.service import MAX_REPLY, Request, ServiceError
+from forwarder.services.service import MAX_REPLY, Request, ServiceError, Stateless
 from forwarder.time_limits import GRACE_SECONDS, took_too_long
 from spool.model.message import Message
 from spool.workers.outcome import Outcome, Rejected, Replied, Retried, describe, one_line, too_large
@@ -27,10 +27,10 @@ REFUSALS = frozenset({os.EX_DATAERR, os.EX_NOINPUT, os.EX_NOUSER, os.EX_NOHOST, 
 """Exit statuses that are about the message, and would be the same at every further attempt (sysexits.h)."""
 
 NOT_REACHED = frozenset({os.EX_UNAVAILABLE, os.EX_CONFIG})
-"""Exit statuses that are not about the message: what the command needs is not there."""
+"""Exit statuses that do not concern the message: the command lacks something that it needs."""
 
 _OF_A_MESSAGE = ("SPOOL_HEADER_", "SPOOL_CORRELATION_ID")  # not every message has them
-_LAST_WORDS = 4096  # bytes that are kept of the standard error
+_LAST_WORDS = 4096  # bytes of the end of the standard error
 _PIPE_BYTES = 65536  # what a pipe holds
 
 
@@ -38,17 +38,17 @@ _PIPE_BYTES = 65536  # what a pipe holds
 class ExecService:
     """`exec:command argument…`, quoted as in a shell; `timeout` is in seconds, `max_reply` in bytes.
 
-    threads: how many commands a task has running at a time.
+    threads: the commands of one task at a time.
     """
 
     command: str
     timeout: float = 30.0
     max_reply: int = MAX_REPLY
     threads: int = 1
-    watched = None  # the command's process is ended, not the worker's
+    watched = None  # the time limit ends the process of the command, and not the worker
 
     def check(self) -> None:
-        """Raise `ServiceError` if there is no such command."""
+        """Raise `ServiceError` if the command does not exist."""
         self.open()
 
     def open(self) -> "ExecCaller":
@@ -65,7 +65,7 @@ class ExecService:
 
 
 @dataclass(frozen=True)
-class ExecCaller:
+class ExecCaller(Stateless):
     """Runs the command."""
 
     words: list[str]
@@ -83,17 +83,14 @@ class ExecCaller:
             return Retried(describe(error), counted=False)
         return judge(status, bytes(run.output), bytes(run.errors))
 
-    def close(self) -> None:
-        """Do nothing: the caller holds nothing."""
-
 
 def judge(status: int, output: bytes, errors: bytes) -> Outcome:
-    """Return what a command's end comes to.
+    """Return the outcome of a command.
 
     Args:
-        status: its exit status; below 0, the signal that ended it.
-        output: what it wrote to its standard output.
-        errors: the last that it wrote to its standard error; the last line is the reason.
+        status: the exit status; below 0, the signal that ended the command.
+        output: of its standard output.
+        errors: the end of its standard error; the last line is the reason.
     """
     if status == 0:
         return Replied(output)
@@ -107,7 +104,7 @@ def judge(status: int, output: bytes, errors: bytes) -> Outcome:
 
 
 def variables(message: Message) -> dict[str, str]:
-    """Return the message's fields as variables of an environment. What cannot stand in one is left out."""
+    """Return the message's fields as environment variables, without values that an environment cannot have."""
     fields = {
         "SPOOL_MESSAGE_ID": message.id,
         "SPOOL_QUEUE": message.queue,
@@ -127,7 +124,7 @@ def variables(message: Message) -> dict[str, str]:
 
 @contextmanager
 def _started(words: list[str], fields: dict[str, str]) -> "Iterator[subprocess.Popen[bytes]]":
-    """Start a command in a session of its own; at the end of the block, end all processes of its group."""
+    """Start a command in a new session; at the end of the block, end all processes of its group."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_OF_A_MESSAGE)}
     process = subprocess.Popen(
         words, bufsize=0, env=inherited | fields, start_new_session=True,
@@ -137,7 +134,7 @@ def _started(words: list[str], fields: dict[str, str]) -> "Iterator[subprocess.P
         try:
             yield process
         finally:
-            if process.returncode is None:  # (its number is its own until it was waited for)
+            if process.returncode is None:  # (no other process has its number before the wait)
                 _signal(process, signal.SIGKILL)
 
 
@@ -147,9 +144,9 @@ def _signal(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
 
 
 class _Run:
-    """A command from its start to its end: feeds it, reads what it writes, limits its time and its output.
+    """Runs a command: writes its input, reads its output, and limits its time and its output.
 
-    reason: why it was ended; "" if it ended by itself.
+    reason: why the command was ended; "" if it ended by itself.
     """
 
     def __init__(self, process: "subprocess.Popen[bytes]", body: bytes, timeout: float, max_reply: int) -> None:
@@ -186,16 +183,16 @@ class _Run:
                 return
             if time.monotonic() >= self._until:
                 if self.reason:
-                    return  # it goes on after SIGTERM
+                    return  # the command goes on after SIGTERM
                 self.reason = took_too_long(timeout)
                 _signal(process, signal.SIGTERM)
                 self._until += GRACE_SECONDS
-        _signal(process, signal.SIGKILL)  # what it left running
-        self._read_output(process.stdout)  # what is in the pipes still: no more than one read takes
+        _signal(process, signal.SIGKILL)  # processes that the command has left
+        self._read_output(process.stdout)  # one read takes all that a pipe still has
         self._read_errors(process.stderr)
 
     def _has_ended(self) -> bool:
-        """Wait for the next event and act upon it; return whether the command has ended."""
+        """Wait for the next event and handle it; return whether the command has ended."""
         ended = False
         for key, _ in self._selector.select(max(0.0, self._until - time.monotonic())):
             if key.fd == self._end:
@@ -205,7 +202,7 @@ class _Run:
         return ended
 
     def _feed(self, pipe: IO[bytes]) -> bool:
-        """Write more of the body; False if all was written, or the command reads no more."""
+        """Write more of the body; False once all is written, or the command reads no more."""
         try:
             self._left = self._left[os.write(pipe.fileno(), self._left[:_PIPE_BYTES]) :] if self._left else self._left
         except BlockingIOError:
@@ -230,7 +227,7 @@ class _Run:
 
 
 def _read(pipe: IO[bytes]) -> bytes | None:
-    """Return what is in a pipe, b"" at its end; None if there is nothing now."""
+    """Read from a pipe: b"" at its end; None if it has nothing now."""
     try:
         return os.read(pipe.fileno(), _PIPE_BYTES)
     except BlockingIOError:

@@ -1,13 +1,13 @@
-"""A directory as a service: each message becomes a file there, whole, and flushed before its message is done.
+"""A directory as a service: each message becomes a whole file, flushed before the message is done.
 
-A file is written under a temporary name, flushed, and renamed; then the directory is flushed. Its name has the
-message's id, so that a message that is written again, because the forwarder was killed, is the same file again.
+The service writes a file under a temporary name, flushes and renames the file, and flushes the directory. The name has
+the message's id: if a killed forwarder writes a message again, the second file replaces the first.
 
-The directory is the user's own. It lies in no queue space, whose files go through ``spool.disk`` alone, and it is no
-mirror of one. The service refuses any other directory when the forwarder starts, and again before each file; for a drop
-folder the service is ``queue:NAME@SPACE``. It makes, renames and removes files by a descriptor of the directory, after
-the kernel has told where that lies: a symbolic link that leads elsewhere meanwhile changes nothing. It does not notice
-a bind mount of a directory of a space, because the path of the mount does not lead into the space.
+The directory belongs to the user. The service refuses a directory in a queue space, whose files go through
+``spool.disk`` alone, and a mirror of a space: at the start, and before each file. For a drop folder the service is
+``queue:NAME@SPACE``. The service works with a descriptor of the directory and asks the kernel for its path, so a
+symbolic link that changes in between has no effect. A bind mount of a directory of a space is not noticed, because its
+path does not lead into the space.
 """
 
 import errno
@@ -20,27 +20,27 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from forwarder.services.service import FIELD_NAMES, Request, ServiceError, field_of, is_field
+from forwarder.services.service import FIELD_NAMES, Request, ServiceError, Stateless, field_of, is_field
 from spool.engine.tasks import space_of
 from spool.model import layout
 from spool.model.message import Message
 from spool.workers.outcome import Outcome, Rejected, Replied, Retried, describe
 
 THREADS = 8
-"""How many files a task writes at a time: their flushes share the journal of the file system."""
+"""The files that one task writes at a time: their flushes share the journal of the file system."""
 
 _FIELD = re.compile(r"{([^{}]*)}")
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.[0-9a-f]{8}\.tmp")
-_ABANDONED_SECONDS = 86400.0  # no file is written for that long
+_ABANDONED_SECONDS = 86400.0  # writing a file takes less
 
 _IN_NAMES = "-_.,=@+ "  # besides letters and digits
 
 
 @dataclass(frozen=True)
 class FileService:
-    """`file:directory` or `file:directory?name={correlation_id}-{id}.json`, with `target` what stands after the scheme.
+    """`file:directory` or `file:directory?name={correlation_id}-{id}.json`; ``target`` follows the scheme.
 
-    threads: how many files a task writes at a time.
+    threads: the files that one task writes at a time.
     """
 
     target: str
@@ -54,21 +54,21 @@ class FileService:
 
     @property
     def name(self) -> str:
-        """What names are made by: text, and fields of the message in braces."""
+        """The pattern of names: text, and fields of the message in braces."""
         return self.target.partition("?name=")[2] or "{id}"
 
     def check(self) -> None:
-        """Raise `ServiceError` if there is no such directory, or names made like that would not do."""
-        self._look()
+        """Raise `ServiceError` if the directory does not exist, or the pattern of names cannot be used."""
+        self._check()
 
     def open(self) -> "FileCaller":
-        """Return the caller; `ServiceError` as for `check`. What killed processes left half written is removed."""
-        self._look()
+        """Return the caller; `ServiceError` as for `check`. Unfinished files of killed processes are removed."""
+        self._check()
         with suppress(OSError):
             _remove_abandoned(self.directory)
         return FileCaller(self.directory, self.name)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         directory, name = self.directory, self.name
         if not directory:
             raise ServiceError("'file:' names no directory: write file:directory")
@@ -91,7 +91,7 @@ class FileService:
 
 
 @dataclass(frozen=True)
-class FileCaller:
+class FileCaller(Stateless):
     """Writes the files."""
 
     directory: str
@@ -101,16 +101,13 @@ class FileCaller:
         name = file_name(self.name, request.message)
         try:
             _write(self.directory, name, request.raw, f".{request.message.id}.{secrets.token_hex(4)}.tmp")
-        except ServiceError as error:  # a space was made there since
+        except ServiceError as error:  # the directory has become a space since
             return Retried(str(error), counted=False)
         except OSError as error:
             if error.errno == errno.ENAMETOOLONG:
                 return Rejected(f"the name of its file is too long: {name}"[:200])
-            return Retried(describe(error), counted=False)  # nothing that is wrong there is the message's
+            return Retried(describe(error), counted=False)  # the directory fails, and not the message
         return Replied(name.encode(), "text/plain; charset=utf-8", "text")
-
-    def close(self) -> None:
-        """Do nothing: the caller holds nothing."""
 
 
 def file_name(pattern: str, message: Message) -> str:
@@ -120,7 +117,7 @@ def file_name(pattern: str, message: Message) -> str:
         return quote(field_of(message, field[1]) or "", safe=_IN_NAMES, errors="replace")
 
     name = _FIELD.sub(value, pattern)
-    return f"%2E{name[1:]}" if name.startswith(".") else name  # a hidden file is one that is not whole
+    return f"%2E{name[1:]}" if name.startswith(".") else name  # hidden files are unfinished ones
 
 
 def _write(directory: str, name: str, body: bytes, temporary: str) -> None:
@@ -144,7 +141,7 @@ def _write(directory: str, name: str, body: bytes, temporary: str) -> None:
 
 
 def _remove_abandoned(directory: str) -> None:
-    """Remove the files that killed processes did not write to their end."""
+    """Remove unfinished files of killed processes."""
     with _opened(directory) as place, os.scandir(place) as entries:
         for entry in entries:
             if _TEMPORARY.fullmatch(entry.name):
@@ -158,7 +155,7 @@ def _opened(directory: str) -> Iterator[int]:
     """Open a directory for changes in it.
 
     Raises:
-        ServiceError: its path, without symbolic links, is in a queue space; or it is the mirror of one, which removes
+        ServiceError: the path, without symbolic links, is in a queue space; or the directory is a mirror, which removes
             the files that its space does not have.
     """
     place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -1,8 +1,8 @@
-"""A web service: the message's body is POSTed to it, and the status of the response is the outcome.
+"""A web service: the caller POSTs the message's body, and the status of the response is the outcome.
 
-A header value or name that HTTP cannot carry as it is (control characters, anything but ASCII, blanks at its ends) is
-sent as percent-encoded UTF-8, as in a URL; a "%" itself becomes "%25", so that percent-decoding always gives back what
-was put. That goes for `Spool-Queue`, `Spool-Correlation-Id` and `Spool-Header-<name>`.
+HTTP cannot carry control characters, anything but ASCII, or blanks at the ends of a header. `Spool-Queue`,
+`Spool-Correlation-Id` and `Spool-Header-<name>` have them as percent-encoded UTF-8, as in a URL. A "%" becomes "%25",
+so that percent-decoding always returns the original text.
 """
 
 import email.utils
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     import httpx
 
 RETRIABLE = frozenset({408, 425, 429})
-"""The 4xx that are about the moment and not about the message."""
+"""The 4xx that concern the moment and not the message."""
 
 THREADS = 32
-"""How many calls a task has under way at a time: a service that answers in 20 ms is called 1,600 times a second."""
+"""The calls of one task at a time: a service that answers in 20 ms gets 1,600 calls a second."""
 
 _IN_VALUES = "".join(sorted(set(string.ascii_letters + string.digits + string.punctuation + " ") - {"%"}))
 _IN_NAMES = "!#$&'*+-.^_`|~"
@@ -37,8 +37,8 @@ _IN_NAMES = "!#$&'*+-.^_`|~"
 class HttpService:
     """`http://…` or `https://…`; `timeout` is in seconds, `max_reply` in bytes.
 
-    The timeout holds for making the connection, for each silence of the server, and for the response's body as a whole.
-    threads: how many calls a task has under way at a time.
+    The timeout limits the connecting, each silence of the server, and the reading of the whole response body.
+    threads: the calls of one task at a time.
     """
 
     url: str
@@ -57,7 +57,7 @@ class HttpService:
             ) from None
         try:
             url = httpx.URL(self.url)
-            # httpx quotes what cannot stand in the name of a host.
+            # httpx quotes characters that cannot be in the name of a host.
             valid = re.fullmatch(r"[\w.:-]+", url.host) and (url.port is None or 0 < url.port < 65536)
         except (httpx.InvalidURL, ValueError):
             valid = False
@@ -76,7 +76,7 @@ class HttpService:
 
 
 class HttpCaller:
-    """Makes the calls. Each thread has a client, so one connection, which stays open from call to call."""
+    """Makes the calls. Each thread has a client, with one connection for all its calls."""
 
     def __init__(self, url: str, timeout: float = 30.0, max_reply: int = MAX_REPLY) -> None:
         import httpx
@@ -101,7 +101,7 @@ class HttpCaller:
     def __call__(self, request: Request) -> Outcome:
         import httpx
 
-        # Without what `client.post` would merge in, which takes as long as the call itself.
+        # `client.post` would merge in further settings, which takes as long as the call itself.
         posted = httpx.Request(
             "POST", self._url, content=request.raw, headers=headers_for(request.message), extensions=self._limits
         )
@@ -117,13 +117,13 @@ class HttpCaller:
             return Retried(describe(error), counted=not _refused_by_tls(error))
 
     def close(self) -> None:
-        """Close this thread's connection; those of other threads end with them."""
+        """Close this thread's connection; the others end with their threads."""
         client = self._threads.__dict__.pop("client", None)
         if client is not None:
             client.close()
 
     def _read(self, response: "httpx.Response") -> bytes | None:
-        """Return the response's body, or None as soon as it is known to be too large."""
+        """Return the response's body; None as soon as the body is too large."""
         deadline = time.monotonic() + self.timeout
         if int(response.headers.get("Content-Length", 0)) > self.max_reply:
             return None
@@ -146,16 +146,16 @@ def judge(status: int, body: bytes | None, headers: "httpx.Headers", max_reply: 
     if 400 <= status < 500 and status not in RETRIABLE:
         return Rejected(f"HTTP {status}", None if body is None else Replied(body, content_type))
     if 300 <= status < 400:
-        # Not followed: a redirected POST may turn into a GET, or send the message to another host. The route is wrong,
-        # not the message, so the failure is not final. It counts as an attempt, because the service did answer: a
-        # message that is always redirected must not block its queue.
+        # Not followed: a redirected POST may become a GET, or send the message to another host. The route is wrong, not
+        # the message, so the failure is not final. An attempt is counted because the service did answer: a message that
+        # is always redirected must not block its queue.
         location = headers.get("Location", "none")
         return Retried(one_line(f"HTTP {status}: put the URL it redirects to into the route ({location})"))
     return Retried(f"HTTP {status}", retry_after(headers.get("Retry-After"), time.time()))
 
 
 def retry_after(value: str | None, now: float) -> float | None:
-    """Return the seconds to wait that a `Retry-After` header asks for: seconds or a date; None if it is neither."""
+    """Return the seconds of a `Retry-After` header, which has seconds or a date; None if it has neither."""
     if value is None:
         return None
     if re.fullmatch(r"[0-9]+", value := value.strip()):
@@ -182,14 +182,14 @@ def headers_for(message: Message) -> list[tuple[str, str]]:
 
 
 def header_value(text: str) -> str:
-    """Return `text` as HTTP can carry it; `urllib.parse.unquote` gives it back."""
+    """Return `text` as HTTP can carry it; `urllib.parse.unquote` reverses this."""
     quoted = quote(text, safe=_IN_VALUES, errors="replace")
     # HTTP strips the blanks at a value's ends.
     return re.sub(r"^ +| +$", lambda blanks: "%20" * len(blanks[0]), quoted)
 
 
 def _refused_by_tls(error: BaseException) -> bool:
-    """Tell whether the server refused the client's certificate, which TLS 1.3 reports only after the handshake."""
+    """Return whether the server refused the client's certificate, which TLS 1.3 reports only after the handshake."""
     return any(isinstance(cause, ssl.SSLError) and "ALERT" in str(cause.reason) for cause in _causes(error))
 
 

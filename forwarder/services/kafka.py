@@ -1,7 +1,7 @@
-"""A topic of Apache Kafka as a service: a message is done when the cluster has reported that it has the record.
+"""A topic of Apache Kafka as a service: a message is done when the cluster has reported the delivery of its record.
 
-The producer is librdkafka's, idempotent: its own repetitions make no second record. A message whose forwarder died
-before the commit is produced again; the record's header ``Idempotency-Key`` is then the same.
+The idempotent producer of librdkafka makes no second record when it repeats a request. If the forwarder dies before its
+commit, the message is produced again, with the same header ``Idempotency-Key``.
 """
 
 import logging
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     import confluent_kafka
 
 THREADS = 64
-"""How many records a task has under way at a time; the producer sends those that come together in one batch."""
+"""The records of one task at a time; the producer batches concurrent ones."""
 
 REFUSALS = frozenset({"MSG_SIZE_TOO_LARGE", "INVALID_MSG_SIZE", "INVALID_RECORD", "INVALID_MSG", "_BAD_MSG"})
-"""Errors that are about the record. All others are about the cluster, the topic or the rights to it."""
+"""Errors that concern the record. All others concern the cluster, the topic or its access rights."""
 
 _POLL_SECONDS = 1.0
 _SETTINGS_OF_THE_SERVICE = ("key", "config")
-_BROKERS = "the brokers stand in the URL, kafka://host:port,host:port/topic"
+_BROKERS = "the URL has the brokers, kafka://host:port,host:port/topic"
 _TIME = "the time is the timeout of the service"
 _SET_BY_THE_SERVICE = {
     "bootstrap.servers": _BROKERS,
@@ -38,15 +38,14 @@ _SET_BY_THE_SERVICE = {
     "message.timeout.ms": _TIME,
     "delivery.timeout.ms": _TIME,
 }
-"""Why a property of librdkafka, or its other name, is not for the user to set."""
+"""By property of librdkafka: why users cannot set it."""
 
 
 @dataclass(frozen=True)
 class KafkaService:
-    """`kafka://host:port,host:port/topic?key=FIELD&config=FILE&property=value`; `target` stands after the scheme.
+    """`kafka://host:port,host:port/topic?key=FIELD&config=FILE&property=value`; ``target`` follows the scheme.
 
-    timeout: the seconds until a record that no broker has taken is given up.
-    threads: how many records a task has under way at a time.
+    timeout: the seconds within which a broker has to take a record. threads: the records of one task at a time.
     """
 
     target: str
@@ -55,7 +54,7 @@ class KafkaService:
     watched = None  # the producer limits the time
 
     def check(self) -> None:
-        """Raise `ServiceError` if the URL or a setting is wrong. Whether a broker answers shows at the first call."""
+        """Raise `ServiceError` if the URL or a setting is wrong. Unreachable brokers are found at the first call."""
         self.open().close()
 
     def open(self) -> "KafkaCaller":
@@ -88,7 +87,7 @@ class KafkaService:
 
 
 def _properties(path: str) -> dict[str, str]:
-    """Read a file of lines `name=value`, as Kafka's own programs take them; `#` begins a comment."""
+    """Read a properties file of Kafka: lines `name=value`, comments after `#`."""
     try:
         with open(path, encoding="utf-8") as file:
             lines = [line.strip() for line in file]
@@ -102,7 +101,7 @@ def _properties(path: str) -> dict[str, str]:
 
 
 class KafkaCaller:
-    """Produces the records, and waits for each one's report."""
+    """Produces each record, and waits for its delivery report."""
 
     def __init__(self, settings: dict[str, Any], topic: str, key: str, timeout: float) -> None:
         self._settings, self._topic, self._key, self._timeout = settings, topic, key, timeout
@@ -137,7 +136,7 @@ class KafkaCaller:
         return Retried(one_line(f"{reason} ({producer.trouble})" if producer.trouble else reason), counted=False)
 
     def close(self) -> None:
-        """End the producer. No record is under way: each call has waited for its own."""
+        """End the producer. No record is under way, because each call waits for its report."""
         with self._mutex:
             producer, self._producer = self._producer, None
         if producer is not None:
@@ -145,10 +144,10 @@ class KafkaCaller:
 
 
 class _Trouble:
-    """What a producer said last of its brokers.
+    """The last error that a producer reported of its brokers.
 
-    It does not refer to the producer, whose threads and files end with the last reference to it: a cycle would keep
-    them until garbage is collected.
+    This object has no reference to the producer, whose threads and files end with its last reference: a cycle would
+    keep them until the garbage collection.
     """
 
     text = ""
@@ -158,7 +157,7 @@ class _Trouble:
 
 
 class _Producer:
-    """A producer, and the thread in which its reports come."""
+    """A producer, and the thread that handles its delivery reports."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         try:
@@ -183,7 +182,7 @@ class _Producer:
     def produce(
         self, topic: str, body: bytes, key: bytes | None, headers: list[tuple[str, bytes]]
     ) -> "Future[confluent_kafka.Message]":
-        """Begin to produce a record; its future has the report, or raises KafkaException."""
+        """Begin to produce a record. The future has the report, or raises KafkaException."""
         import confluent_kafka
 
         report: Future[confluent_kafka.Message] = Future()
@@ -199,7 +198,7 @@ class _Producer:
 
     @property
     def trouble(self) -> str:
-        """What it said last of its brokers; "" if it had nothing to say."""
+        """The last error of the brokers; "" if there is none."""
         return self._trouble.text
 
     def _poll(self) -> None:
@@ -207,13 +206,13 @@ class _Producer:
             self._producer.poll(_POLL_SECONDS)
 
     def close(self) -> None:
-        """End the thread; it lets go of the producer."""
+        """End the thread, which releases the producer."""
         self._is_closed.set()
         self._producer.purge()  # wakes the poll, if something was under way
 
 
 def headers(message: Message) -> list[tuple[str, bytes]]:
-    """Return the headers of a message's record: its own, and those that say what it is."""
+    """Return the headers of a record: the message's own, and headers that describe the message."""
     said = {
         "Content-Type": message.content_type,
         "Idempotency-Key": message.id,

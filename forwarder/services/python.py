@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from forwarder.services.service import MAX_REPLY, Request
+from forwarder.services.service import MAX_REPLY, Request, Stateless
 from forwarder.time_limits import TimeLimit
 from spool.workers.functions import find_function
 from spool.workers.outcome import Outcome, Reject, Retried, Retry, of_error, of_value, one_line
@@ -12,9 +12,9 @@ from spool.workers.outcome import Outcome, Reject, Retried, Retry, of_error, of_
 
 @dataclass(frozen=True)
 class PythonService:
-    """`python:package.module:function`, with `target` what stands after the scheme; `max_reply` in bytes.
+    """`python:target`, where `target` is `package.module:function`.
 
-    `timeout`: seconds that a call may take, None for any time.
+    max_reply: in bytes. timeout: the time limit of a call in seconds; None for no limit.
     """
 
     target: str
@@ -24,7 +24,7 @@ class PythonService:
 
     @property
     def watched(self) -> float | None:
-        """The time limit, because a function may hang its process."""
+        """The time limit: a function may hang its process."""
         return self.timeout
 
     def check(self) -> None:
@@ -37,7 +37,7 @@ class PythonService:
 
 
 @dataclass(frozen=True)
-class PythonCaller:
+class PythonCaller(Stateless):
     """Calls the function."""
 
     function: Callable[[Any], Any]
@@ -49,15 +49,16 @@ class PythonCaller:
             return Retried(one_line(request.unreadable))
         limit = TimeLimit(self.timeout)
         try:
-            value = limit.call(self.function, request.message)
+            value = limit.call(self.function, self.argument(request))
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # SystemExit too: it must not end the worker
+        except BaseException as error:  # SystemExit, too, must not end the worker
             outcome = of_error(error, self.max_reply)
             if limit.reason and not isinstance(error, Retry | Reject):  # also if the function raised another error
                 return Retried(limit.reason)
             return outcome
         return of_value(value, self.max_reply)
 
-    def close(self) -> None:
-        """Do nothing: the caller holds nothing."""
+    def argument(self, request: Request) -> Any:
+        """Return the argument of the function."""
+        return request.message

@@ -1,8 +1,9 @@
-"""A queue of another space as a service: each message is put there once, however often it is forwarded.
+"""Queues as services, of this space and of another one. Each message arrives once, however often it is forwarded.
 
-The message's id is the deduplication key of the put. When the forwarder dies between the commit there and the commit
-here, the message is forwarded again, and the other space knows the key: it adds no message. It knows a key for the
-queue's ``deduplication_window``, which therefore has to be longer than the forwarder may be down.
+A queue of this space gets the message in the commit of the round. A queue of another space gets a put whose
+deduplication key is the message's id. If the forwarder dies between the commits of the two spaces, the next put has a
+known key and adds no message. Keys last for the queue's ``deduplication_window``, which has to be longer than any
+downtime of the forwarder.
 """
 
 import logging
@@ -11,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from forwarder.services.service import MissingQueue, Request, ServiceError
+from forwarder.services.service import MissingQueue, Request, ServiceError, Stateless
 from spool import Space
 from spool import open as open_space
 from spool.errors import Full, InvalidArgument, MessageInUse, QueueNotFound, SpoolError
@@ -23,15 +24,15 @@ from spool.workers.outcome import Outcome, Passed, Rejected, Replied, Retried, d
 log = logging.getLogger("spool.forwarder")
 
 THREADS = 32
-"""How many puts a task has under way at a time; those that come together share a commit."""
+"""The puts of one task at a time; concurrent puts share a commit."""
 
 _SHORT_WINDOW_SECONDS = 3600.0
 _TRAVELLING = ("priority", "expires_at", "user_code", "client_id", "application_key", "group")
 
 
 @dataclass(frozen=True)
-class QueueService:
-    """`queue:name`. The caller, which has the space open, checks that there is such a queue."""
+class QueueService(Stateless):
+    """`queue:name`. It is its own caller. The forwarder, which has the space open, checks that the queue exists."""
 
     queue: str
     watched = None  # nothing is called
@@ -42,38 +43,25 @@ class QueueService:
         if not self.queue:
             raise ServiceError("'queue:' names no queue: write queue:name")
 
-    def open(self) -> "QueueCaller":
-        """Return the caller; nothing has to be prepared."""
-        return QueueCaller(self.queue)
-
-
-@dataclass(frozen=True)
-class QueueCaller:
-    """Passes every message on."""
-
-    queue: str
+    def open(self) -> "QueueService":
+        """Return the caller."""
+        return self
 
     def __call__(self, request: Request) -> Passed:
         return Passed(self.queue)
 
-    def close(self) -> None:
-        """Do nothing: the caller holds nothing."""
-
 
 @dataclass(frozen=True)
 class OtherSpaceService:
-    """`queue:name@/path/of/the/space`.
-
-    threads: how many puts a task has under way at a time.
-    """
+    """`queue:name@/path/of/the/space`. ``threads``: the puts of one task at a time."""
 
     queue: str
     path: str
     threads: int = THREADS
-    watched = None  # a put is no function of a user's
+    watched = None  # a put calls no code of a user
 
     def check(self) -> None:
-        """Raise `ServiceError` if there is no such space, or no such queue in it."""
+        """Raise `ServiceError` if the space or the queue does not exist."""
         try:
             with open_space(self.path) as space:
                 queue = space.queues().get(self.queue)
@@ -89,12 +77,12 @@ class OtherSpaceService:
             )  # fmt: skip
 
     def open(self) -> "OtherSpaceCaller":
-        """Return the caller. It opens the space with its first call, and keeps it open."""
+        """Return the caller, which opens the space at its first call."""
         return OtherSpaceCaller(self.queue, self.path)
 
 
 class OtherSpaceCaller:
-    """Puts the messages."""
+    """Puts each message into the other space."""
 
     def __init__(self, queue: str, path: str) -> None:
         self._queue, self._path = queue, path
@@ -124,7 +112,7 @@ class OtherSpaceCaller:
             return self._space
 
     def _let_go(self, failed: Space | None) -> None:
-        """Close a space that failed, so that the next call opens it anew."""
+        """Close a space that failed, so that the next call opens it again."""
         with self._mutex:
             if failed is not None and self._space is failed:
                 self._space = None
@@ -138,7 +126,7 @@ class OtherSpaceCaller:
 
 
 def fields(message: Message) -> PutOptions:
-    """Return the options of the put. Reply and failure queue stay behind: they are names of this space."""
+    """Return the options of the put, without the reply and failure queue, which are queues of this space."""
     options: dict[str, Any] = {
         "correlation_id": message.correlation_id or message.id,
         "content_type": message.content_type,

@@ -1,11 +1,9 @@
-"""What all kinds of services have in common: requests, outcomes, and how a service is opened.
+"""The interface of services: a `Service`, which the driver sends to the workers, and its `Caller` in each worker.
 
-A kind of service is two classes, which need not be derived from these: a `Service`, which is sent to the workers, and
-its `Caller`, which lives in one of them.
+The classes of a kind of service need not be derived from these two.
 """
 
 import pickle
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,14 +17,15 @@ MAX_REPLY = 256 * 1024 * 1024
 
 
 class MissingQueue(ServiceError):
-    """A route names a queue that does not exist. It may be created later, so the route itself is not a wrong value."""
+    """A route names a queue that does not exist. The queue may be created later, so the value itself is not wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One message on its way to a service: with its decoded body in `message`, and the bytes as stored in `raw`.
+    """One message on its way to a service.
 
-    `unreadable` tells why the body could not be decoded here: then it is the bytes as stored. "" if it was decoded.
+    message: with the decoded body. raw: the body as stored.
+    unreadable: why no codec here can decode the body, which is then the stored bytes; "" if the body is decoded.
     """
 
     message: Message
@@ -35,55 +34,61 @@ class Request:
 
 
 class Caller(Protocol):
-    """An opened service, for one worker process. What it raises is what it is for a function: an attempt that failed,
-    unless it is `Reject`.
+    """An opened service in one worker process. If the service has several `threads`, they call it side by side.
 
-    If its service has several `threads`, it is called from as many at the same time.
+    An exception is a failed attempt, except `Reject`, which is final.
     """
 
     def __call__(self, request: Request, /) -> Outcome:
         """Deliver one message and return the outcome.
 
-        `Replied`: it is done. `Retried`: it failed for now; with `counted=False` the service was not reached, so that
-        the route pauses and no attempt is lost. `Rejected`: it failed for good.
+        `Replied`: the message is done. `Retried`: a failed attempt; with `counted=False` the service was not reached,
+        so no attempt is counted and the route pauses. `Rejected`: the message has failed for good.
         """
 
     def close(self) -> None:
-        """Release what the worker does not need any more."""
+        """Release connections and files: the worker needs the service no more."""
+
+
+class Stateless:
+    """A caller that holds nothing between two calls."""
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 class Service(Protocol):
-    """A service by name: small, hashable and picklable, so that it can be sent to the workers: a frozen dataclass, say.
+    """A description of a service: small, hashable and picklable, e.g. a frozen dataclass.
 
-    It is opened once in each worker process. Equal services are one.
+    Each worker process opens a service once. Equal services are the same service.
     """
 
     @property
     def watched(self) -> float | None:
-        """The seconds that a call may take, if it may hang its process, which is ended five seconds later; None if the
-        service limits its time itself."""
+        """The time limit of a call in seconds, if a call may hang: the process of such a call is ended five seconds
+        later. None if the service limits the time itself."""
 
     @property
     def threads(self) -> int:
-        """How many calls a task may have under way at a time; a service that is `watched` has 1."""
+        """The most calls of one task at a time; a service that is `watched` has 1."""
 
     def check(self) -> None:
         """Raise `ServiceError` if no call can succeed. The driver calls this before any work."""
 
     def open(self) -> Caller:
-        """Prepare the service in this process. What it raises, `ServiceError` or anything else, is no attempt: the
-        service is not reached, and the next round opens it again."""
+        """Prepare the service in this process. An exception counts no attempt: the service is not reached, and the next
+        round opens it again."""
 
 
 def check_sendable(service: Service) -> None:
-    """Raise `ServiceError` unless the service can be sent to workers, and be found again among those opened there."""
+    """Raise `ServiceError` unless the driver can send the service to workers, which find it among opened services."""
     try:
         is_same = pickle.loads(pickle.dumps(service)) == service
         hash(service)
-    except Exception as error:  # of whatever kind: a pickled object may do anything
+    except Exception as error:  # a pickled object may raise anything
         raise ServiceError(
             f"the service {shown(service)} cannot be sent to workers ({describe(error)}): make it a frozen dataclass "
-            "of plain values, in a module of its own"
+            "of plain values, in a separate module"
         ) from None
     if not is_same:
         raise ServiceError(f"the service {shown(service)} does not equal a copy of itself: make it a frozen dataclass")
@@ -91,20 +96,11 @@ def check_sendable(service: Service) -> None:
 
 # -- fields of a message by name ---------------------------------------------------------------------------------------
 
-_FIELDS: dict[str, Callable[[Message], object]] = {
-    "id": lambda message: message.id,
-    "queue": lambda message: message.queue,
-    "correlation_id": lambda message: message.correlation_id,
-    "application_key": lambda message: message.application_key,
-    "client_id": lambda message: message.client_id,
-    "user_code": lambda message: message.user_code,
-    "priority": lambda message: message.priority,
-    "group": lambda message: message.group,
-}
+_FIELDS = ("id", "queue", "correlation_id", "application_key", "client_id", "user_code", "priority", "group")
 _HEADER = "header."
 
 FIELD_NAMES = ", ".join([*_FIELDS, f"{_HEADER}NAME"])
-"""The fields that there are, for errors."""
+"""All fields, for errors."""
 
 
 def is_field(name: str) -> bool:
@@ -114,5 +110,5 @@ def is_field(name: str) -> bool:
 
 def field_of(message: Message, name: str) -> str | None:
     """Return a field as text; None if the message has none."""
-    found = message.headers.get(name[len(_HEADER) :]) if name.startswith(_HEADER) else _FIELDS[name](message)
+    found = message.headers.get(name[len(_HEADER) :]) if name.startswith(_HEADER) else getattr(message, name)
     return None if found is None else str(found)

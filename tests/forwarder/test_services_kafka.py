@@ -131,8 +131,8 @@ def test_settings_may_lie_in_a_file(brokers: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("bootstrap.servers", "the brokers stand in the URL"),
-        ("metadata.broker.list", "the brokers stand in the URL"),
+        ("bootstrap.servers", "the URL has the brokers"),
+        ("metadata.broker.list", "the URL has the brokers"),
         ("enable.idempotence", "the producer is always idempotent"),
         ("message.timeout.ms", "the time is the timeout of the service"),
         ("delivery.timeout.ms", "the time is the timeout of the service"),
