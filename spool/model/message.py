@@ -8,7 +8,7 @@ fields.
 from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import Any, Final, NamedTuple, NoReturn, Self
 
 from spool.errors import Argument, BadMessageId, InvalidArgument
 from spool.model.checks import (
@@ -71,6 +71,11 @@ class Origin(NamedTuple):
     number: int
     committed_at: float
     attributes: Mapping[str, Any]
+
+
+def _field(name: str, default: Any, doc: str) -> Any:
+    """Return a property that reads a control field."""
+    return property(lambda message: message._origin.attributes.get(name, default), doc=doc)
 
 
 class Message:
@@ -137,62 +142,14 @@ class Message:
         return self._origin.committed_at
 
     @property
-    def content_type(self) -> str:
-        """The media type of the body: that of the put, or else that of the body's codec."""
-        return self._origin.attributes.get("content_type", BYTES_TYPE)  # type: ignore[no-any-return]
-
-    @property
-    def codec(self) -> str | None:
-        """The name of the codec that wrote the body: "text", "json", "msgpack" or a registered one; None: it is bytes.
-
-        (``as_dict`` leaves the codec out, because the body has a type in Python.)
-        """
-        return self._origin.attributes.get("codec")
-
-    @property
-    def priority(self) -> int:
-        """1 to 100; the higher first in a queue that orders by priority."""
-        return self._origin.attributes.get("priority", DEFAULT_PRIORITY)  # type: ignore[no-any-return]
-
-    @property
     def not_before(self) -> float | None:
-        """From when on it may be taken, in seconds since the epoch; None: at once."""
+        """The time from which the message may be taken, in seconds since the epoch; None: at once."""
         return due_time(self._origin.attributes, self.enqueued_at)
 
     @property
     def expires_at(self) -> float | None:
-        """From when on it is not delivered any more, in seconds since the epoch; None: it never expires."""
+        """The time from which the message is not delivered any more, in seconds since the epoch; None: never."""
         return expiry_time(self._origin.attributes, self.enqueued_at)
-
-    @property
-    def correlation_id(self) -> str | None:
-        """The text by which an answer and its request are found; None if the put gave none."""
-        return self._origin.attributes.get("correlation_id")
-
-    @property
-    def reply_queue(self) -> str | None:
-        """The queue for the answer of a service, its own or its queue's default; None: there is none."""
-        return self._origin.attributes.get("reply_queue")
-
-    @property
-    def failure_queue(self) -> str | None:
-        """The queue for the reply of a service that rejects it, its own or its queue's default; None: there is none."""
-        return self._origin.attributes.get("failure_queue")
-
-    @property
-    def user_code(self) -> int:
-        """A whole number for the application's use; 0 if the put gave none."""
-        return self._origin.attributes.get("user_code", 0)  # type: ignore[no-any-return]
-
-    @property
-    def client_id(self) -> str | None:
-        """The name of the sender; None if the put gave none."""
-        return self._origin.attributes.get("client_id")
-
-    @property
-    def application_key(self) -> str | None:
-        """A text for the application's use; None if the put gave none."""
-        return self._origin.attributes.get("application_key")
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -200,30 +157,40 @@ class Message:
         found = self._origin.attributes.get("headers")
         return _NO_HEADERS if found is None else MappingProxyType(found)
 
-    @property
-    def group(self) -> str | None:
-        """The group whose messages are handled one after the other; None: it is in none."""
-        return self._origin.attributes.get("group")
-
-    @property
-    def attempts(self) -> int:
-        """How many attempts failed so far, in this queue."""
-        return self._origin.attributes.get("attempts", 0)  # type: ignore[no-any-return]
-
-    @property
-    def origin_queue(self) -> str | None:
-        """The queue that it came from when it moved to an error queue; None: it did not."""
-        return self._origin.attributes.get("origin_queue")
-
-    @property
-    def origin_attempts(self) -> int:
-        """How many attempts had failed when it moved to an error queue; 0 if it did not."""
-        return self._origin.attributes.get("origin_attempts", 0)  # type: ignore[no-any-return]
-
-    @property
-    def failure_reason(self) -> str | None:
-        """Why it moved to an error queue; None: it did not."""
-        return self._origin.attributes.get("failure_reason")
+    content_type: Final[str] = _field(
+        "content_type", BYTES_TYPE, "The media type of the body: that of the put, or else that of the body's codec."
+    )
+    codec: Final[str | None] = _field(
+        "codec",
+        None,
+        "The codec that wrote the body: text, json, msgpack or a registered one; None: bytes.",
+    )
+    priority: Final[int] = _field(
+        "priority", DEFAULT_PRIORITY, "1 to 100; a queue by priority delivers the higher first."
+    )
+    correlation_id: Final[str | None] = _field(
+        "correlation_id", None, "The text by which the message and its reply can be found; None if the put gave none."
+    )
+    reply_queue: Final[str | None] = _field(
+        "reply_queue", None, "The queue for the reply of a service: of the put, or else of the queue; None: no reply."
+    )
+    failure_queue: Final[str | None] = _field(
+        "failure_queue", None, "The queue for the reply of a service that rejects it: of the put, or else of the queue."
+    )
+    user_code: Final[int] = _field("user_code", 0, "A whole number for the application's use; 0 if the put gave none.")
+    client_id: Final[str | None] = _field("client_id", None, "The name of the sender; None if the put gave none.")
+    application_key: Final[str | None] = _field("application_key", None, "A text for the application's use, or None.")
+    group: Final[str | None] = _field(
+        "group", None, "The group whose messages are handled one after the other, or None."
+    )
+    attempts: Final[int] = _field("attempts", 0, "The number of failed attempts in this queue.")
+    origin_queue: Final[str | None] = _field(
+        "origin_queue", None, "The queue that it came from when it moved to an error queue; None: it did not."
+    )
+    origin_attempts: Final[int] = _field("origin_attempts", 0, "The failed attempts before it moved to an error queue.")
+    failure_reason: Final[str | None] = _field(
+        "failure_reason", None, "The reason of its move to an error queue, or None."
+    )
 
 
 # The slots' own setters: the class refuses assignment, and object.__setattr__ takes three times as long.
