@@ -7,7 +7,7 @@ on. A file that existed before the watch began is not known to be renamed.
 Such evidence must be current when a file is judged, so the intake reads the kernel's queue itself. The package watchdog
 cannot do this: its threads deliver an event up to half a second late. Meanwhile a file that was renamed away still
 counts as renamed into place, and a half-written file under its name would be taken
-(``test_a_rename_says_nothing_of_the_next_file_of_that_name``).
+(tests/intake/test_other_users.py, a rename that says nothing of the next file of that name).
 """
 
 from spool.disk.disk import Disk
