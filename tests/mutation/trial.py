@@ -26,11 +26,12 @@ STAGES: tuple[tuple[str, ...], ...] = (
         *(f"tests/log/test_{room}.py" for room in ("second_looks", "numbers", "stopped")),
         "tests/transactions/test_branches_of_others.py",
         "tests/maintenance/test_beside_the_living.py",
-        "tests/spool/test_opening_beside_others.py",
+        "tests/recovery/test_opening_beside_others.py",
         *("tests/features", "tests/intake", "tests/xa", "tests/spool", *ROOMS, "-m", "not strace and not root"),
     ),
     ("tests/crash/test_stops.py", "tests/crash/test_built_upon.py", "tests/crash/test_creating.py"),
     (
+        "tests/recovery",
         "tests/corruption",
         "tests/scripts",
         "tests/forwarder/test_round.py",
