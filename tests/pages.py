@@ -1,19 +1,18 @@
 """Documents as programs: a page is run as a reader would, block after block.
 
-What a block is, its language says (the word behind the three backticks):
+The language of a block, the word after its three backticks, decides its kind:
 
-- ``python``: a program. What it prints is what its lines say, ``print(…)  # what it prints``, or what a ``text`` block
-  says that follows it.
+- ``python``: a program. Its expected output is in comments, ``print(…)  # output``, or in the ``text`` block after it.
 - ``sh``: commands, run with ``sh -e``: the first that fails fails the page. A ``text`` block that follows is all that
   they print, on stdout and stderr.
-- ``text`` behind one of these: its output. ``…`` within a line stands for any characters, a line that is only ``…`` for
+- ``text`` after one of these: its output. ``…`` within a line stands for any characters, a line that is only ``…`` for
   any number of lines.
 - A ``python``, ``sh``, ``toml`` or ``ini`` block whose first line is a comment with a file's name and nothing else
   (``# services.py``) is saved under that name, and not run.
-- ``toml``, ``ini``, ``json``, ``console`` and other ``text``: for reading. What the test must not do stands in these:
-  other users, services of the system, what runs until it is stopped. In ``console``, commands begin with ``$``.
+- ``toml``, ``ini``, ``json``, ``console`` and other ``text``: for reading. Steps that a test must not take stand here:
+  other users, services of the system, endless programs. In ``console``, commands begin with ``$``.
 
-All blocks of a page begin in one directory, which is empty at first; each is a process of its own. Programs of the
+All blocks of a page begin in one directory, which is empty at first; each is a separate process. Programs of the
 environment under test are found first. A page that starts Spark is run up to there, and as a whole with ``--long``.
 """
 
@@ -62,14 +61,14 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def programs(page: Path, spark: bool = False) -> list[Block]:
-    """What is saved and run of a page; with ``spark`` beyond the first block that starts Spark, too."""
+    """The blocks of a page that are saved and run; with ``spark`` also those after the first that starts Spark."""
     some = [block for block in blocks(page) if block.language in RUN or block.file]
     end = next((place for place, block in enumerate(some) if block.starts_spark and not spark), len(some))
     return some[:end]
 
 
 def run(block: Block, directory: Path, environment: dict[str, str]) -> None:
-    """One block, by a reader in ``directory``; AssertionError if it does not do what the page says."""
+    """Run one block in ``directory``; AssertionError if its output is not that of the page."""
     if block.file is not None:
         file = directory / block.file
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -96,7 +95,7 @@ def run(block: Block, directory: Path, environment: dict[str, str]) -> None:
 
 
 def agrees(printed: str, said: str) -> bool:
-    """Whether what was printed is what the page says, lines' ends and ``…`` apart."""
+    """Whether the output is that of the page, except for ends of lines and ``…``."""
     pattern = "".join(
         "(?:.*\n)*" if line.strip() == "…" else r".*".join(map(re.escape, line.rstrip().split("…"))) + r"[ ]*\n"
         for line in said.splitlines()

@@ -1,4 +1,4 @@
-"""What a space shows of a queue without taking it, and what its directory shows."""
+"""The messages of a queue and the files of a space, read without taking a message."""
 
 import os
 from pathlib import Path

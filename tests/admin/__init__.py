@@ -1,1 +1,1 @@
-"""Tests of what an administrator sees and changes."""
+"""Tests of the calls of an administrator."""

@@ -1,4 +1,4 @@
-"""What an administrator sees of messages: held, in doubt and damaged ones, by whom and where; counts that add up."""
+"""An administrator lists messages: held, in doubt and damaged ones, with holders and places; the counts add up."""
 
 import logging
 import subprocess

@@ -1,4 +1,4 @@
-"""What a queue has that is made now, and what making and changing one refuses or warns of."""
+"""The options of a new queue, and the errors and warnings of creating and changing one."""
 
 import logging
 from collections.abc import Callable, Iterator

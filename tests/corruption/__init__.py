@@ -1,1 +1,1 @@
-"""Damaged and hostile files: what is damaged is named and never delivered, the rest is served."""
+"""Damaged and hostile files: damage is named and never delivered; all other messages are served."""

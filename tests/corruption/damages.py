@@ -1,4 +1,4 @@
-"""What can become of a file: ways to damage one, each a description and something to do to a closed space."""
+"""Ways to damage a file, each with a description and a function that changes a closed space."""
 
 import os
 import random
@@ -14,7 +14,7 @@ _JUNK = (b"\0", b"\xc4\x02hi", b"\0" * 5000)
 
 
 class Damage(NamedTuple):
-    """``kind`` is what it is counted under; ``names`` are the files that are not what they were."""
+    """``kind``: the name under which the damage is counted. ``names``: the damaged files."""
 
     kind: str
     detail: str

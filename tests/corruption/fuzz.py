@@ -1,6 +1,6 @@
 """Every reader under a coverage-guided fuzzer (atheris): input that reaches something new is changed further.
 
-What is asked of a reader is what ``readers`` asks. ``scripts/fuzz`` runs each in a process of its own, since the
+The module ``readers`` has the demands on each reader. ``scripts/fuzz`` runs each in a process of its own, since the
 fuzzer never returns: it ends that process when the time is over, or when a promise is broken.
 """
 

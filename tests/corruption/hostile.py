@@ -13,7 +13,7 @@ from spool.format.header import SectionEntry, header_checksum, stamp
 from tests.golden import make
 
 GOLDEN = {path.name: path.read_bytes() for path in sorted(Path(make.__file__).parent.glob("*.msgpack"))}
-_FIXED_BYTES = 73  # docs/format.md, "Header": what follows has no fixed place
+_FIXED_BYTES = 73  # docs/format.md, "Header": the fields after these have no fixed place
 
 # Values that claim more than they hold, or nest without end.
 BOMBS = {

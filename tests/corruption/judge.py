@@ -1,4 +1,4 @@
-"""What must be true of a space with one damaged file: it opens, serves what is whole, names what is not."""
+"""The promises of a space with one damaged file: it opens, serves every whole message, and names the damage."""
 
 import os
 from collections import Counter
@@ -24,11 +24,11 @@ class Unflushed(Disk):
 
 
 class Wrong(AssertionError):
-    """The space did what it must not."""
+    """The space broke a promise."""
 
 
 def judge(zoo: Zoo, damage: Damage, root: Path, *, repair: bool) -> None:
-    """Damage a copy of the zoo, and look. ``repair``: mend it first, and look at what is left then."""
+    """Damage a copy of the zoo, and check the promises. ``repair``: repair it first."""
     zoo.copy(root)
     damage.do(root)
     must_name = [name for name in damage.names if _matters(zoo, root, name)]

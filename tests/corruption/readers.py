@@ -1,5 +1,5 @@
-"""What is asked of each reader, by tests and by the fuzzer: a value within the limits, or the documented error, in
-little memory. What a reader does accept must hold what the rest of the program relies on.
+"""The demands of tests and of the fuzzer on each reader: a value within the limits, or the documented error, in little
+memory. An accepted value must have the properties that the rest of the program needs.
 """
 
 import math
@@ -39,7 +39,7 @@ _MOST_BYTES = 64 << 20
 
 @contextmanager
 def little_memory() -> Iterator[None]:
-    """For one input: what hypothesis and the tests before keep does not count."""
+    """For one input: memory that hypothesis and earlier tests keep does not count."""
     tracemalloc.start()
     try:
         yield
@@ -128,7 +128,8 @@ def try_table(encoded: bytes, like: SectionEntry, tried: dict[str, int]) -> None
 
 
 def try_index(table: Table, entry: SectionEntry) -> None:
-    """What opening a space does with a table: index it, look at what is there, and see what it holds if prepared."""
+    """Treat a table as an opening does: index it, list its messages, and list the messages that it holds if
+    prepared."""
     branch = BranchEntry(XID, bytes(BRANCH_ID_BYTES), 0, entry.messages)
     contents = FileContents(Header(0, 1.0, {}, branches=(branch,), sections=(entry,)), (table,))
     index = Index(mock.Mock(table=lambda source, section: table), {})

@@ -1,4 +1,5 @@
-"""Files in each other's place, and branches whose bytes for a number are damaged: named, and mended or set aside."""
+"""Files in each other's place, and branches whose bytes for a number are damaged: named, and repaired or
+quarantined."""
 
 import pytest
 
@@ -55,7 +56,7 @@ def test_branches_that_were_exchanged_are_named_and_not_served(processes: Proces
 
 
 def test_an_opener_puts_exchanged_branches_into_quarantine(processes: Processes) -> None:
-    """Neither can be committed: nobody knows what was voted."""
+    """Neither can be committed, because the vote of each is unknown."""
     space, disk = processes.open()
     for xid in (FIRST, SECOND):
         prepare(space, xid)
@@ -118,7 +119,7 @@ def test_a_head_that_carries_another_number_adopts_nothing(processes: Processes)
 
 
 def test_what_is_durable_is_read_from_a_file_that_carries_its_own_number(processes: Processes) -> None:
-    """Or damage would pass for what nobody was promised."""
+    """Otherwise damage would count as a message that was never acknowledged."""
     space = processes.space()
     for body in ("one", "two", "three"):
         space.put("orders", body)
@@ -129,7 +130,7 @@ def test_what_is_durable_is_read_from_a_file_that_carries_its_own_number(process
 
 
 def test_a_copy_of_a_file_under_a_number_far_ahead_is_none_of_the_space(processes: Processes) -> None:
-    """Its name tells a number that it does not carry: numbers go on behind those that were given out."""
+    """Its name has a number that its bytes lack: new numbers follow the greatest that was issued."""
     space = processes.space()
     space.put("orders", "one")
     (number,) = (message.position.number for message in space.browse("orders"))
@@ -143,7 +144,7 @@ def test_a_copy_of_a_file_under_a_number_far_ahead_is_none_of_the_space(processe
 
 
 def test_a_commit_whose_number_is_damaged_is_served_and_named(processes: Processes) -> None:
-    """Its name tells the number, and its checksums the rest."""
+    """Its name proves the number, and its checksums prove the rest."""
     space = processes.space()
     space.put("orders", "one")
     space.put("orders", "two")

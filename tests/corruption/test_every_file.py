@@ -1,4 +1,5 @@
-"""X11, E03, E12: whatever is damaged, the space opens, serves all that is whole, names the rest, and can be mended."""
+"""X11, E03, E12: with any damage, the space opens, serves every whole message, names the damage, and can be
+repaired."""
 
 import random
 from collections import Counter

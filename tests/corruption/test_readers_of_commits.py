@@ -1,4 +1,4 @@
-"""Whoever wrote a file of messages, its reader takes it within the limits or says with the documented error why not.
+"""Any file of messages, also a hostile one, is accepted within the limits or refused with the documented error.
 
 The bytes are valid ones with any value inside changed and all checksums right (a reader that trusts a checksum meets
 these), valid ones damaged, and claims that no file could hold.

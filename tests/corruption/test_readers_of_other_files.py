@@ -1,4 +1,5 @@
-"""Readers of claim journals, counters, settings and dropped files accept what is within the limits, or say why not."""
+"""Readers of claim journals, counters, settings and dropped files accept values within the limits, or raise the
+documented error."""
 
 import json
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""A closed space that holds every kind of file, as its last process left it when it was killed; and what is true of it.
+"""A closed space with every kind of file, as a killed process left it, and the expected state of its messages.
 
-Each message's body says where it lies and what may become of it, so that a judge needs no other record.
+The body of each message names its place and its permitted outcomes, so that a judge needs no other record.
 """
 
 import os
@@ -47,7 +47,7 @@ class Zoo:
             self.content[name] = None if path.is_dir() else path.read_bytes()
 
     def copy(self, target: Path) -> Path:
-        """The space as it was made, in another directory."""
+        """A copy of the new space in another directory."""
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(mode=0o700)
         for name, data in self.content.items():
@@ -93,7 +93,7 @@ def make(root: Path) -> Zoo:
 
 
 def kill(space: spool.Space) -> None:
-    """What the kernel does when a process dies: its locks go, its files stay."""
+    """Do as the kernel when a process dies: release its locks, and keep its files."""
     space._store.guard.close_at_once("it died")
 
 
@@ -102,7 +102,7 @@ def newest(space: spool.Space) -> str:
 
 
 def _reclaimed(space: spool.Space) -> None:
-    """Commits that are gone, so that there are consumed files in ``free/`` and a commit with the totals."""
+    """Consume commits, so that ``free/`` has their files and a commit has the totals."""
     for place in range(4):
         space.put("left", body(f"consumed {place}"))
         space.get("left")
@@ -159,7 +159,7 @@ def _adoptions(space: spool.Space, zoo: Zoo) -> None:
 
 
 def _undecided(space: spool.Space, zoo: Zoo) -> None:
-    """A foreign coordinator's branch, which holds a message; and one of a coordinator of ours that is gone."""
+    """A branch of a foreign coordinator, which holds a message, and a branch of a coordinator of ours that died."""
     _put(space, zoo, "held", "right", ["held"])
     xid = Xid(FOREIGN, b"in doubt", b"b")
     branch = _branch(space, xid, "in doubt")
@@ -177,7 +177,7 @@ def _undecided(space: spool.Space, zoo: Zoo) -> None:
 
 
 def _leftovers(space: spool.Space, zoo: Zoo) -> None:
-    """In ``active/`` and ``free/``: what a process leaves that is killed."""
+    """The files that a killed process leaves in ``active/`` and ``free/``."""
     store = space._store
     _put(space, zoo, "claimed", "right", ["claimed"])
     holder = space.transaction()

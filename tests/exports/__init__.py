@@ -1,1 +1,1 @@
-"""Exports: whole or noticed, whatever happens to them, and made of a space that others use meanwhile."""
+"""Exports: every damage is noticed, and other processes may use the space meanwhile."""

@@ -70,7 +70,7 @@ SPACES: dict[str, tuple[Callable[[spool.Space], None], bool | str]] = {
 
 
 def export_of(name: str, directory: Path) -> tuple[bytes, Contents]:
-    """One of ``SPACES``, and what it holds."""
+    """One of ``SPACES``, and its messages."""
     furnish, compress = SPACES[name]
     with spool.create(directory) as space:
         space.create_queue("q", durability="none")

@@ -1,4 +1,4 @@
-"""A damaged export is noticed, whatever the damage: nothing is made of it, or all messages are there."""
+"""Every damage of an export is noticed: an import makes nothing, or makes all messages."""
 
 import gzip
 import io

@@ -181,7 +181,7 @@ def test_a_file_in_quarantine_that_goes_or_shrinks_meanwhile_is_named(space: spo
 
     written = Shrinking()
     report = space.export(written, progress=remove)
-    assert {*report.left_out} == {"quarantine/c"}  # and b was never there at that moment
+    assert {*report.left_out} == {"quarantine/c"}  # and b did not exist at that moment
     written.seek(0)
     with spool.import_space(tmp_path / "copy", io.BytesIO(written.getvalue())):
         assert os.listdir(tmp_path / "copy/quarantine") == ["a"]

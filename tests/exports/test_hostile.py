@@ -1,4 +1,4 @@
-"""An export that somebody made by hand: one clear error whatever its shape, and nothing outside the directory."""
+"""A hand-made export of any shape gives one clear error, and changes nothing outside the directory."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""An import that fails leaves nothing, wherever it fails; what lies in its directory already stays."""
+"""An import that fails at any step leaves nothing, and keeps the files that its directory had before."""
 
 import errno
 import io

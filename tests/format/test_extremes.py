@@ -1,4 +1,4 @@
-"""Writers and readers have the same limits: what a put accepts, every reader accepts for good."""
+"""Writers and readers have the same limits: every reader accepts each message that a put accepts."""
 
 from typing import Any
 

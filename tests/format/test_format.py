@@ -1,4 +1,4 @@
-"""The format is what docs/format.md says, and stays so."""
+"""The format is the one of docs/format.md, and does not change."""
 
 import zlib
 from array import array
@@ -40,7 +40,7 @@ def objects(name: str) -> list[Any]:
 
 @pytest.mark.parametrize("name", FILES)
 def test_x02_a_stock_unpacker_reads_a_file_to_its_end_and_every_checksum_holds(name: str) -> None:
-    """With plain msgpack and zlib, by the document's rules, and none of our code."""
+    """With plain msgpack and zlib, by the rules of the page, without our code."""
     data = (GOLDEN / name).read_bytes()
     header, *rest = objects(name)
     assert list(header) == [
@@ -112,7 +112,7 @@ def test_x02_a_header_may_have_integers_of_any_width(name: str) -> None:
 
 
 def with_narrow_integers(data: bytes) -> bytes:
-    """The file with each integer of its header, behind the length, in msgpack's narrowest form."""
+    """The file with each integer of its header after the length in msgpack's narrowest form."""
     header = msgpack.unpackb(data[: decode_header(data, len(data)).length])
     rest = b"".join(msgpack.packb(part) for field in list(header.items())[5:-1] for part in field)
     length = 73 + len(rest) + len(b"\xa8checksum\xce") + 4

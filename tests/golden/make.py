@@ -94,7 +94,7 @@ def write(directory: Path, name: str, batch: CommitBatch, time: float, durable_m
 
 
 def batch_of_own(supersedes: tuple[int, ...] = ()) -> CommitBatch:
-    """A batch with one branch of its own."""
+    """A batch with one branch."""
     batch = CommitBatch(supersedes)
     batch.begin_branch(Xid(FORMAT_LOCAL, OWN_ID, b""), OWN_ID)
     return batch

@@ -1,4 +1,4 @@
-"""A message as its user sees it: every field is told, and all of it goes into JSON."""
+"""A message has every documented field, and can be written as JSON."""
 
 import inspect
 import json

@@ -1,4 +1,4 @@
-"""The options that signatures name are those that the rules know: an editor and a type checker miss none."""
+"""Signatures name the same options as the lists of options, so editors and type checkers know all of them."""
 
 import inspect
 import re

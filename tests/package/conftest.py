@@ -1,4 +1,4 @@
-"""What is handed to others: a wheel, and an environment that has it, what it declares to need, and nothing else."""
+"""A wheel, and an environment with the wheel and its declared dependencies alone."""
 
 import importlib.metadata
 import os
@@ -18,7 +18,7 @@ _UNKNOWN_TO_GIT = {".venv", ".git", "build", "dist", "__pycache__"}
 
 @dataclass(frozen=True)
 class Installation:
-    """An environment of its own; nothing in it leads to the repository."""
+    """A new environment, in which nothing leads to the repository."""
 
     root: Path
     environment: dict[str, str]
@@ -83,7 +83,7 @@ def installation_with_spark(wheel: Path, tmp_path_factory: pytest.TempPathFactor
 
 
 def _install(wheel: Path, directory: Path, extras: set[str]) -> Installation:
-    """The wheel, installed by pip; what it needs comes from the environment of the tests, so no network is asked."""
+    """The wheel, installed by pip; its dependencies come from the environment of the tests, without a network."""
     root = directory / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(root)], check=True)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -101,7 +101,7 @@ def _install(wheel: Path, directory: Path, extras: set[str]) -> Installation:
 
 
 def _needed(wheel: Path, extras: set[str]) -> list[importlib.metadata.Distribution]:
-    """What the wheel declares to need, and what that needs."""
+    """The declared dependencies of the wheel, and their dependencies."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         lines = archive.read(name).decode().splitlines()

@@ -15,7 +15,7 @@ REQUIREMENTS = Path(__file__).parents[2] / "requirements.txt"
 
 
 def pins(python: str, machine: str) -> list[str]:
-    """What is installed there. pip itself would hold the markers against the Python that it runs on."""
+    """The packages that are installed there. pip would evaluate the markers for its own Python."""
     there = {"python_version": python, "python_full_version": f"{python}.0", "platform_machine": machine}
     lines = [line.partition("#")[0].strip() for line in REQUIREMENTS.read_text().splitlines()]
     wanted = [Requirement(line) for line in lines if line]
@@ -27,7 +27,7 @@ def pins(python: str, machine: str) -> list[str]:
 
 
 def missing(python: str, machine: str) -> str:
-    """What pip says of the first pin that has no wheel there; empty: each has one."""
+    """The error of pip for the first pin without a wheel there; empty if each has one."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "pins.txt"
         file.write_text("\n".join(pins(python, machine)))

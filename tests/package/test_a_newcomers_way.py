@@ -1,4 +1,4 @@
-"""What a newcomer does with an installed wheel and its pages, without the repository: each block, to the letter."""
+"""A newcomer runs every block of the pages with an installed wheel, without the repository."""
 
 from pathlib import Path
 

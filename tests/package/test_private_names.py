@@ -26,7 +26,7 @@ def _defined(tree: ast.AST) -> Iterator[str]:
 
 
 def _used(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """Private names of other objects and modules, with the line. What a class inherits is its own."""
+    """Private names of other objects and modules, with the line. Inherited names count as a class's own."""
     for node in ast.walk(tree):
         match node:
             case ast.Attribute(value=ast.Name(id="self" | "cls") | ast.Call(func=ast.Name(id="super"))):
@@ -38,7 +38,7 @@ def _used(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 
 def _of_a_space(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """Private names of an open space or its parts, under whatever name a module has of its own."""
+    """Private names of an open space or its parts, under any name that a module gives them."""
     for node in ast.walk(tree):
         match node:
             case ast.Attribute(ast.Name(name) | ast.Attribute(attr=name), attr, lineno=line):
@@ -57,7 +57,7 @@ def test_no_package_uses_a_private_name_of_another() -> None:
     rooms: dict[str, set[str]] = defaultdict(set)
     for path, tree in trees.items():
         rooms[_room(path)].update(filter(_is_private, _defined(tree)))
-    ours = set().union(*rooms.values())  # what no module of ours defines is a library's: Spark's, a named tuple's
+    ours = set().union(*rooms.values())  # names that no module of ours defines belong to libraries
     wrong = [
         f"{path.relative_to(ROOT)}:{line}: {name}"
         for path, tree in trees.items()

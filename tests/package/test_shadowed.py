@@ -1,4 +1,4 @@
-"""A program's own files may have the names of this project's packages: the engine imports none of them instead."""
+"""The files of a program may have the names of this project's packages: the engine imports none of these files."""
 
 import os
 import subprocess

@@ -1,6 +1,6 @@
-"""What a start imports: ``import spool`` and a short command leave out what they do not use.
+"""The imports of a start: ``import spool`` and a short command import no module that they do not need.
 
-No time is measured: a module in these lists that is imported costs what it costs on every machine.
+The tests measure no time: an imported module costs the same on every machine.
 """
 
 import json
@@ -13,7 +13,7 @@ import pytest
 import spool
 from tests.package.conftest import ROOT
 
-# Each costs a millisecond or more, with what it imports itself, and there is a call or a command that needs it.
+# Each costs a millisecond or more, with its own imports, and some call or command needs it.
 RARE = {
     "asyncio", "difflib", "email", "filelock", "http", "importlib.metadata", "multiprocessing", "rich", "socket",
     "subprocess", "tarfile", "tempfile", "tomlkit", "urllib", "zipfile",
@@ -41,7 +41,7 @@ def of(found: set[str], unwanted: set[str]) -> set[str]:
 
 
 def test_import_spool_imports_no_engine() -> None:
-    already = imported("")  # what an editable install or a coverage tool brings along
+    already = imported("")  # imported by an editable install or a coverage tool
     assert of(imported("import spool") - already, RARE | OF_THE_ENGINE | OF_EVERY_SPACE | {"dataclasses"}) == set()
 
 

@@ -27,7 +27,8 @@ def plain(installation: Installation) -> Path:
 
 @pytest.fixture
 def editable(tmp_path: Path) -> Path:
-    """As scripts/bootstrap leaves it, as far as a type checker looks: it cannot follow an import hook of setuptools."""
+    """An environment like that of scripts/bootstrap for a type checker, which cannot follow import hooks of
+    setuptools."""
     venv = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
     (show,) = re.findall(r"^show_to_type_checkers\(\) \{.*?^\}", BOOTSTRAP.read_text(), re.MULTILINE | re.DOTALL)

@@ -1,4 +1,4 @@
-"""A repair beside others that work: what is held, decided or taken meanwhile stays theirs."""
+"""A repair while other processes work: they keep the messages and branches that they hold, decide or take meanwhile."""
 
 import pytest
 
@@ -14,7 +14,7 @@ VOTE = layout.prepared(XID)
 
 
 def repair(space: spool.Space) -> list[tuple[Kind, str]]:
-    """What was damaged and is still."""
+    """The files that are still damaged."""
     return [(one.kind, one.name) for one in space.check(repair=True) if one.kind is Kind.DAMAGED and not one.action]
 
 
@@ -53,7 +53,7 @@ def test_a_damaged_branch_that_was_committed_by_one_who_died_is_repaired_as_comm
 def test_a_damaged_branch_that_is_committed_while_it_is_looked_at_is_committed(
     processes: Processes, space: spool.Space, watched: Watched, call: str, about: str
 ) -> None:
-    """By one who dies: the next repair finds it among the committed ones."""
+    """The process dies: the next repair finds the branch among the committed ones."""
     prepare(space)
     processes.disk().damage(VOTE)
     doomed, its_disk = processes.open()
@@ -84,7 +84,7 @@ def test_a_damaged_branch_that_is_just_being_committed_is_left_to_its_committer(
 def test_a_damaged_branch_leaves_the_list_of_prepared_ones_with_its_file(
     processes: Processes, space: spool.Space, watched: Watched
 ) -> None:
-    """Whoever lists just then waits; or what it held would look held for ever."""
+    """A process that lists just then waits; otherwise the branch's messages would look held for ever."""
     space.put("orders", "one")
     prepare(space, take=True)
     processes.disk().damage(VOTE)

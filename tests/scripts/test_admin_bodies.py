@@ -12,7 +12,7 @@ import spool
 from tests.admin.test_listing import held_by_another
 from tests.scripts.conftest import Run, execute, flip, newest, one_line
 
-# -- 2.6, 2.7: what is held, what is damaged ---------------------------------------------------------------------------
+# -- 2.6, 2.7: held and damaged messages -------------------------------------------------------------------------------
 
 
 def test_a_purge_counts_first_what_it_deletes_and_names_what_is_held(run: Run, path: Path) -> None:

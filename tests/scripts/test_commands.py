@@ -23,7 +23,7 @@ from xaspool_scripts.start import INTERRUPTED
 
 XID = xa.Xid(7, b"g", b"b")
 
-# A value that is not accepted, by what the help calls the value.
+# A value that is refused, by the metavar of the option.
 WRONG = {
     "TIME": "soon", "[TIME]": "soon", "SIZE": "many", "HOW": "sometimes", "N": "x", "QUEUE": "a/b", "ID": "zz",
     "ID...": "zz", "NAME": "nothing", "QUEUE=MODULE:FUNCTION...": "nothing", "XID": "garbage",
@@ -31,10 +31,10 @@ WRONG = {
     "NAME=VALUE": "novalue", "TEXT": "x" * 5000, "GROUP": "no-such-group", "COMMAND": "", "QUEUE=SERVICE": "nothing",
     "TYPE": "", "FILE": "no-such.toml", "SUFFIX=TYPE": "csv", "MOMENT": "soon",
 }  # fmt: skip
-# Any text will do, or what is wrong with it is not the value itself but what lies there.
+# Any text is accepted; errors come from the file or space that it names.
 ANY = {"--body", "--file", "--space", "--keep", "--master", "--mirror", "file", "path", "directory", "page", "name"}
 ANY_OF = {"message get": {"--correlation-id"}}
-# What else a command needs, besides its arguments.
+# Options that a command needs besides its arguments.
 NEEDED = {"queue change": ["--retry-delay", "1"], "message change": ["--priority", "1"]}
 
 
