@@ -9,8 +9,8 @@ from types import FunctionType
 from typing import NamedTuple
 from unittest import mock
 
-from forwarder.dataframes.stream import StreamReader
 from spool.coordination import counters, locks
+from spool.engine import Engine
 from spool.format import writer
 from spool.index import index
 from spool.log import commit, group_commit, sequence, visibility
@@ -119,7 +119,7 @@ WRONG_WAY_ROUND = Bug(
 )  # fmt: skip
 
 READ_TOO_FAR = Bug(
-    "a stream's checkpoint goes up to what a power cut may take", StreamReader._published,
+    "a stream's checkpoint goes up to what a power cut may take", Engine.durable_number.__wrapped__,
     (("if page.durable == page.published:", "if True:"),), "a stream beside counted attempts",
 )  # fmt: skip
 
