@@ -1,4 +1,4 @@
-"""The calls of a service that are under way at a time: each in a thread, or one after the other in the caller's own."""
+"""The calls of a service by one task: side by side in threads, or one after the other in the task's own thread."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,16 +13,16 @@ Key = TypeVar("Key")
 
 
 def threads_of(service: Service) -> int:
-    """Return how many calls of a service one process may have under way at a time."""
+    """Return the most calls of a service that one process may make at a time."""
     return service.threads if service.watched is None else 1
 
 
 class ServiceThreads:
-    """The threads in which a worker process calls one service; they stay from task to task.
+    """The threads in which a worker process calls one service, for all its tasks.
 
     Args:
         caller: the opened service.
-        threads: how many calls may be under way at a time. With one, calls are made in the thread that begins them.
+        threads: the most calls at a time. With one, the thread that begins a call makes it.
     """
 
     def __init__(self, caller: Caller, threads: int) -> None:
@@ -31,7 +31,7 @@ class ServiceThreads:
         self._pool = ThreadPoolExecutor(threads, "spool-call") if threads > 1 else None
 
     def begin(self, request: Request, done: Callable[[Outcome | BaseException], object]) -> None:
-        """Begin a call; `done` gets what it came to, or raised, when it has ended, in the thread that made the call."""
+        """Begin a call. At its end, the thread of the call passes the outcome, or the exception, to `done`."""
         if self._pool is None:
             done(self._call(request))
         else:
@@ -47,14 +47,14 @@ class ServiceThreads:
 
 
 class Calls(Generic[Key]):
-    """The calls of one task: begun one by one, and waited for in the order in which they end.
+    """The calls of one task. ``wait`` returns them in the order in which they end.
 
-    As a context manager it ends when all calls have ended: a thread cannot be ended, and what it does counts.
+    The end of the context manager waits for all calls, because no thread can be ended.
 
     Args:
-        on_end: called with a call's key as soon as the call has ended, in the thread that made it.
+        on_end: called with the key of a call as soon as the call has ended, in the thread of the call.
 
-    under_way: the calls that were begun and whose end `wait` has not told.
+    under_way: the number of calls that `wait` has not returned yet.
     """
 
     def __init__(self, threads: ServiceThreads, on_end: Callable[[Key], object] = lambda key: None) -> None:
@@ -65,11 +65,11 @@ class Calls(Generic[Key]):
 
     @property
     def is_full(self) -> bool:
-        """Whether a call has to end before the next one may begin."""
+        """Whether a call has to end before another may begin."""
         return self.under_way >= self._threads.threads
 
     def begin(self, key: Key, request: Request) -> None:
-        """Begin a call; `key` is what `wait` names it by."""
+        """Begin a call. ``wait`` returns it with this key."""
 
         def end(ended: Outcome | BaseException) -> None:
             try:
@@ -81,7 +81,7 @@ class Calls(Generic[Key]):
         self.under_way += 1
 
     def wait(self) -> tuple[Key, Outcome]:
-        """Wait until a call ends; return its key and what it came to, or raise what it raised."""
+        """Wait until a call ends; return its key and outcome, or raise its exception."""
         key, ended = self._ended.get()
         self.under_way -= 1
         if isinstance(ended, BaseException):

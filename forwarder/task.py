@@ -177,7 +177,7 @@ def _call_service(chunk: Chunk, branch: RemoteBranch) -> Block:
                 break
             if isinstance(found, DamagedMessage):
                 block.damaged.append(found)
-                block.count(Effect.SET_ASIDE, found.reason)
+                block.count(Effect.QUARANTINED, found.reason)
                 continue
             watchdog.begin_call()
             branch.begin_call(place)

@@ -1,4 +1,4 @@
-"""What forwarding has in common with Spark and without: a thread for each route, its pauses, the end, the summary."""
+"""The common part of forwarding with Spark and without: a thread for each route, the end of the run, the summary."""
 
 import logging
 import threading
@@ -32,13 +32,13 @@ SECONDS = ValueCheck("a number of seconds above 0", _above_zero)
 
 
 class RunOptions(TypedDict):
-    """How a loop is run.
+    """Options of a loop.
 
-    once: it ends when nothing is left that was not tried.
-    stop: nothing more is begun when it is set.
-    tried: with `once`, the messages that failed in this run and are still in a queue; the loop adds to it.
-    count: called with what messages came to, when that is committed.
-    tell: called with what happens.
+    once: the loop ends once it has attempted every message.
+    stop: once this event is set, the loop begins nothing more.
+    tried: with `once`, the messages that failed in this run and are still in a queue; the loop adds to the set.
+    count: called with each committed result.
+    tell: called with each event.
     """
 
     once: bool
@@ -49,7 +49,7 @@ class RunOptions(TypedDict):
 
 
 class Loop(ABC):
-    """Forwards the messages of a route. Its properties are read in other threads and in signal handlers."""
+    """Forwards the messages of a route. Other threads and signal handlers read its properties."""
 
     def __init__(self, space: Space, route: Route, **options: Unpack[RunOptions]) -> None:
         self._space, self._route = space, route
@@ -60,25 +60,24 @@ class Loop(ABC):
 
     @abstractmethod
     def run(self) -> None:
-        """Forward until the end. What was claimed is committed or given back, whatever is raised.
+        """Forward until the end. Claimed messages are committed or released, even if an exception ends the run.
 
-        With `once`, it may run again, when there may be room for what it found no room.
+        With `once`, a loop that found no room may run again.
         """
 
     @property
     @abstractmethod
     def is_working(self) -> bool:
-        """Whether it has messages claimed, or commits what they came to."""
+        """Whether the loop has claimed messages, or commits their outcomes."""
 
     @abstractmethod
     def count_calls(self) -> None:
-        """Count each call in progress as an attempt of its message, because the process ends. Called in another
-        thread."""
+        """Count an attempt for each call in progress, because the process ends. Called in another thread."""
 
     @property
     @abstractmethod
     def is_busy(self) -> bool:
-        """Whether it has messages claimed, or pauses because it is down."""
+        """Whether the loop has claimed messages, or pauses."""
 
     def _add(self, result: RoundResult) -> None:
         if self._once:
@@ -99,7 +98,7 @@ class Loop(ABC):
 class BaseForwarder:
     """Runs a loop for each route, each in a thread, until a signal, an idle time or an error ends all.
 
-    Arguments as of ``Forwarder``. summary: what was done so far.
+    Arguments as of ``Forwarder``. summary: of the messages so far.
     """
 
     def __init__(
@@ -130,14 +129,14 @@ class BaseForwarder:
         self._tried: dict[str, set[Position]] = {route.queue: set() for route in self.routes}
 
     def stop(self) -> None:
-        """Have `run` finish the calls in progress, commit them and return. For other threads and signal handlers."""
+        """Let `run` finish and commit the calls in progress, and return. For other threads and signal handlers."""
         self._stop_because("it was asked to")
 
     def abandon(self, end: Callable[[], object]) -> None:
-        """Have `run` call `end`, which ends the process, without waiting for the calls in progress.
+        """Let `run` call `end`, which ends the process, without waiting for the calls in progress. For signal handlers.
 
-        Each of these calls counts as an attempt of its message; what else is not committed yet is not committed. For
-        signal handlers. If no route has a message claimed, `end` is called at once.
+        Each of these calls counts an attempt of its message; nothing else is committed. If no route has a claimed
+        message, this method calls `end` at once.
         """
         self._stop_because("it was asked to")
         if not any(loop.is_working for loop in self._loops):
@@ -194,7 +193,7 @@ class BaseForwarder:
             loop.run()
         except (SpoolError, ServiceError, SparkUnavailable, OSError) as error:
             self._fail(f"{queue}: {error}")
-        except Exception as error:  # a defect of the forwarder: the other routes end too, so that it is noticed
+        except Exception as error:  # a defect of the forwarder: all routes end, so that users notice
             log.exception("the route of queue %s ended", queue)
             self._fail(f"{queue}: {describe(error)}")
 
@@ -204,13 +203,13 @@ class BaseForwarder:
         self._end_if_idle(result.messages)
 
     def _count_left(self, space: Space) -> None:
-        with suppress(SpoolError, OSError):  # then the summary has that error already
+        with suppress(SpoolError, OSError):  # the summary has such an error already
             for queue, tried in self._tried.items():
                 if left := left_in(space, queue, tried):
                     self.summary.left[queue] = left
 
     def _end_if_idle(self, messages: int) -> None:
-        """Stop if there was nothing to forward for long enough. ``messages``: how many there were just now."""
+        """Stop at the end of the idle time. ``messages``: the number of messages that a loop has just handled."""
         with self._mutex:
             is_busy = any(loop.is_busy for loop in self._loops)
             is_over = self._idle_time.is_over(self._now(), messages, is_busy)
@@ -224,13 +223,13 @@ class BaseForwarder:
         self._stop_because(error)
 
     def _stop_because(self, reason: str) -> None:
-        if not self._is_stopping:  # a signal handler may interrupt what follows, which holds the event's lock
+        if not self._is_stopping:  # a signal handler may interrupt the next lines, which hold the event's lock
             self._is_stopping = True
             self._stopping = Stopping(reason)
             self._stop.set()
 
     def _tell_of_the_end(self) -> None:
-        """Tell once, and not in a signal handler, that the forwarder is stopping."""
+        """Send the event ``Stopping`` once. Not called in a signal handler, which must not wait for a lock."""
         stopping, self._stopping = self._stopping, None
         if stopping is not None:
             self._tell(stopping)
@@ -243,10 +242,10 @@ class BaseForwarder:
 
 
 def in_steps(routes: Sequence[Route], once: bool, summary: Summary) -> Iterator[list[Route]]:
-    """Yield the routes that run side by side: all; with ``once``, those of one step, then those of the next.
+    """Yield the routes that run side by side: all of them; with ``once``, the routes of one step after the other.
 
-    The steps are taken again while a route found no room, and others have forwarded messages: they may have made some.
-    A route whose service was not reached is left out then.
+    If a route found no room and others have forwarded messages since, there may be room now, so the steps are repeated,
+    without the routes whose service was not reached.
     """
     if not once:
         yield list(routes)
@@ -265,7 +264,7 @@ def in_steps(routes: Sequence[Route], once: bool, summary: Summary) -> Iterator[
 
 
 def check_option(name: str, value: object, of: ValueCheck) -> None:
-    """Raise ServiceError unless a forwarder can work with the value of an option."""
+    """Raise ServiceError if the value of an option is wrong."""
     try:
         check(name, value, of)
     except InvalidArgument as error:

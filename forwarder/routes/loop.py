@@ -1,7 +1,8 @@
-"""The rounds of one route: claimed, called, committed, as its pace says; two of them may be under way.
+"""The rounds of one route: claim, call, commit. Two rounds may be under way.
 
-While a round calls the service, in tasks elsewhere, this side commits the round before it and claims the next one, so
-that the tasks do not wait for that. Rounds call one after the other, and are committed in the order of their claims.
+While the tasks of a round call the service, the driver commits the previous round and claims the next one. So no task
+waits for a claim or a commit. Rounds call the service one after the other, and are committed in the order of their
+claims.
 """
 
 from collections.abc import Callable
@@ -20,13 +21,13 @@ from spool.errors import SpoolError
 from spool.workers.pauses import WaitingMessages
 
 _WAIT_SECONDS = 0.5
-# The number of failed messages that a run with ``once`` remembers for each queue: with more, it leaves the rest.
+# The failed messages of a queue that a run with ``once`` remembers. With more, the run leaves the rest of the queue.
 _MAX_TRIED = 1_000_000
 
 
 @dataclass(frozen=True)
 class _Claimed:
-    """A round that has claimed messages. ``at``: when, in seconds of the monotonic clock."""
+    """A round that has claimed messages. ``at``: the time of the claim, in seconds of the monotonic clock."""
 
     round: Round
     size: RoundSize
@@ -35,18 +36,18 @@ class _Claimed:
 
 @dataclass(frozen=True)
 class _Calling:
-    """A round that calls the service. ``seconds``: how long its calls took, when they have ended."""
+    """A round that calls the service. ``seconds``: the duration of its calls."""
 
     claimed: _Claimed
     seconds: "Future[float]"
 
 
 class RouteLoop(Loop):
-    """Runs the rounds of a route. It counts an empty result, too, when there was no message.
+    """Runs the rounds of a route. A claim that finds no message counts as an empty result.
 
     Args:
         job: runs chunks in tasks.
-        tasks: returns how many tasks a round may have at a time; asked in a round's calls, as they begin.
+        tasks: returns the most tasks of a round at a time; called when the calls of a round begin.
     """
 
     def __init__(
@@ -75,7 +76,6 @@ class RouteLoop(Loop):
             calling.claimed.round.count_calls()
 
     def run(self) -> None:
-        """Run rounds, one after the other. What was claimed is committed or given back, whatever is raised."""
         self._pace.down = ""
         with ThreadPoolExecutor(1, f"calls of {self._route.queue}") as self._caller:
             try:
@@ -104,7 +104,7 @@ class RouteLoop(Loop):
         return self._once and (self._pace.down != "" or len(self._tried) > _MAX_TRIED)
 
     def _begin(self) -> bool:
-        """Begin a round, if there is a message within half a second; return whether to look again."""
+        """Begin a round, if a message comes within half a second; return whether the loop goes on."""
         self._next = self._claim(0.0 if self._once else _WAIT_SECONDS, ahead=False)
         if self._next is not None:
             self._is_working = True
@@ -141,7 +141,7 @@ class RouteLoop(Loop):
         self._calling, self._next = _Calling(claimed, self._caller.submit(call)), None
 
     def _run(self, chunks: list[Chunk]) -> list[Block]:
-        if self._stop.is_set():  # also after a task died: its messages are not given to a task again
+        if self._stop.is_set():  # also after a task died: no other task gets its messages
             return []
         return self._job(chunks)
 
@@ -177,11 +177,11 @@ class RouteLoop(Loop):
             self._note_up()
 
     def _give_up(self) -> None:
-        """Behind an error: give back what is claimed, and commit what calls in progress come to, if that can be."""
+        """After an error: release the claimed messages, and try to commit the calls in progress."""
         if self._next is not None:
             with suppress(SpoolError, OSError):
                 self._give_back(self._next)
         if self._calling is not None:
-            with self._calling.claimed.round as round_, suppress(Exception):  # the first error is the one that counts
+            with self._calling.claimed.round as round_, suppress(Exception):  # the caller raises the first error
                 self._calling.seconds.result()
                 self._add(round_.commit())

@@ -1,4 +1,4 @@
-"""How the rounds of a route follow each other: decided from what the last ones came to, without touching anything."""
+"""The pace of a route's rounds, decided from the results of earlier rounds, without I/O."""
 
 from dataclasses import dataclass
 
@@ -11,11 +11,11 @@ FIRST_ROUND_MESSAGES, MOST_ROUND_MESSAGES = 128, 65_536
 
 @dataclass(frozen=True)
 class RoundSize:
-    """A round whose calls are under way, as far as the next one depends on it.
+    """The size of a round whose calls are under way.
 
-    limit: the most messages that it could claim. messages: how many it has claimed.
-    in_order: the next one may begin only after its commit.
-    is_bounded: there is room for the answers to some messages only.
+    limit: the most messages that it could claim. messages: the number of messages that it has claimed.
+    in_order: the next round may begin only after the commit of this one.
+    is_bounded: the room for answers limits the round.
     """
 
     limit: int
@@ -25,12 +25,12 @@ class RoundSize:
 
 
 class Pace(Pauses):
-    """Decides how many messages the next round of a route claims, when, and how long the route pauses before it.
+    """Decides the size and the time of a route's next round, and the pause before the round.
 
     Args:
-        tasks: how many tasks a round has at a time, as it is known now.
+        tasks: the number of tasks of a round at a time.
 
-    tasks: the same; the loop changes it when there are more or fewer.
+    tasks: the same; the loop keeps it up to date.
     limit: the most messages of the next round.
     """
 
@@ -43,24 +43,20 @@ class Pace(Pauses):
     def claims_ahead(self, calling: RoundSize) -> bool:
         """Return whether the next round is claimed while this one calls.
 
-        Only where it is of use: this one has as many messages as it could have, so that more are likely, the one
-        before it came through all of its own, and the size of rounds has been found: each may be larger than the one
-        before it until then. What comes in during a smaller round is claimed behind it, in one round.
+        That pays if this round is full, so that more messages are likely; if the previous round handled all its
+        messages; and if rounds grow no more. Messages that arrive during a smaller round are claimed after it, in one
+        round.
         """
         if calling.in_order or calling.is_bounded or self.down:
             return False
         return self._is_steady and calling.messages >= calling.limit
 
     def note(self, calling: RoundSize, result: RoundResult, seconds: float) -> None:
-        """Take in what a round came to.
-
-        Args:
-            seconds: how long its calls took.
-        """
+        """Note the result of a round. ``seconds``: the duration of its calls."""
         before, self._is_steady = self.limit, False
         self.down, self._pause = "", 0.0
         if result.full and result.messages >= calling.messages > 1:
-            self.limit = max(1, calling.messages // 2)  # fewer replies may fit
+            self.limit = max(1, calling.messages // 2)  # the replies to fewer messages may fit
         elif result.down:
             self.find_down(result.down, result.retry_after)
         else:
@@ -70,10 +66,10 @@ class Pace(Pauses):
 
 
 class IdleTime:
-    """Decides when a forwarder ends because there was nothing to do.
+    """Decides when an idle forwarder ends.
 
     Args:
-        limit: the seconds without a message after which it ends; None for never.
+        limit: the seconds without a message after which the forwarder ends; None for never.
         now: seconds of the monotonic clock, here and below.
     """
 
@@ -82,10 +78,10 @@ class IdleTime:
         self._active_at = now
 
     def is_over(self, now: float, messages: int, is_busy: bool) -> bool:
-        """Take in that a route found so many messages; return whether the forwarder ends.
+        """Note the number of messages that a route found; return whether the forwarder ends.
 
         Args:
-            is_busy: a route has messages claimed, or pauses because its service is down.
+            is_busy: a route has claimed messages, or pauses.
         """
         if messages or is_busy:
             self._active_at = now
@@ -101,15 +97,13 @@ def is_through(messages: int, result: RoundResult) -> bool:
 
 
 def next_limit(limit: int, messages: int, seconds: float, tasks: int) -> int:
-    """Return the number of messages of the next round, so that a round lasts about two seconds.
+    """Return the most messages of the next round, so that a round lasts about two seconds.
 
-    That is long against the cost of a round, and short enough that little work is undone when the forwarder is killed.
-    There is at least one message for each task, however slow the service is.
+    Two seconds are long against the cost of a round, and short enough that a killed forwarder repeats little work.
+    However slow the service is, each task has a message.
 
     Args:
-        limit: the limit of the last round.
-        messages: how many messages it came through.
-        seconds: how long it took.
+        limit, messages, seconds: the limit of the last round, the messages that it handled, and its duration.
     """
     if seconds > ROUND_SECONDS * 2:
         return max(limit // 2, min(limit, tasks))

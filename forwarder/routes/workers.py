@@ -1,9 +1,9 @@
 """The workers of a cluster: each has to see the space, on the space's machine, and to be able to use the services.
 
-What is wrong with one of them is told before a message is taken. A worker that comes later is refused as it begins a
-task if the round is of no space that it sees, or of one on another machine (``RemoteBranch``), or if its xaspool is of
-another version (``task.run``), and the round ends without an outcome for any message; a service that cannot be opened
-there counts as down.
+The driver checks the workers before it claims a message. A worker that joins later checks itself when a task begins:
+the space has to be there and on the same machine (``RemoteBranch``), and its xaspool of the same version
+(``task.run``). Otherwise the round ends without an outcome for any message. A service that cannot be opened there
+counts as unreachable.
 """
 
 import os
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 WAIT_SECONDS = 120.0
-"""The seconds in which a cluster has to start a first worker."""
+"""The seconds within which a cluster has to start a worker."""
 
 _LOOK_SECONDS, _SAY_SECONDS = 0.2, 5.0
 
@@ -32,11 +32,11 @@ _LOOK_SECONDS, _SAY_SECONDS = 0.2, 5.0
 def check_workers(
     spark: "SparkSession", path: str, services: Sequence[Service], say: Callable[[str], None] = lambda text: None
 ) -> None:
-    """Wait for the workers of a cluster, and have each look at the space and at the services.
+    """Wait for the workers of a cluster, and let each check the space and the services.
 
     Args:
         path: the directory of the space, which this process has open.
-        say: called with a few words while the cluster keeps this process waiting.
+        say: called with a short text while this process waits for the cluster.
 
     Raises:
         SparkUnavailable: the cluster starts no worker, or a worker cannot work for this space.
@@ -47,7 +47,7 @@ def check_workers(
     look = partial(defects, path, identity_of(path), spool.__version__, tuple(services))
     try:
         found = set(context.parallelize(range(count), count).flatMap(look).collect())
-    except Exception as error:  # of whatever kind the bridge to Java raises
+    except Exception as error:  # the bridge to Java raises exceptions of many kinds
         raise SparkUnavailable(
             f"Spark's Python workers do not start: {reason_of(error)}; each needs Python and xaspool as "
             "they are here (spool-admin docs scaling)"
@@ -60,7 +60,7 @@ def wait_for_workers(context: "SparkContext", say: Callable[[str], None], second
     """Wait until the cluster has started a worker for this program.
 
     Raises:
-        SparkUnavailable: it has not within so many seconds, or has ended.
+        SparkUnavailable: no worker came within the time, or the cluster has ended.
     """
     begun = time.monotonic()
     said = False
@@ -79,12 +79,12 @@ def wait_for_workers(context: "SparkContext", say: Callable[[str], None], second
 
 
 def has_workers(context: "SparkContext") -> bool:
-    """Return whether an executor, other than the driver's own, has come up."""
+    """Return whether an executor besides the driver's own is running."""
     try:
         java: Any = context._jsc.sc()
         if not java.isStopped():
             return len(java.statusTracker().getExecutorInfos()) > 1
-    except Exception:  # of whatever kind the bridge to Java raises
+    except Exception:  # the bridge to Java raises exceptions of many kinds
         pass
     raise SparkUnavailable(f"{context.master} has ended this program's work: look into the log of its master")
 

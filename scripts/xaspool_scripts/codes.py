@@ -46,7 +46,7 @@ def code_of_effects(effects: Iterable[str], *, failed: object, left: object) -> 
 
     occurred = set(effects)
     return exit_code(
-        damaged=Effect.SET_ASIDE in occurred,
+        damaged=Effect.QUARANTINED in occurred,
         failed=failed,
         failed_for_good=occurred & FAILURES_FOR_GOOD,
         left=left,

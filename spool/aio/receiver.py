@@ -1,7 +1,7 @@
-"""How tasks get messages: each claims in a thread; of the tasks that wait for one queue, one looks for all.
+"""How tasks get messages: each claims in a thread; of the tasks that wait for one queue, one checks for all.
 
-A task that gets a message lets the next one look. One thread listens for commits, for all queues. Tasks that wait for a
-message by its id or correlation id are woken when it has come; one further task listens for them (``_listen_for_all``).
+A task that gets a message passes the turn to the next one. One thread listens for commits, for all queues. A task that
+waits for a message by its id or correlation id is woken by a further task (``_listen_for_all``).
 """
 
 import asyncio
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class Receiver:
-    """The gets of one space's tasks. ``attempt`` is called to look once; it raises Empty if there is no message."""
+    """The gets of one space's tasks. ``get_once`` gets without waiting, or raises Empty."""
 
     def __init__(self, core: Core, threads: Threads) -> None:
         self.core = core
@@ -50,56 +50,56 @@ class Receiver:
     def _take(self, wanted: Wanted) -> Awaitable[list[Message]]:
         self._store.guard.check()
         now = replace(wanted, timeout=0)  # the task waits, and no thread
-        return _GetAttempt(self.core, self.threads, partial(get_alone, self.core, now)).take(wanted.queue)
+        return _CancellableGet(self.core, self.threads, partial(get_alone, self.core, now)).take(wanted.queue)
 
     async def take_reply(self, request: PendingRequest) -> Message:
         """Wait for the reply of a request, and take it."""
-        attempt = partial(self._take_reply, request)
+        get_once = partial(self._take_reply, request)
         try:
             held = partial(is_held, self._store, request)
-            return await self.wait_by_key(request.sought, held, self.until(request.timeout), attempt)
+            return await self.wait_by_key(request.sought, held, self.until(request.timeout), get_once)
         except Empty:
             raise await self.threads.run(partial(no_reply, self._store, request)) from None
 
     def _take_reply(self, request: PendingRequest) -> Awaitable[Message]:
         self._store.guard.check()
         get = partial(reply_now, self.core, request)
-        return _GetAttempt(self.core, self.threads, get).take(request.reply_queue)
+        return _CancellableGet(self.core, self.threads, get).take(request.reply_queue)
 
-    async def receive(self, wanted: Wanted, attempt: Callable[[], Awaitable[list[Message]]]) -> list[Message]:
-        """Look; then, while there is none, wait for the queue's turn, and look whenever a message may have come."""
+    async def receive(self, wanted: Wanted, get_once: Callable[[], Awaitable[list[Message]]]) -> list[Message]:
+        """Get messages: at once, or else wait for the queue's turn, and check whenever a message may have arrived."""
         try:
-            return await attempt()
+            return await get_once()
         except (Empty, MessageInUse):
             if wanted.timeout == 0:
                 raise
         until = self.until(wanted.timeout)
         if wanted.by_key:
             is_held = partial(is_there, self._store.view, self._store.clock, wanted)
-            return await self.wait_by_key((wanted.sought,), is_held, until, attempt)
+            return await self.wait_by_key((wanted.sought,), is_held, until, get_once)
         turn = self._turns.setdefault(wanted.queue, asyncio.Lock())
         try:
             async with asyncio.timeout_at(until):
                 await turn.acquire()
         except TimeoutError:
-            return await attempt()
+            return await get_once()
         try:
-            return await self._wait(wanted, until, attempt)
+            return await self._wait(wanted, until, get_once)
         finally:
             turn.release()
 
     def until(self, timeout: float | None) -> float | None:
-        """Return when a wait that begins now is over, by the loop's clock; None: never."""
+        """Return the end of a wait that begins now, by the loop's clock; None for no end."""
         return None if timeout is None else self.threads.loop.time() + timeout
 
     async def _wait(
-        self, wanted: Wanted, until: float | None, attempt: Callable[[], Awaitable[list[Message]]]
+        self, wanted: Wanted, until: float | None, get_once: Callable[[], Awaitable[list[Message]]]
     ) -> list[Message]:
         pause = _PAUSE_MIN_SECONDS
         while True:
             heard = self._store.shared.notifier.generation
             try:
-                return await attempt()
+                return await get_once()
             except Empty:
                 left = IDLE_SECONDS if until is None else until - self.threads.loop.time()
                 if left <= 0:
@@ -114,10 +114,10 @@ class Receiver:
         return pause_seconds(self._store.view, self._store.clock, wanted, short)
 
     async def _listen_for(self, seconds: float) -> None:
-        """Wait until a message may have come, or until the time is over."""
+        """Wait until a message may have arrived, or until the time is over."""
         if self._listening is None or self._listening.done():
             self._listening = self.threads.loop.run_in_executor(self._listener, self._listen)
-            self._listening.add_done_callback(asyncio.Future.exception)  # of a closed space: the next look raises it
+            self._listening.add_done_callback(asyncio.Future.exception)  # of a closed space: the next get raises it
         await asyncio.wait((self._listening,), timeout=seconds)
 
     @public_call("waiting for a message")
@@ -132,7 +132,7 @@ class Receiver:
         sought: Collection[Sought],
         is_held: Callable[[], bool],
         until: float | None,
-        attempt: Callable[[], Awaitable[T]],
+        get_once: Callable[[], Awaitable[T]],
     ) -> T:
         """Look whenever one of these messages may have come; and often while one is there and held.
 
@@ -147,7 +147,7 @@ class Receiver:
                 while True:
                     arrived.clear()
                     try:
-                        return await attempt()
+                        return await get_once()
                     except (Empty, MessageInUse):
                         left = IDLE_SECONDS if until is None else until - self.threads.loop.time()
                         if left <= 0:
@@ -167,20 +167,20 @@ class Receiver:
                     self._listening_for_all = None
 
     def _wake(self, arrived: asyncio.Event) -> None:
-        """Set the event; in any thread."""
+        """Set the event. Called in any thread."""
         try:
             self.threads.loop.call_soon_threadsafe(arrived.set)
         except RuntimeError:
             pass  # the loop is closed: no task waits any more
 
     def _let_listen(self) -> None:
-        """Begin to listen for the tasks that wait by id or correlation id, unless a task does so."""
+        """Start the task that listens for tasks that wait by id or correlation id, unless it runs."""
         if self._listening_for_all is None or self._listening_for_all.done():
             self._listening_for_all = self.threads.loop.create_task(self._listen_for_all())
             self._listening_for_all.add_done_callback(_forget_error)
 
     async def _listen_for_all(self) -> None:
-        """Wake the tasks whose messages come, as long as any task waits so."""
+        """Wake tasks whose messages have arrived, as long as any task waits by id or correlation id."""
         notifier, pause = self._store.shared.notifier, _PAUSE_MIN_SECONDS
         looked = self.threads.loop.time()
         try:
@@ -193,11 +193,11 @@ class Receiver:
                     pause = _PAUSE_MIN_SECONDS
                 if notifier.generation == heard:
                     await self._listen_for(IDLE_SECONDS)
-                else:  # in a busy space, not every commit is worth a look
+                else:  # in a busy space, not every commit is worth a check
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, _PAUSE_MAX_SECONDS)
         finally:
-            self._store.view.sought.wake_all()  # each looks, and raises what ended this
+            self._store.view.sought.wake_all()  # each task checks, and raises the error that ended this
 
     @public_call("waiting for a message")
     def _wake_arrived(self, thorough: bool) -> bool:
@@ -209,7 +209,7 @@ class Receiver:
 
 
 def _forget_error(task: "asyncio.Task[None]") -> None:
-    """Forget how a task ended: the calls that it woke raise the same."""
+    """Forget the error of a task: the calls that it woke raise the same error."""
     if not task.cancelled():
         task.exception()
 
@@ -218,7 +218,7 @@ class _Cancelled(Exception):
     """The task was cancelled before the commit of its get began."""
 
 
-class _GetAttempt(Generic[T]):
+class _CancellableGet(Generic[T]):
     """One attempt to get messages: claimed in a thread, and committed unless the task was cancelled meanwhile.
 
     ``get``: claims and commits; it calls its argument before it commits.
@@ -237,7 +237,7 @@ class _GetAttempt(Generic[T]):
         return taken
 
     def _give_up(self) -> bool:
-        """Cancel the attempt; False if its commit has begun, which is then finished."""
+        """Cancel the get; False if its commit has begun, which then completes."""
         with self._mutex:
             self._cancelled = not self._begun
         return self._cancelled
@@ -257,7 +257,7 @@ class _GetAttempt(Generic[T]):
 
 
 def get_now(transaction: "spool.transactions.transaction.Transaction", wanted: Wanted) -> list[Message]:
-    """Get messages without waiting; in a thread."""
+    """Get messages without waiting. Called in a thread."""
     return transaction.get_many(
         wanted.queue, wanted.count, message_id=wanted.message_id, correlation_id=wanted.correlation_id
     )

@@ -1,15 +1,15 @@
 """A queue space for asyncio: ``async with spool.aio.open(path) as space: await space.put(…)``.
 
-The engine is the same. A put joins the queue of what is committed next, and the loop is told once of all that a commit
-did, not once for each message. What reads, locks or waits for the disk is done in a thread (``tasks``). Of the tasks
-that wait for a message of one queue, one looks for all (``receiver``).
+The engine is the same. A put joins the next group commit, and the loop gets one notification for each commit, not one
+for each message. A thread makes every call that reads, locks or waits for the disk (``tasks``). Of the tasks that wait
+for a message of one queue, one checks for all (``receiver``).
 
-A task that is cancelled loses no message: before its commit has begun nothing has happened; once it has, it comes to
-its end, and a get returns, and is cancelled where the task waits next. (A put that is cancelled then may be there.)
-Every other call comes to its end before its task is cancelled.
+A cancelled task loses no message. Before its commit has begun, a cancelled call has no effect. Afterwards the call
+completes: a get returns its messages, and the task is cancelled at its next wait. A put that is cancelled at that point
+may have been committed. Every other call completes before its task is cancelled.
 
-``submit`` and ``commit_async`` are not here: ``put`` and ``commit`` are awaitable, and what several tasks await at the
-same time shares a flush.
+``submit`` and ``commit_async`` are missing, because ``put`` and ``commit`` are awaitable: concurrent tasks share a
+flush.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ T = TypeVar("T")
 def _threaded(
     call: "Callable[Concatenate[spool.space.Space, P], T]",
 ) -> "Callable[Concatenate[Space, P], Coroutine[Any, Any, T]]":
-    """Make a coroutine of a call of ``spool.Space``, which is done in a thread, to its end; so is its ``progress``."""
+    """Return a call of ``spool.Space`` as a coroutine. A thread makes the call, and calls its ``progress``."""
 
     @wraps(call)
     async def threaded(self: "Space", /, *args: P.args, **options: P.kwargs) -> T:
@@ -65,7 +65,7 @@ def _threaded(
 
 
 class Space:
-    """An open queue space, for the tasks of one loop. ``sync`` is the same space as threads see it."""
+    """An open queue space, for the tasks of one loop. ``sync`` is the same space for threads."""
 
     def __init__(self, space: "spool.space.Space") -> None:
         self.sync = space
@@ -81,7 +81,7 @@ class Space:
 
     @property
     def recovery(self) -> RecoveryReport:
-        """What opening the space found, and did about it."""
+        """As ``spool.Space.recovery``."""
         return self.sync.recovery
 
     # -- putting ----------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ class Space:
         joined = self._joined(transaction)
         if joined is not None:
             return await joined.put_many(queue, bodies, **options)
-        if options.get("deduplication_key") is not None:  # another put of the same one meanwhile waits
+        if options.get("deduplication_key") is not None:  # it may wait for another put of the key
             put = partial(self.sync.put_many, queue, body_list(bodies), transaction=None, **options)
             return await self._threads.run_to_end(put, patient=True)
         request = self._send(queue, body_list(bodies), options)
@@ -126,7 +126,7 @@ class Space:
         return request
 
     def _on_done(self, requests: Sequence[CommitRequest]) -> None:
-        """Tell the loop of all that one commit did; in another thread."""
+        """Notify the loop of all requests of one commit. Called in another thread."""
         try:
             self._threads.loop.call_soon_threadsafe(self._resolve, requests)
         except RuntimeError:
@@ -146,8 +146,8 @@ class Space:
     async def get(
         self, queue: str, *, transaction: "Transaction | Join | None" = JOIN, **options: Unpack[GetOptions]
     ) -> Message:
-        """As ``spool.Space.get``. Cancelled, it gives back what it has claimed; once its commit has begun it comes to
-        its end and returns the message, and the task is cancelled where it waits next."""
+        """As ``spool.Space.get``. A cancelled get releases the message that it has claimed. Once its commit has begun,
+        the get returns the message, and the task is cancelled at its next wait."""
         return (await self.get_many(queue, 1, transaction=transaction, **options))[0]
 
     async def get_many(
@@ -167,7 +167,7 @@ class Space:
     async def request(
         self, queue: str, body: Any, *, timeout: float | None = 30.0, **options: Unpack[PutOptions]
     ) -> Message:
-        """As ``spool.Space.request``. If it is cancelled while it waits, the request stays, and so does its reply."""
+        """As ``spool.Space.request``. Cancelling the wait removes neither the request nor its reply."""
         checked = self._checked(queue, timeout, options)
         message_id = await self.put(queue, body, transaction=None, **checked.options)
         return await self._receiver.take_reply(replace(checked, message_id=message_id))
@@ -179,14 +179,14 @@ class Space:
     # -- transactions -----------------------------------------------------------------------------------------------
 
     def transaction(self, timeout: float | None = 30.0) -> "Transaction":
-        """As ``spool.Space.transaction``: ``async with`` commits it on leaving, and rolls it back on an exception."""
+        """As ``spool.Space.transaction``, for ``async with``."""
         return Transaction(self.sync.transaction(timeout), self._receiver)
 
     async def consume(
         self, queue: str, timeout: float | None = None
     ) -> "AsyncGenerator[tuple[Transaction, Message], None]":
-        """As ``spool.Space.consume``, without a time limit. A loop that may be left early closes the generator
-        (``contextlib.aclosing``), or its last message is given back only when the generator is collected."""
+        """As ``spool.Space.consume``, without a time limit. Close the generator of a loop that may be left early
+        (``contextlib.aclosing``): otherwise its last message is released only when the generator is collected."""
         while True:
             async with self.transaction(timeout=None) as tx:
                 try:
@@ -205,8 +205,8 @@ class Space:
         timeout: float | None = 30.0,
         stop: asyncio.Event | None = None,
     ) -> WorkSummary:
-        """As ``spool.Space.work``, with ``function`` a coroutine function or a plain one, called in up to ``tasks``
-        tasks side by side. A coroutine that takes longer than ``timeout`` seconds is cancelled.
+        """As ``spool.Space.work``. Up to ``tasks`` tasks call ``function``, a coroutine function or a plain one. A
+        coroutine that takes longer than ``timeout`` seconds is cancelled.
 
         If this is cancelled, so are the calls that are under way: their messages go back, with one more attempt.
         """

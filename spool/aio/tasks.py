@@ -1,6 +1,6 @@
-"""How a task waits for what a thread does, and for a space that is being opened.
+"""The threads that work for asyncio tasks, and a space that is being opened.
 
-A task that is cancelled while a thread works for it hears the outcome first, and is cancelled where it waits next.
+A task that is cancelled while a thread works for it gets the outcome first, and is cancelled at its next wait.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Closable(Protocol):
-    """A space for tasks, as far as its opening knows it."""
+    """A space for tasks, as ``Opening`` needs it."""
 
     async def close(self) -> None: ...
 
@@ -35,8 +35,8 @@ S = TypeVar("S", bound=Closable)
 async def wait_to_end(work: "asyncio.Future[T]", give_up: Callable[[], bool] = lambda: False) -> T:
     """Wait for a thread's work and return its result.
 
-    If the task is cancelled meanwhile, ``give_up`` is asked: True cancels the task at once; False lets it get the
-    result, and cancels it at its next wait.
+    ``give_up`` is called if the task is cancelled during the wait: True cancels the task at once; False lets the task
+    get the result, and cancels it at its next wait.
     """
     cancelled: asyncio.CancelledError | None = None
     while not work.done():
@@ -44,18 +44,18 @@ async def wait_to_end(work: "asyncio.Future[T]", give_up: Callable[[], bool] = l
             await asyncio.shield(work)
         except asyncio.CancelledError as error:
             if cancelled is None and give_up():
-                work.add_done_callback(asyncio.Future.exception)  # nothing asks for it any more
+                work.add_done_callback(asyncio.Future.exception)  # no task waits for it any more
                 raise
             cancelled = error
         except BaseException:
-            break  # it is the work's own
+            break  # the work has raised it
     if cancelled is not None:
         asyncio.get_running_loop().call_soon(_cancel_again, asyncio.current_task(), *cancelled.args)
     return work.result()
 
 
 def _cancel_again(task: "asyncio.Task[Any] | None", *why: object) -> None:
-    """Cancel the task at its next wait, unless the cancellation was taken back: a timeout does so when the task ends
+    """Cancel the task at its next wait, unless the cancellation was withdrawn: a timeout withdraws it if the task ends
     in time."""
     if task is not None and task.cancelling():
         task.uncancel()
@@ -63,9 +63,9 @@ def _cancel_again(task: "asyncio.Task[Any] | None", *why: object) -> None:
 
 
 class Threads:
-    """The threads in which the calls of a space are done for the tasks of one loop.
+    """The threads that make the calls of a space for the tasks of one loop.
 
-    ``patient`` calls, which may wait for the commit of another, have threads of their own.
+    ``patient`` calls, which may wait for another commit, have separate threads.
     """
 
     def __init__(self, guard: CallGuard) -> None:
@@ -79,13 +79,12 @@ class Threads:
         return self.loop.run_in_executor(self._patient if patient else self._prompt, call)
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Wait for the call. A task that is cancelled meanwhile waits no more. NotOpen if the space is closed."""
+        """Wait for the call; a cancelled task stops waiting. NotOpen if the space is closed."""
         self._guard.check()
         return await self.submit(call)
 
     async def run_to_end(self, call: Callable[[], T], *, patient: bool = False) -> T:
-        """Wait for the call. A task that is cancelled meanwhile hears the outcome, and is cancelled where it waits
-        next."""
+        """Wait for the call; a cancelled task gets the outcome, and is cancelled at its next wait."""
         return await wait_to_end(self.submit(call, patient=patient))
 
     def end(self) -> None:
@@ -98,7 +97,7 @@ class Opening(Generic[S]):
     """A space that is being opened: ``await`` it, or enter it with ``async with``."""
 
     def __init__(self, begin: "Callable[[], spool.space.Space]", end: "Callable[[spool.space.Space], S]") -> None:
-        """``begin``: opens it, in a thread; ``end``: makes of it what the loop's tasks use."""
+        """``begin``: opens the space, in a thread. ``end``: makes the space for tasks from it."""
         self._begin = begin
         self._end = end
         self._space: S | None = None
@@ -135,7 +134,7 @@ def _close_unseen(opening: "asyncio.Future[spool.space.Space]") -> None:
 
 @dataclass(eq=False)
 class _Call:
-    """One call. ``late``: what its thread calls when the function has ended, if the call was given up before."""
+    """One call. ``late``: called by the thread after the function, if the call was given up in the meantime."""
 
     function: Callable[[], Any]
     late: Callable[[], None]
@@ -152,7 +151,11 @@ class _Caller:
 
 
 class FunctionThreads:
-    """As many threads as there are calls at a time. A thread that has ended its call makes the next one."""
+    """Threads in which tasks call plain functions: as many as there are calls at a time.
+
+    They are daemons: a function that does not end delays neither the interpreter's exit nor another call. All methods
+    are called in the loop's thread.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -161,10 +164,10 @@ class FunctionThreads:
         self._hanging: list[threading.Thread] = []
 
     async def call(self, function: Callable[[], Any], late: Callable[[], None]) -> Any:
-        """Call a function in a thread; return or raise what it does.
+        """Call a function in a thread; return its result, or raise its exception.
 
-        If the task is cancelled meanwhile, the call is given up: its thread goes on, and calls ``late`` when the
-        function has ended.
+        If the task is cancelled during the call, the call is given up: its thread goes on, and calls ``late`` after the
+        function.
         """
         caller = self._free.pop() if self._free else self._begin()
         call = _Call(partial(copy_context().run, function), late, self._loop.create_future())
@@ -183,7 +186,7 @@ class FunctionThreads:
 
     @property
     def hanging(self) -> int:
-        """Return how many calls were given up and have not ended."""
+        """The number of calls that were given up and have not ended."""
         self._hanging = [thread for thread in self._hanging if thread.is_alive()]
         return len(self._hanging)
 
@@ -207,7 +210,7 @@ class FunctionThreads:
                 error = raised
             if call.is_given_up:
                 call.late()
-            with suppress(RuntimeError):  # the loop is closed: nothing waits any more
+            with suppress(RuntimeError):  # the loop is closed: no task waits any more
                 self._loop.call_soon_threadsafe(_complete, call, value, error)
             del call, value, error
 

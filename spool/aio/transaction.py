@@ -1,4 +1,4 @@
-"""A transaction for asyncio: what reads, locks or waits for the disk is done in a thread."""
+"""A transaction for asyncio. A thread makes every call that reads, locks or waits for the disk."""
 
 import asyncio
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from spool.transactions.validation import body_list
 
 
 class Transaction:
-    """A transaction of the task that entered it, and of tasks that it starts meanwhile; ``sync`` as threads see it."""
+    """A transaction of the task that entered it, and of tasks that this task starts. ``sync``: the same for threads."""
 
     def __init__(self, transaction: "spool.transactions.transaction.Transaction", receiver: Receiver) -> None:
         """Not for applications, which call ``Space.transaction``."""
@@ -55,8 +55,8 @@ class Transaction:
         return await self._threads.run_to_end(put, patient=options.get("deduplication_key") is not None)
 
     async def get(self, queue: str, **options: Unpack[GetOptions]) -> Message:
-        """As ``Space.get``, in this transaction. If it is cancelled while it takes, the transaction is lost: its next
-        call, be it ``commit``, raises TransactionRolledBack."""
+        """As ``Space.get``, in this transaction. A get that is cancelled while it claims loses the transaction: the
+        next call, ``commit`` too, raises TransactionRolledBack."""
         return (await self.get_many(queue, 1, **options))[0]
 
     async def get_many(self, queue: str, max_messages: int, **options: Unpack[GetOptions]) -> list[Message]:

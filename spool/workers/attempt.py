@@ -140,7 +140,7 @@ class Attempt:
             self.message = self._read()
         except CorruptedFile as error:
             delivery.set_aside(self._store, self._held.position, str(error), self._store.deadline())
-            return Effect.SET_ASIDE
+            return Effect.QUARANTINED
         self.transaction.on_rollback = self._note_rollback
         return None
 

@@ -1,7 +1,7 @@
-"""What an outcome does to the queues: a pure function from (message, outcome) to puts and commands of a branch.
+"""The effects of an outcome on the queues: a pure function from (message, outcome) to puts and commands of a branch.
 
-Everything that one message causes is in one branch, so it happens in one commit: the reply and the removal; or the
-reply of a failure, the move to the error queue and the count of the attempt.
+All effects of one message are in one branch, so they are one commit: the reply and the removal; or the reply of a
+failure, the move to the error queue and the count of the attempt.
 """
 
 import enum
@@ -32,15 +32,15 @@ OnFailure: TypeAlias = Literal["reject", "delete", "retry"]
 
 
 class Effect(enum.StrEnum):
-    """What became of a message; the values are keys in JSON."""
+    """The effect of an attempt on its message; the values are keys in JSON."""
 
     DELIVERED = "delivered"
     RETRIED = "retried"
     REJECTED = "rejected"
     DEAD_LETTERED = "dead_lettered"
     DROPPED = "dropped"
-    SET_ASIDE = "set_aside"  # its body is damaged
-    KEPT = "kept"  # the service was never reached: no attempt, and nothing in the branch
+    QUARANTINED = "quarantined"  # the body is damaged
+    KEPT = "kept"  # no attempt is counted: the service was not reached, or a queue had no room
 
     @property
     def words(self) -> str:
@@ -54,10 +54,10 @@ FAILURES_FOR_GOOD = frozenset({Effect.REJECTED, Effect.DEAD_LETTERED, Effect.DRO
 
 @dataclass(frozen=True)
 class OutcomePolicy:
-    """What decides the effects of an outcome: the queue's options, and those of the space and all its queues.
+    """The options that decide the effects of an outcome: of the queue, and of the space with all its queues.
 
-    ``on_failure``: what to do with a failure that the service calls final: "reject" it; "delete" the message if the
-    failure queue has the service's reply, and reject it otherwise; or "retry" it as a failed attempt.
+    on_failure: the effect of a rejection by the service: "reject"; "delete" the message if the failure queue gets the
+        service's reply, and reject it otherwise; or "retry", as after a failed attempt.
     """
 
     queue: QueueConfig
@@ -87,10 +87,14 @@ def record(
     outcome: Outcome,
     now: float,
 ) -> tuple[Effect, str]:
-    """Add what the outcome does to the branch; return what became of the message, and why if it failed, or what else is
-    to be told.
+    """Add the effects of the outcome to the branch. The outcome is that of an attempt that counts.
 
-    ``raw``: the body as stored, for an outcome that passes it on. ``now``: seconds since the epoch, for delays.
+    Args:
+        raw: the body as stored, for an outcome that passes the body on.
+        now: seconds since the epoch, for delays.
+
+    Returns:
+        The effect on the message, and the reason of a failure or a note of the function.
     """
     outcome = effective_outcome(policy, message, raw, outcome)
     if isinstance(outcome, Rejected):
@@ -132,7 +136,7 @@ def effective_outcome(policy: OutcomePolicy, message: Message, raw: bytes, outco
 
 
 def _over_limits(policy: OutcomePolicy, outcome: Translated) -> str:
-    """Return why one of the messages cannot be put into the space; "" if each can."""
+    """Return why a message exceeds the limits of the space; "" if none does."""
     for new in outcome.messages:
         try:
             check_size(len(new.raw), policy.space.max_body_bytes)
@@ -207,7 +211,7 @@ def _answer(batch: CommitBatch, policy: OutcomePolicy, queue: str, request: Mess
 
 
 def _fields_of(policy: OutcomePolicy, new: NewMessage, source: Message) -> dict[str, Any]:
-    """Return the control fields of a new message: its own, and the correlation id of the one that it comes from."""
+    """Return the control fields of a new message: its own, and by default the correlation id of its source."""
     fields = {"correlation_id": source.correlation_id or source.id, **new.attributes}
     warn_of_put("", policy.queues[new.queue], new.attributes)
     return with_first_delay(policy.queues[new.queue], fields)

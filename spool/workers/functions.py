@@ -12,14 +12,14 @@ from spool.workers.outcome import describe
 
 
 class ServiceError(ValueError):
-    """A service cannot be used as it is named. The text is one line that says what to do."""
+    """A service cannot be used as named. The text is one line that says what to do."""
 
 
 def find_function(target: str) -> Callable[[Any], Any]:
     """Import `package.module:function`, from the current directory first, as `python -m` does.
 
     Raises:
-        ServiceError: it cannot be imported, is a coroutine function, or takes no message.
+        ServiceError: the function cannot be imported, is a coroutine function, or takes no message.
     """
     module_name, _, name = target.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), *name.split("."))):

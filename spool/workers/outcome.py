@@ -1,4 +1,4 @@
-"""The outcome of one call of a service, as a value; and the two exceptions by which a Python function chooses it."""
+"""The outcome of one call of a service, as a value, and the two exceptions by which a Python function chooses one."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -13,14 +13,14 @@ from spool.model.settings import check_queue_name
 from spool.model.text import class_name, shown, storable
 
 LONGEST_DELAY = 7 * 86400.0
-"""Seconds. A longer delay asked for by a service is cut to this: a slip there must not park a message for years."""
+"""Seconds. A longer delay of a service is cut to this: a mistake there must not delay a message for years."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replied:
-    """It worked. The reply goes to the reply queue, where there is one; an empty reply has the body b"".
+    """Success. The reply goes to the reply queue, if one is set; an empty reply has the body b"".
 
-    `codec` names how `body` becomes a value again ("text", "json", "msgpack"); None means that it is bytes.
+    codec: by which `body` becomes a value again ("text", "json", "msgpack"); None for bytes.
     """
 
     body: bytes = b""
@@ -44,7 +44,7 @@ class Retried:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """It failed for good; `reply` goes to the failure queue, where there is one."""
+    """Final failure; `reply` goes to the failure queue, if one is set."""
 
     reason: str
     reply: Replied | None = None
@@ -52,7 +52,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """The message goes on, as it is, to another queue of the space, in the same commit."""
+    """The message moves, unchanged, to another queue of the space, in the same commit."""
 
     queue: str
 
@@ -60,9 +60,10 @@ class Passed:
 class NewMessage:
     """A message that takes another one's place: see ``Translated``. ``options`` are those of ``put``.
 
-    ``top``, ``before`` and ``deduplication_key`` are for ``put`` alone, because they depend on what is in the queue.
+    ``top``, ``before`` and ``deduplication_key`` are for ``put`` alone, because they depend on the contents of the
+    queue.
 
-    queue: where it is put. raw: its body, as stored. attributes: its control fields, as stored.
+    queue: the queue of the put. raw: the body as stored. attributes: the control fields as stored.
 
     Raises:
         InvalidArgument: the body, or an option, cannot be put.
@@ -87,7 +88,7 @@ class NewMessage:
 
     @classmethod
     def stored(cls, queue: str, raw: bytes, attributes: Mapping[str, Any]) -> Self:
-        """Return a message whose body and control fields are as stored already."""
+        """Return a message whose body and control fields are stored values already."""
         message = cls.__new__(cls)
         message.queue, message.raw, message.attributes = queue, raw, attributes
         return message
@@ -101,12 +102,12 @@ _OF_PUT_ALONE = ("top", "before", "deduplication_key")
 
 @dataclass(frozen=True, slots=True, init=False)
 class Translated:
-    """The message becomes these: several, in any queues, or none. They are put in the commit that removes it.
+    """New messages, any number and in any queues, replace the message. The commit that puts them removes the message.
 
-    A function returns it instead of a reply. Each message gets the correlation id of the one that it comes from, or
-    else that one's id, unless it has one of its own.
+    A function returns it instead of a reply. The default correlation id of a new message is that of its source, or else
+    the id of its source.
 
-    note: what is worth telling of it in a summary; "" for nothing.
+    note: a note for the summary; "" for none.
     """
 
     messages: tuple[NewMessage, ...]
@@ -129,7 +130,7 @@ class Retry(Exception):
     Raises InvalidArgument if `delay` is not a number of seconds from 0.
     """
 
-    # Also for a subclass with an __init__ of its own that does not call this one.
+    # For a subclass, too, whose __init__ does not call this one.
     reason: str = ""
     delay: float | None = None
 
@@ -155,7 +156,7 @@ class Reject(Exception):
 
 
 def of_value(value: object, max_reply: int) -> Outcome:
-    """Return what a function's result comes to: the reply, None an empty one; `max_reply` in bytes.
+    """Return the outcome of a function's result: a reply, empty for None. ``max_reply``: in bytes.
 
     A value that no codec can write is an attempt. What is an outcome already stays what it is.
     """
@@ -195,19 +196,19 @@ def replied(body: bytes, content_type: str | None, codec: str | None, max_reply:
 
 
 def too_large(max_reply: int) -> Rejected:
-    """Return what a reply of more than `max_reply` bytes comes to."""
+    """Return the outcome of a reply of more than `max_reply` bytes."""
     return Rejected(f"the service's reply is larger than the limit of {max_reply} bytes")
 
 
 def bounded(delay: float) -> float:
-    """Return a delay in seconds, at most ``LONGEST_DELAY``. Raises InvalidArgument if it is below 0 or not a number."""
+    """Return a delay in seconds, at most ``LONGEST_DELAY``. InvalidArgument if the delay is no number from 0."""
     if not isinstance(delay, int | float) or math.isnan(delay) or delay < 0:
         raise InvalidArgument(f"delay is a number of seconds from 0, not {shown(delay)}")
     return float(min(delay, LONGEST_DELAY))
 
 
 def describe(error: BaseException) -> str:
-    """Return what was raised, as a reason."""
+    """Return an exception as a reason."""
     text, name = one_line(error), class_name(error)
     return one_line(f"{name}: {text}" if text else name)
 
@@ -215,6 +216,6 @@ def describe(error: BaseException) -> str:
 def one_line(text: object) -> str:
     """Return a text as a reason: on one line, at most ``LONGEST_REASON`` characters, and storable as UTF-8.
 
-    Empty if the text is of an exception whose own ``__str__`` fails.
+    The reason is empty for an exception whose ``__str__`` fails.
     """
     return " ".join(storable(text, 8 * LONGEST_REASON).split())[:LONGEST_REASON]

@@ -51,7 +51,7 @@ class WorkSummary:
     rejected: int = 0
     dead_lettered: int = 0
     dropped: int = 0
-    set_aside: int = 0
+    quarantined: int = 0
     kept: int = 0
     left: int = 0
     abandoned: int = 0

@@ -2,7 +2,7 @@
 
 The caller's thread supervises: it waits for the threads that call the function, and enforces the time limit. Python
 cannot end a thread. So the worker gives up a call that takes too long: the attempt is withdrawn, another thread
-replaces the call's thread, and the transaction refuses whatever the function still asks of it.
+replaces the call's thread, and the transaction refuses further calls of the function.
 """
 
 import inspect
@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from spool.admin.stats import QueueStats
-from spool.errors import InvalidArgument, ProtocolError, TransactionTimeout
+from spool.errors import Argument, InvalidArgument, ProtocolError, TransactionTimeout
 from spool.model.checks import ValueCheck, check, whole
 from spool.model.message import Message
 from spool.model.position import Position
@@ -391,7 +391,7 @@ class Worker:
 
 @contextmanager
 def calling(attempt: Attempt, space: OpenSpace) -> Iterator[None]:
-    """Run the block in the message's transaction, in this thread or task."""
+    """Run the block within the message's transaction, in this thread or task."""
     token = _current.set(space)
     enter(attempt.transaction)
     try:
@@ -414,15 +414,15 @@ def working_space() -> OpenSpace:
 
 
 def check_work(space: OpenSpace, queue: str, function: object, timeout: float | None) -> None:
-    """Raise QueueNotFound or InvalidArgument if no message can be handled with these arguments."""
+    """Raise QueueNotFound or InvalidArgument if a worker cannot work with these arguments."""
     check_timeout(timeout, "a number of seconds for a call, or None for any")
     if timeout is not None and timeout <= 0:
-        raise InvalidArgument(f"timeout is a number of seconds for a call, more than 0, not {shown(timeout)}")
+        raise InvalidArgument(Argument("timeout"), f" is a number of seconds above 0 for a call, not {shown(timeout)}")
     if not callable(function):
-        raise InvalidArgument(f"function is a callable that takes a message, not {shown(function)}")
+        raise InvalidArgument(Argument("function"), f" is a callable that takes a message, not {shown(function)}")
     if not takes_a_message(function):
         raise InvalidArgument(
-            f"function {shown(function)} cannot be called with a message alone: give it one parameter"
+            Argument("function"), f" {shown(function)} cannot be called with a message alone: give it one parameter"
         )
     check_queue_name(queue)
     queues = space.queues()
@@ -436,7 +436,7 @@ def check_at_once(name: str, count: object) -> None:
 
 
 def log_failure(message: Message, error: BaseException) -> None:
-    """Log what a function raised: with its traceback, unless it is a Retry or Reject."""
+    """Log an exception of the function: with its traceback, unless it is a Retry or Reject."""
     if isinstance(error, Retry | Reject):
         log.info("message %s of queue %s: %s", message.id, message.queue, describe(error))
     else:

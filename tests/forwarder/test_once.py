@@ -222,7 +222,7 @@ class Told(Forwarder):
         (Summary({"work": {"rejected": 1, "retried": 1}}, left={"work": 1}), 6),
         (Summary({"work": {"dropped": 1}}), 6),
         (Summary({"work": {"dead_lettered": 1}}), 6),
-        (Summary({"work": {"set_aside": 1}}, errors=["work: the disk is full"]), 4),
+        (Summary({"work": {"quarantined": 1}}, errors=["work: the disk is full"]), 4),
         (Summary(left={"work": 1}, down={"work": "not reached"}), 1),
         (Summary(errors=["work: the disk is full"]), 1),
     ],

@@ -73,7 +73,7 @@ def test_e05_a_counted_failure_comes_back_and_ends_in_the_error_queue(space: spo
 def test_effects_are_names_for_programs_and_words_for_people() -> None:
     assert all(effect.value.isidentifier() for effect in Effect)
     assert Effect("dead_lettered").words == "moved to the error queue"
-    assert Effect.SET_ASIDE.words == "set aside"
+    assert Effect.QUARANTINED.words == "quarantined"
 
 
 def test_q12_a_service_that_is_down_costs_no_try(space: spool.Space) -> None:
@@ -234,7 +234,7 @@ def test_a_damaged_body_is_set_aside_and_the_rest_is_delivered(space: spool.Spac
     data[data.index(b"second") + 20] ^= 1
     path.write_bytes(data)
     result = forward(space, echo)
-    assert result.effects == {Effect.DELIVERED: 2, Effect.SET_ASIDE: 1}
+    assert result.effects == {Effect.DELIVERED: 2, Effect.QUARANTINED: 1}
     assert bodies(space, "replies") == [b"re: " + b"first" * 100, b"re: " + b"third" * 100]
     assert bodies(space, "work") == []
     assert len(space.quarantined()) == 1
@@ -252,7 +252,7 @@ def test_a_body_that_is_not_what_its_codec_wrote_is_set_aside_as_a_worker_does(
 
     space.put_many("work", [codecs.Encoded(b'"deep"', "json"), codecs.Encoded(b'"flat"', "json")])
     monkeypatch.setitem(codecs.CODECS, "json", codecs.CODECS["json"]._replace(decode=fails_on_deep))
-    assert forward(space, echo).effects == {Effect.DELIVERED: 1, Effect.SET_ASIDE: 1}
+    assert forward(space, echo).effects == {Effect.DELIVERED: 1, Effect.QUARANTINED: 1}
     assert "maximum recursion depth exceeded" in str(space.quarantined()[0])
     assert space.stats("work").ready == 0
 

@@ -145,7 +145,7 @@ def test_what_is_left_for_later_has_an_exit_code_and_a_reason(path: Path) -> Non
         (["orders=work_demo:shuot"], 2, "the module work_demo has no 'shuot'"),
         (["orders=work_dmo:shout"], 2, "there is no Python module 'work_dmo'"),
         (["orders=work_demo:two"], 2, "give it one parameter"),
-        (["orders=work_demo:shout", "--timeout", "0"], 2, "--timeout is a number of seconds for a call, more than 0"),
+        (["orders=work_demo:shout", "--timeout", "0"], 2, "--timeout is a number of seconds above 0 for a call"),
         (["orders=work_demo:shout", "--threads", "0"], 2, "--threads"),
         (["order=work_demo:shout"], 1, "did you mean orders?"),
     ],

@@ -123,7 +123,7 @@ def in_tasks(context: object, chunks: list[Chunk], tasks: int) -> list[Block]:
 
 
 def counts(summary: spool.WorkSummary) -> dict[str, int]:
-    names = ("delivered", "retried", "rejected", "dead_lettered", "dropped", "set_aside", "kept")
+    names = ("delivered", "retried", "rejected", "dead_lettered", "dropped", "quarantined", "kept")
     return {name: getattr(summary, name) for name in names if getattr(summary, name)}
 
 

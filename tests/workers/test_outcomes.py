@@ -182,7 +182,7 @@ def test_a_body_that_cannot_be_read_here_is_a_try_and_a_damaged_one_goes_to_quar
     [file] = [path for path in (tmp_path / "space" / "committed").iterdir() if b"damaged body" in path.read_bytes()]
     file.write_bytes(file.read_bytes().replace(b"damaged body", b"damagid body"))
     assert counts(space.work("orders", lambda message: None, once=True)) == {
-        "delivered": 1, "retried": 1, "set_aside": 1, "left": 1,
+        "delivered": 1, "retried": 1, "quarantined": 1, "left": 1,
     }  # fmt: skip
     assert len(space.quarantined()) == 1
 
