@@ -56,10 +56,10 @@ class Receiver:
         """Wait for the reply of a request, and take it."""
         get_once = partial(self._take_reply, request)
         try:
-            held = partial(is_held, self._store, request)
+            held = partial(is_held, self._store.view, self._store.clock, request)
             return await self.wait_by_key(request.sought, held, self.until(request.timeout), get_once)
         except Empty:
-            raise await self.threads.run(partial(no_reply, self._store, request)) from None
+            raise await self.threads.run(partial(no_reply, self._store.view, request)) from None
 
     def _take_reply(self, request: PendingRequest) -> Awaitable[Message]:
         self._store.guard.check()

@@ -375,7 +375,7 @@ class Engine:
     @public_call("reading a message")
     def stored_body(self, message: Message) -> bytes:
         """Return the body of a message that the caller holds, as it is stored. CorruptedFile."""
-        return stored_body(self._store, message)
+        return stored_body(self._store.files, self._store.view, message)
 
     # -- reading without taking ----------------------------------------------------------------------------------------
 
@@ -428,7 +428,7 @@ class Engine:
     def subscription(self, name: str) -> Subscription | None:
         """Return a subscription as it is now; None if there is none of this name."""
         catch_up(self._store)
-        return subscriptions.subscription(self._store, name)
+        return subscriptions.subscription(self._store.view, name)
 
     @public_call("renewing a subscription")
     def advance_subscription(self, name: str, since: int, after: int, seconds: float) -> bool:

@@ -27,6 +27,7 @@ from spool.log.quota import settle_and_catch_up
 from spool.log.replay import read_commit
 from spool.log.visibility import catch_up
 from spool.model.text import did_you_mean
+from spool.store.parts import View
 from spool.store.store import Store, log
 
 
@@ -69,7 +70,7 @@ def register(store: Store, name: str, queues: Sequence[str], seconds: float, *, 
         InvalidArgument: there is a subscription of this name with which something has been read.
     """
     catch_up(store)
-    applied, known = store.view.index.applied, subscription(store, name)
+    applied, known = store.view.index.applied, subscription(store.view, name)
     if known is not None and known.since and not anew:
         if known.after != known.since:
             raise InvalidArgument(
@@ -91,16 +92,16 @@ def register(store: Store, name: str, queues: Sequence[str], seconds: float, *, 
     return since
 
 
-def subscription(store: Store, name: str) -> Subscription | None:
+def subscription(view: View, name: str) -> Subscription | None:
     """Return the subscription, by what this process has applied; None if there is none."""
-    with store.view.mutex:
-        return store.view.index.subscriptions.get(_key(name))
+    with view.mutex:
+        return view.index.subscriptions.get(_key(name))
 
 
 def progress(store: Store, name: str, since: int) -> Subscription | None:
     """Return the subscription as it is now; None if the one that was registered by commit ``since`` has ended."""
     catch_up(store)
-    known = subscription(store, name)
+    known = subscription(store.view, name)
     return known if known is not None and known.since == since else None
 
 
@@ -134,7 +135,7 @@ def put_by(store: Store, number: int) -> Index | None:
 def end(store: Store, name: str) -> None:
     """End a subscription, durably: what is kept for it alone goes. InvalidArgument if there is none of this name."""
     catch_up(store)
-    while (known := subscription(store, name)) is not None:
+    while (known := subscription(store.view, name)) is not None:
         try:
             _decide(store, name, known, None)
             return
@@ -171,13 +172,13 @@ def states(store: Store) -> dict[str, SubscriptionState]:
     catch_up(store)
     with store.view.mutex:
         return {
-            key.removeprefix(SUBSCRIPTION_FACT): _state(store, each)
+            key.removeprefix(SUBSCRIPTION_FACT): _state(store.view, each)
             for key, each in sorted(store.view.index.subscriptions.items())
         }
 
 
-def _state(store: Store, of: Subscription) -> SubscriptionState:
-    index = store.view.index
+def _state(view: View, of: Subscription) -> SubscriptionState:
+    index = view.index
     unread = sum(of.messages_of(state) for number, state in index.files.items() if number > of.after)
     kept = sum(index.files[number].body_bytes for number in index.unread if of.has_unread(number, index.files[number]))
     return SubscriptionState(of.queues, of.since, of.after, of.expires, unread, kept)
@@ -194,7 +195,7 @@ def _decide(store: Store, name: str, known: Subscription | None, new: Subscripti
 
     def check(_: object) -> None:
         settle_and_catch_up(store, deadline)
-        if subscription(store, name) != known:
+        if subscription(store.view, name) != known:
             raise _Changed
 
     return commit_batch(store, batch, deadline, flush=True, check=check)

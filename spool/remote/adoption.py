@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence, Set
 from typing import NamedTuple
 
-from spool.coordination.locks import deduplication_byte
+from spool.coordination.locks import LockFile, deduplication_byte
 from spool.disk.content import opened
 from spool.disk.disk import Disk
 from spool.errors import MessageInUse, SpoolError
@@ -29,7 +29,8 @@ from spool.model import layout
 from spool.model.xid import Xid
 from spool.policies.applications import BatchOf
 from spool.policies.deduplication import parse_fact_key
-from spool.runtime.clock import WaitExpired
+from spool.runtime.clock import Deadline, WaitExpired
+from spool.store.parts import View
 from spool.store.store import Store
 from spool.transactions.branch import Branch
 from spool.transactions.coordinated import CoordinatedTransaction
@@ -149,7 +150,7 @@ def _adopt(core: Core, xids: Sequence[Xid], facts: CommitBatch | None, check: Ca
 
         def recheck(_: object) -> None:
             check()
-            if store.view.index.applied != seen and _came_behind(store, keys, seen):
+            if store.view.index.applied != seen and _came_behind(store.view, keys, seen):
                 raise _PutMeanwhile
 
         transaction.commit(adopt=xids[copied:], record=record, check=recheck, copied=xids[:copied])
@@ -165,10 +166,12 @@ def _look_at(store: Store, xids: Sequence[Xid], check: Callable[[], object]) -> 
         try:
             contents = [voted_contents(store, xid) for xid in xids]
             keys = [list(_keys(file)) for file in contents]
-            _wait_for_puts(store, keys)
+            _wait_for_puts(store.shared.xids, store.deadline(), keys)
             revalidate(store)
             check()
-            return _Look(contents, keys, store.view.index.applied, _put_before(store, xids, keys))
+            return _Look(
+                contents, keys, store.view.index.applied, _put_before(store.view, store.clock.now(), xids, keys)
+            )
         except OSError as error:
             store.fail("reading what tasks have prepared", error)
 
@@ -180,9 +183,8 @@ def _keys(contents: FileContents) -> Iterator[_Key]:
                 yield _Key(fact, int(str(value)[-8:], 16))
 
 
-def _wait_for_puts(store: Store, keys: Sequence[Sequence[_Key]]) -> None:
+def _wait_for_puts(xids: LockFile, deadline: Deadline, keys: Sequence[Sequence[_Key]]) -> None:
     """Wait for the transactions that put one of these keys and began before the branches were prepared."""
-    xids, deadline = store.shared.xids, store.deadline()
     for fact, _ in (key for some in keys for key in some):
         queue, key = parse_fact_key(fact) or ("", "")
         byte = deduplication_byte(queue, key)
@@ -194,15 +196,15 @@ def _wait_for_puts(store: Store, keys: Sequence[Sequence[_Key]]) -> None:
             xids.unlock(byte)
 
 
-def _put_before(store: Store, xids: Sequence[Xid], keys: Sequence[Sequence[_Key]]) -> list[set[int]]:
+def _put_before(view: View, now: float, xids: Sequence[Xid], keys: Sequence[Sequence[_Key]]) -> list[set[int]]:
     """Return the ordinals of the messages of each branch that were put before."""
     if not any(keys):
         return [set() for _ in keys]
-    now, own = store.clock.now(), {xid.gtrid for xid in xids}
-    with store.view.mutex:
-        facts = store.view.index.facts
+    own = {xid.gtrid for xid in xids}
+    with view.mutex:
+        facts = view.index.facts
         before = {fact for fact, (_, _, expiry) in facts.items() if expiry is None or expiry > now}
-        others = [(xid, contents) for xid, contents in store.view.prepared.branches.items() if xid.gtrid not in own]
+        others = [(xid, contents) for xid, contents in view.prepared.branches.items() if xid.gtrid not in own]
     in_doubt = {key.fact: xid for xid, contents in others for key in _keys(contents)}
     found: list[set[int]] = []
     for some in keys:
@@ -219,10 +221,10 @@ def _put_before(store: Store, xids: Sequence[Xid], keys: Sequence[Sequence[_Key]
     return found
 
 
-def _came_behind(store: Store, keys: Sequence[Sequence[_Key]], seen: int) -> bool:
+def _came_behind(view: View, keys: Sequence[Sequence[_Key]], seen: int) -> bool:
     """Whether a commit behind the number ``seen`` has put one of the keys."""
-    with store.view.mutex:
-        facts = store.view.index.facts
+    with view.mutex:
+        facts = view.index.facts
         return any(facts.get(key.fact, (0,))[0] > seen for some in keys for key in some)
 
 

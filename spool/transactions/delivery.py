@@ -31,6 +31,7 @@ from spool.model.message import (
 )
 from spool.model.position import Position, PositionRanges, subtract_ranges
 from spool.runtime.clock import Deadline, WaitExpired
+from spool.store.parts import Files, View
 from spool.store.store import Store
 from spool.transactions.claiming import Wanted, check_not_held, claim, nothing_there, release
 from spool.transactions.core import Core
@@ -214,15 +215,15 @@ def read_messages(store: Store, number: int, first: int, count: int, *, only_sho
     return found
 
 
-def stored_body(store: Store, message: Message) -> bytes:
+def stored_body(files: Files, view: View, message: Message) -> bytes:
     """Return the body of a claimed message, as it is stored."""
     if message.codec is None:
         return message.body  # type: ignore[no-any-return]
-    with store.view.mutex:
-        run, _ = store.view.index.messages.run_from(*message.position, message.position.ordinal + 1)
+    with view.mutex:
+        run, _ = view.index.messages.run_from(*message.position, message.position.ordinal + 1)
         if run is None:
             raise SystemFailure(f"message {message.id} left the index while it was held")
-        return store.files.cache.bodies(run, message.position.ordinal, 1)[0]
+        return files.cache.bodies(run, message.position.ordinal, 1)[0]
 
 
 def _decoded(

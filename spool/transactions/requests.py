@@ -15,8 +15,9 @@ from spool.index.run import Run
 from spool.model.message import Message, parse_message_id
 from spool.model.options import PutOptions
 from spool.model.text import no_queue
-from spool.runtime.clock import Deadline
+from spool.runtime.clock import Clock, Deadline
 from spool.runtime.context import associated
+from spool.store.parts import View
 from spool.store.sought import Sought
 from spool.store.store import Store
 from spool.transactions.claiming import Wanted, is_there
@@ -101,9 +102,11 @@ def wait_for_reply(core: Core, request: PendingRequest, before_commit: Callable[
     at = None if timeout is None else store.clock.monotonic() + timeout
     deadline = Deadline(store.clock, timeout, at, store.guard.check)
     look = partial(take_reply, core, request, before_commit)
-    reply = repeat_when_arrived(store, request.sought, partial(is_held, store, request), look, deadline)
+    reply = repeat_when_arrived(
+        store, request.sought, partial(is_held, store.view, store.clock, request), look, deadline
+    )
     if reply is None:
-        raise no_reply(store, request)
+        raise no_reply(store.view, request)
     return reply
 
 
@@ -113,9 +116,9 @@ def take_reply(core: Core, request: PendingRequest, before_commit: Callable[[], 
         with suppress(Empty):
             [reply] = get_alone(core, wanted, before_commit)
             if reply.queue != request.reply_queue:
-                raise _failed(request, _run_of(core.store, request), reply)
+                raise _failed(request, _run_of(core.store.view, request), reply)
             return reply
-    run = _run_of(core.store, request)
+    run = _run_of(core.store.view, request)
     if run is not None and run.queue.name == request.error_queue:
         raise _failed(request, run, None)
     return None
@@ -129,15 +132,15 @@ def reply_now(core: Core, request: PendingRequest, before_commit: Callable[[], o
     return reply
 
 
-def is_held(store: Store, request: PendingRequest) -> bool:
+def is_held(view: View, clock: Clock, request: PendingRequest) -> bool:
     """Return whether an answer is there, and another transaction holds it."""
-    return any(is_there(store.view, store.clock, wanted) for wanted in request.wanted)
+    return any(is_there(view, clock, wanted) for wanted in request.wanted)
 
 
-def _run_of(store: Store, request: PendingRequest) -> Run | None:
-    """Return where the request itself lies; None: it has left."""
-    with store.view.mutex:
-        messages = store.view.index.messages
+def _run_of(view: View, request: PendingRequest) -> Run | None:
+    """Return the run that the request itself lies in; None: it has left its queue."""
+    with view.mutex:
+        messages = view.index.messages
         position = messages.position_of(*parse_message_id(request.message_id))
         return None if position is None else messages.find(position)
 
@@ -150,9 +153,9 @@ def _failed(request: PendingRequest, run: Run | None, reply: Message | None) -> 
     return RequestFailed(text, reply, request.message_id, request.correlation_id)
 
 
-def no_reply(store: Store, request: PendingRequest) -> Empty:
+def no_reply(view: View, request: PendingRequest) -> Empty:
     """Return the error of a wait that is over: it says where the request is, and how to get a late reply."""
-    run = _run_of(store, request)
+    run = _run_of(view, request)
     where = "has left its queue" if run is None else f"stays in queue {run.queue.name}"
     error = Empty(
         f"no reply came within {request.timeout:g} s: request {request.message_id} {where}; get a late reply with "

@@ -250,7 +250,7 @@ class Attempt:
         """Add the effects of the outcome to the branch, by the current settings."""
         settings = self._store.settings.current()
         policy = OutcomePolicy(with_error_queue(settings.config, message.queue), settings.config, self._on_failure)
-        raw = delivery.stored_body(self._store, message) if isinstance(outcome, Passed) else b""
+        raw = delivery.stored_body(self._store.files, self._store.view, message) if isinstance(outcome, Passed) else b""
         outcome = effective_outcome(policy, message, raw, outcome)
         if isinstance(outcome, Retried | Rejected):
             self.transaction.begin_anew(settings, self._held.position, outcome.reason)
