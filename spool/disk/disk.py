@@ -25,7 +25,7 @@ from spool.disk import kernel
 from spool.disk import stat as file_stat
 from spool.disk.descriptors import STAGES, Directories, not_open, opening
 from spool.disk.durability import durability_of
-from spool.disk.kernel import FLOCK, NO_LOCKS, RENAME_NOREPLACE, NameChange, as_unsupported, renameat2
+from spool.disk.kernel import FLOCK, NO_LOCKS, RENAME_NOREPLACE, as_unsupported, renameat2
 from spool.disk.memory import Futexes, SharedBytes, share
 from spool.disk.stat import FileIdentity, FileSystem, identity_of
 
@@ -483,34 +483,11 @@ class Disk:
             os.read(handle, kernel.EVENTS_BYTES)
         return True
 
-    def watch_names(self, handle: int | None, directory: str) -> tuple[int, int]:
-        """Watch the names in a directory from now on. OSError if the kernel grants no watch.
-
-        Returns the handle for ``changes_of_names`` (a new one if ``handle`` is None) and the directory's number there.
-        """
-        used = self._opened(kernel.new_watcher) if handle is None else self._checked(handle)
-        try:
-            return used, kernel.watch_names(used, self._directories[directory])
-        except OSError as error:
-            if handle is None:
-                self._close(used)
-            self._complete(error, directory)
-            raise
-
-    def changes_of_names(self, handle: int, seconds: float = 0) -> list[NameChange]:
-        """Return the changes since the last call, in their order. Wait at most so long for the first one.
-
-        (The kernel records a change before the name can change again.)
-        """
-        found: list[NameChange] = []
-        if seconds:
-            poll = select.poll()
-            poll.register(self._checked(handle), select.POLLIN)
-            poll.poll(1000 * seconds)
-        with suppress(BlockingIOError):
-            while data := os.read(self._checked(handle), kernel.EVENTS_BYTES):
-                found += kernel.changes_in(data)
-        return found
+    @contextmanager
+    def descriptor_path(self, directory: str) -> Iterator[bytes]:
+        """Give a path to a directory of the space, by its descriptor: so it leads nowhere else in this context."""
+        descriptor = self._directories[directory]  # closed with the last reference
+        yield os.fsencode(f"{kernel.by_descriptor(descriptor)}/.")
 
     # -- locks --------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,6 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
 
 _libc = ctypes.CDLL(None, use_errno=True)
 renameat2 = _libc.renameat2  # 0, or an error in ctypes.get_errno()
@@ -23,11 +22,7 @@ RENAME_NOREPLACE = 1
 # Earlier kernels return 0 from syncfs(2) even if they could not write all dirty pages.
 SYNCFS_TELLS = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) >= (5, 8)
 
-_IN_MODIFY, _IN_CLOSE_WRITE = 0x2, 0x8
-_IN_MOVED_FROM, _IN_MOVED_TO, _IN_CREATE, _IN_DELETE, _IN_OVERFLOW = 0x40, 0x80, 0x100, 0x200, 0x4000
-_IN_DONT_FOLLOW, _IN_ONLYDIR = 0x2000000, 0x1000000
-_IN_NAMES = _IN_MOVED_FROM | _IN_MOVED_TO | _IN_CREATE | _IN_DELETE | _IN_CLOSE_WRITE | _IN_DONT_FOLLOW | _IN_ONLYDIR
-_EVENT = struct.Struct("iIII")  # of inotify(7): watch, mask, cookie, length of the name that follows
+_IN_MODIFY, _IN_DONT_FOLLOW = 0x2, 0x2000000
 EVENTS_BYTES = 4096
 
 # struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid (0 for open-file-description locks), padding.
@@ -97,20 +92,6 @@ def by_descriptor(descriptor: int) -> str:
 # -- changes that the kernel reports ---------------------------------------------------------------------------------
 
 
-class NameChange(NamedTuple):
-    """A name was added to a watched directory or removed, or a writer closed the file of that name.
-
-    name: "" if some changes were lost.
-    renamed_in: a rename added the name.
-    closed: a writer closed the file; the name did not change.
-    """
-
-    directory: int
-    name: str
-    renamed_in: bool
-    closed: bool = False
-
-
 def new_watcher() -> int:
     """Open a descriptor of inotify(7)."""
     descriptor = int(_libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
@@ -122,31 +103,10 @@ def new_watcher() -> int:
 
 def watch_writes(watcher: int, directory: int, name: str) -> None:
     """Report writes to a file of that directory through the watcher."""
-    _add_watch(watcher, f"{by_descriptor(directory)}/{name}", _IN_MODIFY | _IN_DONT_FOLLOW)
-
-
-def watch_names(watcher: int, directory: int) -> int:
-    """Report changes of names in a directory through the watcher; returns the directory's number in its events."""
-    return _add_watch(watcher, f"{by_descriptor(directory)}/.", _IN_NAMES)
-
-
-def _add_watch(watcher: int, path: str, mask: int) -> int:
-    number = int(_libc.inotify_add_watch(watcher, os.fsencode(path), mask))
-    if number < 0:
+    path = os.fsencode(f"{by_descriptor(directory)}/{name}")
+    if _libc.inotify_add_watch(watcher, path, _IN_MODIFY | _IN_DONT_FOLLOW) < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
-    return number
-
-
-def changes_in(events: bytes) -> Iterator[NameChange]:
-    """Return the changes of names in what was read from a watcher."""
-    at = 0
-    while at < len(events):
-        directory, mask, _, length = _EVENT.unpack_from(events, at)
-        name = events[at + _EVENT.size : at + _EVENT.size + length].rstrip(b"\0")
-        at += _EVENT.size + length
-        if name or mask & _IN_OVERFLOW:
-            yield NameChange(directory, os.fsdecode(name), bool(mask & _IN_MOVED_TO), bool(mask & _IN_CLOSE_WRITE))
 
 
 def has_writer(descriptor: int) -> bool | None:

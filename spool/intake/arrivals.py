@@ -1,71 +1,156 @@
-"""Arrivals in drop folders, as the kernel (inotify) reports them: one watch wakes the intake and proves renames.
+"""Arrivals in drop folders: watchdog reads inotify(7), which wakes the intake and proves that files were renamed.
 
 A rename is evidence that a file is complete: its writer gave the file its name at the end. No other change is. In
 particular a later status change proves nothing: a ``chmod``, or a second name, changes the status while the writer goes
 on. A file that existed before the watch began is not known to be renamed.
 
-Such evidence must be current when a file is judged, so the intake reads the kernel's queue itself. The package watchdog
-cannot do this: its threads deliver an event up to half a second late. Meanwhile a file that was renamed away still
-counts as renamed into place, and a half-written file under its name would be taken
-(tests/intake/test_other_users.py, a rename that says nothing of the next file of that name).
+Such evidence must be current when the intake judges a file. watchdog's thread may lag behind the kernel, and its
+observers deliver a rename half a second late, so the intake uses watchdog's reader of inotify and a *fence*: it writes
+into a file of its own, which the same reader watches, and waits for that event. The kernel has one queue for all of
+them, so every earlier event was delivered then.
 """
 
+import os
+import tempfile
+from queue import Empty, SimpleQueue
+from typing import IO, TYPE_CHECKING
+
 from spool.disk.disk import Disk
+from spool.disk.stat import FileIdentity
 from spool.model import layout
 from spool.runtime.clock import Clock
 
+if TYPE_CHECKING:
+    from watchdog.observers.inotify_c import InotifyEvent, InotifyFD, WatchDescriptor
+
+_FENCE_SECONDS = 10.0  # only a reader that has died takes longer
+
+
+class _Wake:
+    """An event of the intake's own: something happened that is no change of a file."""
+
+
+class _Lost:
+    """The kernel's queue was full: some events were lost."""
+
 
 class Arrivals:
-    """The files that arrive in the watched folders of one space."""
+    """The files that arrive in the watched folders of one space. One thread uses it; ``wake`` is free to all."""
 
     def __init__(self, disk: Disk, clock: Clock) -> None:
         self._disk = disk
         self._clock = clock
-        self._handle: int | None = None
-        self._numbers: dict[str, int] = {}  # of each queue's folder
-        self._renamed: set[tuple[int, str]] = set()
-        self._arrived = False
+        self._reader: InotifyFD | None = None
+        self._fence: IO[bytes] | None = None
+        self._fence_number = -1
+        self._folders: dict[str, tuple[int, int, WatchDescriptor]] = {}  # of each queue: device, inode, watch
+        self._renamed: set[tuple[WatchDescriptor, str]] = set()
+        # No Event: a signal handler that sets one may have to wait for the thread that it interrupts.
+        self._events: SimpleQueue[InotifyEvent | _Wake | _Lost] = SimpleQueue()
 
     def watch(self, queue: str) -> None:
         """Watch a queue's folder from now on. If the kernel refuses, no file of the folder is known to be renamed."""
-        try:
-            self._handle, self._numbers[queue] = self._disk.watch_names(self._handle, f"{layout.DROP}/{queue}")
-        except OSError:
-            self._numbers.pop(queue, None)
+        from watchdog.observers.inotify_c import CallbackId, InotifyConstants, Mask
 
-    def wait(self, seconds: float) -> bool:
-        """Wait at most so long; return whether a file arrived since the last call. An arrival may be missed."""
-        if self._handle is None:
-            self._clock.sleep(seconds)
-        elif not self._arrived:
-            self._read(seconds)
-        arrived, self._arrived = self._arrived, False
-        return arrived
+        folder = f"{layout.DROP}/{queue}"
+        kinds = InotifyConstants
+        mask = kinds.IN_MOVE | kinds.IN_CREATE | kinds.IN_DELETE | kinds.IN_CLOSE_WRITE | kinds.IN_ONLYDIR
+        try:
+            identity = self._disk.identity(folder)
+            if identity is not None and not self._is_watched(queue, identity):
+                with self._disk.descriptor_path(folder) as path:
+                    number = self._started().add_callback(path, Mask(mask), self, CallbackId(0))
+                self._folders[queue] = (identity.device, identity.inode, number)
+        except OSError:
+            self._folders.pop(queue, None)
+
+    def _is_watched(self, queue: str, identity: FileIdentity) -> bool:
+        known = self._folders.get(queue)
+        return known is not None and known[:2] == (identity.device, identity.inode)
+
+    def _started(self) -> "InotifyFD":
+        """Return watchdog's reader, which reads from now on."""
+        from watchdog.observers.inotify_c import CallbackId, InotifyConstants, InotifyFD
+
+        if self._reader is None:
+            self._fence = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (``close`` closes it)
+            reader = InotifyFD()
+            path = f"/proc/self/fd/{self._fence.fileno()}"
+            self._fence_number = reader.add_callback(os.fsencode(path), InotifyConstants.IN_MODIFY, self, CallbackId(0))
+            reader.start()
+            self._reader = reader
+        return self._reader
+
+    # -- called by the thread of watchdog -------------------------------------------------------------------------
+
+    def on_event(self, event: "InotifyEvent") -> None:
+        self._events.put(event)
+
+    def on_queue_overflow(self) -> None:
+        self._events.put(_Lost())
+
+    def on_watch_deleted(self, wd: "WatchDescriptor") -> None:
+        """The folder was removed; its queue's next folder is another file, and is watched then."""
+
+    # -- called by the intake -------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """End ``wait``. A signal handler, or another thread, may call this."""
+        self._events.put(_Wake())
+
+    def wait(self, seconds: float) -> None:
+        """Wait until a file arrives, ``wake`` is called, or the time is over. Events may be lost."""
+        end = self._clock.monotonic() + seconds
+        try:
+            while not self._note(self._events.get(timeout=max(0.0, end - self._clock.monotonic()))):
+                pass
+            while True:  # all arrivals of this moment wake the intake once
+                self._note(self._events.get_nowait())
+        except Empty:
+            pass
 
     def is_renamed(self, queue: str, name: str) -> bool:
         """Return whether the file with this name was renamed into place.
 
         The caller has read the file's identity before: so the kernel has queued each earlier change of that name.
         """
-        self._read(0)
-        return (self._numbers.get(queue), name) in self._renamed
+        return queue in self._folders and self._pass_fence() and (self._folders[queue][2], name) in self._renamed
 
-    def _read(self, seconds: float) -> None:
-        """Read the changes since the last call; wait at most so long for the first one."""
-        if self._handle is None:
-            return
-        for change in self._disk.changes_of_names(self._handle, seconds):
-            self._arrived |= change.renamed_in or change.closed
-            if not change.name:
-                self._renamed.clear()
-            elif change.renamed_in:
-                self._renamed.add((change.directory, change.name))
-            elif not change.closed:
-                self._renamed.discard((change.directory, change.name))
+    def _pass_fence(self) -> bool:
+        """Note every event that the kernel has queued until now; False if the reader has died."""
+        assert self._fence is not None
+        self._fence.seek(0)
+        self._fence.write(b".")
+        try:
+            while True:
+                event = self._events.get(timeout=_FENCE_SECONDS)
+                self._note(event)
+                if getattr(event, "wd", None) == self._fence_number:
+                    return True
+        except Empty:
+            return False
+
+    def _note(self, event: "InotifyEvent | _Wake | _Lost") -> bool:
+        """Note an event; return whether it wakes the intake."""
+        if isinstance(event, _Wake):
+            return True
+        if isinstance(event, _Lost):
+            self._renamed.clear()
+            return True
+        if event.wd == self._fence_number:
+            return False
+        name = (event.wd, os.fsdecode(event.name))
+        if event.is_moved_to:
+            self._renamed.add(name)
+        elif not event.is_close_write:
+            self._renamed.discard(name)
+        return event.is_moved_to or event.is_close_write
 
     def close(self) -> None:
-        if self._handle is not None:
-            self._disk.close(self._handle)
-            self._handle = None
-        self._numbers.clear()
+        if self._reader is not None and self._fence is not None:
+            self._reader.stop()
+            self._reader.join()
+            self._fence.close()
+        self._reader = self._fence = None
+        self._folders.clear()
         self._renamed.clear()

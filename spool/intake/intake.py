@@ -31,7 +31,6 @@ log = logging.getLogger("spool")
 _BATCH_FILES = 512
 _BATCH_BYTES = 16 << 20
 _RESCAN_SECONDS = 1.0
-_WAIT_SECONDS = 0.1
 
 
 @dataclass
@@ -95,14 +94,7 @@ class Intake:
             self._begin_look()
             self._watch()
             self.take_all()
-            end = self._store.clock.monotonic() + _RESCAN_SECONDS
-            while not (self._stop or self._has_arrival() or self._store.clock.monotonic() > end):
-                pass
-
-    @public_call("waiting for dropped files")
-    def _has_arrival(self) -> bool:
-        """Wait for a moment, as a signal handler wakes no wait; return whether a file arrived."""
-        return self._arrivals.wait(_WAIT_SECONDS)
+            self._arrivals.wait(0.0 if self._stop else _RESCAN_SECONDS)
 
     def _begin_look(self) -> None:
         """Forget the names of entries that are gone: an intake may run for years."""
@@ -112,6 +104,7 @@ class Intake:
     def stop(self) -> None:
         """End ``run`` after the commit under way. A signal handler, or another thread, may call it."""
         self._stop = True
+        self._arrivals.wake()
 
     @public_call("watching the folders")
     def _watch(self) -> None:

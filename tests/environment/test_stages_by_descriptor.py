@@ -187,7 +187,7 @@ def test_every_method_of_the_disk_refuses_a_directory_that_is_a_symlink(tmp_path
         "open_directory": lambda: disk.open_directory("link"),
         "flush_directory": lambda: disk.flush_directory("link"),
         "watch": lambda: disk.watch("link/file"),
-        "watch_names": lambda: disk.watch_names(None, "link"),
+        "descriptor_path": lambda: disk.descriptor_path("link").__enter__(),
         "exclusively": lambda: disk.exclusively("link/file").__enter__(),
         "has_writer": lambda: disk.has_writer("link/file"),
     }

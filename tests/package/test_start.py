@@ -16,7 +16,7 @@ from tests.package.conftest import ROOT
 # Each costs a millisecond or more, with its own imports, and some call or command needs it.
 RARE = {
     "asyncio", "difflib", "email", "filelock", "http", "importlib.metadata", "multiprocessing", "rich", "socket",
-    "subprocess", "tarfile", "tempfile", "tomlkit", "urllib", "zipfile",
+    "subprocess", "tarfile", "tempfile", "tomlkit", "urllib", "watchdog", "zipfile",
 }  # fmt: skip
 OF_THE_ENGINE = {"spool.admin.doctor", "spool.admin.export", "spool.aio", "spool.intake", "spool.policies.capacity"}
 OF_EVERY_SPACE = {"spool.opening", "spool.space", "spool.recovery", "msgpack", "sortedcontainers", "logging", "json"}
