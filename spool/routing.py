@@ -1,4 +1,4 @@
-"""Data-dependent routing: a field of the body, or a header, decides which space a message is put into.
+"""Data-dependent routing: a field of the body, or a header, decides the space for a message.
 
 As in Tuxedo's ``ROUTING`` section, routes are ranges of values, and the first that matches is taken. A message that
 matches none goes to the default space, or is an error. The rules are values or a TOML file::
@@ -27,6 +27,7 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from spool.errors import InvalidArgument
+from spool.model.checks import ValueCheck, check_options, plain, require
 from spool.model.options import JOIN, Join, PutOptions
 from spool.model.text import shown
 from spool.opening import open as open_space
@@ -35,7 +36,21 @@ from spool.transactions.transaction import Transaction
 
 _MAX_RULES_BYTES = 4 << 20
 _MISSING = object()
-_ENDS = (str, int, float)
+
+
+def _list(value: Any) -> list[Any]:
+    require(isinstance(value, list))
+    return list(value)
+
+
+def _end(value: Any) -> str | float:
+    require(isinstance(value, str | int | float) and not isinstance(value, bool))
+    return value  # type: ignore[no-any-return]
+
+
+_TEXT, _LIST, _END = ValueCheck("a text", plain), ValueCheck("a list", _list), ValueCheck("a text or a number", _end)
+_RULES = {"field": _TEXT, "header": _TEXT, "default": _TEXT, "routes": _LIST}
+_ROUTE = {"space": _TEXT, "values": _LIST, "from": _END, "to": _END}
 
 
 class NoRoute(InvalidArgument):
@@ -81,7 +96,7 @@ class Router:
     Spaces are opened when they are first needed, and closed with the router. May be used from many threads.
 
     Args:
-        routes: tried in this order.
+        routes: the first that matches counts.
         field: the path of a field in the body, e.g. "customer.region"; or
         header: the name of a header.
         default: the path of the space for messages that no route matches.
@@ -126,7 +141,7 @@ class Router:
             rules = tomllib.loads(text.decode("utf-8"))
         except (ValueError, RecursionError) as error:
             raise InvalidArgument(f"{where}{error}") from None
-        _check_keys(rules, {"field": str, "header": str, "default": str, "routes": list}, where)
+        rules = check_options(rules, _RULES, where)
         routes = [_route(table, f"{where}route {place}: ") for place, table in enumerate(rules.pop("routes", ()), 1)]
         try:
             return cls(routes, **rules)
@@ -203,21 +218,10 @@ class Router:
 def _route(table: Any, where: str) -> Route:
     if not isinstance(table, dict):
         raise InvalidArgument(f"{where}a route is a table: [[routes]]")
-    _check_keys(table, {"space": str, "values": list, "from": _ENDS, "to": _ENDS}, where)
+    table = check_options(table, _ROUTE, where)
     if "space" not in table:
         raise InvalidArgument(f"{where}space is missing: name the path of a space")
     if ("values" in table) == bool({"from", "to"} & table.keys()):
         raise InvalidArgument(f"{where}give values, or from and to (or one of them)")
     values = tuple(table["values"]) if "values" in table else None
     return Route(table["space"], values, table.get("from"), table.get("to"))
-
-
-def _check_keys(table: Mapping[str, Any], known: Mapping[str, Any], where: str) -> None:
-    for key, value in table.items():
-        if key not in known:
-            raise InvalidArgument(f"{where}there is no key {shown(key)}; there are {', '.join(known)}")
-        if not isinstance(value, known[key]) or isinstance(value, bool):
-            raise InvalidArgument(f"{where}{key} is {_KINDS[known[key]]}, not {shown(value)}")
-
-
-_KINDS: dict[Any, str] = {str: "a text", list: "a list", _ENDS: "a text or a number"}

@@ -79,7 +79,7 @@ def test_q15_rules_come_from_a_file(spaces: dict[str, str], tmp_path: Path) -> N
     ("text", "says"),
     [
         ("routes = [", "routes.toml"),
-        ("colour = 1", "there is no key 'colour'; there are field, header, default, routes"),
+        ("colour = 1", "there is no option 'colour'; there are field, header, default, routes"),
         ("", "name one of them"),
         ('field = "a"\nheader = "b"', "name one of them"),
         ("field = 1", "field is a text, not 1"),
