@@ -59,6 +59,11 @@ class _Refused(Exception):
     """The file system is not good enough for a space."""
 
 
+def _refuse_if(lacks: bool, text: str) -> None:
+    if lacks:
+        raise _Refused(f"{text}: choose another file system")
+
+
 def examine(disk: Disk, clock: Clock) -> list[Proof]:
     """Test everything that a space needs of this directory's file system; return one proof for each need."""
     config = _settings(disk)
@@ -217,17 +222,15 @@ def _names(disk: Disk, clock: Clock, trial: str) -> str:
     long = "n" * 200
     _file(disk, f"{trial}/one/{long}")
     _file(disk, f"{trial}/one/Case")
-    if disk.exists(f"{trial}/one/cASE"):
-        raise _Refused("names that differ in case are the same file here: choose another file system")
-    if long not in disk.names(f"{trial}/one"):
-        raise _Refused("a file that was made is not listed: choose another file system")
+    _refuse_if(disk.exists(f"{trial}/one/cASE"), "names that differ in case are the same file here")
+    _refuse_if(long not in disk.names(f"{trial}/one"), "a file that was made is not listed")
     return "names of 200 bytes are kept, and upper and lower case are different names"
 
 
 def _modes(disk: Disk, clock: Clock, trial: str) -> str:
     file, directory = disk.identity(_file(disk, f"{trial}/one/mode")), disk.identity(f"{trial}/one")
     if file is None or directory is None:
-        raise _Refused("what was made is gone: choose another file system")
+        raise _Refused("a file that was made does not exist: choose another file system")
     if (file.permissions, directory.permissions) != (FILE_MODE, DIRECTORY_MODE):
         modes = f"a file got mode {file.permissions:04o}, a directory {directory.permissions:04o}"
         raise _Warning(f"{modes}, whatever was asked for: other users may read messages")
@@ -241,8 +244,10 @@ def _renames(disk: Disk, clock: Clock, trial: str) -> str:
     before = disk.identity(old)
     disk.rename(old, new)
     after = disk.identity(new)
-    if disk.exists(old) or before is None or not before.same_file(after) or _content(disk, new) != b"new":
-        raise _Refused("a file that was renamed is not the one that is found: choose another file system")
+    _refuse_if(
+        disk.exists(old) or before is None or not before.same_file(after) or _content(disk, new) != b"new",
+        "a file that was renamed is not the one that is found",
+    )
     return "a file can be renamed to another directory, and replaces one of that name"
 
 
@@ -250,12 +255,12 @@ def _renames_new(disk: Disk, clock: Clock, trial: str) -> str:
     old, new = _file(disk, f"{trial}/one/new", b"new"), _file(disk, f"{trial}/two/new", b"old")
     with suppress(FileExistsError):
         disk.rename_new(old, new)
-    if not disk.exists(old) or _content(disk, new) != b"old":
-        raise _Refused("a rename replaced a file that it should not: choose another file system")
+    _refuse_if(not disk.exists(old) or _content(disk, new) != b"old", "a rename replaced a file that it should not")
     disk.unlink(new)
     disk.rename_new(old, new)
-    if disk.exists(old) or _content(disk, new) != b"new":
-        raise _Refused("a file that was renamed is not the one that is found: choose another file system")
+    _refuse_if(
+        disk.exists(old) or _content(disk, new) != b"new", "a file that was renamed is not the one that is found"
+    )
     return "a rename to a name that is taken is refused where that is asked for"
 
 
@@ -268,8 +273,7 @@ def _links(disk: Disk, clock: Clock, trial: str) -> str:
             raise _Warning(f"there are none ({error.strerror}), and they are not needed here") from None
         raise
     linked = disk.identity(second)
-    if linked is None or linked.links != 2:
-        raise _Refused("two names of one file look like two files: choose another file system")
+    _refuse_if(linked is None or linked.links != 2, "two names of one file look like two files")
     return "a file can have two names"
 
 
@@ -287,12 +291,9 @@ def _byte_locks(disk: Disk, clock: Clock, trial: str) -> str:
     name = _file(disk, f"{trial}/one/bytes")
     _prove_exclusion(disk, lambda: disk.open(name, write=True), disk.lock, "a locked byte was locked again")
     with opened(disk, name, write=True) as first, opened(disk, name, write=True) as second:
-        if not all(disk.lock(handle, 1, shared=True) for handle in (first, second)):
-            raise _Refused("a lock cannot be shared: choose another file system")
-        if not disk.lock(second, 2**62):
-            raise _Refused("a byte far behind the end cannot be locked: choose another file system")
-        if disk.some_lock(first, 2**62, 1) != (2**62, 1):
-            raise _Refused("a byte that is locked looks free: choose another file system")
+        _refuse_if(not all(disk.lock(handle, 1, shared=True) for handle in (first, second)), "a lock cannot be shared")
+        _refuse_if(not disk.lock(second, 2**62), "a byte far after the end cannot be locked")
+        _refuse_if(disk.some_lock(first, 2**62, 1) != (2**62, 1), "a byte that is locked looks free")
     return "one descriptor or process at a time holds a lock, and its end frees the lock"
 
 
@@ -305,10 +306,11 @@ def _directory_locks(disk: Disk, clock: Clock, trial: str) -> str:
     )
     first, second = disk.open_directory(f"{trial}/one"), disk.open_directory(f"{trial}/one")
     try:
-        if not all(disk.lock(handle, 0, shared=True) for handle in (first, second)):
-            raise _Refused("a directory's byte cannot be locked by two: choose another file system")
-        if disk.some_lock(first, 0, 1) is None:
-            raise _Refused("a directory's byte that is locked looks free: choose another file system")
+        _refuse_if(
+            not all(disk.lock(handle, 0, shared=True) for handle in (first, second)),
+            "a directory's byte cannot be locked by two",
+        )
+        _refuse_if(disk.some_lock(first, 0, 1) is None, "a directory's byte that is locked looks free")
     finally:
         disk.close(first)
         disk.close(second)
@@ -325,21 +327,16 @@ def _prove_exclusion(disk: Disk, open_: Callable[[], int], take: Callable[[int, 
     """
     first, second = open_(), open_()
     try:
-        if not take(first, 0):
-            raise _Refused("a lock that was free was not granted: choose another file system")
-        if take(second, 0):
-            raise _Refused(f"{wrong} by another descriptor: choose another file system")
-        if _in_another_process(lambda: take(open_(), 0)):
-            raise _Refused(f"{wrong} by another process: choose another file system")
+        _refuse_if(not take(first, 0), "a lock that was free was not granted")
+        _refuse_if(take(second, 0), f"{wrong} by another descriptor")
+        _refuse_if(_in_another_process(lambda: take(open_(), 0)), f"{wrong} by another process")
     finally:
         disk.close(first)
         disk.close(second)
-    if not _in_another_process(lambda: take(open_(), 0)):
-        raise _Refused("a released lock is still held: choose another file system")
+    _refuse_if(not _in_another_process(lambda: take(open_(), 0)), "a released lock is still held")
     first = open_()
     try:
-        if not take(first, 0):
-            raise _Refused("a lock is still held although its process was killed: choose another file system")
+        _refuse_if(not take(first, 0), "a lock is still held although its process was killed")
     finally:
         disk.close(first)
 
@@ -399,7 +396,7 @@ def _space_directory(disk: Disk, trial: str, name: str) -> str:
         disk.rename(f"{trial}/one/{probe}", f"{name}/{probe}")
     except Unsupported as error:
         if name in APART:
-            raise _Warning(f"lies elsewhere ({error.strerror}): what is dropped there is left alone") from None
+            raise _Warning(f"lies elsewhere ({error.strerror}): files that are dropped there are not taken") from None
         raise
     disk.rename(f"{name}/{probe}", f"{trial}/one/{probe}")
     return "files can be renamed there and back"
