@@ -30,6 +30,7 @@ _CREATE_MISSING = click.option(
     is_flag=True,
     help="Make the error, reply and failure queues that these options name and that do not exist yet.",
 )
+_REMOVABLE = QUEUE_OPTIONS.keys() - {"durability"}  # which has a value none
 _QUEUE = click.argument("queue", metavar="QUEUE", shell_complete=complete_queue)
 
 
@@ -41,7 +42,7 @@ def queue() -> None:
 
 @queue.command()
 @click.argument("queue", metavar="QUEUE")
-@options_of(QUEUE_OPTIONS, removable=True)
+@options_of(QUEUE_OPTIONS, removable=_REMOVABLE)
 @_CREATE_MISSING
 @click.option(
     "--if-missing", "exist_ok", is_flag=True,
@@ -74,7 +75,7 @@ def _note_missing(space: "Space", there: Container[str], queue: str) -> None:
 
 @queue.command()
 @_QUEUE
-@options_of(QUEUE_OPTIONS, removable=True)
+@options_of(QUEUE_OPTIONS, removable=_REMOVABLE)
 @_CREATE_MISSING
 @click.option(
     "--drop-group", type=or_none(group), metavar="GROUP",

@@ -5,17 +5,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from spool.model.message import PUT_OPTIONS
 from xaspool_scripts.bodies import message_object
 from xaspool_scripts.common import BadValue, Failure, complete_queue, json_option, note, opened, space_option
 from xaspool_scripts.options import (
     confirmed,
     dry_run_option,
-    duration,
     filter_options,
     filters,
     given,
-    moment,
-    or_none,
+    options_of,
     progress,
     yes_option,
 )  # fmt: skip
@@ -25,6 +24,18 @@ from xaspool_scripts.output import answering, messages, write_answer, write_json
 if TYPE_CHECKING:
     from spool import Space
     from spool.model.message import Message
+
+
+_CHANGEABLE = {
+    "priority": PUT_OPTIONS["priority"]._replace(default=None),
+    "delay": PUT_OPTIONS["delay"]._replace(help="How long from now the message is hidden."),
+    "not_before": PUT_OPTIONS["not_before"]._replace(
+        help="The time before which the message is not delivered; none delivers it at once."
+    ),
+    "expires_at": PUT_OPTIONS["expires_at"]._replace(
+        help="The time from which the message is not delivered any more; none removes it."
+    ),
+}
 
 
 @click.command()
@@ -76,30 +87,7 @@ def move(message_id: str, queue: str, as_json: bool) -> None:
 
 @click.command()
 @click.argument("message_id", metavar="ID", type=message_id_type)
-@click.option(
-    "--priority",
-    type=int,
-    metavar="N",
-    help="The message's new priority, 1 to 100; a queue whose order names priority delivers the higher first.",
-)
-@click.option(
-    "--delay",
-    type=duration,
-    metavar="TIME",
-    help="How long from now the message is hidden, in seconds or e.g. 5m.",
-)
-@click.option(
-    "--not-before",
-    type=or_none(moment),
-    metavar="TIME",
-    help="The time before which the message is not delivered, e.g. 2030-01-31T08:00; none delivers it at once.",
-)
-@click.option(
-    "--expires-at",
-    type=or_none(moment),
-    metavar="TIME",
-    help="The time from which the message is not delivered any more, e.g. 2030-01-31T08:00; none removes it.",
-)
+@options_of(_CHANGEABLE, removable=("not_before", "expires_at"))
 @json_option
 @space_option
 def change(message_id: str, delay: float | None, as_json: bool, **options: Any) -> None:

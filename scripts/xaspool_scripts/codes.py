@@ -5,16 +5,8 @@ One number has one meaning in every program; docs/commands.md has the table.
 
 from collections.abc import Iterable
 
-FINE, FAILED, WRONG_USAGE, NOTHING_THERE, DAMAGE_LEFT, LEFT_SOME, FAILED_FOR_GOOD, COULD_NOT_LOOK = (
-    0,
-    1,
-    2,
-    3,
-    4,
-    5,
-    6,
-    8,
-)
+FINE, FAILED, WRONG_USAGE, NOTHING_THERE, DAMAGE_LEFT, LEFT_SOME, FAILED_FOR_GOOD = range(7)
+COULD_NOT_LOOK = 8
 
 
 def exit_code(

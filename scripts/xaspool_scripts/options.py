@@ -3,9 +3,10 @@
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -203,12 +204,15 @@ def _default(value: object) -> str:
 
 
 def options_of(
-    listed: Mapping[str, "Option"], *, removable: bool = False, types: Mapping[str, Callable[[str], Any]] | None = None
+    listed: Mapping[str, "Option"],
+    *,
+    removable: Container[str] = (),
+    types: Mapping[str, Callable[[str], Any]] = MappingProxyType({}),
 ) -> Callable[[AnyFunction], AnyFunction]:
     """Add listed options to a command.
 
     Args:
-        removable: the value ``none`` removes an option, where the option can have no value.
+        removable: the names of the options that the value ``none`` removes.
         types: of options that are not written as their metavars say.
     """
 
@@ -220,15 +224,15 @@ def options_of(
             option = f"--{name.replace('_', '-')}"
             settings: dict[str, Any] = {"metavar": check.metavar, "help": f"{text}{form}{_default(default)}"}
             if check.expected == "true or false":
-                settings = {"help": text, "default": None} | ({} if removable else {"is_flag": True})
-                option = f"{option}/--not-{name}" if removable else option
+                settings = {"help": text, "default": None} | ({} if name in removable else {"is_flag": True})
+                option = f"{option}/--not-{name}" if name in removable else option
             elif check.metavar in _SEVERAL:
                 option, callback = _SEVERAL[check.metavar]
                 settings |= {"multiple": True, "callback": callback}
                 settings["help"] += " May be given several times."
             else:
-                kind = (types or {}).get(name, written)
-                settings["type"] = or_none(kind) if removable and "none" not in check.expected.split(", ") else kind
+                kind = types.get(name, written)
+                settings["type"] = or_none(kind) if name in removable else kind
                 settings["shell_complete"] = complete_queue if check.metavar == "QUEUE" else None
             decorated = click.option(option, name, **settings)(decorated)
         return decorated  # type: ignore[no-any-return]
