@@ -22,7 +22,7 @@ _MAX_STREAM_MESSAGES = 1_000_000
 _ARGUMENTS = ("body", *PUT_OPTIONS)
 
 
-class Put(NamedTuple):
+class PutArguments(NamedTuple):
     """The arguments of one ``put``."""
 
     body: Any
@@ -69,7 +69,7 @@ def puts_of(
     body_limit: int,
     check: Callable[..., object] = attributes_of,
     types: Mapping[str, str] = TYPES,
-) -> list[Put]:
+) -> list[PutArguments]:
     """Return what to put for a file.
 
     Args:
@@ -95,7 +95,7 @@ def puts_of(
     return puts
 
 
-def _one(name: str, data: bytes, kind: str) -> Put:
+def _one(name: str, data: bytes, kind: str) -> PutArguments:
     try:
         body, content_type = body_of(data, kind)
     except InvalidArgument as error:
@@ -104,14 +104,14 @@ def _one(name: str, data: bytes, kind: str) -> Put:
             "spool-admin queue change QUEUE --drop-type .SUFFIX=bytes"
         ) from None
     options: dict[str, Any] = {"headers": {"filename": _printable(name)}}
-    return Put(body, options if content_type is None else {**options, "content_type": content_type})
+    return PutArguments(body, options if content_type is None else {**options, "content_type": content_type})
 
 
-def _stream(data: bytes) -> list[Put]:
+def _stream(data: bytes) -> list[PutArguments]:
     # The buffer's size also bounds what a length in the data may claim.
     unpacker = msgpack.Unpacker(max_buffer_size=len(data) or 1, strict_map_key=False, timestamp=3)
     unpacker.feed(data)
-    puts: list[Put] = []
+    puts: list[PutArguments] = []
     end = 0
     try:
         for found in unpacker:
@@ -130,7 +130,7 @@ def _stream(data: bytes) -> list[Put]:
     return puts
 
 
-def _put(fields: Any, count: int) -> Put:
+def _put(fields: Any, count: int) -> PutArguments:
     if not isinstance(fields, dict):
         raise InvalidArgument(f"message {count} is not a map, but {type(fields).__name__}")
     unknown = sorted(str(key) for key in fields if key not in _ARGUMENTS)
@@ -140,7 +140,7 @@ def _put(fields: Any, count: int) -> Put:
         )
     if "body" not in fields:
         raise InvalidArgument(f"message {count} has no body")
-    return Put(fields["body"], {key: value for key, value in fields.items() if key != "body"})
+    return PutArguments(fields["body"], {key: value for key, value in fields.items() if key != "body"})
 
 
 def _printable(name: str) -> str:

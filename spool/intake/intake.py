@@ -17,7 +17,7 @@ from spool.errors import BadMessageId, Full, InvalidArgument, MessageInUse, NotO
 from spool.intake.arrivals import Arrivals
 from spool.intake.capture import Capture
 from spool.intake.directories import CapturedFile
-from spool.intake.dropfile import Put, puts_of
+from spool.intake.dropfile import PutArguments, puts_of
 from spool.model import layout
 from spool.policies.writers import Complete, Evidence, Writers
 from spool.runtime.calls import public_call
@@ -283,7 +283,7 @@ class Intake:
         self.counts.files += len(committed)
         self.counts.messages += messages
 
-    def _puts_of(self, file: CapturedFile) -> list[Put] | None:
+    def _puts_of(self, file: CapturedFile) -> list[PutArguments] | None:
         """Return what to put for a file; None if it is not as it was when it was found complete."""
         store = self._store
         settings = store.settings.known

@@ -1,10 +1,10 @@
 """Compaction: it moves a backlog out of memory, and out of many small files into a few large ones.
 
-A compaction writes live messages of many files into one numbered file. It changes where a message lies, never its
-position, its claim's byte or its order: a process that holds a message does not notice. What was removed, changed or
-moved between the compaction's look and its commit is found under the number lock and named in the file as *left*, so
-the file is true at its own number. Claimed messages and those that a prepared branch holds stay where they are. The
-caller holds the reclaim lock.
+A compaction writes live messages of many files into one numbered file. It changes a message's file, never the position,
+the claim's byte or the order of the message, so a process that has claimed a message does not notice. Messages can be
+removed, changed or moved after the compaction chose them. It finds these messages under the number lock and names them
+in the file as *left*, so the file is true at its own number. It does not move messages that a process has claimed or a
+prepared branch holds. The caller holds the reclaim lock.
 """
 
 import logging
@@ -35,13 +35,13 @@ from spool.store.store import Store
 log = logging.getLogger("spool")
 
 EVERY_SECONDS = 5.0
-KEPT_MESSAGES = 5  # and as many as were served since the last compaction
+KEPT_MESSAGES = 5  # in memory, besides as many as the queue has served since the last compaction
 MIN_MESSAGES = 64  # to compact fewer would cost more than it saves
-SMALL_RUN = 64  # a run of as many is as cheap in memory as a segment, and its file is large enough
+SMALL_RUN = 64  # a longer run is as cheap in memory as a segment, and its file is large enough
 SEGMENT_MESSAGES = 4_096
 SEGMENT_BYTES = 16 << 20  # of a segment, and of a whole file
-MAX_WASTE = 0.10  # of what lives, beside one segment
-MAX_EXTENTS = 1 << 16  # at one look, so that the memory they take is bounded
+MAX_WASTE = 0.10  # of the live bytes, besides one segment
+MAX_EXTENTS = 1 << 16  # at a time: it bounds the memory
 SMALL_FILE = 1_024  # messages
 SMALL_FILES = 16
 _FILE_SEGMENTS = 8
@@ -60,7 +60,7 @@ class Extent:
 
 
 class _Overtaken(Exception):
-    """What was chosen is not there any more. Nothing was done; the next round comes soon enough."""
+    """A chosen message was removed meanwhile. Nothing was done; the next round tries again."""
 
 
 # -- deciding ---------------------------------------------------------------------------------------------------------
@@ -74,8 +74,8 @@ def is_slow(entries: int, served: int) -> bool:
 def select_runs(queue: Queue, files: Mapping[int, Retention], served: int, held: Collection[Position]) -> list[Run]:
     """Return the runs of a slow queue that are to be moved, in order.
 
-    They are the small ones behind the front of the queue: messages at the front are taken soon, and a large run is as
-    good as a segment. What was compacted before stays where it is.
+    These are the small runs after the front of the queue: messages at the front are taken soon, and a large run is as
+    good as a segment. Messages in the file of an earlier compaction are not moved.
     """
     runs, skipped = [], 0
     for run in queue.runs():
@@ -87,7 +87,7 @@ def select_runs(queue: Queue, files: Mapping[int, Retention], served: int, held:
 
 
 def _must_stay(run: Run, held: Collection[Position]) -> bool:
-    """Whether a run stays: one of its messages is held, or it keeps its group waiting, which it does only in memory."""
+    """Whether a run must not be moved: one of its messages is held, or the run in memory keeps its group waiting."""
     if run.blocks_group:
         return True
     return bool(held) and any(Position(run.number, ordinal) in held for ordinal in range(run.first, run.end))
@@ -96,12 +96,12 @@ def _must_stay(run: Run, held: Collection[Position]) -> bool:
 def fragmented(files: Mapping[int, Retention], newest: int) -> set[int]:
     """Return the numbers whose files are to be compacted, however fast their queues are.
 
-    They are the files that waste most, if all together waste too much, and small files of earlier compactions, if there
-    are many.
+    If all files together waste too much, these are the files that waste most. If earlier compactions left many small
+    files, these files are added.
 
     Args:
-        newest: the newest number at the begin of the round. A file that the round itself wrote is no reason to write
-            again: a small file stays as long as one of its messages is held, so the round would not end.
+        newest: the newest number at the beginning of the round. Files that the round itself wrote do not count: a small
+            file remains while one of its messages is held, so the round would not end.
     """
     small = {
         number
@@ -266,13 +266,13 @@ class _Compaction:
         self.store = store
         self.index = index
         self.sections = sections
-        self.extents: list[Extent] = []  # those that were written, one behind the other
+        self.extents: list[Extent] = []  # those that were written, in the order of the file
 
     def write(self) -> int:
         """Write and commit the file; 1, or 0 if none of the messages can be moved."""
         sources = {extent.run.file.number for section in self.sections for extent in section}
-        reading = FileCache(self.store.files.disk)  # not the store's, which gets use under the mutex
-        # The header is written under the number lock, and must fit into its room, or all sections would move.
+        reading = FileCache(self.store.files.disk)  # a separate one: gets use the store's under the mutex
+        # The header is written under the number lock. If it outgrew its room, all sections would have to move.
         deadline = self.store.deadline()
         with own_file(
             self.store.files.disk, self.store.shared.xids, deadline, header_room=(16 << 10) + 10 * len(sources)
@@ -287,13 +287,13 @@ class _Compaction:
                 reading.close()
             if file.handle is None:
                 return 0
-            self.store.files.disk.flush(file.handle)  # the bulk, before others have to wait for it
+            self.store.files.disk.flush(file.handle)  # most bytes are durable before the number lock makes others wait
             batch.supersedes = tuple(sorted({extent.run.file.number for extent in self.extents}))
             commit(self.store, file, batch, check=lambda _: self._exclude_changed(batch))
         return 1
 
     def _add(self, batch: CommitBatch, section: list[Extent], reading: FileCache) -> None:
-        """Add one whole section to the batch. What cannot be read stays where it is, for a get to set aside."""
+        """Add one whole section to the batch. An unreadable message is not moved; a get quarantines it."""
         table = CompactedTable(queues=[section[0].run.queue.name])
         bodies: list[bytes] = []
         kept: list[Extent] = []
@@ -315,7 +315,7 @@ class _Compaction:
         self.extents += kept
 
     def _exclude_changed(self, batch: CommitBatch) -> None:
-        """Name as *left* what was removed, changed or moved since the look. Caller holds the number lock. Rule 5."""
+        """Name messages that changed meanwhile as *left* (Rule 5). Caller holds the number lock."""
         if self.store.view.index is not self.index:
             raise _Overtaken
         begins: dict[int, list[tuple[int, Extent]]] = {}

@@ -1,8 +1,8 @@
 """The housekeeping thread of an open space: it compacts slow queues and reclaims consumed files.
 
-A thread of its own does that, so that no put or get pays for it. What fails here is logged and tried again later. One
-process at a time does it; if none does, the next process that closes or opens the space does. ``schedule`` decides what
-is due.
+A separate thread does this, so that no put or get pays for it. A failure is logged, and the next round tries again. One
+process at a time keeps house; without one, the next process that closes or opens the space reclaims. ``schedule``
+decides when a step is due.
 """
 
 import errno
@@ -19,16 +19,16 @@ from spool.log.visibility import apply_own, apply_up_to
 from spool.maintenance import schedule
 from spool.maintenance.compaction import EVERY_SECONDS, Compactor
 from spool.maintenance.reclaim import reclaim
-from spool.maintenance.schedule import Extent
+from spool.maintenance.schedule import IndexSize
 from spool.model import layout
 from spool.policies.expiry import expire
 from spool.policies.subscriptions import end_expired
 from spool.store.edits import notice_edits
 from spool.store.store import Store, log
 
-# Small steps are one behind the other while nothing is committed; from a commit on, so many of them are followed by a
-# pause. So an application that commits ten times a second and more has the disk and the interpreter to itself for most
-# of the time, and nothing waits beside one that is idle.
+# While no process commits, small steps follow without a pause. After a commit, a pause follows each of the next hundred
+# steps. So an application that commits ten times a second has the disk and the interpreter for most of the time, and
+# beside an idle application no step waits.
 PAUSE_SECONDS = 0.001
 PAUSES_AFTER_A_COMMIT = 100
 _APPLIED_AT_ONCE = 64
@@ -42,9 +42,9 @@ class Housekeeper:
         self._compactor = Compactor(store)
         self._reclaimed_at = store.view.index.applied
         restored, extent = store.view.index.restored, self._extent()
-        self._saved = Extent(restored, extent.files, extent.segments if restored else 0)
+        self._saved = IndexSize(restored, extent.files, extent.segments if restored else 0)
         self._published = self._trimmed_at = store.view.index.applied  # at the last round, and the last quiet one
-        # Before this number is applied, ``committed`` has nothing to do but for marks and large files.
+        # Before this number is applied, ``committed`` checks only marks and large files.
         self.next_look = 0
         self._seen, self._pauses = store.shared.counters.read(), 0  # the counters at the last step; pauses to come
         self._may_lose = False  # whether a queue had no durability when this process flushed last
@@ -53,7 +53,7 @@ class Housekeeper:
         self._beside = store.files.disk.run_beside("xaspool housekeeping", self._run)
 
     def committed(self, every: int = schedule.RECLAIM_EVERY_COMMITS) -> None:
-        """Wake the thread if there is something for it to do. Called behind commits of this process."""
+        """Wake the thread if a step is due. Called after commits of this process."""
         if self._store.settings.known.config.has_marks and self._beside:
             self._wake.set()
         index = self._store.view.index
@@ -68,7 +68,7 @@ class Housekeeper:
             self._reclaim(schedule.RETAINED_FOR_READERS)
 
     def _is_large(self) -> bool:
-        """Whether the files that may go are large, even if few. Beside other processes the newest stay anyway."""
+        """Whether removable files are large, even if few. Beside other processes the newest files remain anyway."""
         return (
             self._store.view.index.idle_bytes >= schedule.RECLAIM_BYTES
             and not self._store.shared.open_lock.has_others()
@@ -79,7 +79,7 @@ class Housekeeper:
         with suppress(OSError, SpaceStopped, NotOpen), self._store.guard:
             if self._store.shared.counters.read().is_stopped:
                 return
-            if self._store.guard.is_alone:  # else it might wait here for what a call of another thread waits for
+            if self._store.guard.is_alone:  # otherwise this thread and a call of another one could wait for each other
                 apply_own(self._store)
                 end_expired(self._store)
                 if not self._store.shared.open_lock.has_others():
@@ -94,7 +94,7 @@ class Housekeeper:
         self._wake.set()
 
     def compact(self) -> int:
-        """Compact what is slow; returns how many files were written: none if another process is compacting."""
+        """Compact slow queues; return how many files were written: none if another process is compacting."""
         with self._store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:
             return self._compactor.compact() if ours else 0
 
@@ -113,7 +113,7 @@ class Housekeeper:
                 goes_on = self._round(due=due)
 
     def _round(self, *, due: bool) -> bool:
-        """Do what is due; False if there will be nothing more to do."""
+        """Do the steps that are due; return False if the thread must end."""
         store = self._store
         try:
             if store.shared.counters.read().is_stopped:
@@ -122,15 +122,15 @@ class Housekeeper:
         except FlushFailed:
             store.stop()
         except NotOpen:
-            pass  # the space closes: the next opener does it
+            pass  # the space is closing: the next opener does these steps
         except (OSError, SpoolError) as error:
             if isinstance(error, OSError) and error.errno == errno.EBADF:
-                return False  # its files were closed under it, by an opening that was interrupted at its end
+                return False  # an opening that was interrupted at its end has closed the files
             log.warning("housekeeping stopped early: %s", error)
         return True
 
     def _do_steps(self, *, due: bool) -> None:
-        """Do the steps of a round, in their order; ``due``: also those that each come once in ``EVERY_SECONDS``."""
+        """Do the steps of a round, in their order; ``due``: also the steps of each ``EVERY_SECONDS``."""
         self._undo_dropped()
         if due:
             self._look_again()
@@ -145,7 +145,7 @@ class Housekeeper:
         index = self._store.view.index
         if schedule.is_reclaim_due(len(index.idle), compacted=compacted, quiet=quiet) or self._is_large():
             self._reclaim(schedule.retained(quiet=quiet), self._pause)
-            # If the space closes meanwhile, the reclaim has ended early, and ``tidy_up`` has found it at work.
+            # If the space closes meanwhile, reclaim ends early, and ``tidy_up`` has skipped it.
             self._save(schedule.checkpoint_from(len(index.files)), lasting=quiet or self._store.closed)
 
     # -- the steps --------------------------------------------------------------------------------------------------
@@ -156,17 +156,17 @@ class Housekeeper:
             self._store.dropped.popleft()()
 
     def _look_again(self) -> None:
-        """Notice edits of the settings; forget what has expired, and what others have flushed."""
+        """Notice edits of the settings; forget expired facts, and commits that other processes have flushed."""
         notice_edits(self._store)
         with self._store.view.mutex:
             self._store.view.index.forget_expired(self._store.clock.now())
         self._forget_flushed()
 
     def _flush(self, *, due: bool, most: int | None = None) -> None:
-        """Flush what was published without a flush, unless another process does, or reclaims, which begins with it.
+        """Flush commits that were published without a flush, unless another process reclaims, and so flushes, too.
 
-        Without a queue that may lose messages these are counts of attempts: they wait for the next reclaim. Once more
-        behind the last one: its messages may be lost no longer, though the settings were edited by hand.
+        Without a queue that may lose messages, only counts of attempts are not flushed, and they wait for the next
+        reclaim. After such a queue was removed from the settings, its last messages are flushed once.
         """
         store, page = self._store, self._store.shared.counters.read()
         may_lose = bool(store.settings.known.config.may_lose)
@@ -191,7 +191,7 @@ class Housekeeper:
             check_marks(self._store)
 
     def _catch_up(self) -> None:
-        """Apply published commits piece by piece, so that a put meanwhile does not wait for all of them."""
+        """Apply published commits in small pieces, so that a concurrent put does not wait for all of them."""
         store = self._store
         published = store.shared.counters.read().published
         for begin in range(store.view.index.applied, published, _APPLIED_AT_ONCE):
@@ -199,7 +199,7 @@ class Housekeeper:
             self._pause()
 
     def _expire(self) -> None:
-        """Remove expired messages, also of queues from which no process takes; end subscriptions that expired."""
+        """Remove expired messages, also of queues without a consumer; end expired subscriptions."""
         end_expired(self._store)
         for queue in list(self._store.settings.known.config.queues):
             expire(self._store, queue, self._store.deadline())
@@ -216,8 +216,8 @@ class Housekeeper:
     def _is_elected(self) -> bool:
         """Whether this process compacts.
 
-        Consumers do, because their index is up to date anyway. If no consumer has the space open, one producer is
-        elected by a lock, because it has to read all commits for this alone.
+        Consumers compact, because their index is up to date anyway. Without a consumer, a lock elects one producer,
+        because a producer has to read all commits only for this.
         """
         control, follows = self._store.shared.control, self._store.view.was_read
         self._store.view.was_read = False
@@ -237,10 +237,10 @@ class Housekeeper:
             finally:
                 self._busy.release()
 
-    def _extent(self) -> Extent:
-        """Return how much the index holds. This need not be exact, so no lock: a process that closes does not wait."""
+    def _extent(self) -> IndexSize:
+        """Return how much the index holds, roughly: without a lock, for which a closing process would have to wait."""
         index = self._store.view.index
-        return Extent(index.applied, len(index.files), len(index.messages.segments))
+        return IndexSize(index.applied, len(index.files), len(index.messages.segments))
 
     def _save(self, least: int, *, lasting: bool = False) -> None:
         """Write a checkpoint if one is due; arguments as of ``schedule.is_checkpoint_due``."""
@@ -251,7 +251,7 @@ class Housekeeper:
                 self._saved = self._extent()
 
     def _pause(self) -> None:
-        """Sleep between small steps if any process is at work: while this thread has the interpreter, no other runs."""
+        """Sleep between small steps if any process commits: no other thread runs while this one has the interpreter."""
         self._store.guard.check()
         page = self._store.shared.counters.read()
         if page.data != self._seen.data:

@@ -1,13 +1,18 @@
-"""Reclaim: it removes the files that are not needed any more.
+"""Reclaim: it removes files that the space no longer needs.
 
-A numbered file is needed while it is the newest published one, while one of its messages lives, while a message that it
-removed (or the dropped file that it took) could come back with its own file, and while one of its facts is the newest
-of its key. Files go in this order: messages, flush, adopted branches, flush, heads. So whatever a power cut leaves, a
-removal never goes before what it removed.
+A numbered file is needed in each of these cases:
 
-Every number up to the published one either has its file or was reclaimed. Count and sum of the reclaimed numbers are a
-digest, kept in the fact with the totals, beside the numbers that may not be removed yet. So a file that was deleted by
-another program is noticed, and if it is one, it is known which.
+- it is the newest published file;
+- one of its messages lives;
+- it removed a message, or took a dropped file, whose own file could come back;
+- one of its facts is the newest of its key.
+
+Reclaim removes the files of messages first, then adopted branches, then heads, with a flush between. So after any power
+cut, the file of a removed message is gone before the record of the removal.
+
+Each number up to the published one has its file or was reclaimed. The fact with the totals has a digest of the
+reclaimed numbers, their count and their sum, and the numbers whose files may still exist. So the space notices that
+another program deleted files, and can name a single one.
 """
 
 import os
@@ -37,15 +42,14 @@ _MODULUS = 2**64  # msgpack's largest integers; far above any difference of two 
 
 
 def next_to_go(files: Mapping[int, Retention], idle: Iterable[int], published: int, durable: int) -> list[list[int]]:
-    """Return the numbers whose files are not needed any more, level by level: a level needs those before it.
+    """Return the numbers whose files can be removed, level by level: each level must be removed before the next one.
 
-    What a commit removes or supersedes has a lower number than it, so one look at each number is enough. Only numbers
-    at or below ``durable`` go: what was removed must not be deleted before its removal is durable, nor what was
-    compacted before the compaction is.
+    A commit removes or supersedes lower numbers only, so one pass over the numbers is enough. Numbers above ``durable``
+    remain: a message's file must not be deleted before the removal of the message, or its compaction, is durable.
 
     Args:
-        idle: numbers of which no message lives, in order.
-        published: the newest published number, which stays.
+        idle: numbers without a live message, in order.
+        published: the newest published number, which remains.
     """
     levels: list[list[int]] = []
     level_of: dict[int, int] = {}
@@ -65,13 +69,13 @@ def next_to_go(files: Mapping[int, Retention], idle: Iterable[int], published: i
 
 
 def note_pins(number: int, state: Retention, claimed: Set[int]) -> None:
-    """Note which claims keep a superseded file: a process that claimed a message before the compaction reads it there.
+    """Note the claims that keep a superseded file: a process with an older claim reads its message there.
 
-    A process that claims a message later finds it in its new place. So the claims at the first look count, as long as
-    they last.
+    A process that claims a message later finds the message in its new file. So only claims of the first check count,
+    until they end.
 
     Args:
-        claimed: the numbers of which messages are claimed now.
+        claimed: the numbers with claimed messages.
     """
     if state.pinned_by is not None:
         state.pinned_by &= claimed
@@ -83,13 +87,13 @@ def note_pins(number: int, state: Retention, claimed: Set[int]) -> None:
 
 
 def reclaim(store: Store, pause: Callable[[], None] = lambda: None, behind: int = 0) -> int:
-    """Remove the files that are not needed, level by level; returns how many numbers went.
+    """Remove files that are not needed, level by level; return how many numbers were removed.
 
-    One process at a time reclaims; a second one returns 0. What fails is logged, and done by the next round.
+    One process at a time reclaims; a second one returns 0. A failure is logged, and the next round tries again.
 
     Args:
-        pause: called between a few files and the next.
-        behind: how many of the newest numbers stay for now.
+        pause: called after each few files.
+        behind: how many of the newest numbers remain for now.
     """
     removed = 0
     try:
@@ -106,7 +110,7 @@ def reclaim(store: Store, pause: Callable[[], None] = lambda: None, behind: int 
     except FlushFailed:
         store.stop()
     except NotOpen:
-        pass  # the space closes meanwhile: the next opener does it
+        pass  # the space is closing: the next opener reclaims
     except (OSError, SpoolError) as error:
         if not store.closed:
             log.warning("reclaim stopped early: %s", error)
@@ -114,10 +118,10 @@ def reclaim(store: Store, pause: Callable[[], None] = lambda: None, behind: int 
 
 
 def _remove_idle(store: Store, newest: int | None, pause: Callable[[], None]) -> int:
-    """Remove what can go below ``newest`` (None: the newest published number), in one pass over all that is idle.
+    """Remove idle files below ``newest`` (None: the newest published number) in one pass; return how many.
 
-    Returns how many numbers went. What their going lets go in turn, e.g. the file of an older record, is for the next
-    pass. All levels of a batch share one record: a full disk may have room for one, and not for one a level.
+    Files freed by this pass are left to the next pass. All levels of a batch share one record: a full disk may have
+    room for one record, and not for one a level.
     """
     removed = 0
     with store.view.mutex:
@@ -146,13 +150,13 @@ def _plan(shared: Shared, view: View, clock: Clock, batch: Sequence[int], newest
         if newest is not None:
             return next_to_go(index.files, idle, newest, durable)
         levels = next_to_go(index.files, idle, index.applied + 1, durable)
-        return [] if levels == [[index.applied]] else levels  # the newest goes if the record of the others is newer
+        return [] if levels == [[index.applied]] else levels  # the newest is removed with others, whose record is newer
 
 
 def _forget_captured(disk: Disk, view: View) -> None:
-    """Forget dropped files that are durably gone: until then, the commit that took such a file is needed.
+    """Forget dropped files whose removal is durable: until then, the commit that took such a file is needed.
 
-    Only an intake deletes a dropped file: it knows whether the file may still have a writer.
+    Only an intake deletes a dropped file, because only the intake knows whether the file may still have a writer.
     """
     with view.mutex:
         noted = [(number, list(state.captured)) for number, state in view.index.files.items() if state.captured]
@@ -177,23 +181,23 @@ def _is_gone(disk: Disk, taken: tuple[str, bytes]) -> bool:
 
 
 def _record_totals(store: Store, batch: list[int]) -> None:
-    """Record what these numbers contributed to the counts since the space was created, and that they go."""
+    """Add the counts of these numbers to the totals of the space, and record that the numbers are removed."""
     with store.view.mutex:
         index = store.view.index
         fresh = [number for number in batch if number not in index.retired]
         superseded, value, _ = index.facts.get(TOTALS_FACT, (None, None, None))
         if fresh and superseded is not None and superseded not in fresh:
-            fresh.append(superseded)  # or its own commit would need a further record, and so on for ever
+            fresh.append(superseded)  # otherwise each record would need a further record
         record = CommitBatch()
         record.fact(TOTALS_FACT, _totals_with(index, value, fresh))
     if fresh:
         commit_batch(store, record, store.deadline(), flush=True)
-    else:  # the process that recorded them died, perhaps before the files that it had deleted were durably gone
+    else:  # the process that recorded them died, perhaps before the removal of their files was durable
         store.files.disk.flush_directory(layout.COMMITTED)
 
 
 def _totals_with(index: Index, known: Mapping[str, Any] | None, fresh: Sequence[int]) -> dict[str, Any]:
-    """Return the ``known`` totals with the ``fresh`` numbers, which are about to go. Caller holds the mutex."""
+    """Return the ``known`` totals with the ``fresh`` numbers, which will be removed. Caller holds the mutex."""
     sums: dict[str, list[int]] = {}
     add_tallies(sums, {} if known is None else known["queues"])
     for number in fresh:
@@ -203,7 +207,7 @@ def _totals_with(index: Index, known: Mapping[str, Any] | None, fresh: Sequence[
 
 
 def reset_retired_digest(store: Store, numbers: Iterable[int]) -> None:
-    """Record a new digest: these numbers have a file, and all others are gone. The caller keeps reclaim away."""
+    """Record a new digest: only these numbers have a file. Caller holds the reclaim lock."""
     with store.view.mutex:
         index = store.view.index
         superseded, known, _ = index.facts.get(TOTALS_FACT, (None, None, None))
@@ -219,7 +223,7 @@ def reset_retired_digest(store: Store, numbers: Iterable[int]) -> None:
 def _remove(files: Files, view: View, batch: list[int], pause: Callable[[], None]) -> int:
     """Delete the files of a batch, adopted branches durably before their heads, and forget its numbers.
 
-    Returns how many went: fewer if the space closes meanwhile.
+    Returns how many numbers were removed: fewer if the space closes meanwhile.
     """
     with view.mutex:
         adopted = {number: view.index.files[number].adopted for number in batch if view.index.files[number].adopted}
@@ -250,7 +254,7 @@ def _remove(files: Files, view: View, batch: list[int], pause: Callable[[], None
     files.recycler.release(given)
     with view.mutex:
         for number in gone:
-            if number in view.index.files:  # an index that was rebuilt meanwhile has not seen it
+            if number in view.index.files:  # an index that was rebuilt meanwhile does not have the number
                 view.index.forget(number)
     return len(gone)
 
@@ -270,7 +274,7 @@ def _in_steps(batch: list[int], pause: Callable[[], None]) -> Iterator[int]:
 
 
 class RetiredDigest(NamedTuple):
-    """Which numbers were reclaimed: how many, and their sum modulo 2**64."""
+    """A digest of the reclaimed numbers: their count, and their sum modulo 2**64."""
 
     many: int = 0
     total: int = 0
@@ -280,28 +284,28 @@ class RetiredDigest(NamedTuple):
 
     @classmethod
     def of_missing(cls, applied: int, there: Collection[int]) -> Self:
-        """Return the digest of the numbers up to ``applied`` without those that are there."""
+        """Return the digest of the numbers up to ``applied`` without those in ``there``."""
         return cls(applied - len(there), (applied * (applied + 1) // 2 - sum(there)) % _MODULUS)
 
 
 def recorded_digest(totals: Mapping[str, Any] | None) -> RetiredDigest:
-    """Return the digest that the totals' value holds; an empty one if there are no totals yet."""
+    """Return the digest in the totals' value; an empty one without totals."""
     return RetiredDigest() if totals is None else RetiredDigest(*totals["gone"])
 
 
 def kept_numbers(numbers: Iterable[int], applied: int, totals: Mapping[str, Any] | None) -> set[int]:
-    """Return those numbers with a file that reclaim has not recorded as going."""
+    """Return the numbers with a file that reclaim has not recorded as removed."""
     return {number for number in numbers if number <= applied} - set(() if totals is None else totals["folded"])
 
 
 def digest_mismatch(
     applied: int, numbers: Iterable[int], totals: Mapping[str, Any] | None
 ) -> tuple[int, int | None] | None:
-    """Compare the recorded digest with the files that are there.
+    """Compare the recorded digest with the existing files.
 
     Returns:
-        None if they agree. Otherwise how many files are missing (below 0: too many are there), and the number if it is
-        one.
+        None if they agree. Otherwise how many files are missing (below 0: too many exist), and the number of a single
+        file.
     """
     known = recorded_digest(totals)
     actual = RetiredDigest.of_missing(applied, kept_numbers(numbers, applied, totals))

@@ -1,8 +1,8 @@
 """Tombstone merging: the removals and facts of many commits are written again in one file.
 
-A commit of which nothing lives is kept for its removals (tombstones) as long as the files of the removed messages may
-come back, and for its facts. When many such commits have piled up, one file says all that again and supersedes theirs.
-Removing twice is removing once, so nothing else is needed.
+A commit without live messages is kept for its facts, and for its removals (tombstones) while the files of the removed
+messages may come back. When many such commits have piled up, one file repeats their removals and facts, and supersedes
+their files. A second removal of a message changes nothing, so this is safe.
 """
 
 import os
@@ -22,13 +22,13 @@ from spool.store.store import Store
 
 MERGED_COMMITS = 512
 _MAX_FACTS = 4_096
-_MAX_TARGETS = 4_096  # while a subscription keeps what was removed, the tombstones stay: not all are written each time
+_MAX_TARGETS = 4_096  # tombstones that a subscription keeps are not merged again each time
 
 Facts = dict[str, tuple[int, Any, float | None]]
 
 
 class _Overtaken(Exception):
-    """What was read is not there any more. Nothing was done; the next round comes soon enough."""
+    """A file was removed, or a fact changed, meanwhile. Nothing was done; the next round tries again."""
 
 
 def merge_tombstones(store: Store) -> int:
@@ -68,8 +68,7 @@ def _merge(store: Store, numbers: list[int]) -> None:
 
 
 def _is_mergeable(index: Index, number: int) -> bool:
-    """Whether a file is kept for its removals or for a few facts. One with many of them is large enough; the totals are
-    written anew by reclaim."""
+    """Whether a file is kept for a few removals or facts. Reclaim itself writes the totals again."""
     state = index.files[number]
     if not state.mergeable or state.facts > _MAX_FACTS or len(state.addressed) > _MAX_TARGETS:
         return False
@@ -78,8 +77,8 @@ def _is_mergeable(index: Index, number: int) -> bool:
 
 
 def _content_of(disk: Disk, view: View, numbers: list[int]) -> tuple[list[list[Any]], Facts]:
-    """Return the removals whose messages may still have files, sorted by position, and the facts that are the newest
-    of their keys."""
+    """Return removals whose messages may still have files, sorted by position, and facts that are the newest of their
+    keys."""
     removals: list[list[Any]] = []
     facts: Facts = {}
     for number in numbers:

@@ -1,8 +1,8 @@
-"""Applications: the last batch that each has committed, so that a batch that comes again is not committed again.
+"""Applications: the last batch that each has committed, so that a repeated batch is not committed twice.
 
-An application numbers its batches upwards. The number of the last one is a fact, which is written in the commit of the
-batch itself: so either the batch and its number are there, or neither. Its ``source`` tells a further batch from that
-of another program which was given the same name by mistake, and begins to count anew.
+An application numbers its batches upwards. The commit of a batch has the number as a fact, so after a crash both exist
+or neither. A ``source`` distinguishes two programs with the same application name by mistake, whose numbers both begin
+at 0.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ class BatchOf(NamedTuple):
 
     application: its name, 1 to 255 characters.
     number: of the batch.
-    source: what numbers the batches, a stream's checkpoint say; "": the program itself.
+    source: the counter of the batches, e.g. a stream's checkpoint; "" if the program itself counts.
     """
 
     application: str
@@ -43,12 +43,12 @@ class BatchOf(NamedTuple):
         """Whether this batch, or a later one of its application, was committed.
 
         Args:
-            facts: of an index that has applied every commit that counts.
+            facts: of an index that has applied every issued commit.
             now: seconds since the epoch.
 
         Raises:
             InvalidArgument: the application's batches are of another source.
-            CorruptedFile: the record says nothing.
+            CorruptedFile: the record is damaged.
         """
         _, value, expiry = facts.get(self._key, (0, None, None))
         if value is None or (expiry is not None and expiry <= now):
@@ -66,18 +66,18 @@ class BatchOf(NamedTuple):
         return self.number <= number
 
     def fact(self, now: float) -> CommitBatch:
-        """Return what is to be committed with the batch. ``now``: seconds since the epoch."""
+        """Return the record to commit with the batch. ``now``: seconds since the epoch."""
         batch = CommitBatch()
         batch.fact(self._key, [self.number, self.source], None if self.source else now + REMEMBERED_SECONDS)
         return batch
 
     def record_apart(self, store: Store, number: int) -> None:
-        """Record the batch once more, in a commit of its own: the first record keeps all files of the batch's commit.
+        """Record the batch again in a separate commit, because the first record keeps all files of the batch's commit.
 
-        It is left where it is if another batch was recorded meanwhile. Caller has told that the batch is committed.
+        Nothing is done if another batch was recorded meanwhile. The caller has reported the batch as committed.
 
         Args:
-            number: of the commit that has the batch.
+            number: of the commit of the batch.
         """
         deadline = store.deadline()
 

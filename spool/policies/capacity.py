@@ -1,7 +1,7 @@
-"""The capacity command: it runs when a queue reaches its high mark, and not again before it reached its low mark.
+"""The capacity command: it runs when a queue reaches its high mark, and not again before the low mark.
 
-That the mark was reached is a fact of the space, durable before the command runs: another process, or the same after a
-restart, does not run it again. The command runs outside any commit, in a thread of its own; its end is logged.
+A commit records durably that the mark was reached, before the command runs: so another process, or this process after a
+restart, does not run the command again. The command runs outside any commit, in a separate thread; its end is logged.
 """
 
 import logging
@@ -29,7 +29,7 @@ _SHOWN_BYTES = 500
 
 
 class _Unchanged(Exception):
-    """Another process was faster, or the queue is not that full any more."""
+    """Another process was faster, or the queue is no longer that full."""
 
 
 def check_marks(store: Store) -> None:
@@ -46,7 +46,7 @@ def check_marks(store: Store) -> None:
 
 
 def _crossing(view: View, config: QueueConfig, usage: Usage) -> bool | None:
-    """Whether the queue has become full (True), or no longer is (False); None: it is as it was."""
+    """Return True if the queue has become full, False if it is no longer full, None if nothing changed."""
     assert config.capacity_high is not None
     high = parse_mark(config.capacity_high)
     low = parse_mark(config.capacity_low or config.capacity_high)
@@ -60,7 +60,7 @@ def _crossing(view: View, config: QueueConfig, usage: Usage) -> bool | None:
 
 
 def _record(store: Store, config: QueueConfig, is_high: bool) -> bool:
-    """Record durably that a mark was reached; False if it is not so under the number lock."""
+    """Record durably that a mark was reached; return False if the queue has left the mark under the number lock."""
     deadline = store.deadline()
 
     def check(_: Settings) -> None:
@@ -84,9 +84,9 @@ def _fact_key(queue: str) -> str:
 
 
 def run_command(disk: Disk, config: QueueConfig, usage: Usage) -> None:
-    """Run the command in a thread of its own, until it ends or its time is over, also after the space was closed.
+    """Run the command in a separate thread until it ends or its time is over, even after the space was closed.
 
-    A process of root's runs it as the owner of the space, who may have written the command.
+    A process of root runs the command as the owner of the space, because the owner may have written it.
     """
     threading.Thread(target=_run, args=(disk.root, disk.owner, config, usage), name="xaspool capacity").start()
 
@@ -104,7 +104,7 @@ def _run(space: str, owner: tuple[int, int] | None, config: QueueConfig, usage: 
     }
     what = f"the capacity command of queue {config.name}"
     try:
-        # Into a file: its output is not held in memory, and processes that it leaves behind are not waited for.
+        # Output goes to a file: memory does not grow, and nobody waits for processes that the command leaves behind.
         with _scratch() as output:
             with subprocess.Popen(
                 config.capacity_command, shell=True, env=environment, cwd="/", start_new_session=True,
@@ -114,7 +114,7 @@ def _run(space: str, owner: tuple[int, int] | None, config: QueueConfig, usage: 
                 try:
                     child.wait(config.capacity_timeout)
                 except subprocess.TimeoutExpired:
-                    os.killpg(child.pid, signal.SIGKILL)  # with all that it has started
+                    os.killpg(child.pid, signal.SIGKILL)  # with all its children
                     log.warning("%s was ended: it took longer than %g s", what, config.capacity_timeout)
                     return
             if child.returncode:
@@ -125,7 +125,7 @@ def _run(space: str, owner: tuple[int, int] | None, config: QueueConfig, usage: 
 
 
 def _scratch() -> BinaryIO:
-    """Open a file without a name. If there is no room for one, the command runs and its output is lost."""
+    """Open a file without a name. On a full disk the command runs all the same, and its output is lost."""
     try:
         return cast("BinaryIO", tempfile.TemporaryFile())
     except OSError:

@@ -1,8 +1,8 @@
-"""Deduplication: a put with a key that was put before, within the queue's window, adds no message.
+"""Deduplication: a second put with the same key within the queue's window adds no message.
 
 A key is a fact, written with its message and forgotten after the window. A put of the same key returns the id of the
-first message, whether that is still in the queue or not. As long as a transaction that puts a key has not ended, it
-holds a byte lock for the key: a put of the same key waits for its outcome, as at a unique index.
+first message, even if that message has left the queue. A transaction that puts a key holds a byte lock for the key
+until the transaction ends. So another put of the same key waits for the outcome, as at a unique index.
 """
 
 from spool.coordination.locks import deduplication_byte
@@ -23,9 +23,7 @@ class DeduplicationKeys:
         self._own: dict[str, str] = {}
 
     def seen(self, queue: str, key: str) -> str | None:
-        """Return the id of the message that was put with the key.
-
-        None: there is none, and this transaction holds the key until it ends.
+        """Return the id of the first message with the key; None if none exists: then this transaction holds the key.
 
         Raises:
             MessageInUse: another transaction, or a prepared branch, has the key.
@@ -34,7 +32,7 @@ class DeduplicationKeys:
         if name in self._own:
             return self._own[name]
         byte = deduplication_byte(queue, key)
-        if byte in self._bytes:  # it was asked for before, and then not put
+        if byte in self._bytes:  # an earlier call took the key, and then put no message
             return None
         try:
             store.shared.xids.lock(byte, store.deadline(), f"the deduplication key {key!r}")
@@ -52,7 +50,7 @@ class DeduplicationKeys:
 
     def _published(self, name: str, key: str) -> str | None:
         store = self._store
-        revalidate(store)  # a process may have died after its commit got a number
+        revalidate(store)  # a process may have died between the number of its commit and the publication
         with store.view.mutex:
             for xid, contents in store.view.prepared.branches.items():
                 if any(fact[0] == name for table in contents.tables for fact in table.facts):
@@ -69,7 +67,7 @@ class DeduplicationKeys:
         self._own[name] = message_id
 
     def release(self) -> None:
-        """Let go of all keys: the transaction has ended."""
+        """Release all keys: the transaction has ended."""
         held, self._bytes = self._bytes, []
         for byte in held:
             self._store.shared.xids.unlock(byte)
@@ -87,12 +85,12 @@ _KEY_FACT = "deduplication:"
 
 
 def fact_key(queue: str, key: str) -> str:
-    """Return the key of the fact that stands for a deduplication key."""
+    """Return the key of the fact for a deduplication key."""
     return f"{_KEY_FACT}{queue}:{key}"
 
 
 def parse_fact_key(fact: str) -> tuple[str, str] | None:
-    """Return (queue, deduplication key) of a fact's key; None if it stands for none."""
+    """Return (queue, deduplication key) of a fact's key; None for another kind of fact."""
     if not fact.startswith(_KEY_FACT):
         return None
     queue, _, key = fact.removeprefix(_KEY_FACT).partition(":")

@@ -1,8 +1,8 @@
-"""Expiry: a message whose time is over leaves its queue, to the error queue or for good, as the queue's options say.
+"""Expiry: an expired message moves to the error queue or is dropped, as the queue's options say.
 
-Such a message is not delivered: a get passes it over. It leaves when a process takes from its queue or counts it, and
-otherwise within seconds, by the housekeeping of a process that follows the space. The commit that removes it is not
-flushed: after a power cut the message is there again, expired as before.
+No get delivers an expired message. A process removes it when the process takes from its queue or counts messages;
+otherwise the housekeeper of a consumer removes it within seconds. The removing commit is not flushed: after a power cut
+the message may exist again, expired as before.
 """
 
 import logging
@@ -27,7 +27,7 @@ _RUNS_AT_ONCE = 4_096
 
 
 def expire(store: Store, queue: str, deadline: Deadline) -> int:
-    """Remove the expired messages of a queue that are not held; returns how many. The caller has caught up."""
+    """Remove the expired messages of a queue that no process has claimed; return how many. The caller has caught up."""
     done = 0
     while True:
         settings = store.settings.known
@@ -37,19 +37,19 @@ def expire(store: Store, queue: str, deadline: Deadline) -> int:
                 return done
             claimed = _claim_expired(store.shared.claims, store.view, store.clock, queue)
         if not claimed:
-            return done  # they are held elsewhere; one that is given back is found expired then
+            return done  # other processes have claimed them; a released message is removed by a later call
         try:
             gone = _expire_claimed(store, settings, queue, claimed, deadline)
         finally:
             for number, first, count in claimed:
                 store.shared.claims.release(number, first, count)
         if not gone:
-            return done  # another process was faster, or a prepared branch holds them
+            return done  # another process was faster, or a prepared branch holds the messages
         done += gone
 
 
 def _lacks_its_error_queue(settings: Settings, queue: str) -> bool:
-    """Whether the queue names an error queue that is not there: expired messages stay, undelivered, until it is."""
+    """Whether the queue names a missing error queue: until it exists, expired messages remain undelivered."""
     config = queue_config(settings.config, queue)
     return _goes_to_error_queue(config) and config.error_queue not in settings.config.queues
 

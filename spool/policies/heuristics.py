@@ -1,4 +1,4 @@
-"""What an administrator decided about a prepared branch: a fact, which is kept until its coordinator forgets it.
+"""Heuristic decisions: an administrator's decision about a prepared branch is a fact until the coordinator forgets it.
 
 Source: X/Open CAE Specification "Distributed Transaction Processing: The XA Specification", heuristic completion.
 """
@@ -13,24 +13,24 @@ _HEURISTIC_FACT = "heuristic:"
 
 
 def fact_key(xid: Xid) -> str:
-    """Return the key of the fact that says what an administrator decided about a branch."""
+    """Return the key of the fact with an administrator's decision about a branch."""
     return f"{_HEURISTIC_FACT}{xid}"
 
 
 def heuristic_fact(index: Index, xid: Xid) -> str | None:
-    """Return what an administrator decided about the branch, by the index; None if nothing."""
+    """Return an administrator's decision about the branch, by the index; None without one."""
     found = index.facts.get(fact_key(xid))
     return None if found is None else str(found[1])
 
 
 def heuristic_outcome(store: Store, xid: Xid) -> str | None:
-    """Return what an administrator decided about the branch; None if nothing."""
+    """Return an administrator's decision about the branch; None without one."""
     catch_up(store)
     return heuristic_fact(store.view.index, xid)
 
 
 def heuristic_outcomes(store: Store) -> dict[str, str]:
-    """Return what an administrator decided, by xid as text, as far as it was not forgotten."""
+    """Return all decisions of administrators that are not forgotten, by xid as text."""
     catch_up(store)
     with store.view.mutex:
         facts = store.view.index.facts

@@ -1,7 +1,7 @@
-"""Options that have no effect as their queue is set. Each is accepted, and the log warns of it.
+"""Options without an effect for the settings of their queue. Each is accepted, and the log warns about it.
 
-An option that contradicts another one of the same call is an InvalidArgument. An option without effect is none: the
-options of a queue change without the programs that put into it.
+An option that contradicts another one of the same call raises InvalidArgument. An option without effect does not,
+because a queue's options change independently of the programs that put messages.
 """
 
 import logging
@@ -25,7 +25,7 @@ def warn_of_queue(config: QueueConfig, given: Container[str]) -> None:
 def _of_queue(config: QueueConfig) -> Iterator[tuple[str, str]]:
     """Yield the options without effect, each with the reason."""
     if config.retries == 0:
-        why = "retries is 0, so no message is tried again"
+        why = "retries is 0, so no message has another attempt"
         yield from (("retry_delay", why), ("retry_delay_max", why))
     elif not config.retry_delay:
         yield "retry_delay_max", "retry_delay is 0, so there is no delay to grow"

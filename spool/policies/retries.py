@@ -1,7 +1,7 @@
-"""Retries: after a failed attempt a message comes back later, moves to the error queue, or is dropped.
+"""Retries: after a failed attempt a message is delivered again later, moves to the error queue, or is dropped.
 
-Pure functions decide what happens. It becomes visible by a commit of its own, which is published without a flush: a
-power cut may forget that an attempt was counted, but no message.
+Pure functions decide. A separate commit without a flush makes the decision visible: a power cut may lose the count of
+an attempt, but no message.
 """
 
 import logging
@@ -28,7 +28,7 @@ _MOST_DOUBLINGS = 64
 
 @dataclass(frozen=True, slots=True)
 class FailureOutcome:
-    """What happens to a message after a failed attempt: control fields to change, or None if it is dropped."""
+    """The outcome of a failed attempt: the control fields to change, or None if the message is dropped."""
 
     changes: Mapping[str, Any] | None
 
@@ -42,14 +42,14 @@ def outcome_of_failure(
     *,
     not_before: float | None = None,
 ) -> FailureOutcome:
-    """Decide what happens to a message after a failed attempt.
+    """Decide the outcome of a failed attempt.
 
     Args:
         attempts: attempts that failed before this one.
         now: seconds since the epoch.
         delay: seconds before the next attempt, instead of the queue's retry delay.
-        not_before: the message's own due time, in seconds since the epoch: one that was taken by its id before that is
-            not due any earlier now.
+        not_before: the message's due time, in seconds since the epoch. A message that was taken by its id before this
+            time is not due earlier now.
     """
     if is_last(config, attempts):
         return FailureOutcome(None if config.error_queue is None else moved_to(config, attempts + 1, reason))
@@ -75,7 +75,7 @@ def failed_attempts(count: int) -> str:
 
 
 def retry_delay(config: QueueConfig, attempts: int) -> float:
-    """Return the seconds before the next attempt, after a failed one that ``attempts`` failed ones preceded."""
+    """Return the seconds before the next attempt. ``attempts``: failed attempts before the one that failed now."""
     if config.retry_delay_max is None:
         return config.retry_delay
     return min(config.retry_delay * 2.0 ** min(attempts, _MOST_DOUBLINGS), config.retry_delay_max)
@@ -84,8 +84,8 @@ def retry_delay(config: QueueConfig, attempts: int) -> float:
 def moved_to(origin: QueueConfig, attempts: int, reason: str) -> dict[str, Any]:
     """Return the control fields of a message that moves to the error queue of ``origin``.
 
-    It has a fresh count, no due time, and says where it came from and how many attempts failed there. It does not
-    expire: it waits for an administrator, however long.
+    The message begins a new count, and keeps its origin and the number of failed attempts. It has no due time, and does
+    not expire: it waits for an administrator.
     """
     assert origin.error_queue is not None
     return {
@@ -100,7 +100,7 @@ def moved_to(origin: QueueConfig, attempts: int, reason: str) -> dict[str, Any]:
 
 
 def add_failure_outcome(batch: CommitBatch, store: Store, settings: Settings, position: Position, reason: str) -> None:
-    """Write into a batch what happens to a message, if it is still there. Caller holds the mutex."""
+    """Write the outcome of a failed attempt into a batch, if the message exists. Caller holds the mutex."""
     run = store.view.index.messages.find(position)
     if run is None:
         return
@@ -129,8 +129,8 @@ def queue_config(config: SpaceConfig, queue: str) -> QueueConfig:
 def with_error_queue(config: SpaceConfig, queue: str) -> QueueConfig:
     """Return the queue's options for a message that fails.
 
-    If its error queue is not there, its messages are tried for ever: in a missing queue they could not be found, and
-    the options do not say that they may be dropped.
+    If its error queue is missing, its messages have unlimited attempts: no program could find them in a missing queue,
+    and the options do not allow dropping them.
     """
     found = queue_config(config, queue)
     if found.error_queue is not None and found.error_queue not in config.queues:
@@ -142,14 +142,14 @@ def with_error_queue(config: SpaceConfig, queue: str) -> QueueConfig:
 def count_failures(
     store: Store, positions: Iterable[Position], reason: str, deadline: Deadline, held_by: Xid | None = None
 ) -> None:
-    """Count a failed attempt for each message that is still there, in one commit without a flush.
+    """Count a failed attempt for each of the messages that exists, in one commit without a flush.
 
-    Messages that a prepared branch holds are left alone, unless it is ``held_by``, which is being rolled back.
+    Messages of a prepared branch are skipped, except those of ``held_by``, which is being rolled back.
     """
     places = list(positions)
     while True:
         batch = CommitBatch()
-        settings = store.settings.current()  # the commit is refused if an error queue that they name is gone
+        settings = store.settings.current()  # with an old error queue the commit is refused
         with store.view.mutex:
             for position in places:
                 if store.view.prepared.held.get(position, held_by) == held_by:
@@ -159,5 +159,5 @@ def count_failures(
         try:
             commit_batch(store, batch, deadline, flush=False)
             return
-        except QueueNotFound:  # an error queue was deleted since the settings were read; now they are read again
+        except QueueNotFound:  # an error queue was deleted after the settings were read: read them again
             continue

@@ -1,17 +1,16 @@
-"""Named subscriptions: readers that take nothing, and for which what is put is kept until they have read it.
+"""Named subscriptions: readers that claim nothing. The space keeps each message until every subscription has read it.
 
-A subscription is a fact. It is registered, reads on and ends by commits that are decided under the number lock
-(Rule 5), and reclaim keeps what the newest of these facts says (Rule 15). Two things make that sound, however old the
-view of the process that reclaims is:
+A subscription is a fact. Commits decided under the number lock register, advance and end it (Rule 5), and reclaim keeps
+the files that the newest of these facts names (Rule 15). This is sound even if the reclaiming process has an old view:
 
-1. A subscription begins behind all that is there, and from then on lets go only, until it ends. So what an older view
-   does not keep, no newer one promises.
-2. Time alone ends nothing: a subscription whose time has passed is ended by a commit, and until then it is as good as
-   any other. So no clock decides whether a file is there, and a reader that comes late finds all of it, or is told.
+1. A subscription starts after all existing commits and only ever releases them, so an older view retains at least as
+   much.
+2. Time alone ends nothing: an expired subscription counts until a commit ends it. So no clock decides whether a file
+   exists, and a late reader gets every message or an error.
 
-A reader reads the commits themselves (``put_by``), since their messages may have left the queues long ago, or lie in
-the file of a compaction, whose number is another. And it looks at its subscription *behind* that (``progress``): if it
-is still the one that was registered, and nothing has read on in its place, no file had gone that it needed.
+A reader reads the commits themselves (``put_by``), since their messages may have left the queues, or may be in the file
+of a compaction with another number. *Afterwards* the reader checks its subscription (``progress``). If the subscription
+is the registered one, and no other reader has advanced it, then no file that the reader needed had been removed.
 """
 
 from collections.abc import Sequence
@@ -32,7 +31,7 @@ from spool.store.store import Store, log
 
 
 class _Changed(Exception):
-    """The subscription is not what it was when the commit was written."""
+    """Another commit has changed the subscription."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +41,9 @@ class SubscriptionState:
     queues: their names; none: all queues.
     since: the number of the commit that registered it.
     read_to: the number of the last commit that it has read.
-    expires_at: seconds since the epoch; it ends then, unless its reader comes back before.
-    unread: how many messages were put that it has not read, at most: one that was moved to another queue counts
-        in both.
-    kept_bytes: the bytes of the bodies in files that nothing but subscriptions needs, this one among them.
+    expires_at: seconds since the epoch; it ends then, unless its reader advances it before.
+    unread: the most messages that it has not read: a message that was moved to another queue counts in both queues.
+    kept_bytes: the bytes of the bodies in files that only subscriptions need, this one among them.
     """
 
     queues: tuple[str, ...]
@@ -57,17 +55,17 @@ class SubscriptionState:
 
 
 def register(store: Store, name: str, queues: Sequence[str], seconds: float, *, anew: bool = False) -> int:
-    """Register a subscription; returns its number: all that is put behind this commit is kept for it.
+    """Register a subscription; return its number: every message put by a later commit is kept for it.
 
-    One with which nothing has been read is taken as it is: its reader may have been killed, and ask again.
+    An existing subscription that has read nothing is used: its reader may have been killed, and registers again.
 
     Args:
         queues: their names; none: all queues.
         seconds: until it ends, unless ``advance`` is called before.
-        anew: whatever there is of this name.
+        anew: replace an existing subscription of this name.
 
     Raises:
-        InvalidArgument: there is a subscription of this name with which something has been read.
+        InvalidArgument: a subscription of this name exists, and has read messages.
     """
     catch_up(store)
     applied, known = store.view.index.applied, subscription(store.view, name)
@@ -75,38 +73,38 @@ def register(store: Store, name: str, queues: Sequence[str], seconds: float, *, 
         if known.after != known.since:
             raise InvalidArgument(
                 f"there is a subscription {name!r}, which has read up to commit {known.after}, and this query begins: "
-                f"give it a subscription of its own, or delete that one with spool-admin subscription delete {name}"
+                f"give the query another subscription, or delete this one: spool-admin subscription delete {name}"
             )
         if known.queues == tuple(queues) and advance(store, name, known.since, known.after, seconds):
             return known.since
-    # The number of a commit is given out when its file is written. So a first one keeps at least what is to be kept,
-    # and a second one says the number of the first.
+    # A commit has no number before its file is written. So a first commit keeps at least the needed files, and a second
+    # commit records the number of the first.
     first = Subscription(tuple(queues), 0, applied, store.clock.now() + seconds)
     try:
         since = _decide(store, name, known, first)
         _decide(store, name, first, first._replace(since=since, after=since))
     except _Changed:
         raise InvalidArgument(
-            f"another query has registered the subscription {name!r} meanwhile: give each one of its own"
+            f"another query has registered the subscription {name!r} meanwhile: give each query another name"
         ) from None
     return since
 
 
 def subscription(view: View, name: str) -> Subscription | None:
-    """Return the subscription, by what this process has applied; None if there is none."""
+    """Return the subscription as of the commits that this process has applied; None if it does not exist."""
     with view.mutex:
         return view.index.subscriptions.get(_key(name))
 
 
 def progress(store: Store, name: str, since: int) -> Subscription | None:
-    """Return the subscription as it is now; None if the one that was registered by commit ``since`` has ended."""
+    """Return the subscription as it is now; None if the subscription registered by commit ``since`` has ended."""
     catch_up(store)
     known = subscription(store.view, name)
     return known if known is not None and known.since == since else None
 
 
 def advance(store: Store, name: str, since: int, after: int, seconds: float) -> bool:
-    """Note that a subscription has read up to commit ``after``, durably, and renew it; False if it has ended.
+    """Record durably that a subscription has read up to commit ``after``, and renew it; return False if it has ended.
 
     Args:
         since: the commit that registered it.
@@ -123,7 +121,7 @@ def advance(store: Store, name: str, since: int, after: int, seconds: float) -> 
 
 
 def put_by(store: Store, number: int) -> Index | None:
-    """Return an index of this commit alone: its messages as they were put. None: a file of it cannot be read."""
+    """Return an index of only this commit, with its messages as they were put; None if a file of it is unreadable."""
     commit = read_commit(store, number)
     if commit is None or commit.damage:
         return None
@@ -133,7 +131,7 @@ def put_by(store: Store, number: int) -> Index | None:
 
 
 def end(store: Store, name: str) -> None:
-    """End a subscription, durably: what is kept for it alone goes. InvalidArgument if there is none of this name."""
+    """End a subscription, durably: reclaim may remove the files kept for it. InvalidArgument if it does not exist."""
     catch_up(store)
     while (known := subscription(store.view, name)) is not None:
         try:
@@ -149,7 +147,7 @@ def end(store: Store, name: str) -> None:
 
 
 def end_expired(store: Store) -> None:
-    """End the subscriptions whose time has passed. What fails is logged, and done by a later call."""
+    """End expired subscriptions. A failure is logged, and a later call tries again."""
     now = store.clock.now()
     with store.view.mutex:
         expired = [(key, each) for key, each in store.view.index.subscriptions.items() if each.expires <= now]
@@ -164,7 +162,7 @@ def end_expired(store: Store) -> None:
         except (OSError, SpoolError) as error:
             log.warning("the subscription %r cannot be ended now: %s", name, error)
             continue
-        log.warning("the subscription %r has ended: its reader has not come back in time", name)
+        log.warning("the subscription %r has ended: its reader did not read in time", name)
 
 
 def states(store: Store) -> dict[str, SubscriptionState]:
@@ -189,7 +187,7 @@ def _key(name: str) -> str:
 
 
 def _decide(store: Store, name: str, known: Subscription | None, new: Subscription | None) -> int:
-    """Commit what a subscription is from now on, None: ended; returns the number. _Changed if it is not ``known``."""
+    """Commit a new state of a subscription, None to end it; return the number. _Changed if it is not ``known`` now."""
     batch, deadline = CommitBatch(), store.deadline()
     batch.fact(_key(name), None if new is None else new.value)
 

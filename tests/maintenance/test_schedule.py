@@ -2,9 +2,9 @@
 
 import pytest
 
-from spool.maintenance.schedule import Extent, checkpoint_from, is_checkpoint_due, is_reclaim_due, retained
+from spool.maintenance.schedule import IndexSize, checkpoint_from, is_checkpoint_due, is_reclaim_due, retained
 
-NOTHING = Extent()
+NOTHING = IndexSize()
 
 
 @pytest.mark.parametrize(
@@ -31,19 +31,19 @@ def test_files_are_left_for_readers_unless_nothing_happens() -> None:
 @pytest.mark.parametrize(
     ("now", "saved", "lasting", "due"),
     [
-        (Extent(255, 255), NOTHING, False, False),
-        (Extent(256, 256), NOTHING, False, True),
-        (Extent(10_000, 255), NOTHING, False, False),  # little to read
-        (Extent(10_000, 9_000), Extent(9_745, 9_000), False, False),  # little of it new
-        (Extent(10_000, 9_000), Extent(9_744, 9_000), False, True),
-        (Extent(1, 0, 1), NOTHING, False, True),  # one segment is as much as 256 files
-        (Extent(10_000, 300), Extent(10_000, 9_000), False, False),  # reclaim alone has changed it
-        (Extent(10_000, 300), Extent(10_000, 9_000), True, True),
-        (Extent(10_000, 255), Extent(10_000, 9_000), True, False),
+        (IndexSize(255, 255), NOTHING, False, False),
+        (IndexSize(256, 256), NOTHING, False, True),
+        (IndexSize(10_000, 255), NOTHING, False, False),  # little to read
+        (IndexSize(10_000, 9_000), IndexSize(9_745, 9_000), False, False),  # little of it new
+        (IndexSize(10_000, 9_000), IndexSize(9_744, 9_000), False, True),
+        (IndexSize(1, 0, 1), NOTHING, False, True),  # one segment is as much as 256 files
+        (IndexSize(10_000, 300), IndexSize(10_000, 9_000), False, False),  # reclaim alone has changed it
+        (IndexSize(10_000, 300), IndexSize(10_000, 9_000), True, True),
+        (IndexSize(10_000, 255), IndexSize(10_000, 9_000), True, False),
     ],
 )
 def test_a_checkpoint_is_written_when_an_opener_would_read_much_that_is_new(
-    now: Extent, saved: Extent, lasting: bool, due: bool
+    now: IndexSize, saved: IndexSize, lasting: bool, due: bool
 ) -> None:
     assert is_checkpoint_due(now, saved, 256, lasting=lasting) is due
 
