@@ -154,7 +154,7 @@ def _content(view: View, name: str, found: Examination, number: int, first: int)
 
 
 def _still_needed(store: Store, number: int) -> bool:
-    """Tell whether a commit has live messages, or is not being reclaimed."""
+    """Whether a commit has live messages, or is not being reclaimed."""
     catch_up(store)
     with store.view.mutex:
         state = store.view.index.files.get(number)
@@ -219,7 +219,7 @@ def _prepared_branches(disk: Disk, view: View) -> Iterator[Decision]:
 
 
 def _strays(disk: Disk, counters: Counters) -> Iterator[Decision]:
-    """Find entries of the space's own directories that are none of its files."""
+    """Find foreign entries in the space's own directories."""
     for directory, is_ours in layout.OWN_NAMES.items():
         entries = sorted(disk.names(directory))
         last = highest_number(disk, counters.read())  # after the names: other processes commit meanwhile
@@ -243,9 +243,10 @@ _UNFINISHED = tuple(f"{name}.tmp" for name in _FILES)
 
 
 def _foreign_files(disk: Disk) -> Iterator[Decision]:
-    """Find what lies beside the space's directories, and reasons in quarantine that are no regular files.
+    """Find files beside the space's directories, and reasons in quarantine that are no regular files.
 
-    It is left alone. A crash leaves a half-written file of the space itself, or a reason without its file: no problem.
+    Repair does not touch them. A crash may leave a half-written file of the space itself, or a reason without its file:
+    neither is a problem.
     """
     names = [name for name in disk.names("") if name not in (*_FILES, *layout.DIRECTORIES)]
     kept_names = set(disk.names(layout.QUARANTINE))
@@ -260,11 +261,11 @@ def _foreign_files(disk: Disk) -> Iterator[Decision]:
 
 
 def lost_queues(store: Store, index: Index | None = None) -> Iterator[Decision]:
-    """Find messages that cannot be taken, because space.toml has lost their queue.
+    """Find messages that no process can take, because space.toml has lost their queue.
 
     Args:
-        index: that of a process that is alone. Without it, other processes create and delete queues meanwhile, so
-            messages and settings are read until both are of one moment.
+        index: of the only process with the space open. Without it, other processes create and delete queues meanwhile,
+            so messages and settings are read until both are of one moment.
     """
     for _ in store.deadline().polls():
         settings = store.settings.current()

@@ -1,23 +1,24 @@
 """Compare a space with its mirror before recovery changes anything, and bring both up to date afterwards.
 
-After a power cut either of the two may have commits that the other one lacks. A commit that only the mirror has was
-perhaps acknowledged, so the space gets that commit back. A mirror of a later state is refused: each file names the
-highest number that was durable in the space when its writer began, and a power cut never takes a durable number. So a
-space whose numbers end below such a mark was put back from a backup. Reclaim and merges leave gaps among the mirror's
-numbers only below a mark, so without such a mark the mirror has every commit that the space lacks.
+After a power cut, the space may lack commits of the mirror, and the mirror commits of the space. A commit that only the
+mirror has may have been acknowledged, so the space gets that commit back. A mirror of a later state is refused. Each
+file names a mark: the highest number that was durable in the space when the file's writer began. A power cut never
+takes a durable number, so a space whose numbers end below a mark was restored from a backup. Reclaim and merges leave
+gaps among the mirror's numbers only below a mark. So without such a mark the mirror has every commit that the space
+lacks.
 """
 
 from dataclasses import dataclass
 
 from spool.disk.disk import Disk
 from spool.errors import MirrorMismatch
+from spool.index import Index
 from spool.model import layout
 from spool.model.text import quoted
 from spool.store.mirror import Mirror
 from spool.store.mirror_id import check_ids, forget_ids, keep_id, read_ids
-from spool.store.parts import Shared
+from spool.store.parts import Files, Shared
 from spool.store.settings import read_settings_text
-from spool.store.store import Store
 
 from .branches import read_prepared
 from .check import committed_numbers
@@ -59,15 +60,15 @@ def compare(mirror: Mirror, evidence: NumberedFiles) -> Comparison:
     return Comparison(newest, max(numbers, default=0), durable, tuple(unreadable))
 
 
-def check_mirror(store: Store, evidence: NumberedFiles | None) -> None:
-    """Raise MirrorMismatch unless the mirror is this space's, and of no later state. Nothing is changed by then.
+def check_mirror(files: Files, evidence: NumberedFiles | None) -> None:
+    """Raise MirrorMismatch unless the mirror belongs to this space, and is of no later state; change nothing before.
 
     This process holds the mirror afterwards, together with other processes that have the same space open.
 
     Args:
         evidence: the numbers of the space; None if other processes have it open.
     """
-    space, mirror = store.files.disk, store.files.mirror
+    space, mirror = files.disk, files.mirror
     if mirror is None:
         if evidence is not None:
             forget_ids(space)
@@ -80,16 +81,16 @@ def check_mirror(store: Store, evidence: NumberedFiles | None) -> None:
     check_ids(space, mirror.disk)
     mirror.hold(alone=evidence is not None)
     if evidence is not None:
-        look_at_mirror(store, mirror, evidence)
+        look_at_mirror(space, mirror, evidence)
         keep_id(space, mirror.disk)
 
 
-def look_at_mirror(store: Store, mirror: Mirror, evidence: NumberedFiles) -> None:
+def look_at_mirror(space: Disk, mirror: Mirror, evidence: NumberedFiles) -> None:
     """Raise MirrorMismatch unless the mirror is this space's, and of no later state; change and lock nothing."""
-    check_ids(store.files.disk, mirror.disk)
+    check_ids(space, mirror.disk)
     found = compare(mirror, evidence)
     if found.ahead:
-        raise _later_state(store.files.disk.root, mirror.disk.root, found)
+        raise _later_state(space.root, mirror.disk.root, found)
 
 
 def _later_state(space: str, mirror: str, found: Comparison) -> MirrorMismatch:
@@ -109,7 +110,7 @@ def _later_state(space: str, mirror: str, found: Comparison) -> MirrorMismatch:
 
 
 def with_mirrored(mirror: Mirror | None, evidence: NumberedFiles) -> NumberedFiles:
-    """Add the whole commits that the mirror has and the space has not: a power cut took them there."""
+    """Add whole commits of the mirror that a power cut has taken from the space."""
     if mirror is None:
         return evidence
     numbers = count(evidence)
@@ -139,19 +140,19 @@ class MirrorState:
     missing: int
 
 
-def describe(store: Store, *, alone: bool) -> MirrorState | None:
-    """Describe the mirror; None if the space has none. Nothing is changed: the store's disk may refuse every change."""
-    mirror, detail = store.files.mirror, ""
+def describe(files: Files, shared: Shared, *, alone: bool) -> MirrorState | None:
+    """Describe the mirror; None without one. Nothing is changed: the disk may refuse every change."""
+    space, mirror, detail = files.disk, files.mirror, ""
     if mirror is None:
         return None
     try:
         if alone:
-            look_at_mirror(store, mirror, _numbers(store.files.disk, store.shared))
-        else:  # the process that was first has compared the numbers
-            check_ids(store.files.disk, mirror.disk)
+            look_at_mirror(space, mirror, _numbers(space, shared))
+        else:  # the first opener has compared the numbers
+            check_ids(space, mirror.disk)
     except MirrorMismatch as error:
         detail = str(error)
-    here, there = set(committed_numbers(store.files.disk)), mirror.numbers() if read_ids(mirror.disk) else set[int]()
+    here, there = set(committed_numbers(space)), mirror.numbers() if read_ids(mirror.disk) else set[int]()
     state = "refused" if detail else "fine"
     return MirrorState(mirror.disk.root, state, detail, len(here), len(there), len(here - there))
 
@@ -161,15 +162,15 @@ def _numbers(disk: Disk, shared: Shared) -> NumberedFiles:
     return read(disk, shared.counters, disk.names(layout.COMMITTED), named)
 
 
-def bring_up_to_date(store: Store, *, agrees: bool) -> None:
+def bring_up_to_date(files: Files, index: Index, *, agrees: bool) -> None:
     """Bring the mirror up to date: its commits, and its copy of the settings. No other process has the space open.
 
     Args:
         agrees: see ``Mirror.catch_up``.
     """
-    mirror, index = store.files.mirror, store.view.index
+    mirror = files.mirror
     if mirror is None:
         return
-    mirror.keep_settings(read_settings_text(store.files.disk))
+    mirror.keep_settings(read_settings_text(files.disk))
     adopted = {number: len(state.adopted) for number, state in index.files.items() if state.adopted}
     mirror.catch_up(index.retired, adopted, agrees=agrees)

@@ -1,7 +1,7 @@
-"""Repair what a check found, or move it to quarantine with the reason. Other processes may have the space open.
+"""Repair the problems of a check, or move the files to quarantine. Other processes may have the space open.
 
-The reclaim lock is held all the time, so no file is recycled during the repair. A branch or a message is changed only
-under its lock, as in any process. What another process holds is left as it is, and named.
+The repair holds the reclaim lock, so no file is recycled meanwhile. It changes a branch or a message only under its
+lock, as any process does. If another process holds the lock, the file is named and not touched.
 """
 
 from collections.abc import Callable
@@ -46,16 +46,16 @@ def repair(store: Store) -> list[Finding]:
 
 
 def _repair(store: Store) -> list[Finding]:
-    """Check and repair in rounds: a problem may be visible only after another is repaired.
+    """Check and repair in rounds: a problem may be visible only after another one is repaired.
 
-    For example, the messages that a branch holds are known once its file has its committed name.
+    For example, the messages held by a branch are known once the branch has its committed name.
     """
     for name in layout.DIRECTORIES:
         if not store.files.disk.exists(name):
             ensure_directory(store.files.disk, name)
     repaired: list[Finding] = []
     for _ in range(_MAX_ROUNDS):
-        settle_all(store, store.deadline())  # otherwise what a dead writer committed would look undecided
+        settle_all(store, store.deadline())  # otherwise the commit of a dead writer would look undecided
         rebuild(store)  # from the files as they are now, not as they were when this process read them
         finish_moves(store)
         problems = find_problems(store, reclaim_locked=True)
@@ -141,7 +141,7 @@ def _quarantine_number(store: Store, problem: Decision) -> str:
 
 
 def _quarantine_vote(store: Store, problem: Decision, xid: Xid) -> str:
-    """Take a prepared branch out of the list, as a rollback does, and keep its file.
+    """Remove a prepared branch from the list, as a rollback does, and keep its file in quarantine.
 
     Nothing is done while a process holds the branch's lock.
     """
@@ -170,7 +170,7 @@ def _quarantine_vote(store: Store, problem: Decision, xid: Xid) -> str:
 
 
 def _quarantine_messages(store: Store, problem: Decision) -> str:
-    """Set each message aside as a get does that reads a damaged body, unless a process holds it."""
+    """Quarantine each message, as a get with a damaged body does, unless a process has claimed the message."""
     deadline = store.deadline()
     done = 0
     for position in problem.positions:
@@ -205,7 +205,7 @@ def _reset_digest(store: Store, problem: Decision) -> str:
 
 
 def _only_in_mirror(store: Store) -> set[int]:
-    """Return the numbers of published commits that the mirror has, and the space has neither got nor reclaimed."""
+    """Return the numbers of published commits in the mirror that the space lacks and has not reclaimed."""
     if store.files.mirror is None:
         return set()
     catch_up(store)

@@ -68,7 +68,7 @@ class _Scan:
         else:
             self._store.shared.counters.read().check()
             if not self._dry:
-                check_mirror(self._store, None)
+                check_mirror(self._store.files, None)
             adopted, unnamed, issued, published = branches.NONE_ADOPTED, set(), layout.MAX_NUMBER, None
         files = self._carry_out(branches.decide_files(prepared, adopted))
         index, is_complete = self._index(published)
@@ -77,7 +77,7 @@ class _Scan:
         self._carry_out(unfinished.decide(active, unnamed, alone=self._alone))
         self._carry_out(unfinished.decide_foreign([*prepared.foreign, *_foreign(names, issued)]))
         if self._alone and not self._dry:
-            bring_up_to_date(self._store, agrees=is_complete)
+            bring_up_to_date(self._store.files, index, agrees=is_complete)
         in_doubt = sorted(str(vote.xid) for vote in votes if vote.kind is Kind.IN_DOUBT)
         return RecoveryReport(self._alone, self._findings, in_doubt, index.applied)
 
@@ -86,9 +86,9 @@ class _Scan:
         store = self._store
         evidence = numbers.read(store.files.disk, store.shared.counters, names, named)
         if not self._dry:
-            check_mirror(store, evidence)
+            check_mirror(store.files, evidence)
         elif store.files.mirror is not None:
-            look_at_mirror(store, store.files.mirror, evidence)
+            look_at_mirror(store.files.disk, store.files.mirror, evidence)
         evidence = with_mirrored(store.files.mirror, evidence)
         decisions = numbers.decide(evidence)
         self._report(decisions)

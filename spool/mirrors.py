@@ -37,7 +37,7 @@ def describe(path: str | os.PathLike[str]) -> "mirrored.MirrorState | None":
     from spool.recovery import mirrored
 
     with inspected(path) as (store, alone):
-        return mirrored.describe(store, alone=alone)
+        return mirrored.describe(store.files, store.shared, alone=alone)
 
 
 def begin(

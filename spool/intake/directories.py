@@ -1,8 +1,8 @@
-"""Capture directories: where an intake keeps the files that it has captured, in ``active/``.
+"""Capture directories: directories in ``active/`` for the files that an intake has captured.
 
-Such a directory belongs to the intake that holds its byte (``capture_byte``). Names in it are never used twice, so a
-commit's record of one can never mean another file. When its intake has died, the next intake that gets the byte takes
-it over.
+Such a directory belongs to the intake that holds its byte (``capture_byte``). A name in it is never used twice, so a
+commit's record of a name can never mean another file. After an intake has died, the next intake to get the byte takes
+the directory over.
 """
 
 import os
@@ -24,8 +24,8 @@ class CapturedFile:
     """A file in a capture directory.
 
     name: as it was dropped.
-    seen: as it was when it was found complete; None if an intake that died had captured it.
-    came_meanwhile: it came under the name of a file that was being captured, so it lies under another name here.
+    seen: the evidence that it was complete; None if an intake that died had captured it.
+    came_meanwhile: it was dropped under a name whose file was just being captured, so it has another name here.
     """
 
     queue: str
@@ -53,12 +53,12 @@ class CapturedFile:
 
     @property
     def record(self) -> tuple[str, bytes]:
-        """What a commit names it by: file names are bytes."""
+        """Its name in a commit: file names are bytes."""
         return self.directory, os.fsencode(self.entry)
 
 
 class CaptureDirectories:
-    """The capture directories of one intake, and a look at those of others."""
+    """The capture directories of one intake, and the names of those of other intakes."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -77,7 +77,7 @@ class CaptureDirectories:
         return [name for name in self._disk.names(layout.ACTIVE) if name.startswith(prefix)]
 
     def for_file(self, queue: str, name: str) -> str:
-        """Return this intake's directory for a file: a new one if the last has had the name, or too many names."""
+        """Return this intake's directory for a file: a new one if the last one has used the name, or too many names."""
         directory = self._current.get(queue)
         if directory is not None:
             used = self._used[directory]
@@ -88,7 +88,8 @@ class CaptureDirectories:
             raise SpoolError(f"the new directory {directory} is taken already")
         self._held.append(directory)
         self._disk.make_directory(f"{layout.ACTIVE}/{directory}")
-        # A power cut must not lose it with its files. Itself first: without a journal its name could lead elsewhere.
+        # A power cut must not lose the directory with its files. Flush it before its name: without a journal, the name
+        # could otherwise lead to another inode.
         self._disk.flush_directory(f"{layout.ACTIVE}/{directory}")
         self._disk.flush_directory(layout.ACTIVE)
         self._used.pop(self._current.get(queue, ""), None)
@@ -111,8 +112,8 @@ class CaptureDirectories:
         self._store.shared.xids.unlock(capture_byte(directory))
 
     def flush_of_the_dead(self, queue: str) -> None:
-        """Flush the directories of intakes that died: one may have removed a copy without a flush. Such a copy would
-        come back after a power cut, and count, once its original was captured."""
+        """Flush the directories of intakes that died. One of them may have removed a copy without a flush; after a
+        power cut the copy would exist again, and count once its original was captured."""
         for directory in self.of_queue(queue):
             identity = self._disk.identity(f"{layout.ACTIVE}/{directory}")
             if (
@@ -126,14 +127,14 @@ class CaptureDirectories:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def release_unused(self) -> None:
-        """Remove and unlock the empty directories to which no files go any more."""
+        """Remove and unlock the empty directories that take no more files."""
         wanted = set(self._current.values())
         self._held = [
             directory for directory in self._held if directory in wanted or not self._remove_if_empty(directory)
         ]
 
     def release_all(self) -> None:
-        """Unlock all directories, and remove those that are empty; the next intake finishes the others."""
+        """Unlock all directories, and remove the empty ones; the next intake finishes the others."""
         for directory in self._held:
             if not self._remove_if_empty(directory):
                 self.unlock(directory)

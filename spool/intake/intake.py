@@ -39,7 +39,7 @@ class IntakeCounts:
 
     files, messages: how many files became how many messages.
     quarantined: files that it moved to ``quarantine/``.
-    left: entries of ``drop/`` that the last look left where they are.
+    left: entries of ``drop/`` that the last scan did not take.
     """
 
     files: int = 0
@@ -71,9 +71,9 @@ class Intake:
     # -- running ----------------------------------------------------------------------------------------------------
 
     def run(self, once: bool = False) -> IntakeCounts:
-        """Take what is there; then, unless ``once``, what comes, until ``stop`` is called.
+        """Take the files in ``drop/``; then, unless ``once``, take new files until ``stop`` is called.
 
-        With ``once``, all that is left is reported; otherwise files that only wait for their writers are not.
+        With ``once``, every remaining file is logged; otherwise a file that waits for its writer is not.
         """
         try:
             self._left.clear()
@@ -97,7 +97,7 @@ class Intake:
             self._arrivals.wait(0.0 if self._stop else _RESCAN_SECONDS)
 
     def _begin_look(self) -> None:
-        """Forget the names of entries that are gone: an intake may run for years."""
+        """Forget the names of removed entries: an intake may run for years."""
         self._reported.intersection_update(self._left)
         self._left.clear()
 
@@ -118,7 +118,7 @@ class Intake:
         self._capture.close()
 
     def take_all(self) -> None:
-        """Take everything that is complete now."""
+        """Take every file that is complete now."""
         self._look_at_late()
         batch: list[CapturedFile] = []
         size = 0
@@ -137,7 +137,7 @@ class Intake:
     # -- looking ----------------------------------------------------------------------------------------------------
 
     def _ready(self) -> Iterator[tuple[CapturedFile, int]]:
-        """Yield (file, bytes) of files that are captured and complete, oldest first."""
+        """Yield (file, bytes) of captured and complete files, oldest first."""
         waiting, self._waiting = self._waiting, {}
         for file in waiting.values():
             yield from self._if_complete(file)
@@ -159,7 +159,7 @@ class Intake:
         return found
 
     def _why_ignored(self, name: str) -> str:
-        """Return why an entry of ``drop/`` that belongs to no queue is left."""
+        """Return why the intake does not take an entry of ``drop/`` without a queue."""
         identity = self._disk.identity(f"{layout.DROP}/{name}")
         if identity is not None and identity.is_directory:
             return f"there is no queue {name}: create it with spool-admin queue create {name}, or remove the folder"
@@ -206,14 +206,14 @@ class Intake:
 
     @public_call("looking at a dropped file")
     def _complete(self, file: CapturedFile) -> CapturedFile | None:
-        """Return the file as it is now; None if it is gone, is no regular file, or waits.
+        """Return the file as it is now; None if it was removed, is no regular file, or waits.
 
-        It waits if it is not complete any more: a writer may have opened it before it was captured.
+        A file waits if it is no longer complete: a writer may have opened it before the capture.
         """
         identity = self._disk.identity(file.path)
         if identity is None:
             return None
-        if not identity.is_regular:  # it was replaced after the look at drop/
+        if not identity.is_regular:  # it was replaced after drop/ was listed
             self._quarantine(file.path, file.queue, "it is no regular file")
             return None
         seen = file.seen
@@ -232,7 +232,7 @@ class Intake:
     # -- committing -------------------------------------------------------------------------------------------------
 
     def _commit(self, batch: list[CapturedFile]) -> None:
-        """Commit files together; one by one if the queue of one of them cannot have it now: that one waits."""
+        """Commit files together, or one by one if the queue of one file has no room: this file waits."""
         try:
             self._commit_together(batch)
             if self._progress is not None:
@@ -248,7 +248,7 @@ class Intake:
 
     @public_call("taking dropped files")
     def _commit_together(self, batch: list[CapturedFile]) -> None:
-        """Commit the messages of the files in one commit that names the files; then remove the files."""
+        """Commit the messages of all files in one commit that names the files; then remove the files."""
         transaction = self.space.transaction(timeout=None)
         committed: list[CapturedFile] = []
         messages = 0
@@ -284,7 +284,7 @@ class Intake:
         self.counts.messages += messages
 
     def _puts_of(self, file: CapturedFile) -> list[PutArguments] | None:
-        """Return what to put for a file; None if it is not as it was when it was found complete."""
+        """Return the puts for a file; None if the file has changed since it was complete."""
         store = self._store
         settings = store.settings.known
         if file.queue not in settings.config.queues:
@@ -311,7 +311,7 @@ class Intake:
             raise InvalidArgument(f"it is larger than the space's max_body_bytes, {most}")
         return data, identity
 
-    # -- files that are left, and files in quarantine -----------------------------------------------------------------
+    # -- files that remain, and files in quarantine --------------------------------------------------------------------
 
     @public_call("moving a dropped file to quarantine")
     def _quarantine(self, path: str, queue: str, text: str, cause: Cause = Cause.REFUSED) -> None:
@@ -326,7 +326,7 @@ class Intake:
         self._left[name] = text
 
     def _report(self, name: str, text: str) -> None:
-        """Log why an entry is left, once."""
+        """Log once why an entry remains."""
         self._leave(name, text)
         if name not in self._reported:
             self._reported.add(name)

@@ -1,10 +1,11 @@
 """Late writes: what a writer adds to a dropped file after the file became messages.
 
-Where the kernel does not tell whether a file has a writer, a file that has not changed for long counts as complete
-(``writers``). Such a file is not removed after its commit. It stays in ``.late.<size>.<modified_ns>/`` of its capture
-directory, named after its state when it was read, for ten minutes, or for ``drop_settle`` if that is longer. If it
-changes meanwhile, it moves to quarantine: a program that has it open goes on writing there, so nothing is lost, and the
-log says which part of it the messages have. Later intakes watch it, too.
+Where the kernel does not tell whether a file has a writer, a file without a change for ``drop_settle`` seconds counts
+as complete (``writers``). The intake does not remove such a file after its commit, but keeps it in the folder
+``.late.<size>.<modified_ns>/`` of its capture directory. The folder is named after the state in which the file was
+read, and keeps it for ten minutes, or for ``drop_settle`` if that is longer. A file that changes meanwhile moves to
+quarantine. A program that has the file open goes on writing there, so no bytes are lost, and the log says which part
+the messages have. Later intakes watch the file, too.
 """
 
 import logging
@@ -25,7 +26,7 @@ _FOLDER = re.compile(r"\.late\.([0-9]+)\.(-?[0-9]+)")
 
 
 class _LateFile(NamedTuple):
-    """A file that is messages already. ``size`` and ``modified_ns``: of the file when it was read."""
+    """A file that has become messages. ``size`` and ``modified_ns``: of the file when it was read."""
 
     queue: str
     folder: str
@@ -62,7 +63,7 @@ class LateWrites:
         self._files.append(_LateFile(queue, folder, name, read.size, read.modified_ns))
 
     def take_over(self, queue: str, folder: str) -> None:
-        """Watch what another intake watched, if that entry of its capture directory is such a folder."""
+        """Watch the file of another intake, if this entry of its capture directory is such a folder."""
         named = _FOLDER.fullmatch(folder.rpartition("/")[2])
         identity = self._disk.identity(folder)
         if named is not None and identity is not None and identity.is_directory:
@@ -72,7 +73,7 @@ class LateWrites:
             self._files += [_LateFile(queue, folder, name, int(named[1]), int(named[2])) for name in names]
 
     def check(self) -> None:
-        """Set aside each file that has changed; remove each that has not changed for long enough."""
+        """Quarantine each changed file; remove each file that has not changed for long enough."""
         self._files = [file for file in self._files if self._still_watched(file)]
 
     def _still_watched(self, file: _LateFile) -> bool:
@@ -96,7 +97,7 @@ class LateWrites:
 
 
 def growth_reason(read: int, size: int) -> str:
-    """Return why a file is set aside that changed after it became messages."""
+    """Return why a file that changed after it became messages is quarantined."""
     if size > read:
         return (
             f"it became messages, and has grown since: they have its first {plural(read, 'byte')}, and the "

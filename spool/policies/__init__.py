@@ -1,1 +1,1 @@
-"""What happens to messages without a call: retries, expiry, deduplication, capacity alarms, claims of the dead."""
+"""Policies: retries, expiry, deduplication, capacity commands, and the claims of dead processes."""

@@ -1,13 +1,12 @@
-"""The journal of claims: which messages a transaction holds, so that the death of its process counts as an attempt.
+"""The journal of claims: the messages that a transaction has claimed, so that the death of its process is an attempt.
 
-A journal is a file ``active/<xid>.claims``. It is never flushed: it has to survive a killed process, not a power cut.
-It names its owner, a number whose bytes in the claim files are locked as long as the process lives (rule 6 of
-docs/architecture.md).
+A journal is a file ``active/<xid>.claims``. It is never flushed: a journal has to survive a killed process, not a power
+cut. It names its owner, a number whose bytes in the claim files are locked while the process lives (Rule 6).
 
-A program works on a message from its claim on, so each message in its journal counts. A forwarding round claims
-thousands of messages, and tasks in other processes call the service with one after the other. So the journal of a round
-has a *mark* for each message, a byte, which a task sets while the call is in progress. Only those messages count. The
-marks precede the claims: a round that is killed while it writes its journal has begun no call, and counts no message.
+A program works on a message from the claim on, so each message in its journal counts. A forwarding round claims
+thousands of messages, and tasks in other processes call the service for one message at a time. So the journal of a
+round has a byte for each message, a *mark*, which a task sets during the call. Only marked messages count. The marks
+precede the claims: a round that is killed while it writes its journal has begun no call, and counts no message.
 """
 
 import logging
@@ -41,12 +40,11 @@ MARKED, UNMARKED = b"\1", b"\0"
 
 
 class JournalContents(NamedTuple):
-    """What a journal says. ``owner``: 0 if it cannot be read; ``ranges``: (number, first ordinal, count).
+    """The content of a journal. ``owner``: 0 if it cannot be read; ``ranges``: (number, first ordinal, count).
 
     ``marks``: of a round's journal, a byte for each message; None in the journal of any other transaction.
 
-    For people: the process that wrote it, and the time of its first claim, in seconds since the epoch; None where the
-    journal does not say it.
+    For people: the process that wrote it, and the time of its first claim, in seconds since the epoch; None if unknown.
     """
 
     owner: int
@@ -58,14 +56,14 @@ class JournalContents(NamedTuple):
 
     @property
     def begun(self) -> list[tuple[int, int, int]]:
-        """The messages that count as tried if the process has died: those that a program or a service works on."""
+        """The messages with an attempt in progress: if the process died, the attempt counts."""
         return self.ranges if self.marks is None else _marked(self.ranges, self.marks)
 
 
 class CallMarks(NamedTuple):
-    """Marks in the journal of a round, for messages that it has claimed one after the other.
+    """Marks in the journal of a round, for messages of one claim.
 
-    xid: of the round's transaction. first: the place of the first mark in the file.
+    xid: of the round's transaction. first: the offset of the first mark in the file.
     """
 
     xid: Xid
@@ -144,7 +142,7 @@ class ClaimJournal:
         return packed + bytes(msgpack.packb(zlib.crc32(packed)))
 
     def remove(self) -> None:
-        """Delete the file, if there is one."""
+        """Delete the file, if it exists."""
         if self._handle is not None:
             self.store.files.disk.close(self._handle)
             self._handle = None
@@ -153,7 +151,7 @@ class ClaimJournal:
 
 
 def _become_owner(store: Store) -> None:
-    """Take an owner number; its byte in every claim file is locked before another process can read the number."""
+    """Take an owner number, and lock its byte in every claim file before another process can read the number."""
     if store.shared.claims.owner:
         return
     with_number_lock(store.shared.control, store.deadline())
@@ -186,7 +184,7 @@ class Owners:
 
         Args:
             ranges: the claims that the caller has just won. A dead owner let go of each claim file that it had.
-            page: the counters, read behind that.
+            page: the counters, read afterwards.
         """
         claims = self.store.shared.claims
         if page.owner > self.seen:
@@ -217,7 +215,7 @@ def _is_regular(disk: Disk, name: str) -> bool:
 
 
 def read_journal(disk: Disk, xid: Xid) -> JournalContents:
-    """Read a journal, without a torn end. One that is gone has no owner and no ranges."""
+    """Read a journal, without a torn end. A missing journal has no owner and no ranges."""
     try:
         with opened(disk, layout.claim_journal(xid)) as handle:
             data = disk.read_at(handle, 0, min(disk.handle_identity(handle).size, _MAX_NOTE_BYTES))
@@ -246,7 +244,7 @@ def read_journal(disk: Disk, xid: Xid) -> JournalContents:
 
 
 def _first(name: Any, version: Any, owner: Any, pid: Any, program: Any, since: Any) -> JournalContents:
-    """Read a journal's first record; ValueError if it is none, or of another version."""
+    """Read a journal's first record; ValueError if it is another record, or of another version."""
     if [name, version] != [_NAME, _VERSION]:
         raise ValueError("no journal of claims")
     return JournalContents(
@@ -276,7 +274,7 @@ def count_journal(store: Store, xid: Xid, deadline: Deadline) -> bool:
         return False
     try:
         ranges = read_journal(store.files.disk, xid).begun
-        if not store.files.disk.exists(layout.prepared(xid)):  # else the branch holds its messages by its file
+        if not store.files.disk.exists(layout.prepared(xid)):  # otherwise the branch holds its messages by its file
             settle_all(store, deadline)
             catch_up(store)
             retries.count_failures(store, _live(store.view, ranges), "the process that held it died", deadline)
@@ -288,7 +286,7 @@ def count_journal(store: Store, xid: Xid, deadline: Deadline) -> bool:
 
 
 def _live(view: View, ranges: Iterable[tuple[int, int, int]]) -> list[Position]:
-    """Return the messages of these ranges that are there, each once: a journal may say anything."""
+    """Return the existing messages of these ranges, each once: a damaged journal may name any range."""
     found: list[Position] = []
     seen, done = 0, 0
     with view.mutex:
@@ -306,7 +304,7 @@ def _live(view: View, ranges: Iterable[tuple[int, int, int]]) -> list[Position]:
 def clean_up_after_dead(store: Store, deadline: Deadline) -> None:
     """Count the claims of dead processes and remove their unfinished branches from ``active/``.
 
-    A process that opens the space alone does the same; this is for spaces that some process always has open.
+    The first opener does the same; this function serves spaces that some process always has open.
     """
     for xid in all_journals(store.files.disk):
         if store.shared.xids.is_free(xid_byte(xid)):

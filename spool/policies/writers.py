@@ -1,9 +1,9 @@
 """Whether a dropped file is complete, or a program may still be writing it.
 
-The kernel tells whether any program has a file open for writing, but only to the file's owner and to root (a lease,
-fcntl(2)). For another user's file there is weaker evidence: a rename into place that was seen (``arrivals``), or that
-the file has not changed for ``drop_settle`` seconds. A writer may pause for longer, so a file that was captured on the
-last evidence is watched afterwards (``late_writes``). Without evidence, a file waits.
+Only the file's owner and root can ask the kernel whether a program has the file open for writing (a lease, fcntl(2)).
+For another user's file there is weaker evidence: a rename into place (``arrivals``), or no change for ``drop_settle``
+seconds. A writer may pause for longer, so the intake watches a file that it took on the last evidence
+(``late_writes``). Without evidence, a file waits.
 """
 
 import enum
@@ -19,11 +19,11 @@ class Evidence(enum.Enum):
 
     NO_WRITER = enum.auto()  # the kernel said that no program has it open for writing
     RENAMED = enum.auto()  # its writer renamed it into place
-    UNCHANGED = enum.auto()  # it has not changed for long
+    UNCHANGED = enum.auto()  # it has not changed for ``drop_settle`` seconds
 
 
 class Complete(NamedTuple):
-    """A file that was found complete, as it was then."""
+    """A complete file: the evidence, and its identity at that moment."""
 
     evidence: Evidence
     identity: FileIdentity
@@ -41,7 +41,7 @@ class Complete(NamedTuple):
 class Writers:
     """Judges whether dropped files are complete.
 
-    ``waits`` is called with (name, reason) of a file that is not, ``report`` of one that cannot be read.
+    ``waits`` is called with (name, reason) of an incomplete file, ``report`` with those of an unreadable file.
     """
 
     def __init__(self, store: Store, waits: Callable[[str, str], None], report: Callable[[str, str], None]) -> None:
@@ -51,12 +51,12 @@ class Writers:
         self._report = report
 
     def judge(self, path: str, identity: FileIdentity, name: str, renamed: Callable[[], bool]) -> Complete | None:
-        """Return a regular file as complete, or None if it is not.
+        """Return a regular file as complete; None if it is incomplete.
 
         Args:
-            path: where it lies now; ``identity`` was just read there.
+            path: its present name; ``identity`` was just read there.
             name: the name under which it was dropped, for reports.
-            renamed: returns whether it was renamed into place.
+            renamed: returns whether the file was renamed into place.
         """
         try:
             writer = self._disk.has_writer(path)
@@ -78,8 +78,8 @@ class Writers:
         return None
 
     def _is_unchanged(self, identity: FileIdentity) -> bool:
-        """Return whether it has not changed for ``drop_settle`` seconds. (A file from the future has not: it was
-        changed before the clock was put back.)"""
+        """Return whether it has not changed for ``drop_settle`` seconds. (A future time means that the clock was set
+        back after the change.)"""
         since = abs(self._store.clock.now() - identity.changed_ns / 1e9)
         return since >= self._store.settings.known.config.drop_settle
 

@@ -1,16 +1,15 @@
-"""The calls of an open space: they end before its descriptors do, and SIGINT comes between two of them.
+"""The calls of an open space: each ends before the files are closed, and SIGINT is handled between two calls.
 
-``with guard:`` is one call. A closed guard lets no call begin, and tells those that wait inside to leave. The files are
-closed by the last call that ends, so no thread ever uses a descriptor's number that belongs to another file by then.
-No lock guards the table of calls: a thread that begins one writes itself down and then looks whether the guard is
-closed; a thread that closes it says so and then looks which calls are inside.
+``with guard:`` is one call. After the guard is closed no call enters, and a call that waits inside raises NotOpen. The
+last call to end closes the files, so no thread uses a descriptor's number after the number belongs to another file. No
+lock guards the table of calls. A thread that enters adds itself to the table, then checks whether the guard is closed;
+a thread that closes the guard marks it closed, then reads the table.
 
 SIGINT waits while the main thread is inside a call, or inside ``deferred``. Python raises KeyboardInterrupt between any
-two instructions of the main thread, also between taking a lock and noting it. So while the main thread is inside a
-call, SIGINT is only noted, and its handler, whatever it is, runs when the call ends, or when the call comes to a place
-where it may be given up. A second one is not held back: if its handler raises, the call is torn, and the space closes
-itself as if the process had died. Where Python knows no handler of its own (SIG_DFL, SIG_IGN), nothing is deferred, and
-neither are other signals.
+two instructions of the main thread, even between taking a lock and noting it. So inside a call SIGINT is only noted.
+Its handler runs when the call ends, or where the call can be abandoned. A second SIGINT is handled at once: if its
+handler raises, the call is torn, and the space closes as if the process had died. Without a handler in Python (SIG_DFL,
+SIG_IGN), SIGINT is not deferred. Other signals are never deferred.
 """
 
 # The C half of ``signal``: its Python half takes ten times as long, to tell numbers from names.
@@ -40,16 +39,16 @@ T = TypeVar("T")
 
 
 def uninterruptible(function: F) -> F:
-    """Mark a function that not even a second signal interrupts: calls begin and end in these."""
+    """Mark a function that even a second signal does not interrupt: calls begin and end in these functions."""
     _uninterruptible.add(function.__code__)
     return function
 
 
 class _Deferral:
-    """Holds SIGINT back while the main thread is inside a call, and hands it to its handler afterwards.
+    """Defers SIGINT while the main thread is inside a call, and calls the handler afterwards.
 
-    main: that thread. depth: how many of its calls are one inside the other. noted: signals that came meanwhile.
-    handler: the one that is there between calls. note: the one that is there during a call.
+    main: the main thread. depth: its nested calls. noted: the number of deferred signals.
+    handler: the handler between calls. note: the handler during a call.
     """
 
     def __init__(self) -> None:
@@ -57,28 +56,28 @@ class _Deferral:
         self.depth = 0
         self.noted = 0
         self.handler: Callable[[int, FrameType | None], Any] = signal.default_int_handler
-        self.note = self._note  # bound once, to be known again
+        self.note = self._note  # bound once, so that ``is`` recognizes it
 
     @uninterruptible
     def end(self) -> None:
-        """End a call of the main thread: give the handler back, and let it handle what was noted."""
+        """End a call of the main thread: restore the handler, and let it handle the noted signals."""
         if self.depth > 1:
             self.depth -= 1
             return
-        # First the handler is back, then what was noted is looked at: what comes in between finds the handler.
+        # Restore the handler before reading the noted signals: a signal between the two reaches the handler.
         self.depth = 0
         try:
             there = raw.signal(signal.SIGINT, self.handler)
-        except BaseException:  # the handler's own, of a signal that came just now
+        except BaseException:  # raised by the handler, for a signal at this moment
             raw.signal(signal.SIGINT, self.handler)
             raise
-        if there is not self.note and there is not None:  # it was set to another one from inside the call
+        if there is not self.note and there is not None:  # the call itself has set another handler
             raw.signal(signal.SIGINT, there)
         if self.noted:
             self._deliver()
 
     def deliver_pending_signals(self) -> None:
-        """Handle the signals that were noted, at a place where the call may be given up."""
+        """Handle the noted signals, where the call can be abandoned."""
         if self.noted and get_ident() == self.main:
             try:
                 self._deliver()
@@ -87,7 +86,7 @@ class _Deferral:
                 raise
 
     def _deliver(self) -> None:
-        """Hand each signal that was noted to the handler, once."""
+        """Call the handler once for each noted signal."""
         noted, self.noted = self.noted, 0
         for _ in range(noted):
             self.handler(signal.SIGINT, None)
@@ -101,8 +100,7 @@ class _Deferral:
                 self._deliver()
 
     def forget(self) -> None:
-        """Begin anew in a forked child: the thread that was in a call may not exist here, and its signals were for the
-        parent."""
+        """Reset in a forked child: the thread inside the call may not exist here, and its signals were the parent's."""
         self.main = threading.main_thread().ident
         if self.depth:
             self.depth, self.noted = 1, 0
@@ -115,22 +113,22 @@ os.register_at_fork(after_in_child=_deferral.forget)
 
 
 def is_deferred() -> bool:
-    """Whether the main thread is inside a call, which an exception from another signal's handler would tear."""
+    """Whether the main thread is inside a call, which an exception of another signal's handler would tear."""
     return _deferral.depth > 0
 
 
 def is_torn_by(error: BaseException) -> bool:
-    """Whether an exception came from outside into the middle of a call, so that what is half done is unknown."""
+    """Whether an exception interrupted a call at an unknown point, so that its effect is unknown."""
     return not isinstance(error, Exception) and _DELIVERED not in error.__dict__
 
 
 class CallGuard:
-    """Which threads are inside a call of an open space. ``shut`` is called once: when the guard is closed and no thread
-    is inside."""
+    """The threads inside calls of an open space. ``shut`` is called once: when the guard is closed and no thread is
+    inside."""
 
     def __init__(self, shut: Callable[[], None]) -> None:
         self.closed = False
-        self.abandoned = False  # not even the calls inside can do anything more
+        self.abandoned = False  # even calls inside can do nothing more
         self.because = "the space is closed: open it again"
         self._shut = shut
         self._inside: dict[int, int] = {}
@@ -138,7 +136,7 @@ class CallGuard:
         self._is_shut = threading.Event()
 
     def check(self) -> None:
-        """Raise NotOpen if the space is closed: for calls that begin, and for those that wait inside."""
+        """Raise NotOpen if the space is closed: for calls that enter, and for calls that wait inside."""
         if self.closed:
             raise NotOpen(self.because)
 
@@ -154,7 +152,7 @@ class CallGuard:
             if deferral.depth:
                 deferral.depth += 1
             elif (found := raw.getsignal(signal.SIGINT)) not in _NONE_OF_PYTHON:
-                if found is not deferral.note:  # (else an exception kept ``end`` from giving it back)
+                if found is not deferral.note:  # (otherwise an exception kept ``end`` from restoring it)
                     deferral.handler = found
                 deferral.noted = 0
                 try:
@@ -166,7 +164,7 @@ class CallGuard:
                     deferral.end()
                     raise
         inside[me] = 1
-        if self.closed:  # since the look before
+        if self.closed:  # since the check above
             self.__exit__(None, None, None)
             self.check()
 
@@ -202,18 +200,18 @@ class CallGuard:
         return self._inside.keys() <= {get_ident()}
 
     def end(self) -> None:
-        """Let no call begin any more."""
+        """Close the guard: no call enters any more."""
         self.closed = True
         self._shut_if_last()
 
     def close(self) -> None:
-        """Let no call begin any more, and wait for those inside; a thread that is inside itself does not wait."""
+        """Close the guard, and wait for the calls inside. A thread that is itself inside does not wait."""
         self.end()
         if get_ident() not in self._inside:
             self._is_shut.wait()
 
     def close_at_once(self, because: str) -> None:
-        """Close in a forked child, where no thread is inside any more."""
+        """Close in a forked child, where no thread is inside."""
         if not self._is_shut.is_set():
             self.because = because
             self.closed = self.abandoned = True
@@ -231,13 +229,13 @@ class CallGuard:
                 self._is_shut.set()
 
 
-_outside = CallGuard(lambda: None)  # of what is done outside of any open space
+_outside = CallGuard(lambda: None)  # for work outside of any open space
 
 
 class deferred:
-    """Hold SIGINT back outside of any open space.
+    """Defer SIGINT outside of any open space.
 
-    ``undo``: called if an exception comes out, also an interrupt at the very end.
+    ``undo``: called if the block raises, and for an interrupt at its very end.
     """
 
     def __init__(self, undo: Callable[[], None] = lambda: None) -> None:
@@ -262,12 +260,12 @@ class deferred:
 
 
 class GuardedStore(Protocol):
-    """An open space, as far as the calls of its objects know it."""
+    """The part of an open space that the calls of its objects need."""
 
     guard: CallGuard
 
     def fail(self, doing: str, error: OSError) -> NoReturn:
-        """Raise the operating system's error as the caller is to see it."""
+        """Raise the operating system's error as an error of the library."""
 
 
 class PartOfSpace(Protocol):

@@ -25,17 +25,16 @@ class Clock:
         time.sleep(seconds)
 
     def wait(self, woken: Callable[[float], bool], seconds: float) -> bool:
-        """Sleep until an event: ``woken`` waits for it so many seconds at most, and says whether it came."""
+        """Sleep until an event. ``woken`` waits for the event, at most so many seconds, and returns whether it came."""
         return woken(seconds)
 
 
 class Deadline(NamedTuple):
     """A point in monotonic time after which waiting stops.
 
-    at: that point; None: waiting never stops.
-    seconds: how long before it the deadline was made, for error texts.
-    check: called after each pause; raises if there is nothing to wait for any more. None: what has begun must be waited
-        for.
+    at: this point; None: waiting never stops.
+    seconds: the length of the whole wait, for error texts.
+    check: called after each pause; raises if waiting has become pointless. None: the wait cannot be abandoned.
     """
 
     clock: Clock
@@ -60,10 +59,10 @@ class Deadline(NamedTuple):
     ) -> Iterator[bool]:
         """Yield True after each of growing pauses, until the deadline has passed.
 
-        The last yield comes after the deadline, so a condition that became true during the last sleep is still seen.
+        The last yield comes after the deadline, so the caller notices a condition that became true in the last sleep.
 
         Args:
-            pause_for: pauses instead of the clock; True: something happened, and the pauses are short again.
+            pause_for: pauses instead of the clock; True: an event came, and the pauses are short again.
         """
         pause_for = pause_for or self.clock.sleep
         pause = POLL_MIN_SECONDS

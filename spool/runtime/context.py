@@ -1,7 +1,7 @@
 """The transaction that the caller's puts and gets join, kept for each thread and each asyncio task.
 
-A copied context keeps pointing at a transaction that has ended, and is told so, instead of silently committing on its
-own.
+A copied context keeps its transaction after the transaction has ended. Its puts and gets then raise ProtocolError,
+instead of committing silently without the transaction.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class Joinable(Protocol):
-    """A transaction, as far as a caller that may be in one asks."""
+    """The part of a transaction that a joining caller needs."""
 
     @property
     def is_active(self) -> bool: ...
