@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from forwarder.failures import Failures
 from forwarder.services import QueueService, Service
 from forwarder.task import IN_A_QUEUE, Block, Chunk, count_of
-from forwarder.time_limits import GRACE_SECONDS, took_too_long
+from forwarder.time_limits import GRACE_SECONDS
 from spool import Space
 from spool.engine import Engine
 from spool.engine.tasks import Coordinator, Stretch
@@ -22,6 +22,7 @@ from spool.errors import Full, SystemFailure
 from spool.model.position import Position
 from spool.model.settings import QueueConfig
 from spool.workers.effects import Effect, OnFailure, OutcomePolicy
+from spool.workers.outcome import took_too_long
 from spool.workers.pauses import no_room, not_reached
 from spool.workers.states import holds_up_its_message_alone
 

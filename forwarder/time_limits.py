@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any, TextIO
 
 from spool.engine import is_deferred
+from spool.workers.outcome import took_too_long
 
 GRACE_SECONDS = 5.0
 """How long a function may go on after its time limit before its process is ended."""
@@ -73,11 +74,6 @@ class TimeLimit:
             assert self.seconds is not None
             self.reason = took_too_long(self.seconds)
             raise TookTooLong(self.reason)
-
-
-def took_too_long(seconds: float) -> str:
-    """Return the reason of an attempt that reached its time limit."""
-    return f"took longer than {seconds:g} s"
 
 
 class Watchdog:

@@ -21,9 +21,10 @@ from spool import Space
 from spool import open as open_space
 from spool.model.message import Message
 from spool.model.position import Position
+from spool.workers.attempt import Conclusion
 from spool.workers.effects import Effect
 from spool.workers.outcome import Outcome
-from spool.workers.worker import Handled, Worker
+from spool.workers.worker import Worker
 
 
 class ThreadForwarder(BaseForwarder):
@@ -110,12 +111,11 @@ class ThreadLoop(Loop):
         if seconds:
             self._tell(Paused(self._route.queue, reason, seconds))
 
-    def _note(self, handled: Handled) -> None:
+    def _note(self, position: Position, conclusion: Conclusion, seconds: float) -> None:
         """Note the end of an attempt. The worker calls this in one thread at a time."""
-        conclusion, position = handled.conclusion, handled.position
         block = Block(tried=[position] if conclusion.effect in IN_A_QUEUE else [])
         block.count(conclusion.effect, "" if conclusion.full else conclusion.reason)
-        self._tell(Done(self._route.queue, "", block.effects, handled.seconds))
+        self._tell(Done(self._route.queue, "", block.effects, seconds))
         if conclusion.effect is Effect.KEPT:
             if self._pause is not None:
                 self._tell_pause(*self._pause)

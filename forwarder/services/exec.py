@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import IO
 
 from forwarder.services.service import MAX_REPLY, Request, ServiceError, Stateless
-from forwarder.time_limits import GRACE_SECONDS, took_too_long
+from forwarder.time_limits import GRACE_SECONDS
 from spool.model.message import Message
-from spool.workers.outcome import Outcome, Rejected, Replied, Retried, describe, one_line, too_large
+from spool.workers.outcome import Outcome, Rejected, Replied, Retried, describe, one_line, too_large, took_too_long
 
 REFUSALS = frozenset({os.EX_DATAERR, os.EX_NOINPUT, os.EX_NOUSER, os.EX_NOHOST, os.EX_PROTOCOL, os.EX_NOPERM})
 """Exit statuses that are about the message, and would be the same at every further attempt (sysexits.h)."""

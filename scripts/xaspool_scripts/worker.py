@@ -33,7 +33,6 @@ from xaspool_scripts.wording import printable
 
 if TYPE_CHECKING:
     from spool import Space, Worker, WorkSummary
-    from spool.workers.worker import Handled
 
 _POLL_SECONDS = 0.2  # the longest time until the main thread acts on a signal
 
@@ -166,7 +165,7 @@ class _WorkerGroup:
         effects = {effect for effect in Effect for summary in summaries if getattr(summary, effect.value, 0)}
         return code_of_effects(effects, failed=self.errors, left=any(summary.left for summary in summaries))
 
-    def _report(self, queue: str, _: "Handled") -> None:
+    def _report(self, queue: str, *_: object) -> None:
         self._show(queue, self.workers[queue].summary)
 
     def _run(self, queue: str, worker: "Worker") -> None:

@@ -9,9 +9,6 @@ from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
-from dataclasses import dataclass, field
-from functools import partial
-from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -129,38 +126,13 @@ def _close_unseen(opening: "asyncio.Future[spool.space.Space]") -> None:
         opening.get_loop().run_in_executor(None, opening.result().close)
 
 
-# -- threads that call plain functions ---------------------------------------------------------------------------------
-
-
-@dataclass(eq=False)
-class _Call:
-    """One call. ``late``: called by the thread after the function, if the call was given up in the meantime."""
-
-    function: Callable[[], Any]
-    late: Callable[[], None]
-    future: "asyncio.Future[tuple[Any, BaseException | None]]"
-    is_given_up: bool = False
-
-
-@dataclass(eq=False)
-class _Caller:
-    """A thread and its calls; None ends it."""
-
-    thread: threading.Thread
-    calls: "SimpleQueue[_Call | None]" = field(default_factory=SimpleQueue)
-
-
 class FunctionThreads:
-    """Threads in which tasks call plain functions: as many as there are calls at a time.
-
-    They are daemons: a function that does not end delays neither the interpreter's exit nor another call. All methods
-    are called in the loop's thread.
-    """
+    """Calls plain functions for tasks, each in a daemon thread: a function that does not end delays neither the
+    interpreter's exit nor another call. All methods are called in the loop's thread."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._loop = asyncio.get_running_loop()
-        self._free: list[_Caller] = []
         self._hanging: list[threading.Thread] = []
 
     async def call(self, function: Callable[[], Any], late: Callable[[], None]) -> Any:
@@ -169,17 +141,28 @@ class FunctionThreads:
         If the task is cancelled during the call, the call is given up: its thread goes on, and calls ``late`` after the
         function.
         """
-        caller = self._free.pop() if self._free else self._begin()
-        call = _Call(partial(copy_context().run, function), late, self._loop.create_future())
-        caller.calls.put(call)
+        ended: asyncio.Future[tuple[Any, BaseException | None]] = self._loop.create_future()
+        is_given_up = False
+
+        def run() -> None:
+            value, error = None, None
+            try:
+                value = function()
+            except BaseException as raised:
+                error = raised
+            if is_given_up:
+                late()
+            with suppress(RuntimeError):  # the loop is closed: no task waits any more
+                self._loop.call_soon_threadsafe(lambda: None if ended.done() else ended.set_result((value, error)))
+
+        thread = threading.Thread(target=copy_context().run, args=(run,), name=self._name, daemon=True)
+        thread.start()
         try:
-            value, error = await call.future
+            value, error = await ended
         except asyncio.CancelledError:
-            call.is_given_up = True
-            caller.calls.put(None)
-            self._hanging.append(caller.thread)
+            is_given_up = True
+            self._hanging.append(thread)
             raise
-        self._free.append(caller)
         if error is not None:
             raise error
         return value
@@ -189,32 +172,3 @@ class FunctionThreads:
         """The number of calls that were given up and have not ended."""
         self._hanging = [thread for thread in self._hanging if thread.is_alive()]
         return len(self._hanging)
-
-    def end(self) -> None:
-        """End the threads. Every call has ended or was given up."""
-        for caller in self._free:
-            caller.calls.put(None)
-        self._free.clear()
-
-    def _begin(self) -> _Caller:
-        caller = _Caller(threading.Thread(target=lambda: self._serve(caller), name=self._name, daemon=True))
-        caller.thread.start()
-        return caller
-
-    def _serve(self, caller: _Caller) -> None:
-        while (call := caller.calls.get()) is not None:
-            value, error = None, None
-            try:
-                value = call.function()
-            except BaseException as raised:
-                error = raised
-            if call.is_given_up:
-                call.late()
-            with suppress(RuntimeError):  # the loop is closed: no task waits any more
-                self._loop.call_soon_threadsafe(_complete, call, value, error)
-            del call, value, error
-
-
-def _complete(call: _Call, value: Any, error: BaseException | None) -> None:
-    if not call.future.done():
-        call.future.set_result((value, error))

@@ -16,16 +16,17 @@ import spool.space
 from spool.aio.receiver import Receiver
 from spool.aio.tasks import FunctionThreads
 from spool.errors import Empty, SystemFailure, TransactionTimeout
+from spool.model.checks import check
 from spool.model.message import Message
 from spool.model.position import Position
 from spool.transactions.claiming import Wanted
 from spool.transactions.waiting import IDLE_SECONDS
 from spool.workers.attempt import Attempt, Conclusion
 from spool.workers.effects import Effect
-from spool.workers.outcome import Outcome, Retried, of_error, of_value
-from spool.workers.run import DAMAGED, ENDED, Run, WorkSummary, took_too_long
+from spool.workers.outcome import Outcome, Retried, of_error, of_value, took_too_long
+from spool.workers.run import DAMAGED, ENDED, Run, WorkSummary
 from spool.workers.states import Event
-from spool.workers.worker import calling, check_at_once, check_work, log_failure
+from spool.workers.worker import AT_ONCE, calling, check_work, log_failure
 
 
 class _TookTooLong(Exception):
@@ -61,7 +62,7 @@ class TaskWorker:
 
     async def work(self, tasks: int, stop: asyncio.Event | None) -> WorkSummary:
         """Call the function in up to ``tasks`` tasks, until the event ``stop`` is set, or once for each message."""
-        check_at_once("tasks", tasks)
+        check("tasks", tasks, AT_ONCE)
         await self._receiver.threads.run(partial(check_work, self._space, self._queue, self._function, self._timeout))
         self._stop = stop
         try:
@@ -157,7 +158,6 @@ class TaskWorker:
             with suppress(BaseException):
                 await task
             attempt.release()  # if the task was cancelled before it began
-        self._threads.end()
 
     # -- the tasks that call the function ---------------------------------------------------------------------------
 

@@ -200,6 +200,11 @@ def too_large(max_reply: int) -> Rejected:
     return Rejected(f"the service's reply is larger than the limit of {max_reply} bytes")
 
 
+def took_too_long(seconds: float | None) -> str:
+    """Return the reason of an attempt that reached its time limit."""
+    return f"took longer than {seconds:g} s"
+
+
 def bounded(delay: float) -> float:
     """Return a delay in seconds, at most ``LONGEST_DELAY``. InvalidArgument if the delay is no number from 0."""
     if not isinstance(delay, int | float) or math.isnan(delay) or delay < 0:

@@ -30,11 +30,6 @@ ENDED = "the worker was ended while its function was called"
 DAMAGED = "its body was damaged: it is in quarantine"
 
 
-def took_too_long(seconds: float | None) -> str:
-    """Return the reason of an attempt that reached its time limit."""
-    return f"took longer than {seconds:g} s"
-
-
 @dataclass
 class WorkSummary:
     """The number of messages for each ``Effect``.

@@ -29,8 +29,8 @@ from spool.transactions.validation import check_timeout
 from spool.workers.attempt import Attempt, Conclusion
 from spool.workers.effects import OnFailure
 from spool.workers.functions import takes_a_message
-from spool.workers.outcome import Outcome, Reject, Retried, Retry, describe, of_error, of_value
-from spool.workers.run import DAMAGED, ENDED, Run, took_too_long
+from spool.workers.outcome import Outcome, Reject, Retried, Retry, describe, of_error, of_value, took_too_long
+from spool.workers.run import DAMAGED, ENDED, Run
 from spool.workers.run import WorkSummary as WorkSummary
 from spool.workers.states import Event
 
@@ -54,18 +54,6 @@ class OpenSpace(Protocol):
     def stats(self, queue: str) -> QueueStats: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Handled:
-    """A message whose attempt has ended.
-
-    seconds: since the claim; 0 for a message with a damaged body, for which the worker makes no call.
-    """
-
-    position: Position
-    conclusion: Conclusion
-    seconds: float
-
-
 @dataclass(eq=False)
 class Call:
     """One call of the function. ``begun``, ``until``: when the message was claimed, and the end of its time limit, in
@@ -87,7 +75,8 @@ class Worker:
             the event ``stop`` is set.
         passed: with ``once``, positions of messages to pass over.
         timeout: seconds for a call; None for no limit.
-        on_handled: called with the end of each attempt, in a thread of the worker, one call at a time.
+        on_handled: called at the end of each attempt with the position of the message, the conclusion and the seconds
+            since the claim, in a thread of the worker, one call at a time.
         on_pause: called with the reason and the seconds of each pause, in a thread of the worker; the seconds are 0 if
             ``once`` ends the run instead. Without it, pauses are logged.
         on_unreadable: called instead of the function with a message whose body no codec here can decode (the body is
@@ -112,7 +101,7 @@ class Worker:
         passed: Iterable[tuple[int, int]] = (),
         timeout: float | None = 30.0,
         stop: threading.Event | None = None,
-        on_handled: Callable[[Handled], object] | None = None,
+        on_handled: Callable[[Position, Conclusion, float], object] | None = None,
         on_pause: Callable[[str, float], object] | None = None,
         on_unreadable: Callable[[Message, str], Any] | None = None,
         on_failure: OnFailure = "reject",
@@ -122,7 +111,7 @@ class Worker:
         check_work(space, queue, function, timeout)
         if inspect.iscoroutinefunction(function):
             raise InvalidArgument(f"function {shown(function)} is a coroutine function: use spool.aio, or a plain one")
-        check_at_once("threads", threads)
+        check("threads", threads, AT_ONCE)
         self.queue = queue
         self._space = space
         self._core = core_of(space)
@@ -326,7 +315,7 @@ class Worker:
                 self.queue, self._run.wait_seconds(begun), self._run.passed(begun), lambda: self.is_stopping
             )
             if damaged is not None:
-                self._report(Handled(attempt.position, Conclusion(damaged, DAMAGED), 0.0))
+                self._report(attempt.position, Conclusion(damaged, DAMAGED), 0.0)
             if attempt.message is None:
                 return None
             now = self._clock.monotonic()
@@ -339,7 +328,7 @@ class Worker:
             if attempt.begin():
                 call = found
             elif attempt.abandoned is not None:
-                self._report(Handled(attempt.position, attempt.abandoned, self._clock.monotonic() - now))
+                self._report(attempt.position, attempt.abandoned, self._clock.monotonic() - now)
             return call
         except TransactionTimeout as error:  # another process holds a lock for very long: claim again
             log.warning("taking from queue %s: %s", self.queue, error)
@@ -378,15 +367,15 @@ class Worker:
 
     def _count(self, call: Call, conclusion: Conclusion) -> None:
         """Note the end of a call. Caller holds the lock."""
-        self._report(Handled(call.message.position, conclusion, self._clock.monotonic() - call.begun))
+        self._report(call.message.position, conclusion, self._clock.monotonic() - call.begun)
         self._busy -= 1
 
-    def _report(self, handled: Handled) -> None:
+    def _report(self, position: Position, conclusion: Conclusion, seconds: float) -> None:
         with self._changed:
-            self._run.end(handled.position, handled.conclusion, self._clock.monotonic())
+            self._run.end(position, conclusion, self._clock.monotonic())
             self._ended += 1
             if self._on_handled is not None:
-                self._on_handled(handled)
+                self._on_handled(position, conclusion, seconds)
 
 
 @contextmanager
@@ -428,11 +417,6 @@ def check_work(space: OpenSpace, queue: str, function: object, timeout: float | 
     queues = space.queues()
     if queue not in queues:
         raise no_queue(queue, queues)
-
-
-def check_at_once(name: str, count: object) -> None:
-    """Raise InvalidArgument unless ``count`` calls may run side by side. ``name``: of the argument."""
-    check(name, count, AT_ONCE)
 
 
 def log_failure(message: Message, error: BaseException) -> None:

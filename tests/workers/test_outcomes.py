@@ -218,7 +218,7 @@ def test_a_message_that_came_back_while_another_thread_looked_is_not_looked_at_a
         return take(self, *args)
 
     monkeypatch.setattr(Attempt, "take", take_late)
-    worker = Worker(space, "orders", fail, once=True, threads=2, on_handled=lambda handled: failed.set())
+    worker = Worker(space, "orders", fail, once=True, threads=2, on_handled=lambda *_: failed.set())
     assert counts(worker.run()) == {"retried": 1, "left": 1}
 
 
