@@ -79,7 +79,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the slow tests too")
     parser.addoption("--deep", action="store_true", help="--long, and more of each cut and interleaving (days)")
     parser.addoption("--part", type=_part, metavar="N/M", help="run only each M-th test, beginning with the N-th")
-    parser.addoption("--schedules", type=int, default=5, help="how many of each sort the interleavings try (5)")
+    parser.addoption("--schedules", type=int, default=4, help="how many of each sort the interleavings try (4)")
 
 
 # These take longest, so they begin first: where processes share the tests, none waits for the others at the end.

@@ -103,7 +103,7 @@ class History:
     decided: Mapping[Contents, Mapping[str, Contents]] = field(default_factory=dict)
     may_return: frozenset[Contents] = frozenset()
     finish: Callable[[spool.Space], object] = lambda space: None
-    survivors: int = 4
+    survivors: int = 3
     mirrored: bool = False
     loses: bool = False
 

@@ -15,13 +15,13 @@ from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.model.xid import FORMAT_ROUND, Xid
 from tests.at_once import AT_ONCE
+from tests.crash.by_rules import ALL_RULES
 from tests.crash.programs import XID
 from tests.machine import NO_FILES, Image, Machine, PowerCut
 from tests.meanwhile import Meanwhile, prepare
 from tests.simdisk import CHANGES, ROOT, SimulatedDisk, repeatable
 from tests.survivors import Rules, survivors
 
-BY_RULES = pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value)
 MADE = {Kind.FINISHED, Kind.TORN, Kind.EMPTY_NUMBER}
 
 
@@ -59,7 +59,7 @@ def _cut_puts(image: Image, rules: Rules) -> Iterator[Machine]:
         yield machine
 
 
-@BY_RULES
+@ALL_RULES
 def test_a_number_that_an_opener_finished_stays_as_it_is(rules: Rules) -> None:
     """Whole, or empty in place of a torn one; the next commit says that all before it is durable."""
     kinds = set()
@@ -82,7 +82,7 @@ def test_a_number_that_an_opener_finished_stays_as_it_is(rules: Rules) -> None:
     assert kinds >= {Kind.FINISHED, Kind.TORN}
 
 
-@BY_RULES
+@ALL_RULES
 def test_a_branch_that_an_opener_put_back_stays_in_doubt(rules: Rules) -> None:
     """The commit that adopted it is gone: damage, but no reason to lose the vote."""
     machine, space = _opened(_with_one(rules), rules, 1)
@@ -95,7 +95,7 @@ def test_a_branch_that_an_opener_put_back_stays_in_doubt(rules: Rules) -> None:
         assert third.recovery.in_doubt == [str(XID)], survivor.story
 
 
-@BY_RULES
+@ALL_RULES
 def test_a_branch_of_a_round_that_an_opener_put_back_is_rolled_back_at_once(rules: Rules) -> None:
     """Its coordinator is dead as well: the messages of the branch are free after this opening."""
     xid = Xid(FORMAT_ROUND, b"round", b"1")
@@ -117,7 +117,7 @@ def _gone(space: spool.Space) -> None:
     assert reclaim(space._store)
 
 
-@BY_RULES
+@ALL_RULES
 def test_what_reclaim_counts_as_flushed_is(rules: Rules) -> None:
     """A commit without a flush of its own, below one that says that all before it is durable."""
     machine, space = _opened(_with_one(rules), rules, 1)
@@ -135,7 +135,7 @@ def test_what_reclaim_counts_as_flushed_is(rules: Rules) -> None:
         assert again.recovery.damaged == [], survivor.story
 
 
-@BY_RULES
+@ALL_RULES
 def test_what_was_reclaimed_stays_so_whichever_file_is_the_newest(rules: Rules) -> None:
     """Its writer may have read the counters before all that was reclaimed: an older file says more."""
     machine, space = _opened(_with_one(rules), rules, 1)
@@ -158,7 +158,7 @@ def test_what_was_reclaimed_stays_so_whichever_file_is_the_newest(rules: Rules) 
         assert _bodies(again) == ["newest", "late"], survivor.story
 
 
-@BY_RULES
+@ALL_RULES
 @pytest.mark.parametrize("lives", [True, False], ids=["its intake lives", "its intake has ended"])
 def test_a_dropped_file_is_gone_before_the_commit_that_took_it(rules: Rules, lives: bool) -> None:
     """Or it would come again."""
@@ -200,7 +200,7 @@ def _directory(disk: Meanwhile) -> None:
     disk.remove_directory(f"{layout.DROP}/a")
 
 
-@BY_RULES
+@ALL_RULES
 @pytest.mark.parametrize("damage", [_surplus, _number, _table, _directory])
 def test_what_was_repaired_stays_so(rules: Rules, damage: Callable[[Meanwhile], None]) -> None:
     machine, space = _opened(_with_one(rules), rules, 1)
@@ -225,7 +225,7 @@ def _header(disk: Meanwhile) -> None:
     disk.damage(layout.committed(1), 70)
 
 
-@BY_RULES
+@ALL_RULES
 @pytest.mark.parametrize("damage", [_body, _header])
 def test_what_was_set_aside_lies_in_quarantine_whatever_happens(
     rules: Rules, damage: Callable[[Meanwhile], None]
@@ -245,7 +245,7 @@ def test_what_was_set_aside_lies_in_quarantine_whatever_happens(
         assert again_machine.find(kept.name).data == machine.find(kept.name).data, survivor.story
 
 
-@BY_RULES
+@ALL_RULES
 def test_the_directories_of_a_space_and_of_a_queue_are_there_once_they_were_made(rules: Rules) -> None:
     machine = Machine(NO_FILES, **rules.told)
     space = spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock, defaults=AT_ONCE)
@@ -257,7 +257,7 @@ def test_the_directories_of_a_space_and_of_a_queue_are_there_once_they_were_made
             assert made in there, survivor.story
 
 
-@BY_RULES
+@ALL_RULES
 @pytest.mark.parametrize("repair", [False, True])
 def test_what_lies_in_a_directory_that_somebody_removed_is_not_lost_with_the_new_one(
     rules: Rules, repair: bool

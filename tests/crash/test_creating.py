@@ -7,12 +7,11 @@ import pytest
 import spool
 from spool.admin.findings import Kind
 from spool.disk.content import read_start
+from tests.crash.by_rules import THREE_RULES
 from tests.machine import NO_FILES, Image, Machine, PowerCut
 from tests.meanwhile import Processes, prepare
 from tests.simdisk import CHANGES, ROOT, SimulatedDisk, repeatable
 from tests.survivors import Rules, survivors
-
-BY_RULES = pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value)
 
 
 class Answers:
@@ -63,7 +62,7 @@ def _is_usable(machine: Machine, answers: Answers) -> None:
             assert [finding for finding in space.check() if finding.kind is Kind.DAMAGED] == []
 
 
-@BY_RULES
+@THREE_RULES
 def test_a_space_whose_creation_was_cut_anywhere_can_be_made_or_used(rules: Rules) -> None:
     whole, _ = _cut_at(None, rules)
     steps = [n for n, (call, _) in enumerate(whole.trace, 1) if call in CHANGES]
@@ -111,7 +110,7 @@ def exported() -> bytes:
     return file.getvalue()
 
 
-@BY_RULES
+@THREE_RULES
 def test_an_import_that_was_cut_anywhere_is_no_space_or_a_whole_one(rules: Rules, exported: bytes) -> None:
     whole = Machine(NO_FILES, **rules.told)
     assert _import(whole, exported)

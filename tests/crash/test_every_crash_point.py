@@ -4,25 +4,20 @@ from collections import Counter
 
 import pytest
 
+from tests.crash.by_rules import ALL_RULES
 from tests.crash.contents import History
 from tests.crash.harness import Explorer, Tally
 from tests.crash.histories import HISTORIES, files_of_another_user
 from tests.survivors import Rules
 
 BY_NAME = pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.name)
-BY_RULES = pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value)
 
 
-# A default run tries short histories under all rules, long ones under ordered and unordered names.
+# A default run tries a few short histories under all rules, the others under ordered and unordered names.
 # (All that may survive under the rules of new names may under the strict ones, too; but the engine flushes less there.)
 # (Where names follow: those that overwrite consumed files, in place of the ordered rules.)
 OVERWRITES = {"get", "two-phase commit", "reclaim", "groups, consumed and reclaimed"}
-IN_NEW_NAMES = {"put", "get", "prepare", "two-phase commit", "intake", "intake of another user's files"}
-LONG = {
-    "adoption", "adopted and reclaimed", "adopted get and reclaimed", "reclaim", "compaction", "checkpoint",
-    "merged tombstones",
-    "compaction beside what is held", "groups, consumed and reclaimed",
-}  # fmt: skip
+SHORT = {"put", "get", "prepare", "two-phase commit", "intake", "intake of another user's files"}
 LOSING = {
     "a queue without durability": {Rules.STRICT},
     "moved out of a queue without durability": {Rules.ORDERED, Rules.LOG_TREE},
@@ -35,7 +30,7 @@ def _is_slow(history: str, rules: Rules) -> bool:
         return rules not in LOSING[history]
     if rules in (Rules.ORDERED, Rules.NAMES_FOLLOW):
         return (history in OVERWRITES) is (rules is Rules.ORDERED)
-    return history not in IN_NEW_NAMES if rules is Rules.NEW_NAMES else rules is Rules.LOG_TREE and history in LONG
+    return rules in (Rules.NEW_NAMES, Rules.LOG_TREE) and history not in SHORT
 
 
 # Sizes of the slow tests, with --long and with --deep.
@@ -77,7 +72,7 @@ def test_a_live_process_takes_over_from_one_that_was_killed(history: History, re
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-@BY_RULES
+@ALL_RULES
 @BY_NAME
 def test_many_more_survivors_of_every_power_cut(history: History, rules: Rules, record_property, depth: str) -> None:
     record(Explorer(history, rules, **MANY[depth], thorough=True).explore(), record_property)
@@ -85,7 +80,7 @@ def test_many_more_survivors_of_every_power_cut(history: History, rules: Rules, 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-@BY_RULES
+@ALL_RULES
 @BY_NAME
 def test_many_more_survivors_of_a_takeover(history: History, rules: Rules, record_property) -> None:
     record(Explorer(history, rules, per_recovery_cut=10, thorough=True).explore_takeovers(), record_property)

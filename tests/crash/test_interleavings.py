@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 
+from tests.crash.by_rules import TWO_RULES
 from tests.crash.interleave import Count, Interleaver
 from tests.crash.kinds import KINDS
 from tests.crash.scenarios import SCENARIOS, Scenario
@@ -12,20 +13,11 @@ from tests.protocol.scenarios import SCENARIOS as MODEL
 from tests.survivors import Rules
 
 BY_NAME = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
-# (The crash points try the other rules, too; and all that may survive under those of new names may under the strict.)
-BY_RULES = pytest.mark.parametrize(
-    "rules",
-    [
-        pytest.param(rules, id=rules.value, marks=[] if rules in (Rules.ORDERED, Rules.STRICT) else [pytest.mark.slow])
-        for rules in Rules
-    ],
-)
-
 # Sizes of the slow tests, with --long and with --deep.
 MANY = {"long": {"limit": 150, "per_cut": 10}, "deep": {"limit": 1000, "per_cut": 20}}
 
 
-@BY_RULES
+@TWO_RULES
 @BY_NAME
 def test_whatever_interleaves_is_explained(scenario: Scenario, rules: Rules, record_property, pytestconfig) -> None:
     _record(Interleaver(scenario, rules, limit=pytestconfig.getoption("schedules")).explore(), record_property)
@@ -33,7 +25,7 @@ def test_whatever_interleaves_is_explained(scenario: Scenario, rules: Rules, rec
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-@BY_RULES
+@TWO_RULES
 @BY_NAME
 def test_much_more_that_interleaves_is_explained(scenario: Scenario, rules: Rules, record_property, depth: str) -> None:
     _record(Interleaver(scenario, rules, **MANY[depth]).explore(), record_property)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from spool.recovery import mirrored, numbers
+from tests.crash.by_rules import ALL_RULES
 from tests.crash.harness import Explorer, Violation
 from tests.crash.histories import HISTORIES
 from tests.crash.mirrors import MirrorLast
@@ -35,7 +36,6 @@ LONGEST = "adopted get and reclaimed"
 MANY = {"long": {"per_cut": 16, "again": 100}, "deep": {"per_cut": 50, "again": 50}}
 
 BY_NAME = pytest.mark.parametrize("name", MIRRORED)
-BY_RULES = pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value)
 BY_SIDE = pytest.mark.parametrize("side", SIDES)
 
 
@@ -99,7 +99,7 @@ def test_what_a_live_process_finishes_reaches_the_mirror(name: str, record_prope
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 @BY_SIDE
-@BY_RULES
+@ALL_RULES
 @BY_NAME
 def test_either_disk_is_enough_after_many_more_power_cuts(
     name: str, rules: Rules, side: str, record_property, depth: str
@@ -110,7 +110,7 @@ def test_either_disk_is_enough_after_many_more_power_cuts(
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-@BY_RULES
+@ALL_RULES
 @BY_NAME
 def test_whatever_a_live_process_finishes_reaches_the_mirror(name: str, rules: Rules, record_property) -> None:
     record(Explorer(MIRRORED[name], rules, per_recovery_cut=4).explore_takeovers(), record_property, WITH_A_MIRROR)

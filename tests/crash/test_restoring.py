@@ -8,15 +8,12 @@ import pytest
 import spool
 from spool import mirrors
 from spool.admin.findings import Kind
+from tests.crash.by_rules import TWO_RULES
 from tests.crash.mirrors import MIRROR
 from tests.machine import NO_FILES, Image, Machine, PowerCut
 from tests.simdisk import CHANGES, ROOT, SimulatedDisk, repeatable
 from tests.survivors import Rules, survivors
 
-BY_RULES = pytest.mark.parametrize(
-    "rules", [Rules.ORDERED, Rules.STRICT, Rules.LOG_TREE], ids=lambda rules: rules.value
-)
-BY_TWO_RULES = pytest.mark.parametrize("rules", [Rules.ORDERED, Rules.STRICT], ids=lambda rules: rules.value)
 THERE = ["two", "three", "four"]
 
 Command = Callable[[Machine], object]
@@ -88,7 +85,7 @@ def make(machine: Machine) -> None:
     spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock, mirror=MIRROR).close()
 
 
-@BY_TWO_RULES
+@TWO_RULES
 def test_a_space_with_a_mirror_whose_making_was_cut_anywhere_can_be_made_or_opened(rules: Rules) -> None:
     def look(machine: Machine, answered: bool) -> None:
         try:
@@ -100,7 +97,7 @@ def test_a_space_with_a_mirror_whose_making_was_cut_anywhere_can_be_made_or_open
     each_cut(make, NO_FILES, rules, look)
 
 
-@BY_RULES
+@TWO_RULES
 def test_a_restore_that_was_cut_anywhere_is_no_space_or_a_whole_one(rules: Rules, mirrored: Image) -> None:
     def look(machine: Machine, answered: bool) -> None:
         try:
@@ -118,7 +115,7 @@ def test_a_restore_that_was_cut_anywhere_is_no_space_or_a_whole_one(rules: Rules
     each_cut(restore, Image((), mirrored.beside), rules, look)
 
 
-@BY_TWO_RULES
+@TWO_RULES
 def test_a_mirror_whose_beginning_was_cut_anywhere_can_be_begun_again(rules: Rules, mirrored: Image) -> None:
     """An opener refuses the space, with every message still in it, or takes the new mirror, or none."""
     plain = Machine(mirrored)
@@ -141,6 +138,6 @@ def test_a_mirror_whose_beginning_was_cut_anywhere_can_be_begun_again(rules: Rul
         each_cut(begin, before._replace(beside=NO_FILES), rules, look)
 
 
-@BY_TWO_RULES
+@TWO_RULES
 def test_a_mirror_whose_end_was_cut_anywhere_is_a_mirror_still_or_none(rules: Rules, mirrored: Image) -> None:
     each_cut(drop, mirrored, rules, lambda machine, answered: expect_all(machine))

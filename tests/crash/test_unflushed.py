@@ -18,6 +18,7 @@ from spool.model import layout
 from spool.recovery import branches, unfinished
 from spool.transactions.two_phase import commit_prepared, rollback_prepared
 from tests.at_once import AT_ONCE
+from tests.crash.by_rules import THREE_RULES
 from tests.crash.contents import XID, branch, deadline
 from tests.crash.planted import Bug, planted
 from tests.machine import NO_FILES, Image, Machine
@@ -25,7 +26,6 @@ from tests.shown import bodies
 from tests.simdisk import ROOT, SimulatedDisk, repeatable
 from tests.survivors import Rules, survivors
 
-BY_RULES = pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value)
 LIMIT = 24
 
 
@@ -182,7 +182,7 @@ STORIES = (
 )  # fmt: skip
 
 
-@BY_RULES
+@THREE_RULES
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
 def test_c06_what_rests_on_a_commit_without_a_flush_is_not_lost_with_it(
     story: Callable[[Rules], None], rules: Rules

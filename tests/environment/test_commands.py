@@ -73,7 +73,7 @@ def test_wherever_it_comes_the_program_ends_in_one_line(
     furnish(memory / "0" / "space")
     clean = run(program, 0, memory / "0", *words)
     events = int((memory / "0" / "counted").read_text())
-    points = 300 if request.config.getoption("--long") else 10
+    points = 300 if request.config.getoption("--long") else 6
     for at in range(1, events, max(1, events // points)):
         path = memory / str(at) / "space"
         furnish(path)

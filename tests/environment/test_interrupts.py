@@ -297,7 +297,8 @@ def test_two_at_once_are_like_the_death_of_the_process(
     history: History, memory: Path, request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
 ) -> None:
     """The second one is not held back: the space closes itself, and opening it again recovers it."""
-    calls = list(telling(calls_of(history, memory / "calls"), all_=request.config.getoption("--long")))[::2]
+    long = request.config.getoption("--long")
+    calls = list(telling(calls_of(history, memory / "calls"), all_=long))[:: 2 if long else 4]
     before = descriptors()
     for n in calls:
         path = memory / str(n)
@@ -323,7 +324,7 @@ def create_and_close(path: Path, disk: PressedDisk) -> None:
         spool.create(path, disk=disk, defaults=AT_ONCE).close()
 
 
-@pytest.mark.parametrize("press", [once, twice])
+@pytest.mark.parametrize("press", [once, pytest.param(twice, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("way", [open_and_close, create_and_close], ids=["open", "create"])
 def test_one_while_a_space_is_opened_or_closed(
     way: Callable[[Path, PressedDisk], None],
@@ -367,7 +368,7 @@ def test_one_while_a_space_is_opened_or_closed(
     record_property("interrupts at a call of opening and closing", n // stride)
 
 
-@pytest.mark.parametrize("press", [once, twice])
+@pytest.mark.parametrize("press", [once, pytest.param(twice, marks=pytest.mark.slow)])
 def test_a_space_that_was_to_be_closed_is_closed_at_whichever_line_it_came(
     press: Callable[[], None], memory: Path
 ) -> None:

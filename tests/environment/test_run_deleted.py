@@ -84,7 +84,7 @@ def test_run_deleted_while_closed_loses_nothing_whatever_was_killed_before(
     history: History, quiet, record_property, pytestconfig
 ) -> None:
     """Waiting messages, claims, branches that voted or are half committed, files half taken: at each step."""
-    thin = 1 if pytestconfig.getoption("--long") else 3
+    thin = 1 if pytestconfig.getoption("--long") else 5
     kills = Forgetful(history, Rules.ORDERED).explore_without_run(thin)
     record_property("run/ deleted: while closed, after a kill", kills)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.crash.by_rules import ALL_RULES, TWO_RULES
 from tests.faults.cuts import FailedFlushes
 from tests.faults.harness import Faults, Tally
 from tests.faults.histories import HISTORIES, History
@@ -20,7 +21,8 @@ from tests.survivors import Rules
 
 BY_NAME = pytest.mark.parametrize("history", HISTORIES, ids=str)
 ALL_FAULTS = [(code, spread) for code in HITS for spread in (Spread.ONCE, Spread.KIND, Spread.ALL)]
-A_FEW = [(errno.EIO, Spread.ONCE), (errno.EIO, Spread.ALL), (errno.ENOSPC, Spread.ALL)]
+A_FEW = [(errno.EIO, Spread.ONCE), (errno.ENOSPC, Spread.ALL)]
+MORE = [*A_FEW, (errno.EIO, Spread.ALL)]
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +60,7 @@ def test_each_call_of_each_history_fails(history: History, record_property) -> N
 @pytest.mark.parametrize("boot", [1, 2], ids=["same boot", "after a power cut"])
 def test_each_call_of_opening_a_space_full_of_leftovers_fails(boot: int, record_property) -> None:
     openings = Openings(Leftovers().image, boot=boot)
-    for code, spread in (*A_FEW, (errno.EMFILE, Spread.ONCE)):
+    for code, spread in (*MORE, (errno.EMFILE, Spread.ONCE)):
         _every(openings.one, code, spread)
     assert openings.tally.raised > 0
     _record(openings.tally, record_property)
@@ -66,19 +68,13 @@ def test_each_call_of_opening_a_space_full_of_leftovers_fails(boot: int, record_
 
 def test_each_call_of_creating_a_space_fails(record_property) -> None:
     tally = Tally()
-    for code, spread in A_FEW:
+    for code, spread in MORE:
         _every(lambda plan: creating(plan, tally), code, spread)
     assert tally.raised > 0
     _record(tally, record_property)
 
 
-@pytest.mark.parametrize(
-    "rules",
-    [
-        pytest.param(rules, id=rules.value, marks=[] if rules in (Rules.ORDERED, Rules.STRICT) else [pytest.mark.slow])
-        for rules in Rules
-    ],
-)
+@TWO_RULES
 @BY_NAME
 def test_a_flush_fails_and_then_the_power(history: History, rules: Rules, record_property) -> None:
     _cut(history, rules, 6, record_property)
@@ -116,7 +112,7 @@ def test_every_errno_at_every_call_of_opening(boot: int, ordered: bool, record_p
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value)
+@ALL_RULES
 @BY_NAME
 def test_a_flush_fails_and_then_the_power_many_survivors(history: History, rules: Rules, record_property) -> None:
     _cut(history, rules, 300, record_property)

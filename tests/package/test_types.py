@@ -60,8 +60,8 @@ def _pyright(python: Path, where: Path, config: pytest.Config) -> set[tuple[str,
     [
         pytest.param(_mypy, "plain", id="mypy-plain"),
         pytest.param(_pyright, "editable", id="pyright-editable", marks=NODE),
-        pytest.param(_mypy, "editable", id="mypy-editable"),
-        pytest.param(_pyright, "plain", id="pyright-plain", marks=NODE),
+        pytest.param(_mypy, "editable", id="mypy-editable", marks=pytest.mark.slow),
+        pytest.param(_pyright, "plain", id="pyright-plain", marks=[NODE, pytest.mark.slow]),
     ],
 )
 def test_a_type_checker_finds_every_wrong_call_and_no_right_one(

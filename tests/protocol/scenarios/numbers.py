@@ -135,7 +135,7 @@ SCENARIOS = (
             Setting(1, power=True),
             Setting(2, power=True, options={"removers": 2}),
             Setting(options=PUTTER),
-            Setting(1, options=PUTTER, faults=ONLY_A),
+            Setting(1, options=PUTTER, faults=ONLY_A, long=True),
             Setting(2, options=PUTTER, long=True),
             Setting(2, options=PUTTER, rules=Rules(feed="empty"), long=True),
             Setting(2, options=PUTTER, rules=WITHOUT_FEED, long=True),

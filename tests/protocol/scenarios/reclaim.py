@@ -349,7 +349,7 @@ SCENARIOS = (
         "a compaction beside a removal and a late reader",
         (2, 9),
         compaction,
-        (Setting(), Setting(1, long=True)),
+        (Setting(long=True), Setting(1, long=True)),
         (
             Mistake(
                 "removals after the compaction's view are reclaimed with it",
