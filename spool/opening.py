@@ -43,7 +43,7 @@ class Scan(Protocol):
 
 @contextmanager
 def os_errors(doing: str) -> Iterator[None]:
-    """Raise the operating system's errors as the library's own, while there is no store yet that does."""
+    """Raise the operating system's errors as the library's own, before a store exists that does so."""
     try:
         yield
     except SpoolError:
@@ -66,14 +66,14 @@ def create(
 
     Args:
         path: the directory.
-        exist_ok: open the space that the directory holds, if it holds one. The options of this call must then be those
-            of the space; options that the call leaves out are not compared.
+        exist_ok: open the space that the directory holds, if it holds one. The options of this call must then equal
+            those of the space; options that the call leaves out are not compared.
         disk, clock: for tests.
         options: see ``spool.SpaceOptions``.
 
     Raises:
         SpaceExists: the directory holds a queue space; with ``exist_ok``: one with other options.
-        UnsafeFileSystem: its file system lacks what a space needs.
+        UnsafeFileSystem: its file system lacks a feature that a space needs.
         InvalidArgument: an option has a value that is not allowed.
     """
     config, clock = space_config(options, {}), clock or Clock()
@@ -144,10 +144,10 @@ def import_space(
     clock: Clock | None = None,
     progress: "Callable[[Progress], None] | None" = None,
 ) -> Space:
-    """Make a new space out of what ``Space.export`` wrote; returns it open.
+    """Make a new space out of an export (``Space.export``); returns it open.
 
     The directory is made if need be, and must be empty. It is a space once the export is proven to its end, and all its
-    files are durable. An import that fails leaves nothing; one that was cut off leaves what the next import removes.
+    files are durable. An import that fails leaves no file. The next import removes the files of one that was killed.
 
     Args:
         path: the directory.
@@ -177,7 +177,7 @@ def import_space(
 def _importing(disk: Disk) -> Iterator[None]:
     """Keep an empty directory for an import, whose last step is to write the settings; empty it if the import fails.
 
-    ``IMPORTING`` is there before anything else, so the next import knows what a killed one has left.
+    ``IMPORTING`` is made before any other file, so the next import recognises the files of a killed one.
     """
     directory = disk.open_directory("")
     try:
@@ -227,7 +227,8 @@ def _remove_tree(disk: Disk, directory: str) -> None:
 
 @contextmanager
 def space_directory(path: str | os.PathLike[str], disk: Disk | None) -> Iterator[Disk]:
-    """Make the directory of a new space if need be. If it becomes no space, what this call has made is removed."""
+    """Make the directory of a new space if need be. If it becomes no space, remove the directories that this call has
+    made."""
     if disk is not None:
         yield disk
         return
@@ -243,8 +244,8 @@ def space_directory(path: str | os.PathLike[str], disk: Disk | None) -> Iterator
 
 
 def _tell_what_is_there(disk: Disk) -> None:
-    """Warn of what lies in a directory that becomes a space: messages of an earlier one, which are kept, and files that
-    are no space's."""
+    """Warn of files in a directory that becomes a space: messages of an earlier space, which are kept, and other
+    files."""
     commits = disk.names(layout.COMMITTED) if disk.exists(layout.COMMITTED) else ()
     if any(map(layout.parse_committed, commits)):
         log.warning(
@@ -265,7 +266,7 @@ def _new_directory(root: str) -> tuple[Disk, list[str]]:
         os.makedirs(root, mode=DIRECTORY_MODE, exist_ok=True)
         if len(missing) > 1 or not os.listdir(root):  # (a directory with something in it is not only ours)
             with suppress(PermissionError):
-                os.chmod(root, DIRECTORY_MODE)  # whatever the umask
+                os.chmod(root, DIRECTORY_MODE)  # (also with a narrower umask)
     except FileExistsError:
         raise NotASpace(f"{root} is a file: a queue space is a directory, choose another path") from None
     disk = Disk(root)
@@ -273,9 +274,9 @@ def _new_directory(root: str) -> tuple[Disk, list[str]]:
 
 
 def open(path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock | None = None) -> Space:
-    """Open an existing queue space; a process that is alone recovers what a crash left.
+    """Open an existing queue space; the first opener recovers it after a crash.
 
-    Ctrl-C waits until it is open, and closes it again; a second one does not wait.
+    Ctrl-C waits until the space is open, and then closes it; a second Ctrl-C does not wait.
 
     Args:
         path: the directory.
@@ -284,7 +285,7 @@ def open(path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock
     Raises:
         NotASpace: the directory holds none.
         NewerFormat: a later version of the library wrote it.
-        UnsafeFileSystem: its file system lacks what a space needs.
+        UnsafeFileSystem: its file system lacks a feature that a space needs.
     """
     root = os.fspath(path) if disk is not None else _existing(path)
     with os_errors("opening the queue space"):
@@ -294,8 +295,8 @@ def open(path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock
 
 
 def plan_recovery(path: str | os.PathLike[str]) -> RecoveryReport:
-    """Return what opening the space would find and do, together with the damage that quarantine/ holds. Nothing is
-    changed, and other processes may have the space open.
+    """Return the report that an opening of the space would make, together with the damaged files in quarantine/.
+    Nothing is changed, and other processes may have the space open.
 
     Args:
         path: the directory.
@@ -311,7 +312,7 @@ def plan_recovery(path: str | os.PathLike[str]) -> RecoveryReport:
         report = scan.plan(store, alone=alone)
         report.seconds = store.clock.monotonic() - begun
         if alone and not store.shared.open_lock.is_alone():
-            report.alone = False  # a process opened the space meanwhile, and has done what was planned
+            report.alone = False  # a process opened the space meanwhile, and has carried out the plan
         report.findings += [finding for finding in findings(store.files.disk) if finding.kind is Kind.DAMAGED]
         report.others = [] if report.alone else store.shared.open_lock.others()
         return report
@@ -340,7 +341,7 @@ def _existing(path: str | os.PathLike[str]) -> str:
 def open_space(disk: Disk, clock: Clock, look: Look | None = None) -> Space:
     """Open and recover the space in that directory. The caller closes the disk if this fails.
 
-    ``look`` finds more for the report, if this process is alone.
+    ``look`` returns further findings for the report; the first opener calls it.
     """
     from spool.recovery import scan  # (it is above this package, and imports it)
 
@@ -354,11 +355,11 @@ def open_space(disk: Disk, clock: Clock, look: Look | None = None) -> Space:
 
 
 def _recover(store: Store, scan: Scan, *, alone: bool, look: Look | None) -> RecoveryReport:
-    """Recover the space if this process is alone; else join the others, and set no counter."""
+    """Recover the space if this process is the first opener; else join the others, and set no counter."""
     try:
         report = scan(store, alone=alone)
         if alone:
-            for mark in (layout.IMPORTING, layout.RESTORING):  # of an import or a restore that died when all was done
+            for mark in (layout.IMPORTING, layout.RESTORING):  # of one that was killed after its last file was durable
                 unlink_if_there(store.files.disk, mark)
             _stock(store.files)
             if look is not None:

@@ -38,17 +38,17 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_warn = warnings.warn  # (while the interpreter ends, a module may be gone before what it is used for)
+_warn = warnings.warn  # (the end of the interpreter may remove the module warnings before the last space)
 
 
 class Recovery(Protocol):
     """Checks an open space, and repairs it: `recovery.scan`, of the package above this one."""
 
     def check(self, store: Store) -> list[Finding]:
-        """Read everything and name what is wrong, damage first."""
+        """Read every file; return the findings, damage first."""
 
     def repair(self, store: Store) -> list[Finding]:
-        """Check, and repair what is wrong or move it to quarantine."""
+        """Check, and repair damaged files or move them to quarantine."""
 
 
 def joined_transaction(store: Store, chosen: Transaction | Join | None) -> Transaction | None:
@@ -101,7 +101,7 @@ class Space:
 
     @property
     def recovery(self) -> RecoveryReport:
-        """What opening the space found, and did about it."""
+        """The findings and actions of the opening of this space."""
         return self._recovery
 
     # -- messages --------------------------------------------------------------------------------------------------
@@ -123,10 +123,10 @@ class Space:
             options: see ``spool.PutOptions``.
 
         Raises:
-            QueueNotFound: the queue is not there.
+            QueueNotFound: the queue does not exist.
             InvalidArgument: an option has a value that is not allowed.
             Full: a limit of the queue or the space is reached.
-            BadMessageId: the message to stand ``before`` is gone.
+            BadMessageId: the message given as ``before`` was removed.
         """
         joined = joined_transaction(self._store, transaction)
         if joined is not None:
@@ -142,7 +142,7 @@ class Space:
         **options: Unpack[PutOptions],
     ) -> list[str]:
         """Put messages with the same options, in one commit; returns their ids. Arguments and errors as of ``put``."""
-        # An iterable is the caller's: what it raises is no failure of the space's disk.
+        # An iterable is the caller's: its own errors are no failure of the space's disk.
         return self._put_list(queue, body_list(bodies), transaction, **options)
 
     @public_call("committing")
@@ -194,11 +194,11 @@ class Space:
     ) -> "Future[str]":
         """Put a message without waiting; returns a future of its id, which is done when it is durable and visible.
 
-        What threads and tasks submit while the disk is busy shares the next flush. This waits only while more is under
-        way than 65,536 messages or 32 MiB. In a transaction the future is done when that has committed, and fails with
-        TransactionRolledBack when it rolls back. Closing the space commits what was submitted, and so does the
-        normal end of the program; a forked child's copies of futures are never done. Arguments and errors as of
-        ``put``.
+        Messages that threads and tasks submit while the disk is busy share the next flush. The call waits only while
+        more than 65,536 messages or 32 MiB are being committed. In a transaction the future is done when the
+        transaction commits, and fails with TransactionRolledBack when the transaction rolls back. Closing the space,
+        and the normal end of the program, commit the submitted messages; a forked child's copies of futures are never
+        done. Arguments and errors as of ``put``.
         """
         joined = joined_transaction(self._store, transaction)
         if joined is not None:
@@ -241,13 +241,13 @@ class Space:
 
         Raises:
             Empty: there is none within the time.
-            QueueNotFound: the queue is not there.
+            QueueNotFound: the queue does not exist.
         """
         joined = joined_transaction(self._store, transaction)
         if joined is not None:
             return joined.get(queue, **options)
         wanted = check_wanted(queue, 1, **options) if options else next_of(queue)
-        # From the commit on the message is gone, even if the caller is interrupted: signals are delivered before it.
+        # The commit removes the message even if the caller is interrupted: signals are delivered before the commit.
         found = get_alone(self._core, wanted, calls.deliver_pending_signals)
         self._after_commit()
         return found[0]
@@ -278,11 +278,11 @@ class Space:
         Args:
             body: as of ``put``.
             timeout: seconds to wait for the reply, from the commit of the put; None waits for ever.
-            options: see ``spool.PutOptions``. Without ``reply_queue`` the reply comes to the queue's own; without
+            options: see ``spool.PutOptions``. Without ``reply_queue`` the reply is put into the queue's own; without
                 ``correlation_id`` the request gets a new one.
 
         Raises:
-            Empty: no reply came in time. The request stays; the error has its ``correlation_id``, by which ``get``
+            Empty: no reply came in time. The request remains; the error has its ``correlation_id``, by which ``get``
                 takes a late reply.
             RequestFailed: a service rejected the request, or it has failed too often and is in the error queue.
             ProtocolError: the caller is in a transaction, whose put no service would see.
@@ -310,7 +310,7 @@ class Space:
 
         An exception in the body rolls it back, with one more attempt, and so do ``break`` and ``return``, because
         Python does not tell a generator which of them it was: call ``tx.commit()`` before. The transactions have no
-        time limit. ``work`` keeps the reason of a failure, and goes on after it.
+        time limit. ``work`` keeps the reason of a failure, and continues.
 
         Args:
             timeout: seconds without a message after which this ends; None: never.
@@ -335,9 +335,9 @@ class Space:
     ) -> "WorkSummary":
         """Call ``function`` with each message of the queue, each in a transaction of its own that puts and gets join.
 
-        What it returns is the reply, for the message's reply queue; None is an empty one. ``spool.Retry`` is an attempt
-        that failed, and so is any exception but ``spool.Reject``, which is final. Reply and removal are one commit;
-        after a failure nothing of what the function put is there.
+        The function returns the reply, for the message's reply queue; None is an empty reply. ``spool.Retry`` is an
+        attempt that failed, and so is any exception but ``spool.Reject``, which is final. Reply and removal are one
+        commit; after a failure none of the function's puts is committed.
 
         Args:
             threads: how many call it side by side.
@@ -354,7 +354,7 @@ class Space:
 
         return Worker(self, queue, function, threads=threads, once=once, timeout=timeout, stop=stop).run()
 
-    # -- what an administrator asks for: ``spool.admin.admin`` tells of each ----------------------------------------
+    # -- administration: ``spool.admin.admin`` documents each call ---------------------------------------------------
 
     @overload
     def stats(self) -> dict[str, QueueStats]: ...
@@ -387,24 +387,24 @@ class Space:
     delete_quarantined = _administered(Administration.delete_quarantined)
     export = _administered(Administration.export)
 
-    # -- what happened, and what is wrong --------------------------------------------------------------------------
+    # -- checks ----------------------------------------------------------------------------------------------------
 
     @public_call("checking the space")
     def check(self, repair: bool = False) -> list[Finding]:
-        """Read everything and name what is wrong, damage first.
+        """Read every file; return the findings, damage first.
 
         Args:
-            repair: repair it, or move it to quarantine.
+            repair: repair damaged files, or move them to quarantine.
         """
         return self._checks.repair(self._store) if repair else self._checks.check(self._store)
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close the space, once the calls of other threads have ended; those that wait end at once, by NotOpen.
+        """Close the space, once the calls of other threads have ended; calls that wait end at once, with NotOpen.
 
-        What was submitted is committed first. A transaction that is still open is rolled back by the next process that
-        looks.
+        Submitted messages are committed first. The next process that meets a transaction of this space rolls the
+        transaction back.
         """
         with calls.deferred(self._store.guard.end):
             if not self._store.closed:
@@ -436,8 +436,7 @@ class Space:
 
 
 def current_space() -> Space:
-    """Return the space of the worker that calls this function: what is put and got with it joins the message's
-    transaction.
+    """Return the space of the worker that calls this function: puts and gets with it join the message's transaction.
 
     ProtocolError outside of a worker's call.
     """

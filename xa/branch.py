@@ -1,7 +1,7 @@
-"""A branch of a resource manager: its state, and the end of a branch that its program has left open.
+"""A branch of a resource manager: its state, and the rollback of a branch that its program has dropped.
 
-A program has left a branch if it drops the resource manager, or a ``with`` block that an exception kept from its end.
-The housekeeper rolls such a branch back. A space that is closed while it has unprepared branches names them in the log.
+A program drops a branch with the resource manager, or with a ``with`` block that did not end. The housekeeper rolls
+such a branch back. The close of a space logs each branch that is not prepared.
 """
 
 import logging
@@ -19,7 +19,7 @@ log = logging.getLogger("spool")
 
 _LEFT = "its program has left it"
 
-_warn = warnings.warn  # (while the interpreter ends, a module may be gone before the names that are used from it)
+_warn = warnings.warn  # (the end of the interpreter may remove the module warnings before the last branch)
 
 
 class Branch:
@@ -85,7 +85,7 @@ class BranchBlock:
 
     Args:
         begin, end: called on entering, and on leaving without an exception.
-        undo: called when an exception leaves the block. XAError from it is logged: the caller's exception comes out.
+        undo: called when an exception leaves the block. XAError from it is logged, and the caller's exception raised.
         leave: called when the block is dropped before its end: a signal came just before ``__exit__``.
     """
 

@@ -60,10 +60,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 def _about_a_branch(failure: int = XAER_RMERR) -> Callable[[F], F]:
     """Decorate a call about one branch: its xid is checked, and our errors are raised as X/Open's.
 
-    Calls about one branch come one after the other; those about others go on meanwhile, also during a flush.
+    Calls about one branch follow each other; calls about different branches run side by side, also during a flush.
 
-    ``failure``: what it means here that the disk failed. XA_RBROLLBACK where the branch ends by it; XA_RETRY where the
-    branch is prepared: XAER_RMERR would tell the coordinator that it was rolled back.
+    ``failure``: the code for a failure of the disk. XA_RBROLLBACK where the failure ends the branch; XA_RETRY where the
+    branch is prepared: XAER_RMERR would mean to the coordinator that the branch was rolled back.
     """
 
     def around(method: F) -> F:
@@ -130,7 +130,7 @@ class ResourceManager:
 
     @_about_a_branch()
     def start(self, xid: Xid, flags: int = TMNOFLAGS) -> int:
-        """Associate the caller with a new branch, or with one that goes on (TMJOIN, TMRESUME).
+        """Associate the caller with a new branch, or with an existing one (TMJOIN, TMRESUME).
 
         XAER_DUPID: the branch exists, here or in another process. XAER_OUTSIDE: the caller is in a transaction that
         is not under XA. XAER_PROTO: it is in a branch already, or the branch belongs to another process.
@@ -208,7 +208,8 @@ class ResourceManager:
             self.end(xid, TMSUCCESS)
 
     def _undo(self, xid: Xid) -> None:
-        """End the caller's work in the branch with TMFAIL, and roll the branch back, unless it is prepared or gone."""
+        """End the caller's work in the branch with TMFAIL, and roll the branch back, unless it is prepared or has
+        ended."""
         branch = self._branches.get(xid)
         if branch is None or branch.state is BranchState.PREPARED or self._engine.closed:
             return
@@ -226,7 +227,8 @@ class ResourceManager:
 
     @_about_a_branch(XA_RBROLLBACK)
     def prepare(self, xid: Xid) -> int:
-        """Phase one. XA_OK: the branch will commit if told to, even after a power cut. XA_RDONLY: nothing to do."""
+        """Phase one. XA_OK: the branch can commit, even after a power cut. XA_RDONLY: the branch was empty, and has
+        ended."""
         branch = self._branches.get(xid) or self._raise_not_here(xid)
         state = branch.after(Call.PREPARE)
         voted = False
@@ -289,7 +291,7 @@ class ResourceManager:
     def recover(self, flags: int = TMSTARTRSCAN | TMENDRSCAN) -> list[Xid]:
         """The branches in doubt: prepared, durable, undecided, and no live process's own business.
 
-        TMSTARTRSCAN begins a scan (the whole list comes at once), TMENDRSCAN ends it; neither goes on with one.
+        TMSTARTRSCAN begins a scan and returns the whole list; TMENDRSCAN ends a scan; without a flag a scan continues.
         """
         if flags & ~(TMSTARTRSCAN | TMENDRSCAN):
             raise XAError(XAER_INVAL, f"xa_recover takes TMSTARTRSCAN and TMENDRSCAN, not {flags:#x}")
@@ -309,7 +311,7 @@ class ResourceManager:
 
     @_about_a_branch(XA_RETRY)
     def decide_heuristically(self, xid: Xid, *, commit: bool) -> None:
-        """Decide a branch as an administrator, in the place of its coordinator, which is told when it asks, until
+        """Decide a branch as an administrator, in the place of its coordinator, which gets the decision until
         ``forget``."""
         self._answer_decided(xid)
         try:

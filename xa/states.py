@@ -23,7 +23,7 @@ class BranchState(enum.Enum):
 
 
 class Call(enum.Enum):
-    """What a transaction manager asks for."""
+    """The calls of a transaction manager about one branch."""
 
     __hash__ = object.__hash__
 

@@ -231,7 +231,7 @@ class Engine:
     def decide(self, xid: Xid, *, commit: bool) -> None:
         """Commit or roll back a prepared branch in the place of its coordinator, durably.
 
-        The decision is kept, for the coordinator to learn, until ``forget``.
+        The decision is kept until ``forget``, so that the coordinator gets it when it asks.
 
         Raises:
             UnknownBranch: there is no such prepared branch.
@@ -240,7 +240,7 @@ class Engine:
 
     @public_call("looking for decisions")
     def decision(self, xid: Xid) -> Decision | None:
-        """Return what an administrator decided about a branch; None if nothing, or if it is forgotten."""
+        """Return an administrator's decision about a branch; None if there was none, or if it was forgotten."""
         return heuristics.heuristic_outcome(self._store, xid)  # type: ignore[return-value]
 
     @public_call("looking for decisions")
@@ -360,7 +360,7 @@ class Engine:
         return None if run is None else run.queue.name
 
     def waiting(self, queue: str, places: Iterable[Position]) -> int:
-        """Count those of some messages that are in a queue and not due yet."""
+        """Count the messages at these positions that are in a queue and not due yet."""
         now = self._store.clock.now()
         with self._store.view.mutex:
             runs = [self._store.view.index.messages.find(position) for position in places]
@@ -404,40 +404,40 @@ class Engine:
         flush_published(self._store)
         return self._store.shared.counters.read().durable
 
-    # -- subscriptions: readers that take nothing, for which commits are kept -----------------------------------------
+    # -- subscriptions: non-consuming readers, for which commits are kept ----------------------------------------------
 
     @public_call("registering a subscription")
     def register_subscription(self, name: str, queues: Sequence[str], seconds: float, *, anew: bool = False) -> int:
-        """Register a subscription, durably: from now on all that is put is kept until it has read it (Rule 15).
+        """Register a subscription, durably: later commits are kept until the subscription has read them (Rule 15).
 
         Args:
             name: 1 to 255 characters.
             queues: the names of its queues, sorted; none: all queues.
-            seconds: until it ends, unless it is renewed before.
-            anew: in the place of one of this name with which something has been read.
+            seconds: until it ends unless it is renewed before.
+            anew: replace a subscription of this name that has read commits.
 
         Returns:
             The number of the commit that registered it, which tells it from others of its name.
 
         Raises:
-            InvalidArgument: there is one of this name with which something has been read, or for other queues.
+            InvalidArgument: a subscription of this name has read commits, or has other queues.
         """
         return subscriptions.register(self._store, name, queues, seconds, anew=anew)
 
     @public_call("looking for a subscription")
     def subscription(self, name: str) -> Subscription | None:
-        """Return a subscription as it is now; None if there is none of this name."""
+        """Return the subscription of this name; None if none exists."""
         catch_up(self._store)
         return subscriptions.subscription(self._store.view, name)
 
     @public_call("renewing a subscription")
     def advance_subscription(self, name: str, since: int, after: int, seconds: float) -> bool:
-        """Note that a subscription has read all up to a commit, durably, and renew it.
+        """Record that a subscription has read all commits up to one, durably, and renew the subscription.
 
         Args:
             since: the commit that registered it.
             after: the commit.
-            seconds: until it ends, unless it is renewed before.
+            seconds: until it ends unless it is renewed before.
 
         Returns:
             False if it has ended.

@@ -1,12 +1,13 @@
 """The verbs of processes that have not opened the space, as the tasks of a Spark job are.
 
-Such a process has no index and takes no claims. It reads messages at the places that the process with the space open
-has listed, and writes a branch, which the coordinator's process commits.
+Such a process has no index and takes no claims. It reads messages at places that a process with the space open has
+listed, and writes a branch, which the coordinator's process commits.
 
-* ``RemoteBranch``: one branch of a coordinator: reads what the coordinator holds, takes puts and outcomes, and votes.
-* ``reader``: reads messages in bulk without taking them; places come from ``Engine.backlog``.
+* ``RemoteBranch``: one branch of a coordinator: reads the messages that the coordinator holds, takes puts and outcomes,
+  and votes.
+* ``reader``: reads messages in bulk without taking them; the places come from ``Engine.backlog``.
 * ``Stretch``, ``cut``: neighbouring messages with their place, and the division of many.
-* ``Coordinator``, ``BatchOf``, ``Backlog``: what the process with the space open gives and takes for the tasks.
+* ``Coordinator``, ``BatchOf``, ``Backlog``: types that ``Engine`` takes and returns.
 """
 
 from collections.abc import Callable
@@ -48,7 +49,7 @@ def reader(
         path: the directory of the space.
         open_space: opens the space; called when a message is not at its place.
         with_body: whether bodies are read.
-        missing: what to do about messages that are not at their places.
+        missing: the action for messages that are not at their places.
         largest_body: the most bytes of a body that the caller takes.
     """
     return MessageReader(Disk(path), open_space, with_body=with_body, missing=missing, largest_body=largest_body)

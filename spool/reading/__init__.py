@@ -1,1 +1,1 @@
-"""Messages as they lie in the files of a space: what a plan says of them, and how a task reads them. No Spark here."""
+"""Messages read without being taken: their places, from the index, and their bodies, from the files."""

@@ -27,7 +27,7 @@ _MOST_ATTEMPTS = 3  # to read the index while other processes compact files
 
 
 class CommitSize(NamedTuple):
-    """How many messages of a commit are there, with how many bytes of bodies."""
+    """The number of messages of a commit, and the bytes of their bodies."""
 
     number: int
     messages: int
@@ -57,17 +57,17 @@ class Backlog:
 
     @public_call("reading messages")
     def items(self, first: int, last: int) -> list[tuple[Item, int]]:
-        """Return what is there now of the commits ``first`` to ``last``, each with the bytes of its bodies."""
+        """Return the places of the messages of commits ``first`` to ``last``, each with the bytes of its bodies."""
         return self._told(lambda: list(self._items(first, last)))
 
     @public_call("reading messages")
     def sizes(self, first: int, last: int) -> list[CommitSize]:
-        """Return how much there is now of each of the commits ``first`` to ``last`` that has any, in order."""
+        """Return the sizes of the commits ``first`` to ``last`` that still have messages, in order."""
         return self._told(lambda: self._sizes(first, last))
 
     @public_call("reading messages")
     def kept_sizes(self, first: int, last: int) -> list[CommitSize]:
-        """Return how much each of the commits ``first`` to ``last`` put into the queues, in order: at most."""
+        """Return upper limits of the sizes that the commits ``first`` to ``last`` had when they were put, in order."""
         catch_up(self._store)
         with self._store.view.mutex:
             files, index = self._store.view.index.files, range(first, last + 1)
@@ -77,11 +77,11 @@ class Backlog:
 
     @public_call("reading messages")
     def kept_items(self, first: int, last: int) -> tuple[list[tuple[Item, int]], list[int]]:
-        """Read what the commits ``first`` to ``last`` put, whatever became of it, from their files.
+        """Read the messages that the commits ``first`` to ``last`` put, consumed or not, from their files.
 
         Returns:
-            The messages as they were put, each item with the bytes of its bodies; and the commits that put something
-            and cannot be read.
+            The places of the messages as they were put, each with the bytes of its bodies; and the commits that put
+            messages and cannot be read.
         """
         found: list[tuple[Item, int]] = []
         lost: list[int] = []
@@ -137,7 +137,7 @@ class Backlog:
         return [CommitSize(number, *sums[number]) for number in sorted(sums)]
 
     def _runs(self, first: int, last: int) -> Iterator[Run]:
-        """Yield the runs that are meant, in the order of the commits."""
+        """Yield the runs of these commits, queues and headers, in the order of the commits."""
         known, now = self._store.view.index.messages.runs, self._store.clock.now()
         few = range(first, min(last, self._store.view.index.applied) + 1)
         numbers: Iterable[int] = few
@@ -149,7 +149,7 @@ class Backlog:
                     yield run
 
     def _segments(self, first: int, last: int) -> Iterator[tuple[Segment, CompactedTable, list[Piece]]]:
-        """Yield the segments of which something is meant, with that."""
+        """Yield the segments that have messages of these commits, queues and headers, with the pieces that do."""
         messages, now = self._store.view.index.messages, self._store.clock.now()
         for segment in messages.segments.irange_key(None, pack_position(last, MAX_ORDINAL)):
             if segment.queue.name not in self._queues or segment.high <= pack_position(first, 0):
@@ -177,7 +177,7 @@ def _defaults(config: QueueConfig) -> Mapping[str, Any]:
 
 
 def _rows_but(pieces: Sequence[Piece], rows: int) -> bytes:
-    """Return one bit for each row of a section, set for those that are in none of the pieces."""
+    """Return one bit for each row of a section, set for the rows that are in none of the pieces."""
     others = bytearray(b"\xff" * ((rows + 7) // 8))
     for piece in pieces:
         for row in range(piece.row, piece.row + piece.length):

@@ -17,10 +17,10 @@ from spool.model.position import PositionRanges
 
 
 class Compacted(NamedTuple):
-    """Compacted messages of one queue, which lie in one section; its table tells the rest.
+    """Compacted messages of one queue in one section, whose table has their control fields.
 
-    removed: one bit a row, set for those that are not meant.
-    positions: where the others are found if the file is gone: see ``unpacked``.
+    removed: one bit a row, set for the rows to leave out.
+    positions: of the other messages, packed, in case the file was removed: see ``unpacked``.
     """
 
     file: FileRef
@@ -40,7 +40,7 @@ Item = Stretch | Compacted
 
 
 class Missing(Enum):
-    """What a reader does about messages that are not at their place, or are damaged there.
+    """The action of a reader for messages that are not at their place, or are damaged there.
 
     RELOCATE: it finds their place of now, and leaves out those that have left their queue.
     FAIL, SKIP: the messages are kept for a subscription where they were put, and lie nowhere else. FAIL: it raises
@@ -68,7 +68,7 @@ def _stretch_of(
 
 
 def packed(ranges: PositionRanges) -> bytes:
-    """Return ranges of positions as few bytes: most follow each other closely."""
+    """Return ranges of positions in few bytes: most are close to each other."""
     ranges = sorted(ranges)
     numbers = [number for number, _, _ in ranges]
     steps = [numbers[0], *map(int.__sub__, numbers[1:], numbers)]

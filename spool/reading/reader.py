@@ -53,7 +53,7 @@ class MessageReader:
         disk: of the space.
         open_space: opens the space; called when a message is not at its place.
         with_body: whether bodies are read.
-        missing: what to do about messages that are not at their places.
+        missing: the action for messages that are not at their places.
         largest_body: the most bytes of a body that the caller takes.
     """
 
@@ -110,7 +110,7 @@ class MessageReader:
             yield some
 
     def pieces(self, item: Item) -> Iterator[ReadMessages]:
-        """Yield the messages of an item that are there."""
+        """Yield the messages at one place."""
         if isinstance(item, Stretch):
             yield from self._read(item)
             return
@@ -138,7 +138,7 @@ class MessageReader:
             first += piece.stretch.length
 
     def _without_lost(self, whole: Stretch, problem: CorruptedFile) -> Iterator[ReadMessages]:
-        """Yield those that can be read of messages that are kept for a subscription; CorruptedFile if it is to fail."""
+        """Yield the readable ones of messages that are kept for a subscription; CorruptedFile with ``Missing.FAIL``."""
         what = f"of what commit {whole.number} put into queue {whole.queue}"
         if self._missing is Missing.FAIL:
             raise CorruptedFile(f"messages {what} cannot be read: {problem}") from problem
@@ -160,7 +160,7 @@ class MessageReader:
             yield ReadMessages(part, table.lengths[row : row + part.length], bodies[begin : begin + part.length])
 
     def _bodies_of(self, group: Sequence[Stretch]) -> Sequence[memoryview] | None:
-        """Return the bodies of such messages, none if they are not wanted; None if they must be read one by one."""
+        """Return the bodies of such messages, [] if none are read; None if they must be read one by one."""
         if not self._with_body:
             return []
         first, last = group[0], group[-1]
@@ -171,7 +171,7 @@ class MessageReader:
             return None
 
     def _relocated(self, queue: str, ranges: PositionRanges) -> Iterator[ReadMessages]:
-        """Yield those of the messages that are in the queue still, from where they lie now."""
+        """Yield the messages that are still in the queue, from their places of now."""
         self._opened = self._opened or self._open_space()
         for number, first, count in ranges:
             ordinal, end = first, first + count
@@ -183,7 +183,7 @@ class MessageReader:
     def _next(
         self, opened: OpenedSpace, queue: str, number: int, ordinal: int, end: int
     ) -> tuple[ReadMessages | None, int]:
-        """Read what is there next. Other processes may sweep it away once more, before it is read: then look again."""
+        """Read the next messages. If another process moves them before they are read, find them again."""
         problem: Exception
         for _ in range(_MOST_ATTEMPTS):
             try:

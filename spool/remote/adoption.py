@@ -1,4 +1,4 @@
-"""The commit of branches that were written without an index: all of them, but for messages that were put before.
+"""The commit of branches that were written without an index, except messages whose keys were put before.
 
 A process without an index cannot know which deduplication keys were put before. It writes the key's fact beside each
 message, as a put does, and the commit looks. Where there is nothing to leave out, which is nearly always, the branches
@@ -48,7 +48,7 @@ class _CommittedBefore(Exception):
 
 
 class _PutMeanwhile(Exception):
-    """A commit between the look and this one has put one of the keys."""
+    """A commit between the check and this commit has put one of the keys."""
 
 
 class _Key(NamedTuple):
@@ -100,15 +100,15 @@ def adopt_branches(
     facts: CommitBatch | None = None,
     check: Callable[[], object] = lambda: None,
 ) -> int:
-    """Commit prepared branches of one coordinator, whose votes the caller was told, in this order; returns the number.
+    """Commit prepared branches of one coordinator, whose votes the caller got, in this order; returns the number.
 
     Args:
-        facts: what is committed with them.
-        check: called with every commit applied, before the look and under the number lock; raises if the commit must
-            not happen.
+        facts: facts that the same commit records.
+        check: called with every commit applied, before the keys are checked and under the number lock; raises if the
+            commit must not happen.
 
     Raises:
-        UnknownBranch: one of the branches is not there to be committed; nothing was done.
+        UnknownBranch: one of the branches was rolled back or committed; nothing was done.
         Full: they do not fit; nothing was done.
         MessageInUse: another branch in doubt, or a transaction that does not end, has one of the keys; nothing was
             done.
@@ -120,12 +120,12 @@ def adopt_branches(
 
 
 class _Look(NamedTuple):
-    """What was seen of branches that are to be adopted.
+    """The contents of branches before their adoption.
 
-    contents: theirs.
-    keys: those of each.
+    contents: of each branch.
+    keys: the deduplication keys of each branch.
     seen: the last commit that was applied.
-    left_out: the ordinals of the messages of each that were put before.
+    left_out: of each branch, the ordinals of the messages whose keys were put before.
     """
 
     contents: list[FileContents]
@@ -135,7 +135,7 @@ class _Look(NamedTuple):
 
 
 def _adopt(core: Core, xids: Sequence[Xid], facts: CommitBatch | None, check: Callable[[], object]) -> int | None:
-    """Try once; None if a commit behind the look has put one of the keys."""
+    """Make one attempt; None if a commit after the check has put one of the keys."""
     store = core.store
     transaction = CoordinatedTransaction(core, timeout=None, counted=False)
     try:
@@ -197,7 +197,7 @@ def _wait_for_puts(xids: LockFile, deadline: Deadline, keys: Sequence[Sequence[_
 
 
 def _put_before(view: View, now: float, xids: Sequence[Xid], keys: Sequence[Sequence[_Key]]) -> list[set[int]]:
-    """Return the ordinals of the messages of each branch that were put before."""
+    """Return, for each branch, the ordinals of the messages whose keys were put before."""
     if not any(keys):
         return [set() for _ in keys]
     own = {xid.gtrid for xid in xids}
@@ -222,14 +222,14 @@ def _put_before(view: View, now: float, xids: Sequence[Xid], keys: Sequence[Sequ
 
 
 def _came_behind(view: View, keys: Sequence[Sequence[_Key]], seen: int) -> bool:
-    """Whether a commit behind the number ``seen`` has put one of the keys."""
+    """Whether a commit after number ``seen`` has put one of the keys."""
     with view.mutex:
         facts = view.index.facts
         return any(facts.get(key.fact, (0,))[0] > seen for some in keys for key in some)
 
 
 def _copy(disk: Disk, branch: Branch, xid: Xid, contents: FileContents, left_out: Set[int]) -> None:
-    """Put the messages of a prepared branch into another one, with their facts, but for those that are left out."""
+    """Put the messages of a prepared branch and their facts into another branch, except the messages to leave out."""
     new_ids: dict[int, str] = {}
     ordinal = 0
     with opened(disk, layout.prepared(xid)) as handle:

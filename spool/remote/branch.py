@@ -1,8 +1,8 @@
 """A branch written by a process that has not opened the space: a Spark task, say.
 
 No index, no claims, no recovery: it reads bodies by their places, writes its own branch and prepares it. The
-coordinator's process holds the claims and decides; once the coordinator's lock is free, the next process that meets the
-branch rolls it back.
+coordinator's process holds the claims and decides. Once the coordinator's lock is free, the next process that meets the
+branch rolls the branch back.
 """
 
 import os
@@ -80,7 +80,7 @@ def identity_of(path: str) -> tuple[int, int] | None:
 
 
 def check_place(path: str) -> None:
-    """Raise what ``RemoteBranch`` would raise in this process for any branch of this space."""
+    """Check that this process can write branches of this space; raises as ``RemoteBranch``."""
     disk = Disk(path)
     with calls.deferred(disk.close_all):
         store = _attached(disk)
@@ -88,7 +88,7 @@ def check_place(path: str) -> None:
 
 
 def _attached(disk: Disk) -> Store:
-    """Attach the space, unless another kernel runs it: its locks and counters are not seen here, whatever its files."""
+    """Attach the space, unless a process of another kernel has it open: that kernel's locks are not visible here."""
     store = attach_store(disk, Clock())
     page = store.check_usable()
     if page.boot_id != disk.boot_id():
@@ -97,7 +97,7 @@ def _attached(disk: Disk) -> Store:
 
 
 class RemoteBranch:
-    """One branch of a coordinator's transaction. Not thread-safe; the caller closes it whatever happens.
+    """One branch of a coordinator's transaction. Not thread-safe; the caller closes it, also after an error.
 
     ``put`` adds messages, ``record`` the effects of a call; ``prepare`` votes.
 
@@ -134,11 +134,11 @@ class RemoteBranch:
 
     @public_call("putting into queue {queue}")
     def put(self, queue: str, bodies: Iterable[Any], **options: Unpack[PutOptions]) -> None:
-        """Add messages with the same options; what fills a section of the file goes to the disk.
+        """Add messages with the same options; full sections of the branch's file are written to the disk.
 
         Errors as of ``Space.put_many``, but for limits, which are checked when the branch is adopted. Of the messages
-        with one ``deduplication_key`` the branch has the first; whether it was put before by any other is looked at in
-        ``adoption``. The option ``before`` needs an index, which is not here.
+        with one ``deduplication_key`` the branch has the first; ``adoption`` checks whether another commit has put the
+        key. The option ``before`` needs an index, so it is refused.
         """
         store = self._store
         settings = store.settings.known
@@ -174,7 +174,7 @@ class RemoteBranch:
             at: when the call ended, in seconds since the epoch.
 
         Returns:
-            What becomes of the message, and why, if the call failed.
+            The effect on the message, and the reason if the call failed.
         """
         return record(self._batch, policy, found.message, found.raw, outcome, at)
 
@@ -190,7 +190,7 @@ class RemoteBranch:
 
     @public_call("reading messages")
     def _read(self, whole: Stretch) -> list[tuple[Stretch, list[bytes] | str]]:
-        """Read the bodies of neighbours; where one is damaged, each alone, or the reason why it cannot be read."""
+        """Read the bodies of neighbouring messages together; if one is damaged, each separately, or the reason."""
         try:
             return [(whole, self._store.files.cache.bodies(whole, whole.first, whole.length))]
         except CorruptedFile as error:
@@ -232,7 +232,7 @@ class RemoteBranch:
 
     @public_call("preparing a branch")
     def prepare(self) -> Vote | None:
-        """Vote yes, durably; returns the vote, or None if there is nothing in the branch."""
+        """Vote yes, durably; returns the vote, or None if the branch is empty."""
         if self._batch.is_empty:
             return None
         store, file = self._store, self._own_file()
@@ -250,7 +250,7 @@ class RemoteBranch:
         return Vote(self.xid, header.size, header.checksum)
 
     def close(self) -> None:
-        """Let go of the lock on the xid, and remove what was not voted for; the vote, if there was one, stands."""
+        """Release the lock on the xid, and remove the branch's file unless the branch has voted."""
         try:
             if self._file is not None:
                 self._file.abandon()

@@ -1,4 +1,4 @@
-"""A branch: what a transaction holds until it ends: messages, claims and their journal, its file, its xid's byte.
+"""A branch: the messages, claims, journal, file and locks that a transaction holds until it ends.
 
 A branch does not know the state of its transaction; ``transaction`` decides and calls.
 """
@@ -67,7 +67,7 @@ class Branch:
         """Lock the xid's byte, before the first file of the branch is made. Rule 6.
 
         Raises:
-            TransactionTimeout: another process did not let go of it in time.
+            TransactionTimeout: another process did not release it in time.
         """
         if self.byte is None:
             byte = xid_byte(self.xid)
@@ -140,7 +140,7 @@ class Branch:
             self.file.abandon()
 
     def begin_anew(self) -> None:
-        """Forget messages and commands; claims and their journal stay.
+        """Forget messages and commands; keep the claims and their journal.
 
         Messages that are put from now on get other ids, because the caller knows the old ones.
         """
@@ -156,7 +156,7 @@ class Branch:
     # -- claims -----------------------------------------------------------------------------------------------------
 
     def begin_journal(self) -> None:
-        """Record the claims in a journal, those of now and those to come."""
+        """Record the claims in a journal, present and later ones."""
         self.lock_xid()
         self.journal = ClaimJournal(self._store, self.xid)
         self.journal.add(self.claims)
@@ -170,7 +170,7 @@ class Branch:
         journal = ClaimJournal(self._store, self.xid)
         first = journal.add_marks(sum(count for _, _, count in self.claims))
         if first is not None:
-            self.journal = journal  # before the next write: its error must not leave the file behind
+            self.journal = journal  # before the next write, whose error must remove the file, too
             journal.add(self.claims)
         if not journal.is_begun:
             self.journal = first = None
@@ -206,7 +206,8 @@ class Branch:
             log.warning("a rollback could not be recorded (%s): its messages return, and no attempt is counted", error)
 
     def release(self) -> None:
-        """Release claims, journal, group locks, keys and xid. After a vote the file holds what the claims held."""
+        """Release claims, journal, group locks, keys and xid. After a vote the file holds the messages instead of the
+        claims."""
         if self._left:
             return
         if self.journal is not None and self.journal.is_begun:
@@ -228,7 +229,7 @@ class Branch:
 
 _DROPPED = "its transaction was dropped without a commit or a rollback"
 
-_warn = warnings.warn  # (while the interpreter ends, a module may be gone before what it is used for)
+_warn = warnings.warn  # (the end of the interpreter may remove the module warnings before the last transaction)
 
 
 class DropGuard:
@@ -262,8 +263,8 @@ class DropGuard:
 
 
 def _undo(branch: Branch, promises: Promises) -> None:
-    """Free what a dropped transaction held, with one more attempt counted, and fail the futures of what was
-    submitted."""
+    """Release the messages of a dropped transaction, with one more attempt counted, and fail the futures of its
+    submitted messages."""
     try:
         branch.undo(_DROPPED)
     finally:

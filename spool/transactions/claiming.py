@@ -1,8 +1,8 @@
-"""Claim messages: choose what looks free, lock it, and look again.
+"""Claim messages: choose messages that seem free, lock them, and revalidate.
 
-Chosen twice: before the claim, among what looks free; and after it, among what was claimed. The second look keeps rule
-4 of docs/architecture.md: a claim counts only if the message is still free once everything is known that was published,
-or prepared, before the claim was locked.
+Messages are chosen twice: before the claim, among those that seem free, and after it, among the claimed ones. The
+revalidation keeps rule 4 of docs/architecture.md: a claim counts only if the message is still free once this process
+knows every commit and branch that was published or prepared before the claim was locked.
 
 Messages of one group are delivered one transaction at a time and in order; groups are delivered side by side. A queue
 that is ``ordered`` is one group. A group is held as a byte lock, from the claim of its first message to the end of the
@@ -38,7 +38,7 @@ _NOTHING: Set[int] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a get asks for: the front of a queue, one message by id, or the first one with a correlation id.
+    """The request of a get: the head of a queue, one message by id, or the first one with a correlation id.
 
     ``timeout``: seconds to wait; None: for ever. ``spread``: at most one message of each group, since the messages will
     not be handled in order. ``passed``: messages that are not wanted.
@@ -86,7 +86,7 @@ def check_wanted(
 
 check_wanted.__qualname__ = "get"  # whose options these are: Python's own error names the call that was made
 
-# What a get without options asks for. It is shared: what is wanted is never changed.
+# The request of a get without options; shared, because it is immutable.
 next_of = lru_cache(maxsize=1024)(Wanted)
 
 
@@ -105,11 +105,11 @@ def claim(
 
     Args:
         page: the counters, just read.
-        groups: the group locks of the transaction; those of claimed messages stay locked.
+        groups: the group locks of the transaction; the locks of claimed messages remain.
         journal: records the claims that are returned.
 
     Returns:
-        The claims; [] if there is nothing free now.
+        The claims; [] if no message is free now.
 
     Raises:
         WaitExpired: a writer that lives did not publish its number in time.
@@ -133,7 +133,7 @@ def claim(
                 kept = _confirm(store, owners, wanted, got, page, groups)
                 continue
             seen = view.index.applied
-            # Prepared branches of a coordinator that died held messages, or a commit came during the look.
+            # Branches of a dead coordinator held messages, or a commit was published meanwhile.
             if resolve_orphans(store, store.deadline()) or view.index.applied > seen:
                 continue
             if wanted.message_id is not None and wanted.timeout == 0:
@@ -155,7 +155,7 @@ def claim(
 def _claim_free(
     claims: Claims, view: View, clock: Clock, wanted: Wanted, skip: PositionSet, groups: GroupLocks
 ) -> PositionRanges:
-    """Lock at most as many messages as are wanted, past those that are held; add all that were tried to ``skip``."""
+    """Lock at most as many messages as are wanted, past held ones; add every candidate to ``skip``."""
     got: PositionRanges = []
     missing = wanted.count
     try:
@@ -199,7 +199,7 @@ def _confirm(
 
 
 def release(claims: Claims, ranges: PositionRanges) -> None:
-    """Release exactly these claims, and nothing that lies between them."""
+    """Release exactly these claims, and none between them."""
     for number, first, count in ranges:
         claims.release(number, first, count)
 
@@ -210,7 +210,7 @@ def release(claims: Claims, ranges: PositionRanges) -> None:
 def candidates(
     claims: Claims, view: View, clock: Clock, wanted: Wanted, missing: int, skip: PositionSet, groups: GroupLocks
 ) -> PositionRanges:
-    """Return at most ``missing`` messages that look free, front first; lock their groups. Caller holds the mutex."""
+    """Return at most ``missing`` messages that seem free, in order; lock their groups. Caller holds the mutex."""
     found: PositionRanges = []
     here, held, now = claims.held, view.prepared.held, clock.now()
     messages, only = view.index.messages, None
@@ -223,7 +223,7 @@ def candidates(
             continue
         try:
             claimed: Set[int] = here[run.number]
-        except KeyError:  # (asked in one step: another thread may let go of the last one)
+        except KeyError:  # (in one step: another thread may release the last one)
             claimed = _NOTHING
         group, backwards = None, False
         if run.attributes or not run.queue.is_plain:
@@ -268,7 +268,7 @@ def _add_of_group(
 ) -> int:
     """Add messages of a group that this transaction holds to ``found``; return how many.
 
-    They come behind those that it has claimed already. A message that is not free keeps all behind it waiting.
+    They follow the messages that it has claimed already. A message that is not free blocks all after it.
     """
     run, first, count = asked
     claimed = groups.claimed()
@@ -324,7 +324,7 @@ def _asked_for(view: View, wanted: Wanted, now: float) -> tuple[Iterable[Run], i
 
 
 def is_there(view: View, clock: Clock, wanted: Wanted) -> bool:
-    """Return whether there is such a message, free or held."""
+    """Return whether such a message exists, free or held."""
     now = clock.now()
     with view.mutex:
         return any(not run.is_expired(now) for run in _asked_for(view, wanted, now)[0])
@@ -359,7 +359,7 @@ def nothing_there(wanted: Wanted) -> str:
 
 
 def still_there(view: View, clock: Clock, wanted: Wanted, got: PositionRanges, groups: GroupLocks) -> PositionRanges:
-    """Return what of the claimed messages ``got`` may be delivered, in order. Caller holds the mutex (rule 4)."""
+    """Return the claimed messages of ``got`` that may be delivered, in order. Caller holds the mutex (rule 4)."""
     kept: PositionRanges = []
     now = clock.now()
     for number, first, count in got:
@@ -389,7 +389,7 @@ def still_there(view: View, clock: Clock, wanted: Wanted, got: PositionRanges, g
 def _without_overtakers(
     view: View, clock: Clock, wanted: Wanted, kept: PositionRanges, groups: GroupLocks
 ) -> PositionRanges:
-    """Return the messages but those that are not next in their group: one before them came back meanwhile."""
+    """Return the messages without those that are no longer next in their group: an earlier one came back."""
     claimed, next_ones, wrong = groups.claimed(), set(positions(kept)), set[Position]()
     for _, group in groups_of(view, kept):
         allowed = set()
@@ -407,7 +407,7 @@ def _without_overtakers(
 
 
 def groups_of(view: View, ranges: PositionRanges) -> set[GroupName]:
-    """Return the groups of the messages that are there."""
+    """Return the groups of those messages that exist."""
     names = set()
     for position in positions(ranges):
         run = view.index.messages.find(position)

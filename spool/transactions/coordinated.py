@@ -45,7 +45,7 @@ class CoordinatedTransaction(Transaction):
 
     @property
     def lost(self) -> str | None:
-        """What was lost in it: its next call rolls it back for that, or did so."""
+        """Why its next call rolls it back, or has rolled it back."""
         return self._lost
 
     def lock_xid_now(self) -> bool:
@@ -63,15 +63,16 @@ class CoordinatedTransaction(Transaction):
         in_order: bool = False,
         check: Callable[[], object] = lambda: None,
     ) -> list[Stretch]:
-        """Claim messages without taking them: ``conclude``, or branches that this transaction will adopt, say what
-        becomes of each.
+        """Claim messages without taking them: ``conclude``, or the branches that this transaction adopts, decide the
+        effect on each.
 
         Returns where their bodies lie, in the queue's order; [] if there is no message within ``timeout`` seconds.
-        Messages in ``passed`` stay. What nothing mentions is free again when the transaction ends.
+        Messages in ``passed`` are not claimed. A claimed message that no command addresses is free when the transaction
+        ends.
 
         ``in_order``: the caller handles the messages one after the other, so that several of one group are claimed.
 
-        ``check``: called ten times a second; what it raises ends the wait.
+        ``check``: called ten times a second; an exception from it ends the wait.
         """
         wanted = replace(check_wanted(queue, max_messages, timeout=timeout), spread=not in_order, passed=passed)
 
@@ -120,9 +121,9 @@ class CoordinatedTransaction(Transaction):
 
     @public_call("committing")
     def conclude(self, record: Callable[[Branch], T], *, failed: bool) -> T:
-        """Commit what ``record`` adds to the branch, and return what it returns. Raises like ``commit``.
+        """Commit the commands that ``record`` adds to the branch; returns its result. Raises like ``commit``.
 
-        ``failed``: nothing else is committed, so what was lost in it does not matter.
+        ``failed``: nothing else is committed, so a loss in the transaction does not matter.
         """
         with self._lock:
             if failed:
@@ -174,7 +175,7 @@ class CoordinatedTransaction(Transaction):
 
     @public_call("preparing")
     def prepare(self) -> bool:
-        """Vote: True, yes, durably; False: there was nothing to do, and the transaction has ended (XA_RDONLY).
+        """Vote. True: yes, durably. False: the transaction was empty, and has ended (XA_RDONLY).
 
         Raises like ``commit``; the transaction is then rolled back.
         """
@@ -204,12 +205,13 @@ class CoordinatedTransaction(Transaction):
         check: Callable[[Settings], object] | None = None,
         copied: Sequence[Xid] = (),
     ) -> None:
-        """Commit as ``Transaction.commit`` does, together with prepared branches, whose votes the caller was told.
+        """Commit as ``Transaction.commit`` does, together with prepared branches, whose votes the caller got.
 
         Args:
             adopt: the xids of the branches.
-            record: adds to this branch what is committed with them.
-            check: called under the number lock, behind every issued number; raises if the commit must not happen.
+            record: adds commands to this branch, which the same commit has.
+            check: called under the number lock, once every issued number is settled; raises if the commit must not
+                happen.
             copied: the xids of prepared branches of whose contents ``record`` adds a copy.
         """
         if not adopt and record is None and check is None:

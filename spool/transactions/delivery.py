@@ -71,13 +71,13 @@ def get_alone(core: Core, wanted: Wanted, before_commit: Callable[[], object]) -
     """Get messages in no transaction: claim them, read them, and commit their removal.
 
     Args:
-        before_commit: called when the messages have been read; what it raises gives the messages back.
+        before_commit: called when the messages have been read; an exception from it gives the messages back.
 
     Raises:
-        As ``Space.get_many``. Whatever fails counts no attempt.
+        As ``Space.get_many``. No failure counts an attempt.
     """
     store, groups, claimed = core.store, GroupLocks(core.store.shared.xids, []), PositionRanges()
-    page: CounterPage | None = None  # as the last look read it: its durable mark serves the commit
+    page: CounterPage | None = None  # as the last claim read it: the commit uses its durable mark
 
     def look() -> PositionRanges:
         nonlocal page
@@ -153,8 +153,8 @@ def receive(
 def messages_one_by_one(store: Store, ranges: PositionRanges) -> tuple[list[Message], PositionRanges]:
     """Return the claimed messages, of which some cannot be read, and the claims of those that are not delivered.
 
-    A message is not delivered if its body is damaged (then it goes to quarantine), or if it comes after one that no
-    codec here can read.
+    A message is not delivered if its body is damaged (then it goes to quarantine), or if it follows one that no codec
+    here can read.
 
     Raises:
         UnknownCodec: no codec here can read the first one.
@@ -283,7 +283,7 @@ def find_message(store: Store, wanted_id: str) -> Message:
 
 
 def peek(store: Store, position: Position) -> Message | None:
-    """Return a message without a claim, or None if it is gone; CorruptedFile if it is damaged.
+    """Return a message without a claim, or None if it was removed; CorruptedFile if it is damaged.
 
     Other processes may remove it, and reclaim or recycle its file, during the read: then catching up shows that it is
     gone.

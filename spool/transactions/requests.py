@@ -111,7 +111,7 @@ def wait_for_reply(core: Core, request: PendingRequest, before_commit: Callable[
 
 
 def take_reply(core: Core, request: PendingRequest, before_commit: Callable[[], object]) -> Message | None:
-    """Take the reply if it is there; else return None. RequestFailed if the request has failed."""
+    """Take the reply if it has come; else return None. RequestFailed if the request has failed."""
     for wanted in request.wanted:
         with suppress(Empty):
             [reply] = get_alone(core, wanted, before_commit)
@@ -125,7 +125,7 @@ def take_reply(core: Core, request: PendingRequest, before_commit: Callable[[], 
 
 
 def reply_now(core: Core, request: PendingRequest, before_commit: Callable[[], object]) -> Message:
-    """Take the reply. Empty if it is not there; RequestFailed."""
+    """Take the reply. Empty if it has not come; RequestFailed."""
     reply = take_reply(core, request, before_commit)
     if reply is None:
         raise Empty(f"there is no reply to request {request.message_id}")
@@ -133,7 +133,7 @@ def reply_now(core: Core, request: PendingRequest, before_commit: Callable[[], o
 
 
 def is_held(view: View, clock: Clock, request: PendingRequest) -> bool:
-    """Return whether an answer is there, and another transaction holds it."""
+    """Return whether an answer exists, which another transaction then holds."""
     return any(is_there(view, clock, wanted) for wanted in request.wanted)
 
 

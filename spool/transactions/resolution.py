@@ -90,10 +90,10 @@ def finish_moves(store: Store) -> list[Xid]:
 def in_doubt(store: Store, deadline: Deadline, *, known_votes: Collection[Xid] = ()) -> list[Xid]:
     """Return the prepared, undecided branches that wait for a coordinator, each durable.
 
-    Branches whose owner is still voting when the deadline passes are left out, and those of a live coordinator of ours.
+    Branches whose owner is still voting at the deadline are left out, as are branches of our live coordinators.
 
     Args:
-        known_votes: branches whose votes the caller was told; all others are copied and flushed first.
+        known_votes: branches whose votes the caller got; all others are copied and flushed first.
     """
     resolve_orphans(store, deadline)
     found = []
@@ -114,10 +114,10 @@ def in_doubt(store: Store, deadline: Deadline, *, known_votes: Collection[Xid] =
 
 @dataclass(frozen=True)
 class InDoubt:
-    """What a branch in doubt would do.
+    """The effects that a branch in doubt would have.
 
-    ``puts`` and ``takes``: messages by queue; what it moves is in both. ``prepared_at``: seconds since the epoch.
-    ``writer``: the process that prepared it.
+    ``puts`` and ``takes``: messages by queue; a message that it moves is in both. ``prepared_at``: seconds since the
+    epoch. ``writer``: the process that prepared it.
     """
 
     xid: str
@@ -128,7 +128,7 @@ class InDoubt:
 
 
 def describe(store: Store, xid: Xid) -> InDoubt:
-    """Describe what a prepared branch would do; raises UnknownBranch if there is none."""
+    """Describe the effects of a prepared branch; raises UnknownBranch if none exists."""
     catch_up(store)
     list_prepared(store)
     contents = store.view.prepared.branches.get(xid)
@@ -156,7 +156,7 @@ def decide_heuristically(core: Core, xid: Xid, deadline: Deadline, *, commit: bo
     """Decide in the coordinator's place.
 
     The fact is the decision. A commit adopts the branch and has the fact in one file. A rollback is decided once the
-    fact is published; if this process dies behind that, the next one that looks for orphans finishes it.
+    fact is published; if this process dies after that, the next one that resolves orphans finishes the rollback.
     """
     store, batch = core.store, CommitBatch()
     batch.fact(fact_key(xid), COMMITTED if commit else ROLLED_BACK)

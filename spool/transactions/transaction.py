@@ -1,10 +1,10 @@
 """A transaction: puts and gets that happen together or not at all; one branch, in X/Open's terms.
 
-It lives in one process until it is prepared. Its claims are locks of this process, its messages lie in memory (or, when
-many, in a file in ``active/``); nothing of it is promised before ``commit`` or ``prepare`` returns.
+It lives in one process until it is prepared. Its claims are locks of this process. Its messages lie in memory or, if
+they are many, in a file in ``active/``. Nothing is promised before ``commit`` or ``prepare`` returns.
 
-A failure on the way ends it: its claims, its file and its xid are let go of once, and every future of what was
-submitted in it is told the outcome. Once its file has a number, a failure means that the outcome is unknown.
+A failure ends the transaction: it releases its claims, its file and its xid once, and sets the outcome in every future
+of a submitted message. Once its file has a number, a failure means that the outcome is unknown.
 """
 
 import enum
@@ -49,7 +49,7 @@ from spool.transactions.validation import body_list, check_queue, check_size, co
 
 
 class TransactionState(enum.Enum):
-    """Where a transaction stands. UNKNOWN: its commit may or may not be there."""
+    """Where a transaction stands. UNKNOWN: it may or may not have been committed."""
 
     ACTIVE = "active"
     COMMITTING = "being committed"
@@ -142,7 +142,7 @@ class Transaction:
 
     def put_many(self, queue: str, bodies: Iterable[Any], **options: Unpack[PutOptions]) -> list[str]:
         """Add messages with the same options; returns their ids. Options and errors as of ``Space.put``."""
-        # An iterable is the caller's: it may take its time, and what it raises is no failure of the space's disk.
+        # An iterable is the caller's: it may be slow, and its own errors are no failure of the space's disk.
         return self._put_list(queue, body_list(bodies), **options)
 
     @public_call("putting into queue {queue}")
@@ -152,7 +152,7 @@ class Transaction:
             return self._put(settings, queue, bodies, **options)
 
     def _put(self, settings: Settings, queue: str, bodies: list[Any], **options: Unpack[PutOptions]) -> list[str]:
-        """Add messages to a queue that is there, by these settings. Caller holds the lock."""
+        """Add messages to an existing queue, by these settings. Caller holds the lock."""
         store, content_type = self._store, options.pop("content_type", None)
         attributes = control_fields(store, settings, queue, options)
         key = options.get("deduplication_key")
@@ -219,7 +219,7 @@ class Transaction:
             return found
 
     def _claim(self, wanted: Wanted) -> PositionRanges:
-        """Claim what is free now, maybe nothing. Called inside a public call, which translates errors."""
+        """Claim messages that are free now; [] if none is. Called inside a public call, which translates errors."""
         store, branch = self._store, self._branch
         page, _ = self._check_queue(wanted.queue)
         if branch.journal is not None and branch.byte is None:
@@ -235,7 +235,7 @@ class Transaction:
         return got
 
     def _check_queue(self, queue: str) -> tuple[CounterPage, Settings]:
-        """Return counters and settings as they are now, if the transaction is active and the queue is there."""
+        """Return counters and settings as they are now, if the transaction is active and the queue exists."""
         store = self._store
         page, settings = store.shared.counters.read(), store.settings.known
         if not (
@@ -281,8 +281,8 @@ class Transaction:
     def commit_async(self) -> "Future[None]":
         """Begin to commit; returns a future, which is done when all gets and puts are durable and visible.
 
-        The transaction takes no calls any more. What is known at once is raised as by ``commit``. A transaction that
-        was written to the disk already, because it is large, is committed before this returns.
+        The transaction takes no more calls. Errors that are known at once are raised as by ``commit``. A transaction
+        that was written to the disk already, because it is large, is committed before this returns.
         """
         future = Future[None]()
         future.set_running_or_notify_cancel()
@@ -326,7 +326,7 @@ class Transaction:
         return BranchRequest(page, self._branch.id.hex(), self._branch.batch)
 
     def _commit_in_group(self, page: CounterPage) -> None:
-        """Commit together with what other threads commit now."""
+        """Commit together with the present commits of other threads."""
         request = self._request(page)
         try:
             self._core.group_commit.commit(request)
@@ -350,8 +350,8 @@ class Transaction:
     def abandon(self) -> None:
         """Undo all gets and puts unless it has ended, without counting an attempt of the messages that it took.
 
-        For a program that has not begun to handle them. (What a closed space left is rolled back by the next process
-        that looks.)
+        For a program that has not begun to handle them. (The next process that opens a closed space rolls its
+        transactions back.)
         """
         if self.state is TransactionState.ACTIVE:
             with suppress(NotOpen), self._store.guard, self._lock:
@@ -365,7 +365,7 @@ class Transaction:
             self._end(TransactionState.ROLLED_BACK, reason)
 
     def _end_promises(self, why: str) -> None:
-        """Tell the futures of what was submitted in this transaction, which has ended, the outcome."""
+        """Set the outcome of this transaction, which has ended, in the futures of its submitted messages."""
         if self._promises is None:
             return
         if self.state is TransactionState.COMMITTED:
@@ -401,7 +401,7 @@ class Transaction:
         raise seen from error
 
     def _end(self, state: TransactionState, why: str = "") -> None:
-        """Let go of everything."""
+        """Release everything."""
         self.state = state
         if self._guard is not None:
             self._guard.dismiss()
@@ -453,7 +453,7 @@ class Transaction:
                 leave(self)
 
 
-# -- for what is built upon transactions: workers, tasks, the intake ---------------------------------------------------
+# -- for workers, tasks and the intake ------------------------------------------------------------------------------
 
 
 def enter(transaction: Transaction) -> None:
@@ -462,7 +462,7 @@ def enter(transaction: Transaction) -> None:
 
 
 def leave(transaction: Transaction) -> None:
-    """Put the caller back into what it was in before."""
+    """Put the caller back into its transaction of before."""
     transaction._left = len(transaction._associations) == 1
     dissociate(transaction._associations.pop())
 
@@ -477,13 +477,13 @@ def end_block(transaction: Transaction, kind: type[BaseException] | None, error:
 
 
 def mark_lost(transaction: Transaction, reason: str) -> None:
-    """Note that something in it was lost: its next call rolls it back, whichever that is, and says so."""
+    """Have the transaction's next call roll it back, and raise with this reason."""
     transaction._lost = reason
 
 
 @public_call("taking dropped files")
 def record_captured_file(transaction: Transaction, directory: str, name: bytes) -> None:
-    """Note that the messages come from this dropped file, in a directory of ``active/``; the commit says so."""
+    """Record in the commit that the messages come from this dropped file, in a directory of ``active/``."""
     with transaction._lock:
         transaction._check_active()
         transaction._branch.batch.record_captured_file(directory, name)

@@ -4,7 +4,7 @@ Invariants. The rules are those of docs/architecture.md, "The rules that keep pr
 
 1. The decision to commit is a numbered file that adopts the branch. A commit and a rollback of one branch exclude each
    other: both are decided under the number lock, after every issued number was applied (rule 5).
-2. A process that was told the vote adopts the branch as it lies. For any other process its bytes may not be durable
+2. A process that got the vote adopts the branch's file unchanged. For any other process its bytes may not be durable
    yet: it copies and flushes them first.
 3. A vote whose flush fails is withdrawn (rule 7).
 4. The attempts of a rollback are counted before the messages are free.
@@ -97,7 +97,7 @@ def _list_as_prepared(store: Store, file: CommitFileWriter, xid: Xid) -> None:
 
 
 def _withdraw(store: Store, xid: Xid, why: OSError) -> None:
-    """Delete a branch whose vote was not told to any process: its coordinator takes it for rolled back."""
+    """Delete a branch whose vote no process got: its coordinator counts it as rolled back."""
     try:
         _unlist(store.files.disk, store.shared, xid, store.deadline())
     except (OSError, WaitExpired) as error:
@@ -125,15 +125,15 @@ def adopt(
 ) -> int:
     """Commit prepared branches together with a batch, in one numbered file; returns the number.
 
-    The caller was told the branches' votes, or made them durable.
+    The caller got the branches' votes, or made the branches durable.
 
     Args:
-        also: called under the number lock, behind every issued number; raises if the commit must not happen.
+        also: called under the number lock, once every issued number is settled; raises if the commit must not happen.
         copied: prepared branches of whose contents the batch has a copy.
 
     Raises:
-        UnknownBranch: one of the branches is not there to be committed; nothing was done.
-        Full: there is no room for what the tasks of a coordinator of ours wrote; nothing was done.
+        UnknownBranch: one of the branches was rolled back or committed; nothing was done.
+        Full: the messages of a coordinator's tasks do not fit; nothing was done.
     """
     branches = [voted_contents(store, xid) for xid in xids]
     for contents in branches:
@@ -182,7 +182,7 @@ class AdoptionRequest(CommitRequest):
         return None
 
     def _is_there(self, store: Store, page: CounterPage) -> bool:
-        """Whether the branch lies there as it was read."""
+        """Whether the branch's file is unchanged since it was read."""
         disk, prepared = store.files.disk, store.view.prepared
         with store.view.mutex:
             is_known = page.prepared == prepared.version and prepared.branches.get(self.xid) is self.contents
@@ -195,13 +195,13 @@ class AdoptionRequest(CommitRequest):
 def commit_prepared(core: Core, xid: Xid, *, vote_known: bool, facts: CommitBatch | None = None) -> int:
     """Commit one prepared branch, with facts about it if there are any; returns the number.
 
-    What is decided at the same time shares a flush.
+    Branches that are decided at the same time share a flush.
 
     Args:
-        vote_known: the caller was told the vote, so the branch is durable.
+        vote_known: the caller got the vote, so the branch is durable.
 
     Raises:
-        UnknownBranch: the branch is not there to be committed.
+        UnknownBranch: the branch was rolled back or committed, or never prepared.
     """
     store = core.store
     if not vote_known:
@@ -266,11 +266,11 @@ def rollback_prepared(
     """Roll back a prepared branch, without a flush: its puts are gone, its messages free, with one more attempt
     counted.
 
-    A branch of a coordinator of ours counts none: whatever handled its messages had answered before the branch voted,
-    and only the coordinator's end rolls the branch back.
+    A branch of our own coordinator counts none: the calls with its messages had ended before the branch voted, and only
+    the coordinator's end rolls the branch back.
 
     Raises:
-        UnknownBranch: the branch is not there to be rolled back.
+        UnknownBranch: the branch was rolled back or committed, or never prepared.
     """
     failed = _held_by(store, xid, deadline)
     # Counted while the branch still holds them: no process may take a message before its count is visible.

@@ -78,7 +78,7 @@ def put_request(core: Core, queue: str, bodies: Sequence[Any], **options: Unpack
 
 
 def control_fields(store: Store, settings: Settings, queue: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the options of a put; returns the control fields that the message carries. The queue is there."""
+    """Check the options of a put; returns the control fields of the message. The queue exists."""
     config = settings.config.queues[queue]
     if not options and not config.first_delay:
         return {}
@@ -111,7 +111,8 @@ def check_headers(headers: Mapping[str, str], limits: SpaceConfig) -> None:
 
 
 def _place(store: Store, config: QueueConfig, attributes: dict[str, Any]) -> None:
-    """Place a message out of order, where the queue allows it; BadMessageId if the one to stand before is gone."""
+    """Place a message out of order, where the queue allows it; BadMessageId if the message given as ``before`` was
+    removed."""
     wanted = TOP if TOP in attributes else BEFORE
     if wanted not in config.out_of_order:
         raise InvalidArgument(

@@ -1,4 +1,4 @@
-"""Wait for messages: try to claim some whenever one may have become free.
+"""Wait for messages: attempt a claim whenever one may have become free.
 
 For the next message of a queue, one thread of the process looks for all that wait for it. For a message by its id or
 correlation id, each thread waits to be woken, and one of them listens for all (``spool.store.sought``).
@@ -22,9 +22,9 @@ from spool.transactions.resolution import resolve_orphans
 
 T = TypeVar("T")
 
-# The longest time that a waiting thread relies on notifications alone. Ctrl-C, and closing the space, wait as long.
+# The longest time that a waiting thread relies on notifications alone. Ctrl-C and a close wait for it, too.
 IDLE_SECONDS = 0.1
-# The shortest time between two attempts of a thread that was notified and found nothing.
+# The shortest time between two attempts of a thread that was notified and claimed nothing.
 BUSY_SECONDS = 0.002
 
 
@@ -32,7 +32,7 @@ def wait_for(
     store: Store, wanted: Wanted, begun: float, look: Callable[[], PositionRanges], groups: GroupLocks,
     check: Callable[[], object],
 ) -> PositionRanges:  # fmt: skip
-    """Repeat a look until it claims something or the time that the get waits is over.
+    """Repeat a claim until it gets messages or the time of the get is over.
 
     Of the threads of this process that wait for one queue, one at a time repeats its attempts; the others wait for its
     lock, so that a commit wakes one thread and not all.
@@ -88,12 +88,12 @@ def _repeat(store: Store, wanted: Wanted, look: Callable[[], PositionRanges], de
 
 
 def pause_seconds(view: View, clock: Clock, wanted: Wanted, short: float) -> float:
-    """Return how many seconds to wait for a notification after a look that claimed nothing.
+    """Return the seconds to wait for a notification after an attempt that claimed nothing.
 
-    A message that is there, but held by a claim or a prepared branch, can become free without one: its holder dies, or
-    releases what it has only looked at. So the next look comes after ``short`` seconds. A delayed message becomes
-    due at a known time. Everything else is published: then the wait is long, and its end matters only for a lost
-    notification, Ctrl-C and a closed space.
+    A message that a claim or a prepared branch holds can become free without a notification: its holder dies, or
+    releases a claim. So the next attempt follows after ``short`` seconds. A delayed message becomes due at a known
+    time. Everything else is published: then the wait is long, and its end matters only for a lost notification, Ctrl-C
+    and a closed space.
     """
     if is_there(view, clock, wanted):
         return short
@@ -108,9 +108,9 @@ def pause_seconds(view: View, clock: Clock, wanted: Wanted, short: float) -> flo
 def repeat_when_arrived(
     store: Store, sought: Collection[Sought], is_held: Callable[[], bool], look: Callable[[], T], deadline: Deadline
 ) -> T:
-    """Repeat a look until it returns something or the time is over; returns what the last look did.
+    """Repeat an attempt until it returns something or the time is over; returns the last result.
 
-    It is repeated when a message of ``sought`` has come; and often while one is there and held, since its holder may
+    It is repeated when a message of ``sought`` has come, and often while such a message is held, since its holder may
     die, or release it without a commit.
     """
     arrived = threading.Event()
@@ -149,7 +149,8 @@ def _await_arrival(store: Store, arrived: threading.Event, deadline: Deadline) -
 
 
 def _listen(store: Store, arrived: threading.Event, seconds: float) -> None:
-    """Wake the threads whose messages come, for so long at most or until ``arrived`` is set. Caller is the listener."""
+    """Wake the threads whose messages have come, until the time is over or ``arrived`` is set. Caller is the
+    listener."""
     sought, notifier = store.view.sought, store.shared.notifier
     deadline = Deadline(store.clock, seconds, store.clock.monotonic() + seconds)
     pause = POLL_MIN_SECONDS
@@ -164,7 +165,7 @@ def _listen(store: Store, arrived: threading.Event, seconds: float) -> None:
 
 
 def wake_arrived(store: Store, *, thorough: bool) -> bool:
-    """Catch up, and wake the calls whose messages have come; returns whether there are any.
+    """Catch up, and wake the calls whose messages have come; returns whether any call waits.
 
     ``thorough``: also resolve prepared branches whose coordinator died, which may put messages, and check that the
     files in ``run/`` are those that other processes use.
