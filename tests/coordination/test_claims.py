@@ -1,4 +1,4 @@
-"""Claims: what one process holds no other gets, and what is free is got, whatever lies around it."""
+"""Claims: no process gets a message that another holds, and each gets the free messages around held ones."""
 
 from pathlib import Path
 
@@ -55,7 +55,7 @@ def test_a_live_process_cleans_up_after_a_dead_one(tmp_path: Path) -> None:
         assert len(list((tmp_path / "space" / "active").iterdir())) == 2, "a claim journal, and a branch that streams"
         clean_up_after_dead(space._store, space._store.deadline())
         assert space.show(wanted).attempts == 0, "it lives"
-        doomed._store.guard.close_at_once("it died")  # what the kernel does for a process that is killed
+        doomed._store.guard.close_at_once("it died")  # as the kernel does for a killed process
         reclaim(space._store)
         assert list((tmp_path / "space" / "active").iterdir()) == []
         assert space.show(wanted).attempts == 1

@@ -1,4 +1,4 @@
-"""Whatever waits for a byte lock is woken when its holder lets go of it; and where it is not, it looks by itself."""
+"""A release of a byte lock wakes the threads that wait for the byte; a thread that is not woken polls."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -38,7 +38,7 @@ def started(root: str) -> None:
 
 
 def control(root: str) -> LockFile:
-    """The lock file, as another process has it: with counters, lock file and memory of its own."""
+    """The lock file in another process, with separate counters, lock file and memory."""
     disk = Disk(root)
     Counters(disk, make=False)
     return LockFile(disk, layout.CONTROL, make=False)
@@ -112,7 +112,7 @@ def test_a_wait_ends_at_its_deadline(root: str) -> None:
 
 
 @pytest.mark.parametrize("why", ["files are not mapped", "the kernel wakes nobody"])
-def test_without_futexes_a_thread_looks_by_itself(
+def test_without_futexes_a_thread_polls(
     root: str, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     if why == "files are not mapped":

@@ -33,7 +33,9 @@ def other(space: spool.Space) -> Iterator[spool.Space]:
 
 
 @pytest.mark.parametrize("held", [1, 2, 3])
-def test_a_consumer_skips_exactly_what_another_holds(space: spool.Space, other: spool.Space, held: int) -> None:
+def test_a_consumer_skips_exactly_the_messages_that_another_holds(
+    space: spool.Space, other: spool.Space, held: int
+) -> None:
     space.put_many("orders", range(6))
     with space.transaction() as transaction:
         transaction.get_many("orders", held)
@@ -67,7 +69,7 @@ def test_a_rolled_back_message_is_delivered_before_those_that_were_put_after_it(
 # -- housekeeping -----------------------------------------------------------------------------------------------------
 
 
-def test_check_finds_nothing_wrong_with_what_another_process_reclaimed(space: spool.Space, other: spool.Space) -> None:
+def test_check_finds_no_fault_with_files_that_another_process_reclaimed(space: spool.Space, other: spool.Space) -> None:
     for _ in range(10):
         space.put("orders", "one")
         space.get("orders")
@@ -90,7 +92,7 @@ def test_check_finds_nothing_wrong_with_a_reclaim_that_was_killed_half_way(
 
     monkeypatch.setattr(
         store.files.recycler, "give", die
-    )  # the branch is gone by then, the commit that adopted it is not
+    )  # the branch was removed by then, the commit that adopted it was not
     with pytest.raises(KeyboardInterrupt):
         reclaim(store)
     monkeypatch.undo()
@@ -127,7 +129,7 @@ def test_a_committed_branch_is_never_copied_back_into_doubt(
     assert space._store.files.disk.identity(layout.prepared(XID)) == before
 
 
-def test_a_branch_that_another_process_looks_at_is_in_doubt_all_the_same(
+def test_a_branch_that_another_process_reads_is_in_doubt_all_the_same(
     space: spool.Space, other: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare(space)

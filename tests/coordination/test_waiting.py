@@ -1,4 +1,4 @@
-"""A waiting get is woken by a commit of any process; and where it is not, it looks by itself."""
+"""A commit of any process wakes a waiting get; a get that is not woken polls."""
 
 import errno
 import os
@@ -79,8 +79,8 @@ def test_a_commit_of_another_thread_wakes_a_waiting_get(path: Path, pool: Thread
         assert all(clock.was_woken)
 
 
-def test_all_threads_that_wait_are_woken_by_what_one_of_them_hears(path: Path, pool: ThreadPoolExecutor) -> None:
-    """And who goes away leaves the listening to the next."""
+def test_a_notification_of_one_thread_wakes_all_waiting_threads(path: Path, pool: ThreadPoolExecutor) -> None:
+    """A thread that ends leaves the listening to the next thread."""
     queues = ("orders", "replies", "more")
     clock = PatientClock(len(queues))
     with spool.open(path, clock=clock) as space:
@@ -92,7 +92,7 @@ def test_all_threads_that_wait_are_woken_by_what_one_of_them_hears(path: Path, p
         assert all(clock.was_woken)
 
 
-def test_what_was_put_while_nobody_listened_is_seen_by_the_next_get_that_waits(path: Path) -> None:
+def test_a_message_put_without_a_listener_is_seen_by_the_next_waiting_get(path: Path) -> None:
     clock = PatientClock()
     with spool.open(path, clock=clock) as space, spool.open(path) as other:
         for n in range(3):
@@ -102,7 +102,7 @@ def test_what_was_put_while_nobody_listened_is_seen_by_the_next_get_that_waits(p
             space.get("orders")
 
 
-def test_a_put_between_the_look_and_the_watch_is_not_missed(path: Path) -> None:
+def test_a_put_between_the_search_and_the_watch_is_not_missed(path: Path) -> None:
     class Late(Disk):
         def watch(self, name: str) -> int:
             other.put("orders", "new")
@@ -111,7 +111,7 @@ def test_a_put_between_the_look_and_the_watch_is_not_missed(path: Path) -> None:
     clock = PatientClock()
     with spool.open(path) as other, spool.open(path, disk=Late(str(path)), clock=clock) as space:
         assert space.get("orders", timeout=LONG / 2).body == "new"
-        assert clock.was_woken == [], "it looked again before it waited"
+        assert clock.was_woken == [], "the get searched again before it waited"
 
 
 def test_a_get_that_does_not_wait_watches_nothing(path: Path) -> None:
@@ -148,7 +148,7 @@ class NoWatch(Disk):
         raise OSError(self._code, os.strerror(self._code))
 
 
-def test_what_no_event_tells_is_found_all_the_same(path: Path, pool: ThreadPoolExecutor) -> None:
+def test_a_message_without_an_event_is_found_all_the_same(path: Path, pool: ThreadPoolExecutor) -> None:
     disk = Deaf(str(path))
     with spool.open(path, disk=disk) as space, spool.open(path) as other:
         found = pool.submit(space.get, "orders", timeout=LONG / 2)
@@ -157,7 +157,7 @@ def test_what_no_event_tells_is_found_all_the_same(path: Path, pool: ThreadPoolE
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOSPC, errno.ENOSYS])
-def test_without_a_watch_a_get_looks_as_often_as_ever(path: Path, pool: ThreadPoolExecutor, code: int) -> None:
+def test_without_a_watch_a_get_polls_as_often_as_ever(path: Path, pool: ThreadPoolExecutor, code: int) -> None:
     class Counting(Clock):
         longest = 0.0
 
@@ -181,7 +181,7 @@ def test_without_a_watch_a_get_looks_as_often_as_ever(path: Path, pool: ThreadPo
 
 
 class Recorded(SimulatedClock):
-    """How long it was told to wait to be woken."""
+    """The seconds for which each wait was to last."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -200,7 +200,7 @@ def simulated() -> Iterator[tuple[spool.Space, Recorded, Machine]]:
         yield space, clock, machine
 
 
-def test_in_an_empty_queue_only_what_is_published_can_come(
+def test_only_a_publication_adds_a_message_to_an_empty_queue(
     simulated: tuple[spool.Space, Recorded, Machine],
 ) -> None:
     space, clock, _ = simulated
@@ -210,7 +210,7 @@ def test_in_an_empty_queue_only_what_is_published_can_come(
     assert max(clock.waits) == IDLE_SECONDS
 
 
-def test_a_delayed_message_comes_at_its_time(simulated: tuple[spool.Space, Recorded, Machine]) -> None:
+def test_a_delayed_message_is_delivered_at_its_time(simulated: tuple[spool.Space, Recorded, Machine]) -> None:
     space, clock, _ = simulated
     space.put("orders", "later", delay=3.7)
     begun = clock.now()
@@ -219,7 +219,7 @@ def test_a_delayed_message_comes_at_its_time(simulated: tuple[spool.Space, Recor
     assert max(clock.waits) == IDLE_SECONDS
 
 
-def test_a_message_that_somebody_holds_is_looked_at_often(simulated: tuple[spool.Space, Recorded, Machine]) -> None:
+def test_a_claimed_message_is_polled_often(simulated: tuple[spool.Space, Recorded, Machine]) -> None:
     """Its holder may die, and publishes nothing then."""
     space, clock, machine = simulated
     space.put("orders", "held")
@@ -239,7 +239,9 @@ def test_a_message_that_somebody_holds_is_looked_at_often(simulated: tuple[spool
 def test_the_watch_ends_with_the_space_and_a_forked_child_closes_its_copy(path: Path, pool: ThreadPoolExecutor) -> None:
     before = descriptors()
     space = spool.open(path)
-    while not any("inotify" in name for name in descriptors() - before):  # where a first look takes longer, none waits
+    while not any(
+        "inotify" in name for name in descriptors() - before
+    ):  # no get waits while a first search takes longer
         with pytest.raises(spool.Empty):
             space.get("orders", timeout=0.02)
 
@@ -262,9 +264,9 @@ def test_a_closed_or_stopped_space_ends_the_wait(path: Path, pool: ThreadPoolExe
         assert isinstance(found.exception(LONG), spool.NotOpen | spool.SpaceStopped)
 
 
-def test_what_is_published_while_somebody_looks_is_had_at_once() -> None:
+def test_a_message_published_during_a_search_is_delivered_at_once() -> None:
     """A get that does not wait finds it, and one that waits need not sleep first."""
     there = Processes()
     space, (other, disk) = there.space(), there.open()
-    disk.before("look", lambda: space.put("orders", "new"), spare=1)  # (of the counters, by the second look)
+    disk.before("look", lambda: space.put("orders", "new"), spare=1)  # (at the second reading of the counters)
     assert other.get("orders").body == "new"

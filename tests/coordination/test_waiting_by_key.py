@@ -1,4 +1,4 @@
-"""A get by id or correlation id waits: it is woken by its message, not by others, and misses none however it comes."""
+"""A get by id or correlation id waits: only its message wakes the get, in each way in which the message can arrive."""
 
 import asyncio
 import threading
@@ -56,7 +56,7 @@ def test_a_commit_of_another_opener_wakes_it(path: Path, pool: ThreadPoolExecuto
 
 
 def test_of_many_that_wait_each_is_woken_for_its_own_message(path: Path, other: spool.Space) -> None:
-    """And where the one that listens for all gets its message, another goes on listening."""
+    """When the call that listens for all gets its message, another call continues to listen."""
     clock = PatientClock(8)
     with ThreadPoolExecutor(8) as pool, spool.open(path, clock=clock) as space:
         ids = [str(n) for n in range(8)]
@@ -68,7 +68,7 @@ def test_of_many_that_wait_each_is_woken_for_its_own_message(path: Path, other: 
         assert all(clock.was_woken)
 
 
-def test_commits_that_do_not_concern_it_cost_it_no_look(
+def test_unrelated_commits_cost_a_waiting_call_no_search(
     path: Path, pool: ThreadPoolExecutor, other: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[str | None] = []
@@ -89,13 +89,13 @@ def test_commits_that_do_not_concern_it_cost_it_no_look(
         for id, one in zip(("one", "two"), found, strict=True):
             other.put("orders", id, correlation_id=id)
             assert one.result(LONG).body == id
-    assert len(looks) - before <= 4, "one for each that has come, and for each that takes up listening"
+    assert len(looks) - before <= 4, "one search for each arrival, and one for each new listener"
 
 
 # -- however it comes --------------------------------------------------------------------------------------------------
 
 
-# Each does what comes before the wait, and returns what comes during it.
+# Each does the part before the wait, and returns the part during the wait.
 
 
 def comes_as_it_is_put(other: spool.Space) -> Callable[[], object]:
@@ -143,7 +143,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize("comes", WAYS)
-def test_it_gets_its_message_however_that_comes(
+def test_a_waiting_call_gets_its_message_in_each_way_of_arrival(
     path: Path, pool: ThreadPoolExecutor, other: spool.Space, comes: Callable[[spool.Space], Callable[[], object]]
 ) -> None:
     come = comes(other)
@@ -154,7 +154,7 @@ def test_it_gets_its_message_however_that_comes(
 
 
 @pytest.mark.parametrize("comes", WAYS)
-def test_a_task_gets_its_message_however_that_comes(
+def test_a_waiting_task_gets_its_message_in_each_way_of_arrival(
     path: Path, other: spool.Space, comes: Callable[[spool.Space], Callable[[], object]]
 ) -> None:
     come = comes(other)
@@ -186,7 +186,9 @@ def test_it_gets_the_message_of_a_branch_that_was_prepared_before(pool: ThreadPo
         assert space.get("orders", message_id=id, timeout=0.1).body == "new"
 
 
-def test_it_is_woken_by_a_message_that_came_and_was_compacted_since_it_looked(path: Path, other: spool.Space) -> None:
+def test_a_message_that_arrived_and_was_compacted_since_the_last_search_wakes_the_call(
+    path: Path, other: spool.Space
+) -> None:
     with small_compactions(), spool.open(path) as space:
         store, arrived = space._store, threading.Event()
         [absent] = [Sought("orders", None, "c")]
@@ -220,7 +222,7 @@ def test_a_message_that_another_transaction_holds_is_waited_for(
             assert found.result(LONG).body == "held"
 
 
-def test_a_transaction_does_not_wait_for_what_it_has_taken_itself(path: Path, other: spool.Space) -> None:
+def test_a_transaction_does_not_wait_for_a_message_that_it_has_claimed(path: Path, other: spool.Space) -> None:
     id = other.put("orders", "mine")
     with other.transaction() as tx:
         tx.get("orders")
@@ -268,13 +270,13 @@ def test_the_same_ends_the_wait_of_tasks(path: Path, ending: str) -> None:
     asyncio.run(main())
 
 
-def test_who_waits_no_more_leaves_nothing_behind(path: Path, other: spool.Space) -> None:
+def test_a_call_that_stops_waiting_leaves_nothing(path: Path, other: spool.Space) -> None:
     with pytest.raises(spool.Empty):
         other.get("orders", correlation_id="c", timeout=0.01)
     assert not other._store.view.sought._wakes
 
 
-def test_where_nothing_is_heard_it_looks_by_itself(path: Path, pool: ThreadPoolExecutor, other: spool.Space) -> None:
+def test_a_call_without_notifications_polls(path: Path, pool: ThreadPoolExecutor, other: spool.Space) -> None:
     with (
         spool.open(path, clock=Clock()) as space,
         mock.patch.object(space._store.shared.notifier, "_watch", return_value=False),

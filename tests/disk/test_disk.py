@@ -1,4 +1,4 @@
-"""The seam's flushes reach the system, and one that fails is an error of its own kind."""
+"""The disk's flushes reach the system, and a failed flush raises FlushFailed."""
 
 import errno
 import os
@@ -23,7 +23,7 @@ FLUSHES: dict[str, Callable[[Disk, int], None]] = {
 
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("flush", FLUSHES.values(), ids=FLUSHES)
-def test_a_flush_is_asked_of_the_system_and_its_failure_is_told(
+def test_a_flush_is_asked_of_the_system_and_its_failure_is_raised(
     tmp_path: Path, flush: Callable[[Disk, int], None], ordered: bool
 ) -> None:
     disk = Disk(str(tmp_path))
@@ -50,7 +50,7 @@ def test_a_flush_is_asked_of_the_system_and_its_failure_is_told(
         (False, True, False, ["fdatasync", "fsync"]),
     ],
 )
-def test_what_makes_a_name_durable_is_the_file_or_the_file_and_its_directory(
+def test_a_name_becomes_durable_with_the_file_or_with_file_and_directory(
     tmp_path: Path, ordered: bool, carries: bool, new: bool, expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -73,7 +73,7 @@ def test_what_makes_a_name_durable_is_the_file_or_the_file_and_its_directory(
 
 @pytest.mark.parametrize("follow", [True, False], ids=["names follow", "names do not follow"])
 @pytest.mark.parametrize("stamped", [True, False], ids=["stamped", "not stamped"])
-def test_a_file_whose_bytes_tell_its_name_is_flushed_without_it_where_names_follow(
+def test_a_stamped_file_is_flushed_without_its_name_where_names_follow(
     tmp_path: Path, follow: bool, stamped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -182,7 +182,7 @@ def test_a_turn_ends_although_a_forked_child_has_a_copy_of_the_directory_s_handl
     assert copies
 
 
-def test_who_holds_the_space_while_he_opens_it_can_flush_its_names(tmp_path: Path) -> None:
+def test_an_opener_that_holds_the_space_can_flush_its_names(tmp_path: Path) -> None:
     disk = OneAtATime(str(tmp_path), lambda: None)
     assert disk.flock(disk.open_directory(""))
     disk.flush_directory("")

@@ -1,5 +1,4 @@
-"""The pool of consumed files: what is in it is found, what is not durable there yet is not, and only what has one
-name is overwritten."""
+"""The pool of consumed files: a file is found once it is durable there, and overwritten only if it has one name."""
 
 import pytest
 
@@ -32,18 +31,18 @@ def taken(pool: Recycler, size: int = 10) -> bool:
     return found is not None
 
 
-def test_what_others_gave_is_there_for_who_comes(disk: SimulatedDisk) -> None:
+def test_a_new_process_finds_the_files_that_others_gave(disk: SimulatedDisk) -> None:
     write(disk, f"{layout.FREE}/10-ab", 10)
     assert taken(Recycler(disk))
 
 
-def test_what_others_give_later_is_found_after_some_misses(disk: SimulatedDisk) -> None:
+def test_files_that_others_give_later_are_found_after_some_misses(disk: SimulatedDisk) -> None:
     pool = Recycler(disk)
     write(disk, f"{layout.FREE}/10-ab", 10)
     assert any(taken(pool) for _ in range(100))
 
 
-def test_who_finds_that_others_took_what_it_knew_of_looks_again(disk: SimulatedDisk) -> None:
+def test_a_process_lists_the_pool_again_if_others_took_the_files_that_it_knew(disk: SimulatedDisk) -> None:
     for name in ("10-a", "10-b", "10-c", "10-d"):
         write(disk, f"{layout.FREE}/{name}", 10)
     pool = Recycler(disk)
@@ -54,7 +53,7 @@ def test_who_finds_that_others_took_what_it_knew_of_looks_again(disk: SimulatedD
     assert taken(pool)
 
 
-def test_what_is_given_can_be_taken_once_it_is_released(disk: SimulatedDisk) -> None:
+def test_a_given_file_can_be_taken_once_it_is_released(disk: SimulatedDisk) -> None:
     pool = Recycler(disk)
     write(disk, f"{layout.COMMITTED}/x", 10)
     given = pool.give(f"{layout.COMMITTED}/x", pool.room())
@@ -65,7 +64,7 @@ def test_what_is_given_can_be_taken_once_it_is_released(disk: SimulatedDisk) -> 
     assert taken(pool)
 
 
-def test_an_empty_pool_is_stocked_and_what_is_stocked_can_be_taken(disk: SimulatedDisk) -> None:
+def test_an_empty_pool_is_stocked_and_its_files_can_be_taken(disk: SimulatedDisk) -> None:
     pool = Recycler(disk)
     pool.stock()
     assert taken(pool)
@@ -73,7 +72,7 @@ def test_an_empty_pool_is_stocked_and_what_is_stocked_can_be_taken(disk: Simulat
     assert not taken(pool)
 
 
-def test_a_pool_that_was_cleared_is_stocked_anew(disk: SimulatedDisk) -> None:
+def test_a_cleared_pool_is_stocked_again(disk: SimulatedDisk) -> None:
     for name in ("10-ab", "20-cd"):
         write(disk, f"{layout.FREE}/{name}", 10)
     pool = Recycler(disk)

@@ -86,7 +86,7 @@ def everything(space: spool.Space) -> object:
     )
 
 
-def test_an_opener_with_a_checkpoint_sees_what_one_without_sees(path: Path) -> None:
+def test_an_opener_sees_the_same_with_and_without_a_checkpoint(path: Path) -> None:
     with spool.open(path) as space:
         assert space._store.view.index.restored == space._store.view.index.applied > 0
         believed = everything(space)
@@ -102,11 +102,11 @@ def test_nothing_is_read_that_has_not_changed(opened: tuple[spool.Space, Countin
     newest = contents_of(disk, read[0])
     assert newest is not None
     above = {layout.committed(number) for number in range(newest.header.durable_mark + 1, newest.header.number + 1)}
-    assert set(read) <= above, "the newest, whose marks say what is durable"
+    assert set(read) <= above, "only the newest files, which have the durable marks"
     assert space.get("errors").body == b"same size"
 
 
-def test_what_was_committed_since_is_read(path: Path) -> None:
+def test_commits_after_the_checkpoint_are_read(path: Path) -> None:
     with spool.open(path) as space:
         space.put("errors", "urgent", priority=99)
     disk = Counting(str(path))
@@ -156,7 +156,7 @@ def test_a_checkpoint_for_another_order_is_not_believed(path: Path) -> None:
         assert space._store.view.index.restored == 0
 
 
-def test_none_is_written_of_what_a_power_cut_could_change(path: Path) -> None:
+def test_no_checkpoint_is_written_of_files_that_a_power_cut_could_change(path: Path) -> None:
     with spool.open(path) as space:
         with space.transaction() as tx:
             tx.get("orders")
@@ -166,7 +166,7 @@ def test_none_is_written_of_what_a_power_cut_could_change(path: Path) -> None:
         )
 
 
-def test_who_closes_a_compacted_space_leaves_one_though_its_files_are_few(tmp_path: Path) -> None:
+def test_a_close_of_a_compacted_space_with_few_files_leaves_a_checkpoint(tmp_path: Path) -> None:
     """A segment's table takes as long to read as hundreds of small files."""
     with small_compactions(), spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
         space.create_queue("orders")
@@ -181,15 +181,15 @@ def test_who_closes_a_compacted_space_leaves_one_though_its_files_are_few(tmp_pa
         assert space.stats("orders").ready == 20
 
 
-def test_who_closes_a_space_of_few_small_files_leaves_none(tmp_path: Path) -> None:
+def test_a_close_of_a_space_with_few_small_files_leaves_no_checkpoint(tmp_path: Path) -> None:
     with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
         space.create_queue("orders")
         space.put("orders", "one")
     assert not (tmp_path / "space" / layout.CHECKPOINT).exists()
 
 
-def test_who_closes_a_space_leaves_one_of_the_files_that_are_left(tmp_path: Path) -> None:
-    """What was reclaimed since the last one makes that one useless."""
+def test_a_close_leaves_a_checkpoint_of_the_remaining_files(tmp_path: Path) -> None:
+    """A reclaim after the last checkpoint makes that checkpoint useless."""
     (tmp_path / "space").mkdir()
     with spool.create(tmp_path / "space", defaults=AT_ONCE, disk=Alone(str(tmp_path / "space"))) as space:
         space.create_queue("orders")
@@ -204,9 +204,7 @@ def test_who_closes_a_space_leaves_one_of_the_files_that_are_left(tmp_path: Path
         assert space.get("orders").body == 300
 
 
-def test_who_closes_a_space_in_the_middle_of_a_reclaim_leaves_one(
-    memory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_close_during_a_reclaim_leaves_a_checkpoint(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or the next opener would read all files that are left, the first time."""
     space = spool.create(memory, defaults=AT_ONCE, disk=Alone(str(memory)))
     space.create_queue("orders")

@@ -1,4 +1,4 @@
-"""The steps of a commit: which there are, in which order, and what is left where one of them fails."""
+"""The steps of a commit: their order, and the files that remain after a failure of each."""
 
 import errno
 from collections.abc import Callable, Iterator
@@ -96,21 +96,21 @@ def recorded(disk: WatchedDisk, step: Callable[[], object]) -> list[str]:
 
 
 def held(space: spool.Space) -> list[set[int]]:
-    """The bytes that are held of each file but run/xids, of which a name in active/ stays held."""
+    """The held bytes of each file except run/xids, where the byte of a name in active/ remains held."""
     shared = space._store.shared
     return [set(file._held) for file in (shared.control, shared.numbers)]
 
 
-def test_each_step_comes_once_and_in_its_order(watched: tuple[spool.Space, WatchedDisk]) -> None:
+def test_each_step_is_made_once_and_in_order(watched: tuple[spool.Space, WatchedDisk]) -> None:
     space, disk = watched
     assert recorded(disk, lambda: space.put("orders", "second")) == list(STEPS)
 
 
 @pytest.mark.parametrize("step", [n for n, name in enumerate(STEPS) if not name.startswith("unlock")])
-def test_whatever_step_fails_nothing_is_left_and_no_outcome_is_made_up(
+def test_a_failure_of_any_step_leaves_nothing_and_invents_no_outcome(
     watched: tuple[spool.Space, WatchedDisk], step: int
 ) -> None:
-    """Before the file has its number nothing has happened; behind that it stays, and the caller is told so."""
+    """Before the number is issued nothing has happened; afterwards the file remains, and CommitUnknown is raised."""
     space, disk = watched
     before = held(space)
     disk.fails_at = step
@@ -124,7 +124,7 @@ def test_whatever_step_fails_nothing_is_left_and_no_outcome_is_made_up(
             error = raised
 
     recorded(disk, put)
-    noted = STEPS[step] != "store feed"  # else others read what it does from its file
+    noted = STEPS[step] != "store feed"  # otherwise other processes read the commit's file
     named = step > STEPS.index("rename_new active") or not noted
     issued = step > STEPS.index("unlock control") or not noted
     stamped = issued and STEPS[step] != "write_at committed"
@@ -144,8 +144,8 @@ def test_whatever_step_fails_nothing_is_left_and_no_outcome_is_made_up(
     assert space.check() == []
 
 
-def test_what_supersedes_is_written_behind_the_last_look(watched: tuple[spool.Space, WatchedDisk]) -> None:
-    """It is true at its own number: no other commit comes between its last look and that."""
+def test_a_superseding_record_is_written_after_the_last_check(watched: tuple[spool.Space, WatchedDisk]) -> None:
+    """The record is true at its own number: no other commit is numbered between its last check and that number."""
     space, disk = watched
     for n in range(100):
         space.put("orders", n)

@@ -1,4 +1,4 @@
-"""What each step costs in flushes: counted at the disk seam, and as the system calls that the kernel sees."""
+"""The flushes of each step, counted by the disk, and as system calls of the kernel."""
 
 import re
 import subprocess
@@ -87,7 +87,7 @@ def get_of_nothing(space: spool.Space) -> None:
         space.get("orders")
 
 
-# (what must be there first, the step, flushes on an ordered file system, where a flush carries a new name, elsewhere)
+# (the preparation, the step, flushes on an ordered file system, where a flush carries a new name, elsewhere)
 COSTS = [
     pytest.param(no_preparation, put, 1, 1, 2, id="put"),
     pytest.param(put, get, 1, 1, 2, id="get"),
@@ -199,7 +199,7 @@ def ext4_without_a_journal(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.root
-def test_ext4_with_a_journal_needs_one_flush_a_commit_without_being_told(ext4_with_a_journal: Path) -> None:
+def test_ext4_with_a_journal_needs_one_flush_a_commit_by_default(ext4_with_a_journal: Path) -> None:
     with new_space(ext4_with_a_journal / "space", "auto") as space:
         assert isinstance(space._store.files.disk.durability, Journaled)
         assert [flushes_of(step, space) for step in (put, get, put_a_hundred, prepare, commit_prepared)] == [1] * 5
@@ -219,11 +219,11 @@ def test_the_kernel_sees_one_flush_a_put_on_ext4_with_a_journal(ext4_with_a_jour
 
 
 @pytest.mark.root
-def test_ext4_without_a_journal_needs_one_flush_a_commit_and_a_vote_without_being_told(
+def test_ext4_without_a_journal_needs_one_flush_a_commit_and_a_vote_by_default(
     ext4_without_a_journal: Path,
 ) -> None:
     with new_space(ext4_without_a_journal / "space", "auto") as space:
         assert isinstance(space._store.files.disk.durability, Strict)
         assert [flushes_of(step, space) for step in (put, get, put_a_hundred, prepare)] == [1] * 4
     with new_space(ext4_without_a_journal / "strict", "strict") as space:
-        assert flushes_of(put, space) == 2, "a space that asks for it goes the longer way"
+        assert flushes_of(put, space) == 2, "a space that asks for strict flushes twice"

@@ -1,4 +1,4 @@
-"""What commits at the same time shares one file and one flush, and shares nothing else (A01-A06)."""
+"""Simultaneous commits share one file and one flush, and nothing else (A01-A06)."""
 
 import errno
 import threading
@@ -70,7 +70,7 @@ def test_transactions_share_a_file_and_keep_their_branches(gathering: Gathering)
 def test_messages_of_transactions_that_share_a_file_keep_the_ids_that_put_returned(
     gathering: Gathering, order: tuple[str, ...]
 ) -> None:
-    """X01: also when they are taken together, come back, are changed, and are compacted."""
+    """X01: also when they are claimed together, rolled back, changed, and compacted."""
     space = gathering.space
     space.create_queue("same", order=order)
     ids = {}
@@ -98,7 +98,7 @@ def test_messages_of_transactions_that_share_a_file_keep_the_ids_that_put_return
     assert [space.get("same", message_id=one).body for one in ids] == list(ids.values())
 
 
-def test_what_comes_in_an_order_is_committed_in_that_order(gathering: Gathering) -> None:
+def test_requests_are_committed_in_order_of_arrival(gathering: Gathering) -> None:
     space = gathering.space
     with gathering.held():
         futures: list[Future] = [space.submit("orders", "a")]
@@ -115,7 +115,7 @@ def test_what_comes_in_an_order_is_committed_in_that_order(gathering: Gathering)
 
 def test_a_lone_caller_leads_at_once_in_his_own_thread(gathering: Gathering, monkeypatch: pytest.MonkeyPatch) -> None:
     """No timer, no hand-over, no thread but his."""
-    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("a lone caller waits for nobody"))
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("a lone caller does not wait for others"))
     monkeypatch.setattr(CommitQueue, "wait", lambda *args: pytest.fail("a lone caller leads"))
     for n in range(5):
         gathering.space.put("orders", n)
@@ -123,7 +123,7 @@ def test_a_lone_caller_leads_at_once_in_his_own_thread(gathering: Gathering, mon
     assert gathering.space._core.group_commit._thread is None
 
 
-def test_a_full_disk_lets_those_in_the_group_take_who_put_nothing(gathering: Gathering) -> None:
+def test_on_a_full_disk_the_gets_of_a_group_are_committed_without_its_puts(gathering: Gathering) -> None:
     space = gathering.space
     space.put_many("orders", ["a", "b"])
     taking = space.transaction()
@@ -140,7 +140,7 @@ def test_a_full_disk_lets_those_in_the_group_take_who_put_nothing(gathering: Gat
     assert bodies(space, "replies") == []
 
 
-def test_a_queue_that_is_gone_fails_those_alone_who_put_into_it(gathering: Gathering) -> None:
+def test_a_deleted_queue_fails_only_the_puts_into_it(gathering: Gathering) -> None:
     space = gathering.space
     space.create_queue("gone")
     space.create_queue("once", retries=0)
@@ -158,8 +158,8 @@ def test_a_queue_that_is_gone_fails_those_alone_who_put_into_it(gathering: Gathe
     assert (space.stats("once").dequeued, space.stats("once").failed) == (1, 0)
 
 
-def test_a_get_whose_commit_fails_is_no_try(gathering: Gathering) -> None:
-    """Or a message of a queue without retries would be gone with one bad moment of the disk."""
+def test_a_get_whose_commit_fails_is_no_attempt(gathering: Gathering) -> None:
+    """Otherwise one failure of the disk would move a message of a queue without retries to its error queue."""
     space = gathering.space
     space.create_queue("once", retries=0)
     id_ = space.put("once", "here")
@@ -198,11 +198,9 @@ def test_a_failed_flush_is_unknown_to_each_with_his_own_ids(gathering: Gathering
         space.put("orders", "more")
 
 
-def test_what_fails_before_it_has_a_number_rolls_back_each(gathering: Gathering) -> None:
+def test_a_failure_before_numbering_rolls_back_each_request(gathering: Gathering) -> None:
     space = gathering.space
-    space._store.files.recycler.clear(
-        everything=True
-    )  # or who only takes might find a file there, and need not make one
+    space._store.files.recycler.clear(everything=True)  # otherwise a get could find a file there, and need not make one
     space.put("orders", "a")
     taking = space.transaction()
     taking.get("orders")
@@ -313,7 +311,7 @@ def test_a_submit_in_a_transaction_that_rolls_back_fails(gathering: Gathering) -
     assert bodies(gathering.space) == []
 
 
-def test_a_submit_in_a_branch_that_is_prepared_says_who_knows_its_outcome(gathering: Gathering) -> None:
+def test_a_submit_in_a_prepared_branch_names_the_owner_of_its_outcome(gathering: Gathering) -> None:
     with CoordinatedTransaction(gathering.space._core) as tx:
         future = gathering.space.submit("orders", "a")
         tx.prepare()
@@ -321,7 +319,7 @@ def test_a_submit_in_a_branch_that_is_prepared_says_who_knows_its_outcome(gather
         future.result(0)
 
 
-def test_bad_arguments_are_told_at_once(gathering: Gathering) -> None:
+def test_bad_arguments_are_refused_at_once(gathering: Gathering) -> None:
     with pytest.raises(spool.QueueNotFound):
         gathering.space.submit("nowhere", "a")
     with pytest.raises(spool.InvalidArgument):
@@ -333,7 +331,7 @@ def test_bad_arguments_are_told_at_once(gathering: Gathering) -> None:
 def test_a02_each_future_is_done_exactly_once_and_all_counts_add_up(
     tmp_path_factory: pytest.TempPathFactory, calls: list[str]
 ) -> None:
-    """Two threads do the same; what was promised is there, once, and nothing else."""
+    """Two threads do the same; each acknowledged message exists once, and no other message."""
     told: list[Future] = []
     with spool.create(tmp_path_factory.mktemp("property") / "space", defaults=AT_ONCE) as space:
         space.create_queue("orders")
@@ -412,7 +410,9 @@ def test_a_producer_that_outruns_the_disk_is_held_back(
     assert len(bodies(space)) == 51
 
 
-def test_one_that_is_larger_than_all_room_goes_alone(gathering: Gathering, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_larger_than_all_room_is_committed_alone(
+    gathering: Gathering, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(gathered, "MOST_WAITING_BYTES", 10)
     monkeypatch.setattr(gathered, "MOST_TOGETHER_BYTES", 10)
     futures = [gathering.space.submit("orders", bytes([n]) * 30) for n in range(5)]
@@ -421,7 +421,7 @@ def test_one_that_is_larger_than_all_room_goes_alone(gathering: Gathering, monke
 
 
 def test_a_stop_ends_the_wait_for_room(gathering: Gathering, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a failed flush what waits fails, so there is room, and the next is told why."""
+    """After a failed flush the waiting requests fail, so the queue has room, and the next request gets the reason."""
     monkeypatch.setattr(gathered, "MOST_WAITING", 2)
     space = gathering.space
     futures: list[Future] = []

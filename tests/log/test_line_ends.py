@@ -1,4 +1,4 @@
-"""What stands in the line of commits when the space closes, forks, or is interrupted: all of it happens, or none."""
+"""Waiting requests when the space closes, forks, or is interrupted: each is committed as a whole, or not at all."""
 
 import signal
 import threading
@@ -20,7 +20,7 @@ from tests.held import PATIENT_SECONDS, Gathering
 from tests.shown import bodies
 
 
-def test_closing_commits_what_was_submitted(gathering: Gathering) -> None:
+def test_closing_commits_submitted_messages(gathering: Gathering) -> None:
     space = gathering.space
     with gathering.held():
         futures = [space.submit("orders", n) for n in range(20)]
@@ -45,7 +45,7 @@ def test_closing_ends_the_store_s_thread(gathering: Gathering) -> None:
     assert not thread.is_alive()
 
 
-def test_closing_fails_what_was_submitted_in_a_transaction_that_is_open(gathering: Gathering) -> None:
+def test_closing_fails_submissions_in_an_open_transaction(gathering: Gathering) -> None:
     tx = gathering.space.transaction()
     future = tx.submit("orders", "a")
     gathering.space.close()
@@ -53,7 +53,7 @@ def test_closing_fails_what_was_submitted_in_a_transaction_that_is_open(gatherin
         future.result(0)
 
 
-def test_a_torn_step_fails_what_waits_and_closes(gathering: Gathering, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torn_step_fails_waiting_requests_and_closes(gathering: Gathering, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a second Ctrl-C does, in the leader."""
     space = gathering.space
     with gathering.held():
@@ -118,7 +118,7 @@ def _press_when_joined(gathering: Gathering) -> threading.Thread:
 
 
 def interrupted_leader(space: spool.Space, other: spool.Space, come: Callable[[], None]) -> None:
-    """This thread commits and is interrupted, by who comes, while the other space holds the number lock."""
+    """This thread commits and is interrupted while the other space holds the number lock."""
     coming = threading.Thread(target=come)
     coming.start()
     with pytest.raises(KeyboardInterrupt):
@@ -143,7 +143,7 @@ def test_ctrl_c_takes_a_waiting_caller_out_of_the_line(gathering: Gathering) -> 
 
 @pytest.mark.usefixtures("_the_usual_handler")
 def test_ctrl_c_in_a_leader_that_waits_leaves_the_others_to_the_next(gathering: Gathering) -> None:
-    """The main thread leads, and waits for a lock of another process; what others have joined is not lost."""
+    """The main thread leads, and waits for a lock of another process; the requests of other threads are not lost."""
     space = gathering.space
     with spool.open(space.path) as other:
         other._store.shared.control.lock(NUMBER, other._store.deadline(), "the number lock")
@@ -163,7 +163,7 @@ def test_ctrl_c_in_a_leader_that_waits_leaves_the_others_to_the_next(gathering: 
 
 
 @pytest.mark.usefixtures("_the_usual_handler")
-def test_ctrl_c_in_a_leader_gives_back_what_he_took_of_others(
+def test_ctrl_c_in_a_leader_gives_back_the_requests_of_others(
     gathering: Gathering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     space, main = gathering.space, threading.main_thread()
@@ -196,7 +196,7 @@ def test_ctrl_c_in_a_leader_gives_back_what_he_took_of_others(
         assert bodies(other) == ["first", "follower", "submitted"]
 
 
-def test_who_is_handed_the_lead_as_he_gives_up_hands_it_on() -> None:
+def test_a_thread_that_gets_the_lead_as_it_gives_up_hands_it_on() -> None:
     woken: list[str] = []
     waiting = CommitQueue(lambda: woken.append("the store's thread"))
     first, second, third, fourth = (gathered.CommitRequest(None, 0, 0) for _ in range(4))
@@ -221,7 +221,7 @@ def test_who_is_handed_the_lead_as_he_gives_up_hands_it_on() -> None:
     assert woken == ["the store's thread"]
 
 
-def test_a_space_that_nobody_holds_is_let_go(tmp_path: Path) -> None:
+def test_a_space_without_references_is_closed(tmp_path: Path) -> None:
     """Its threads do not keep it in memory once it is closed."""
     before = {*threading.enumerate()}
     space = spool.create(tmp_path / "space", defaults=AT_ONCE)

@@ -19,9 +19,7 @@ from tests.shown import bodies
 # -- given out --------------------------------------------------------------------------------------------------------
 
 
-def test_a_number_whose_file_has_its_name_and_is_not_issued_is_not_given_out(
-    space: spool.Space, watched: Watched
-) -> None:
+def test_a_number_with_a_file_that_was_not_issued_is_not_issued_again(space: spool.Space, watched: Watched) -> None:
     doomed, disk = watched
     disk.before("rename_new", lambda: disk.before("store", disk.die), layout.ACTIVE)
     with pytest.raises(PowerCut):
@@ -31,7 +29,7 @@ def test_a_number_whose_file_has_its_name_and_is_not_issued_is_not_given_out(
     assert bodies(space) == ["two"]
 
 
-def test_what_cannot_be_stored_as_issued_did_nothing(space: spool.Space, watched: Watched) -> None:
+def test_a_commit_whose_number_cannot_be_stored_as_issued_did_nothing(space: spool.Space, watched: Watched) -> None:
     space.put("orders", "one")
     unlucky, disk = watched
 
@@ -48,10 +46,8 @@ def test_what_cannot_be_stored_as_issued_did_nothing(space: spool.Space, watched
 
 
 @pytest.mark.parametrize("call", ["store", "unlock", "make_durable"])
-def test_what_has_a_numbers_name_and_is_not_stamped_is_no_commit(
-    space: spool.Space, watched: Watched, call: str
-) -> None:
-    """Its writer died between the two: before or behind the store of the number, and once it was stamped."""
+def test_a_numbered_file_without_a_stamp_is_no_commit(space: spool.Space, watched: Watched, call: str) -> None:
+    """Its writer died in between: before or after the store of the number, or after the stamp."""
     doomed, disk = watched
     disk.before("rename_new", lambda: disk.before(call, disk.die), layout.ACTIVE)
     with pytest.raises(PowerCut):
@@ -91,7 +87,7 @@ def test_a_counter_of_which_one_copy_is_damaged_is_known_by_the_other(
 
 
 def test_a_number_is_not_published_before_those_of_living_writers(space: spool.Space, watched: Watched) -> None:
-    """Nor finished in their place: whoever comes waits."""
+    """No other process finishes their numbers either: it waits."""
     slow, disk = watched
 
     def come_behind() -> None:
@@ -106,7 +102,7 @@ def test_a_number_is_not_published_before_those_of_living_writers(space: spool.S
     assert bodies(space) == ["one", "two", "three"]
 
 
-def test_who_finishes_a_number_looks_whether_another_did(
+def test_a_process_that_finishes_a_number_checks_whether_another_has(
     processes: Processes, space: spool.Space, watched: Watched
 ) -> None:
     processes.lose_a_writer()
@@ -131,10 +127,10 @@ def bytes_of_another(processes: Processes) -> None:
 
 @pytest.mark.parametrize("leave", [damaged_body, bytes_of_another])
 @pytest.mark.parametrize("alone", [True, False])
-def test_what_a_dead_writer_left_is_proven_before_it_counts(
+def test_the_file_of_a_dead_writer_is_proven_before_it_counts(
     processes: Processes, leave: Callable[[Processes], None], alone: bool
 ) -> None:
-    """Nobody was promised it: it goes to quarantine, and its number becomes an empty commit."""
+    """The commit was never acknowledged: its file is quarantined, and its number becomes an empty commit."""
     space, its_disk = processes.open()
     space.put("orders", "one")
     doomed, disk = processes.open()

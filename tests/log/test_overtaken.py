@@ -1,4 +1,4 @@
-"""Reclaim goes on while others read: a look that is overtaken goes on from what is there, not from what is gone."""
+"""Reclaim runs while others read: an overtaken reader continues from the existing files."""
 
 from collections.abc import Callable
 
@@ -43,7 +43,7 @@ def without_feed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def consumed_and_reclaimed(space: spool.Space, body: str) -> None:
-    """A message came and went, and something newer stays."""
+    """A message was put and consumed, and a newer message remains."""
     put = space.put("orders", body)
     space.get("orders", message_id=put)
     space.put("orders", f"after {body}")
@@ -51,9 +51,11 @@ def consumed_and_reclaimed(space: spool.Space, body: str) -> None:
 
 
 @ORDERED
-def test_a_message_does_not_come_back_when_it_goes_while_the_files_are_listed(ordered: bool) -> None:
-    """Its file was listed before it went, and who removed it was gone when the listing came to his number. One who has
-    recorded what goes dies, and another goes on, so nothing that is newer names the message any more."""
+def test_a_message_that_is_consumed_during_a_listing_does_not_return(ordered: bool) -> None:
+    """The listing has the message's file; its remover was reclaimed before the listing reached the remover's number.
+
+    One reclaimer dies after its record, and another continues: no newer file names the message any more.
+    """
     there = Processes(ordered=ordered)
     (space, disk), heir, (other, others_disk) = there.open(), there.space(), there.open()
     first = space.put("orders", "first")
@@ -79,8 +81,8 @@ def test_a_message_does_not_come_back_when_it_goes_while_the_files_are_listed(or
 
 @ORDERED
 @pytest.mark.usefixtures("without_feed")
-def test_who_is_overtaken_at_each_file_comes_to_an_end(ordered: bool) -> None:
-    """More often than anybody would start anew."""
+def test_a_reader_that_is_overtaken_at_each_file_ends(ordered: bool) -> None:
+    """More often than a reader restarts."""
     there = Processes(ordered=ordered)
     space, (other, disk) = there.space(), there.open()
     turns = iter(range(40))
@@ -99,7 +101,7 @@ def test_who_is_overtaken_at_each_file_comes_to_an_end(ordered: bool) -> None:
 
 @pytest.mark.usefixtures("without_feed")
 def test_a_name_that_leads_nowhere_is_one_clear_error_and_no_endless_search() -> None:
-    """A directory that is damaged can list what cannot be opened."""
+    """A damaged directory can list files that cannot be opened."""
     there = Processes()
     space, (other, disk) = there.space(), there.open()
     space.put("orders", "x")
@@ -111,7 +113,7 @@ def test_a_name_that_leads_nowhere_is_one_clear_error_and_no_endless_search() ->
         other.get("orders")
 
 
-def test_what_others_have_reclaimed_is_forgotten() -> None:
+def test_commits_that_others_have_reclaimed_are_forgotten() -> None:
     there = Processes()
     space, other = there.space(), there.space()
     for turn in range(10):
@@ -124,7 +126,7 @@ def test_what_others_have_reclaimed_is_forgotten() -> None:
 
 
 @ORDERED
-def test_what_a_dead_reclaimer_removed_is_durably_gone_before_what_removed_it_goes(ordered: bool) -> None:
+def test_removals_of_a_dead_reclaimer_are_durable_before_their_removers_are_removed(ordered: bool) -> None:
     there = Processes(ordered=ordered)
     (space, disk), (other, others_disk) = there.open(), there.open()
     space.put_many("orders", ["a", "b"])
@@ -147,7 +149,7 @@ def test_what_a_dead_reclaimer_removed_is_durably_gone_before_what_removed_it_go
 # -- who only puts -----------------------------------------------------------------------------------------------------
 
 
-def test_who_only_puts_reads_nothing_of_what_others_commit() -> None:
+def test_a_process_that_only_puts_reads_no_commits_of_others() -> None:
     there = Processes()
     space, (other, disk) = there.space(), there.open()
     opened: list[str] = []

@@ -11,9 +11,9 @@ COMMITS = 150
 
 
 class WatchedDisk(Disk):
-    """Notes what is opened, and what the kernel is told of; ``gone``: not there at the first look.
+    """Records opened files and files that are read ahead; ``gone``: missing at the first attempt.
 
-    ahead: the most files at once that the kernel was told of and that were not closed yet.
+    ahead: the most files at once that were read ahead and not closed yet.
     """
 
     def __init__(self, root: str, gone: str = "") -> None:
@@ -73,7 +73,7 @@ def test_each_file_is_opened_once(memory: Path) -> None:
     fill(memory)
     disk = WatchedDisk(str(memory))
     with spool.open(memory, disk=disk) as space:
-        newest = files(space)[-1]  # which an opener that is alone looks at, whatever it knows of the others
+        newest = files(space)[-1]  # which the first opener always reads
         assert {disk.opened[name] for name in files(space) if name != newest} == {1}
 
 

@@ -1,4 +1,4 @@
-"""What one process did a moment ago, another sees at every question."""
+"""Every query of a process sees the earlier changes of other processes."""
 
 from unittest import mock
 
@@ -25,13 +25,13 @@ from tests.simdisk import ROOT
 
 
 def take_and_reclaim(space: spool.Space) -> None:
-    """The first message's file goes, and another's takes its place in the line."""
+    """The file of the first message is removed, and another message becomes the head of the queue."""
     space.get("orders")
     space.put("orders", "newest")
     assert reclaim(space._store)
 
 
-def test_what_another_process_put_is_there_for_every_question(space: spool.Space, other: spool.Space) -> None:
+def test_every_query_sees_the_message_of_another_process(space: spool.Space, other: spool.Space) -> None:
     wanted = space.put("orders", "one")
     assert other.show(wanted).body == "one"
     space.put("orders", "two")
@@ -46,7 +46,7 @@ def test_what_another_process_put_is_there_for_every_question(space: spool.Space
     assert [other.get("orders").body for _ in range(4)] == ["one", "two", "three", "four"]
 
 
-def test_what_others_do_while_a_message_expires_counts(
+def test_changes_by_others_while_a_message_expires_count(
     processes: Processes, space: spool.Space, watched: Watched
 ) -> None:
     counting, disk = watched
@@ -77,7 +77,7 @@ def test_a_branch_that_is_committed_while_messages_are_counted_counts(
     assert (found.ready, found.in_doubt) == (1, 0)
 
 
-def test_what_another_process_s_branch_holds_is_hidden_from_every_question(
+def test_every_query_hides_a_message_that_a_branch_of_another_process_holds(
     space: spool.Space, other: spool.Space
 ) -> None:
     space.put("orders", "one")
@@ -87,7 +87,7 @@ def test_what_another_process_s_branch_holds_is_hidden_from_every_question(
     rollback(space)
     assert bodies(other) == ["one"]
     prepare(space, take=True)
-    assert other.stats()["orders"].in_doubt == 2, "what it takes and what it adds"
+    assert other.stats()["orders"].in_doubt == 2, "the messages that it takes and that it adds"
     rollback(space)
     assert other.stats()["orders"].in_doubt == 0
     prepare(space, take=True)
@@ -110,7 +110,7 @@ def test_a_message_that_is_reclaimed_while_it_is_shown_is_gone_and_not_damaged(
     assert peek(reader._store, Position(1, 0)) is None
 
 
-def test_a_process_does_not_read_back_what_it_committed_itself(processes: Processes, space: spool.Space) -> None:
+def test_a_process_does_not_read_back_its_own_commits(processes: Processes, space: spool.Space) -> None:
     space.put("orders", "one")
     read = [args for call, args in processes.machine.trace if call == "open" and args[0] == layout.committed(1)]
     assert space.stats("orders").ready == 1
@@ -126,7 +126,7 @@ def test_a_queue_that_another_process_made_is_there_at_once(space: spool.Space, 
 
 
 def test_a_queue_s_new_settings_are_seen_by_the_next_put(space: spool.Space, other: spool.Space) -> None:
-    """Settings are edited by people, who bump no version of their own; whoever creates a queue does."""
+    """An edit by hand raises no version; the creation of a queue does."""
     text = read_settings_text(other._store.files.disk)
     other.put("orders", "one")
     assert other._store.settings.known.config.max_body_bytes > 10
@@ -136,14 +136,16 @@ def test_a_queue_s_new_settings_are_seen_by_the_next_put(space: spool.Space, oth
         other.put("orders", "x" * 11)
 
 
-def test_what_somebody_edited_is_known_to_who_notices_it(space: spool.Space, other: spool.Space) -> None:
+def test_edited_settings_are_known_to_the_process_that_notices_the_edit(space: spool.Space, other: spool.Space) -> None:
     text = read_settings_text(other._store.files.disk)
     write_settings(space._store.files.disk, f"max_body_bytes = 10\n{text}")
     notice_edits(other._store)
     assert other._store.settings.known.config.max_body_bytes == 10
 
 
-def test_what_fails_goes_where_the_settings_say_by_then(space: spool.Space, other: spool.Space) -> None:
+def test_a_failed_message_moves_to_the_error_queue_of_the_current_settings(
+    space: spool.Space, other: spool.Space
+) -> None:
     space.create_queue("errors")
     space.create_queue("work", retries=0)
     for change in (space.change_queue, other.change_queue):
@@ -194,14 +196,14 @@ def test_a_change_of_one_s_own_holds_at_once(space: spool.Space) -> None:
 # -- what administrators do -------------------------------------------------------------------------------------------
 
 
-def test_a_purge_looks_at_what_others_put_and_voted_for(space: spool.Space, other: spool.Space) -> None:
+def test_a_purge_sees_the_messages_and_votes_of_others(space: spool.Space, other: spool.Space) -> None:
     space.put_many("orders", ["one", "two"])
     prepare(space, take=True)
     assert other.purge("orders", dry_run=True) == 1
     assert other.purge("orders") == 1
 
 
-def test_a_queue_is_deleted_whatever_others_prepared_before(space: spool.Space, other: spool.Space) -> None:
+def test_a_queue_is_deleted_despite_earlier_branches_of_others(space: spool.Space, other: spool.Space) -> None:
     space.create_queue("more")
     prepare(other)
     rollback(other)
@@ -261,7 +263,7 @@ def test_a_put_is_refused_at_once_where_another_process_has_voted_for_the_last_p
         transaction.rollback()
 
 
-def test_a_mark_is_reached_by_what_others_put_and_voted_for(space: spool.Space, other: spool.Space) -> None:
+def test_messages_and_votes_of_others_reach_a_mark(space: spool.Space, other: spool.Space) -> None:
     space.create_queue("full", capacity_high="2 messages", capacity_command="page")
     assert other.queues()
     space.put("full", "one")
@@ -274,7 +276,7 @@ def test_a_mark_is_reached_by_what_others_put_and_voted_for(space: spool.Space, 
 # -- check ------------------------------------------------------------------------------------------------------------
 
 
-def test_check_looks_at_what_another_process_put_a_moment_ago(
+def test_check_sees_a_message_that_another_process_has_just_put(
     processes: Processes, space: spool.Space, other: spool.Space
 ) -> None:
     space.put("orders", "one")
@@ -289,7 +291,7 @@ def test_check_knows_queues_that_another_process_made(space: spool.Space, other:
     assert space.check() == []
 
 
-def test_check_finds_no_fault_with_what_is_reclaimed_while_it_looks(space: spool.Space, watched: Watched) -> None:
+def test_check_finds_no_fault_with_files_that_are_reclaimed_meanwhile(space: spool.Space, watched: Watched) -> None:
     checker, disk = watched
     space.put("orders", "one")
     assert bodies(checker) == ["one"]
@@ -298,7 +300,7 @@ def test_check_finds_no_fault_with_what_is_reclaimed_while_it_looks(space: spool
     assert bodies(checker) == ["newest"]
 
 
-def test_check_finds_no_file_missing_that_is_reclaimed_while_it_looks(space: spool.Space, watched: Watched) -> None:
+def test_check_does_not_miss_a_file_that_is_reclaimed_meanwhile(space: spool.Space, watched: Watched) -> None:
     checker, disk = watched
     space.put("orders", "one")
     disk.before("exclusively", lambda: take_and_reclaim(space), layout.RECLAIM_LOCK)

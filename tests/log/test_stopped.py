@@ -92,7 +92,7 @@ def test_nothing_is_known_of_branches_in_a_space_that_has_stopped(processes: Pro
         two_phase.is_prepared(space._store, XID)
 
 
-def test_who_browses_stops_with_the_space(processes: Processes, space: spool.Space) -> None:
+def test_a_browse_stops_with_the_space(processes: Processes, space: spool.Space) -> None:
     space.put_many("orders", ["one", "two"])
     found = space.browse("orders")
     assert [message.body for message in islice(found, 1)] == ["one"]
@@ -104,7 +104,7 @@ def test_who_browses_stops_with_the_space(processes: Processes, space: spool.Spa
 def test_nothing_is_claimed_in_a_space_that_has_stopped(space: spool.Space, watched: Watched) -> None:
     taking, disk = watched
     space.put("orders", "one")
-    assert taking.stats("orders").ready == 1, "it has caught up, and need not look again"
+    assert taking.stats("orders").ready == 1, "the process has caught up, and need not read again"
     space._store.stop()
     disk.before("lock", lambda: None)
     with pytest.raises(SpaceStopped):
@@ -149,9 +149,7 @@ def test_a_branch_does_not_vote_in_a_space_that_has_stopped(processes: Processes
         branch.prepare()
 
 
-def test_a_look_that_began_before_the_space_stopped_goes_no_further_with_new_settings(
-    space: spool.Space, other: spool.Space
-) -> None:
+def test_a_reading_that_began_before_the_stop_ends_at_new_settings(space: spool.Space, other: spool.Space) -> None:
     store = space._store
     begun = store.shared.counters.read()
     other.change_queue("orders", order="lifo")
@@ -193,7 +191,7 @@ def test_claims_in_a_file_that_was_deleted_stop_the_space(space: spool.Space) ->
         space.get("orders")
 
 
-def test_a_look_by_counters_that_were_just_read_says_so(space: spool.Space) -> None:
+def test_a_reading_by_counters_that_were_just_read_reports_the_stop(space: spool.Space) -> None:
     store = space._store
     store.shared.counters.stop()
     with pytest.raises(spool.SpaceStopped):

@@ -114,7 +114,7 @@ def test_c06_a_move_out_of_such_a_queue_is_flushed_with_the_message(space: spool
 
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside another process"])
 def test_c06_the_death_of_a_process_takes_nothing(tmp_path: Path, beside: bool) -> None:
-    """SIGKILL right behind the put: what it put and what it took is so for all others."""
+    """SIGKILL right after the put: all other processes see its put and its get."""
     with spool.create(tmp_path / "space") as space:
         space.create_queue("lossy", durability="none")
     other = spool.open(tmp_path / "space") if beside else None
@@ -174,8 +174,8 @@ def test_c06_the_durable_mark_never_goes_back() -> None:
     assert space._store.shared.counters.read().durable == 2
 
 
-def test_c06_no_flush_counts_behind_one_that_failed_in_another_process() -> None:
-    """The kernel may have told that process alone."""
+def test_c06_no_flush_counts_after_a_failed_flush_in_another_process() -> None:
+    """The kernel may have reported the error to that process only."""
     machine, disk, space = _of_a_machine()
     other = spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
     space.put("q", "one")
@@ -186,8 +186,8 @@ def test_c06_no_flush_counts_behind_one_that_failed_in_another_process() -> None
     assert space._store.shared.counters.read().durable == before
 
 
-def test_c06_what_waits_for_a_flush_is_bounded() -> None:
-    """A put that comes behind so much waits until it is flushed."""
+def test_c06_the_commits_that_wait_for_a_flush_are_bounded() -> None:
+    """A put after so many unflushed commits waits until they are flushed."""
     _, _, space = _of_a_machine()
     with mock.patch.object(commit, "MOST_UNFLUSHED", 4):
         for number in range(9):
@@ -197,7 +197,7 @@ def test_c06_what_waits_for_a_flush_is_bounded() -> None:
     assert page.durable >= 5
 
 
-def test_c06_the_housekeeper_flushes_what_was_not() -> None:
+def test_c06_the_housekeeper_flushes_unflushed_commits() -> None:
     _, _, space = _of_a_machine()
     space.put("q", "one")
     space._housekeeper._do_steps(due=True)
@@ -206,7 +206,7 @@ def test_c06_the_housekeeper_flushes_what_was_not() -> None:
     assert not space._store.view.index.unflushed
 
 
-def test_c06_a_process_that_reclaims_flushes_what_the_housekeeper_leaves_to_it() -> None:
+def test_c06_a_reclaiming_process_flushes_the_commits_that_the_housekeeper_leaves() -> None:
     machine, _, space = _of_a_machine()
     space.put("q", "one")
     with SimulatedDisk(machine).exclusively(layout.RECLAIM_LOCK):
@@ -235,7 +235,7 @@ def test_c06_everything_is_flushed_at_once_only_where_the_kernel_says_whether_it
         assert flushed.called is is_ordered
 
 
-def test_c06_what_another_process_has_flushed_is_forgotten() -> None:
+def test_c06_commits_that_another_process_has_flushed_are_forgotten() -> None:
     machine, _, space = _of_a_machine()
     other = spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
     other.put("q", "one")
@@ -298,7 +298,7 @@ def test_c06_a_flush_that_fails_later_stops_the_space(space: spool.Space, count:
         assert [message.body for message in again.browse("lossy")] == ["there", *map(str, range(count))]
 
 
-def test_everything_is_flushed_by_one_call_whose_failure_is_told(tmp_path: Path) -> None:
+def test_everything_is_flushed_by_one_call_whose_failure_is_raised(tmp_path: Path) -> None:
     disk = Disk(str(tmp_path))
     handle = disk.open_directory("")
     disk.flush_everything(handle)

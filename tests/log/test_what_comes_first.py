@@ -1,4 +1,4 @@
-"""What must be durable before something else happens, where hardly any power cut shows the difference."""
+"""Orders of durable steps that few power cuts can show."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -36,7 +36,7 @@ def told(disk: Meanwhile, *calls: str) -> list[tuple[str, Any]]:
 
 
 def test_a_consumed_file_is_durably_in_the_pool_before_anybody_may_overwrite_it(strict: Processes) -> None:
-    """Or its old name could be back, and show what a later commit wrote."""
+    """Otherwise its old name could return, with the bytes of a later commit."""
     space, disk = strict.open()
     space.put("orders", "one")
     space.get("orders")
@@ -69,8 +69,8 @@ def test_a_dead_writers_commit_is_copied_whole_before_the_copy_takes_its_name(or
     assert other.get("orders").body == "one"
 
 
-def test_reclaim_leaves_one_record_of_what_went(strict: Processes) -> None:
-    """The one before goes with what it recorded, at once."""
+def test_reclaim_leaves_one_record_of_the_removed_files(strict: Processes) -> None:
+    """The previous record is removed at once, with the files that it recorded."""
     space, disk = strict.open()
     for body in ("one", "two", "three"):
         space.put("orders", body)
@@ -83,7 +83,7 @@ def test_reclaim_leaves_one_record_of_what_went(strict: Processes) -> None:
 
 @pytest.mark.parametrize("in_a_transaction", [False, True])
 def test_a_get_that_finds_nothing_notices_that_run_was_deleted(strict: Processes, in_a_transaction: bool) -> None:
-    """Or it would wait for ever for what comes through files that its process does not know."""
+    """Otherwise the call would wait for ever for messages in files that its process does not know."""
     space, _ = strict.open()
     strict.disk().unlink(layout.CONTROL)
     with pytest.raises(SpaceStopped, match="was deleted"), space.transaction() if in_a_transaction else nullcontext():

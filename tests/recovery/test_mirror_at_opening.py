@@ -1,6 +1,6 @@
 """A space and its mirror as the space is opened: the opener refuses, brings over or gives back, by which is ahead.
 
-Power cuts of both disks are ``tests/crash/test_mirrored.py``'s, those of a restore ``tests/crash/test_restoring.py``'s.
+Power cuts of both disks: ``tests/crash/test_mirrored.py``; of a restore: ``tests/crash/test_restoring.py``.
 """
 
 import os
@@ -28,7 +28,7 @@ def space(tmp_path: Path) -> spool.Space:
 
 
 def set_mirror(path: Path, mirror: Path) -> None:
-    """As somebody does who edits the file by hand."""
+    """As an edit of the file by hand does."""
     settings = path / "space.toml"
     lines = [line for line in settings.read_text().splitlines(keepends=True) if not line.startswith("mirror")]
     settings.write_text("".join([f'mirror = "{mirror}"\n', *lines]))
@@ -146,7 +146,7 @@ def test_a_space_that_is_older_than_its_mirror_is_refused_and_restored(space: sp
     assert files(tmp_path / "mirror") == before[0]
 
 
-def test_the_one_commit_that_a_backup_lacks_comes_back_from_the_mirror(space: spool.Space, tmp_path: Path) -> None:
+def test_the_mirror_gives_back_the_one_commit_that_a_backup_lacks(space: spool.Space, tmp_path: Path) -> None:
     """Nothing tells it from the commit that a power cut took from the space alone: both are right to be there."""
     put_back_from_backup(space, tmp_path, "tuesday")
     with spool.open(tmp_path / "space") as again:
@@ -164,7 +164,7 @@ def test_a_damaged_commit_that_only_the_mirror_has_is_not_removed(space: spool.S
     assert files(tmp_path / "mirror") == before
 
 
-def test_what_the_space_lost_by_damage_stays_in_the_mirror(space: spool.Space, tmp_path: Path) -> None:
+def test_a_commit_lost_by_damage_remains_in_the_mirror(space: spool.Space, tmp_path: Path) -> None:
     space.put("orders", "a")
     space.put("orders", "b")
     space.close()
@@ -230,7 +230,7 @@ def test_the_mirror_has_the_queues_of_its_space(space: spool.Space, tmp_path: Pa
         mirrors.restore(tmp_path / "newer", tmp_path / "new")
 
 
-def test_an_opening_that_fails_behind_the_lock_leaves_nothing_open(
+def test_an_opening_that_fails_after_the_lock_leaves_nothing_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spool.create(tmp_path / "space", mirror=str(tmp_path / "mirror")).close()
@@ -251,7 +251,7 @@ def test_an_opening_that_fails_behind_the_lock_leaves_nothing_open(
     spool.open(tmp_path / "space").close()
 
 
-def test_a_space_that_opens_as_a_restore_looks_at_the_locks_keeps_it_from_the_mirror_or_is_kept(
+def test_of_an_opening_and_a_restore_at_the_same_time_one_is_refused_the_mirror(
     space: spool.Space, tmp_path: Path
 ) -> None:
     space.close()
@@ -289,7 +289,7 @@ def test_a_space_that_opens_as_a_restore_looks_at_the_locks_keeps_it_from_the_mi
 
 
 def test_a_process_that_joins_others_does_not_get_past_a_restore(space: spool.Space, tmp_path: Path) -> None:
-    """The others close between the two: nobody else holds the mirror as the restore looks."""
+    """The other processes close in between: no process holds the mirror when the restore checks."""
     space.close()
     restoring, joining = (
         Mirror(Disk(str(tmp_path / name)), Disk(str(tmp_path / "mirror"))) for name in ("new", "space")

@@ -1,4 +1,4 @@
-"""The feed says of a commit what its file says, or nothing."""
+"""A note of the feed has the same content as the commit's file, or none."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -136,7 +136,7 @@ def without_writer(part: Part) -> Part:
 
 
 @given(st.binary(max_size=NOTE_BYTES))
-def test_whatever_bytes_a_note_has_it_is_none_or_a_commit(note: bytes) -> None:
+def test_a_note_of_any_bytes_is_a_commit_or_none(note: bytes) -> None:
     assert decode(7, note) is None or decode(7, note).number == 7  # type: ignore[union-attr]
     assert addressed_in(note) is None or isinstance(addressed_in(note), list)
 
@@ -158,7 +158,7 @@ def test_a_process_that_follows_another_one_reads_none_of_its_files() -> None:
     assert len([name for name in opened if name.startswith("committed")]) == 1, "its body"
 
 
-def test_what_a_small_branch_did_is_in_the_note_of_the_commit_that_adopts_it() -> None:
+def test_the_note_of_an_adopting_commit_has_the_effects_of_a_small_branch() -> None:
     there = Processes()
     space, other = there.space(), there.space()
     space.put("orders", "taken")
@@ -185,7 +185,7 @@ def test_a_large_branch_is_read_from_its_file() -> None:
     assert len(other.get_many("orders", 1000)) == 1000
 
 
-def test_what_does_not_fit_is_read_from_its_file_and_says_what_it_addresses() -> None:
+def test_a_commit_that_does_not_fit_is_read_from_its_file_and_its_note_has_the_positions() -> None:
     there = Processes()
     space, other = there.space(), there.space()
     space.put_many("orders", range(1000))
@@ -202,7 +202,9 @@ def test_what_does_not_fit_is_read_from_its_file_and_says_what_it_addresses() ->
         ([(4, 0, 9), (5, 0, 9)], True), ([], False),
     ],
 )  # fmt: skip
-def test_a_commit_addresses_what_it_removes_or_changes(ranges: list[tuple[int, int, int]], expected: bool) -> None:
+def test_a_commit_addresses_the_messages_that_it_removes_or_changes(
+    ranges: list[tuple[int, int, int]], expected: bool
+) -> None:
     there = Processes()
     shared = there.space()._store.shared.feed
     shared.write(9, feed.msgpack.packb(([(5, 3, 2)], None)))
@@ -225,7 +227,7 @@ def test_a_commit_that_was_retracted_is_read_from_its_file() -> None:
 
 
 def dies_before_its_stamp(there: Processes, act: Action) -> None:
-    """A process dies when its commit has its number, and the feed says what it does; its file does not say it yet."""
+    """A process dies when its commit has a number and a note in the feed, and its file is not stamped yet."""
     doomed, disk = there.open()
     with (
         mock.patch.object(commit_steps, "stamp", side_effect=lambda number: disk.die()),
@@ -234,7 +236,7 @@ def dies_before_its_stamp(there: Processes, act: Action) -> None:
         act(doomed)
 
 
-def test_what_a_dead_writer_meant_to_put_is_not_there() -> None:
+def test_the_put_of_a_dead_writer_is_not_visible() -> None:
     there = Processes()
     space, other = there.space(), there.space()
     dies_before_its_stamp(there, lambda doomed: doomed.put("orders", "one"))
@@ -245,7 +247,7 @@ def test_what_a_dead_writer_meant_to_put_is_not_there() -> None:
     assert other.check() == space.check() == []
 
 
-def test_what_a_dead_writer_meant_to_take_is_there() -> None:
+def test_the_message_of_an_unfinished_get_by_a_dead_writer_exists() -> None:
     there = Processes()
     space, other = there.space(), there.space()
     space.put_many("orders", ["one", "two"])
@@ -254,7 +256,7 @@ def test_what_a_dead_writer_meant_to_take_is_there() -> None:
     assert shown(space) == shown(other) == ["two"]
 
 
-def test_what_a_dead_writer_took_is_not_taken_again() -> None:
+def test_a_message_that_a_dead_writer_took_is_not_delivered_again() -> None:
     there = Processes()
     space, (doomed, disk) = there.space(), there.open()
     space.put_many("orders", ["one", "two"])
@@ -262,7 +264,7 @@ def test_what_a_dead_writer_took_is_not_taken_again() -> None:
     assert space.get("orders").body == "two"
 
 
-def test_what_was_replaced_by_an_empty_commit_is_gone_for_all() -> None:
+def test_a_commit_replaced_by_an_empty_commit_is_gone_for_all_processes() -> None:
     there = Processes()
     (space, disk), other = there.open(), there.space()
     space.put("orders", "one")
@@ -277,7 +279,7 @@ def test_what_was_replaced_by_an_empty_commit_is_gone_for_all() -> None:
 
 
 def test_a_get_that_finds_nothing_finishes_the_commits_of_dead_writers() -> None:
-    """No other process may come by to do it."""
+    """No other process may finish the number first."""
     there = Processes()
     space = there.space()
     there.lose_a_writer()
@@ -338,7 +340,7 @@ def test_the_ring_takes_no_more_than_a_megabyte(tmp_path: Path) -> None:
 
 
 def test_the_feed_is_memory_of_all_processes_and_little_of_it(memory: Path) -> None:
-    """It is mapped once a process, shared with the others, and as long as it is, whatever was committed."""
+    """Each process maps the feed once and shares it; the feed has a fixed length."""
     with spool.create(memory) as space:
         space.create_queue("orders")
         for turn in range(3):

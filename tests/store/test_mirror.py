@@ -151,7 +151,7 @@ def test_a_mirror_that_is_taken_out_of_the_settings_is_asked_no_more(space: spoo
         assert bodies(again) == ["a"]
 
 
-def test_what_was_there_before_is_brought_over_by_who_opens_alone(tmp_path: Path) -> None:
+def test_the_first_opener_copies_earlier_commits_to_the_mirror(tmp_path: Path) -> None:
     with spool.create(tmp_path / "space") as space:
         space.create_queue("orders")
         space.put_many("orders", ["a", "b"])
@@ -212,7 +212,7 @@ def adopted(space: spool.Space, tmp_path: Path) -> tuple[int, Mirror, Told]:
     return number, Mirror(Disk(str(tmp_path / "space")), side), side
 
 
-def test_a_branch_comes_over_before_its_head_unless_reclaim_was_removing_it(adopted: tuple[int, Mirror, Told]) -> None:
+def test_a_branch_is_copied_before_its_head_unless_reclaim_was_removing_it(adopted: tuple[int, Mirror, Told]) -> None:
     number, mirror, side = adopted
     head, its_branch = f"{number:016}.msgpack", f"{number:016}-1.msgpack"
     for retired, first, second in ((set(), its_branch, head), ({number}, head, its_branch)):
@@ -222,9 +222,7 @@ def test_a_branch_comes_over_before_its_head_unless_reclaim_was_removing_it(adop
         assert side.did == [f"+{first}", "flush", f"+{second}", "flush"]
 
 
-def test_of_a_commit_that_the_space_has_reclaimed_the_head_goes_first(
-    adopted: tuple[int, Mirror, Told], tmp_path: Path
-) -> None:
+def test_the_head_of_a_reclaimed_commit_is_removed_first(adopted: tuple[int, Mirror, Told], tmp_path: Path) -> None:
     _, mirror, side = adopted
     for name in ("0000000000000099.msgpack", "0000000000000099-1.msgpack"):
         (tmp_path / "mirror" / name).write_bytes(b"a commit")
@@ -234,7 +232,7 @@ def test_of_a_commit_that_the_space_has_reclaimed_the_head_goes_first(
 
 
 def test_a_failed_flush_of_the_space_s_own_waits_for_the_mirror(space: spool.Space, tmp_path: Path) -> None:
-    """Or its thread would use descriptors that are closed, and somebody else's by then."""
+    """Otherwise the thread would use closed descriptors, whose numbers may belong to other files."""
     with mock.patch.object(space._store.files.disk, "make_durable", side_effect=FlushFailed(errno.EIO, "bad")):
         with pytest.raises(spool.CommitUnknown):
             space.put("orders", "a")

@@ -1,4 +1,4 @@
-"""The ring of slots: a slot is what was written for its number, or it is not there."""
+"""The ring of slots: a slot has the note that was written for its number, or counts as empty."""
 
 import errno
 import os
@@ -71,7 +71,7 @@ def test_a_slot_that_is_half_written_is_none(root: str) -> None:
             assert one.read(1) == (b"an old note" * 20 if size == 0 else None)
 
 
-def test_whatever_bytes_a_slot_has_it_is_what_was_written_or_none(root: str) -> None:
+def test_a_slot_of_any_bytes_is_the_written_note_or_none(root: str) -> None:
     with closing(started(root)) as one:
 
         @given(notes, st.integers(0, feed.SLOT_BYTES - 1), st.binary(min_size=1, max_size=feed.SLOT_BYTES))
@@ -95,7 +95,7 @@ def test_nothing_of_an_earlier_life_is_there(root: str) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, feed.SLOT_BYTES, 100_000])
-def test_a_file_of_another_length_is_made_anew(root: str, size: int) -> None:
+def test_a_file_of_another_length_is_made_again(root: str, size: int) -> None:
     Path(root, layout.FEED).write_bytes(b"\xff" * size)
     with closing(started(root)) as one:
         one.write(SLOTS - 1, b"last")
@@ -119,7 +119,7 @@ def test_on_a_full_disk_there_are_no_slots_for_all(root: str, monkeypatch: pytes
         assert later.read(1) == b"note"
 
 
-def test_other_errors_of_the_disk_are_told(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_errors_of_the_disk_are_raised(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(disk: Disk, handle: int, offset: int, data: bytes) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
