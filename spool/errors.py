@@ -35,7 +35,7 @@ class ArgumentError(SpoolError):
     """
 
     def __init__(self, *parts: str, expected: str | None = None) -> None:
-        """``parts``: the text, in which each ``Argument`` is a part of its own."""
+        """``parts``: the parts of the text; each name of an argument is a separate part."""
         super().__init__("".join(parts))
         self.parts = parts
         self.name: str | None = next((part.partition("=")[0] for part in parts if isinstance(part, Argument)), None)

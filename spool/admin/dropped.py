@@ -52,7 +52,7 @@ class DroppedFiles:
     def waiting(self) -> dict[Version, str]:
         """Return the name of each file that waits now, for its version. Caller holds the number lock.
 
-        A file that an intake moves meanwhile is found where it goes: no commit has a number meanwhile, so no intake
+        The search finds also a file that an intake moves meanwhile: no commit has a number meanwhile, so no intake
         removes it.
         """
         found: dict[Version, str] = {}

@@ -114,8 +114,7 @@ class CommitBatch:
         self._shared = None
 
     def shared_branch(self) -> tuple[str, int]:
-        """Return (id in hex, next ordinal) of the branch for messages without a branch of their own; neighbours share
-        it."""
+        """Return (id in hex, next ordinal) of the branch that neighbouring messages without a branch share."""
         if self._shared is None:
             id_bytes = os.urandom(BRANCH_ID_BYTES)
             xid = tuple.__new__(Xid, (FORMAT_LOCAL, id_bytes, b""))
@@ -169,7 +168,7 @@ class CommitBatch:
         return first
 
     def _next_piece(self, bodies: Sequence[bytes]) -> Sequence[bytes]:
-        """As many as the section has room for, at least one; of a new section, if this one is full."""
+        """Return the first bodies that fit into the section, at least one; a full section is closed first."""
         if self.section_is_full:
             self.close_section()
         room, count, size = SECTION_BYTES - self._bytes, 0, 0

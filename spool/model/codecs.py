@@ -139,7 +139,7 @@ _TYPES: list[tuple[type, str]] = []
 def register_codec(name: str, codec: Codec, *types: type) -> None:
     """Use a codec, in this process and from now on, for values of these types and of types derived from them.
 
-    ``name`` is written with each message: a process that takes it needs the codec of that name, too.
+    ``name`` is written with each message: a process that takes the message needs the codec, too.
 
     InvalidArgument if the name, or a type, has another codec already.
     """

@@ -22,7 +22,7 @@ def positions(ranges: Iterable[tuple[int, int, int]]) -> Iterator[Position]:
 
 
 def append_range(ranges: PositionRanges, number: int, first: int, count: int) -> None:
-    """Add a range at the end, joined to the last one if it follows it."""
+    """Add a range at the end. A range that continues the last one is joined to that one."""
     if ranges and ranges[-1][0] == number and ranges[-1][1] + ranges[-1][2] == first:
         ranges[-1] = (number, ranges[-1][1], ranges[-1][2] + count)
     else:

@@ -10,7 +10,7 @@ _MOST_LISTED = 20
 
 
 def closest(name: str, names: Iterable[str]) -> str | None:
-    """Return the one of ``names`` that is most like ``name``; None if none is like it."""
+    """Return the name of ``names`` that is most like ``name``; None if none is similar."""
     from difflib import get_close_matches  # imported only where a name was mistyped
 
     lowered = {each.lower(): each for each in names}

@@ -33,7 +33,7 @@ def export(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 def every(pytestconfig: pytest.Config) -> bool:
-    """Whether a test tries all places, and not a few."""
+    """Whether a test damages every place, not a few."""
     return bool(pytestconfig.getoption("--long"))
 
 
@@ -187,7 +187,7 @@ def test_other_programs_can_list_and_unpack_an_export(export: Export, tmp_path: 
 
 
 def test_a_large_file_is_read_piece_by_piece(tmp_path: Path) -> None:
-    """Of each compression, more than one piece at once."""
+    """Exports of each compression, longer than one piece."""
     content = bytes(3 * archive.PIECE_BYTES + 5) + random.Random(3).randbytes(archive.PIECE_BYTES + 7)
     for compression in (None, *archive.COMPRESSIONS):
         assert members_of(plain(tar([("one", content), ("two", b"")], compression))) == [("one", content), ("two", b"")]

@@ -139,7 +139,7 @@ def test_a_later_format_is_said(tmp_path: Path) -> None:
 
 
 def test_a_bomb_is_read_piece_by_piece() -> None:
-    """Of 64 MiB of zeros, only the first piece is decompressed."""
+    """A reader decompresses only the first piece of 64 MiB of zeros."""
     bomb = b"".join(_compressed_zeros(64 << 20))
     reader = archive.Reader(io.BytesIO(bomb))
     assert reader.next() is None

@@ -93,7 +93,7 @@ def execute(program: str, *args: object, stdin: bytes = b"", **options: Any) -> 
 
 
 def killed_python(source: str, *args: object) -> None:
-    """Python code in a process that is killed by its own last line, as if the power were cut to it."""
+    """Python code in a process that is killed by its own last line, as by a power cut."""
     ending = "\nimport os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n"
     done = subprocess.run([sys.executable, "-c", source + ending, *map(str, args)], check=False, timeout=60)
     assert done.returncode == -9
