@@ -158,7 +158,7 @@ class Round:
         return bool(self.held)
 
     def call(self, job: Job, *, tasks: int, calling: float = CALLING_SECONDS) -> None:
-        """Call the service for what was claimed, as far as the time goes; if there is room for the answers.
+        """Call the service for the claimed messages, as far as the time goes, if there is room for the answers.
 
         Args:
             job: runs chunks in tasks.
@@ -168,11 +168,12 @@ class Round:
         if self.result.full:
             return
         policy = OutcomePolicy.of(self._engine.config(), self.route.queue, self.route.on_failure)
-        full = self._engine.full_queue([policy.queue.error_queue] if policy.queue.error_queue else [])
+        errors = policy.queue.error_queue
+        full = self._engine.room([errors]).full if errors is not None else ""
         whole = Chunk(
             self._space.path, self.id, self.route.service, policy, self.held,
             in_order=self.in_order, marks=self._coordinator.record_calls(),
-            full="" if full is None else f"queue {full} is full",
+            full=f"queue {full} is full" if full else "",
         )  # fmt: skip
         self._blocks = self._deliver(job, whole, tasks, calling)
         for block in self._blocks:

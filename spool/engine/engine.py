@@ -332,16 +332,6 @@ class Engine:
                 least = room if least is None else min(least, room)
         return Room(least)
 
-    @public_call("counting what is in the queues")
-    def full_queue(self, queues: Sequence[str]) -> str | None:
-        """Return the first of these queues that takes no message; None if each takes one.
-
-        A queue whose limit is 0 never takes one, and is left out, as is a queue that does not exist.
-        """
-        from spool.workers.attempt import full_queue
-
-        return full_queue(self._store, queues)
-
     @public_call("counting an attempt")
     def count_failure(self, position: Position, reason: str) -> str | None:
         """Count a failed attempt of a message that the caller holds: the message comes back later, moves to the error

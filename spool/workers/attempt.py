@@ -65,7 +65,7 @@ class Attempt:
     """One attempt of a message.
 
     Args:
-        on_failure: what a refusal means, as in ``OutcomePolicy``.
+        on_failure: the effect of a rejection, as in ``OutcomePolicy``.
         into: queues that every outcome may put messages into, besides the replies.
         replies: whether an outcome puts a reply into the reply queue of the message.
         on_abandoned: called with the conclusion of an abandoned attempt before the message is released, so that the
@@ -122,7 +122,7 @@ class Attempt:
             stopping: called ten times a second; the wait ends once it returns True.
 
         Returns:
-            SET_ASIDE if the body is damaged: the message is in quarantine, and the attempt has ended. Otherwise None;
+            QUARANTINED if the body is damaged: the message is in quarantine, and the attempt has ended. Otherwise None;
             ``message`` is None if there is no message.
         """
 
@@ -170,7 +170,7 @@ class Attempt:
         """
         assert self.message is not None
         reply = [self.message.reply_queue] if self._replies and self.message.reply_queue is not None else []
-        queue = full_queue(self._store, [*self._into, *reply])
+        queue = _full_queue(self._store, [*self._into, *reply])
         if queue is not None and self._move(Event.NO_ROOM):
             self._abandon(self._without_room(Full(f"queue {queue} is full", queue)))
             return False
@@ -294,7 +294,7 @@ class Attempt:
         return Conclusion(Effect.KEPT, no_room(text), "" if waits else no_room(text), text)
 
 
-def full_queue(store: Store, queues: Sequence[str]) -> str | None:
+def _full_queue(store: Store, queues: Sequence[str]) -> str | None:
     """Return the first of these queues that is full; None if each takes a message. Called inside a public call."""
     settings = store.settings.current()
     configs = [settings.config.queues[queue] for queue in queues if queue in settings.config.queues]
