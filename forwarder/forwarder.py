@@ -90,7 +90,7 @@ class Forwarder(BaseForwarder):
         An error that ends one route is in the summary, and ends all routes.
 
         Args:
-            once: end when every message that can be forwarded now was tried in this run.
+            once: end when every message that can be forwarded now was attempted in this run.
 
         Raises:
             SparkUnavailable: Spark cannot be started.

@@ -4,7 +4,7 @@ The round is a coordinator: its id is the gtrid of every task's branch, and the 
 process dies, the claims are free at once, and the next process that finds the prepared branches rolls them back.
 
 A task that dies with its worker names no message. The round then halves the work, until the message that kills its
-worker is alone; that message is counted as tried.
+worker is alone; that message is counted as attempted.
 """
 
 import logging
@@ -63,7 +63,7 @@ class RoundResult:
     """The result of a round.
 
     effects: the number of messages for each `Effect`.
-    tried: the messages that failed and are still in a queue.
+    attempted: the messages that failed and are still in a queue.
     retry_after: the seconds that the service asked to wait; None if it did not.
     full: why there was no room for replies; "" if there was.
     waiting: the kept messages that wait alone, for room in a queue that no other message names.
@@ -71,7 +71,7 @@ class RoundResult:
 
     effects: dict[str, int] = field(default_factory=dict)
     failures: Failures = field(default_factory=Failures)
-    tried: list[Position] = field(default_factory=list)
+    attempted: list[Position] = field(default_factory=list)
     retry_after: float | None = None
     full: str = ""
     waiting: list[Position] = field(default_factory=list)
@@ -93,7 +93,7 @@ class RoundResult:
         for effect, count in block.effects.items():
             self.effects[effect] = self.effects.get(effect, 0) + count
         self.failures.merge(block.failures)
-        self.tried += block.tried
+        self.attempted += block.attempted
         self.retry_after = self.retry_after if block.retry_after is None else block.retry_after
         self.full = self.full or block.full
 
@@ -268,16 +268,16 @@ def _count_killer(engine: Engine, chunk: Chunk, error: TaskDied, seconds: float)
     reason = f"the worker that handled it died: {error}"
     if limit is not None and seconds >= limit + GRACE_SECONDS:
         reason = f"{took_too_long(limit)}, and did not stop: its worker was ended"
-    return _tried(held, engine.count_failure(held.position, reason), reason)
+    return _attempted(held, engine.count_failure(held.position, reason), reason)
 
 
-def _tried(held: Stretch, queue: str | None, reason: str) -> Block:
+def _attempted(held: Stretch, queue: str | None, reason: str) -> Block:
     """Return what became of a message of which an attempt was counted. ``queue``: the one that it is in now."""
     if queue is None:
         effect = Effect.DROPPED
     else:
         effect = Effect.RETRIED if queue == held.queue else Effect.DEAD_LETTERED
-    block = Block(effects={str(effect): 1}, tried=[held.position] if effect in IN_A_QUEUE else [])
+    block = Block(effects={str(effect): 1}, attempted=[held.position] if effect in IN_A_QUEUE else [])
     block.failures.add(effect, reason)
     return block
 

@@ -63,10 +63,10 @@ class Summary:
             self.full.add(queue)
 
 
-def left_in(space: Space, queue: str, tried: Collection[Position]) -> int:
+def left_in(space: Space, queue: str, attempted: Collection[Position]) -> int:
     """Count the messages of a queue that are left for later.
 
-    These are the messages that can be taken or are held, and those of `tried` that wait for their next attempt.
+    These are the messages that can be taken or are held, and those of `attempted` that wait for their next attempt.
     """
     stats = space.stats(queue)
-    return stats.ready + stats.claimed + stats.in_doubt + space.engine.waiting(queue, tried)
+    return stats.ready + stats.claimed + stats.in_doubt + space.engine.waiting(queue, attempted)

@@ -78,7 +78,7 @@ class Block:
 
     vote: the prepared branch; None if nothing was written.
     effects: the number of messages for each `Effect`.
-    tried: the messages that failed and are still in a queue.
+    attempted: the messages that failed and are still in a queue.
     retry_after: the seconds that the service asked the route to wait.
     damaged: the messages whose bodies cannot be read, with the reason; the driver moves them to quarantine.
     error: where, and why the space could not be read or written: no message is to blame.
@@ -88,7 +88,7 @@ class Block:
     vote: Vote | None = None
     effects: dict[str, int] = field(default_factory=dict)
     failures: Failures = field(default_factory=Failures)
-    tried: list[Position] = field(default_factory=list)
+    attempted: list[Position] = field(default_factory=list)
     retry_after: float | None = None
     damaged: list[tuple[Position, str]] = field(default_factory=list)
     error: str = ""
@@ -231,7 +231,7 @@ def _record(branch: RemoteBranch, chunk: Chunk, one: _Ended, block: Block) -> No
     effect, reason = branch.record(chunk.policy, one.found, one.outcome, one.at)
     block.count(effect, reason)
     if effect in IN_A_QUEUE:
-        block.tried.append(one.found.message.position)
+        block.attempted.append(one.found.message.position)
 
 
 def _threads(service: Service) -> ServiceThreads:

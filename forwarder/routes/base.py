@@ -36,14 +36,14 @@ class RunOptions(TypedDict):
 
     once: the loop ends once it has attempted every message.
     stop: once this event is set, the loop begins nothing more.
-    tried: with `once`, the messages that failed in this run and are still in a queue; the loop adds to the set.
+    attempted: with `once`, the messages that failed in this run and are still in a queue; the loop adds to the set.
     count: called with each committed result.
     tell: called with each event.
     """
 
     once: bool
     stop: threading.Event
-    tried: set[Position]
+    attempted: set[Position]
     count: Callable[[str, RoundResult], object]
     tell: Callable[[Event], object]
 
@@ -54,7 +54,7 @@ class Loop(ABC):
     def __init__(self, space: Space, route: Route, **options: Unpack[RunOptions]) -> None:
         self._space, self._route = space, route
         self._once, self._stop = options["once"], options["stop"]
-        self._tried, self._count, self._tell = options["tried"], options["count"], options["tell"]
+        self._attempted, self._count, self._tell = options["attempted"], options["count"], options["tell"]
         self._clock = space.engine.clock
         self._down_since: float | None = None
 
@@ -81,7 +81,7 @@ class Loop(ABC):
 
     def _add(self, result: RoundResult) -> None:
         if self._once:
-            self._tried.update(result.tried, result.waiting)
+            self._attempted.update(result.attempted, result.waiting)
         self._count(self._route.queue, result)
 
     def _note_down(self, reason: str) -> None:
@@ -126,7 +126,7 @@ class BaseForwarder:
         self._end: Callable[[], object] | None = None
         self._mutex, self._telling = threading.Lock(), threading.Lock()
         self._loops: list[Loop] = []
-        self._tried: dict[str, set[Position]] = {route.queue: set() for route in self.routes}
+        self._attempted: dict[str, set[Position]] = {route.queue: set() for route in self.routes}
 
     def stop(self) -> None:
         """Let `run` finish and commit the calls in progress, and return. For other threads and signal handlers."""
@@ -160,8 +160,8 @@ class BaseForwarder:
             self._count_left(space)
 
     def _options(self, route: Route, once: bool) -> RunOptions:
-        tried = self._tried[route.queue]
-        return RunOptions(once=once, stop=self._stop, tried=tried, count=self._count, tell=self._tell)
+        attempted = self._attempted[route.queue]
+        return RunOptions(once=once, stop=self._stop, attempted=attempted, count=self._count, tell=self._tell)
 
     def _run_loops(self, routes: list[Route]) -> None:
         threads = [
@@ -204,8 +204,8 @@ class BaseForwarder:
 
     def _count_left(self, space: Space) -> None:
         with suppress(SpoolError, OSError):  # the summary has such an error already
-            for queue, tried in self._tried.items():
-                if left := left_in(space, queue, tried):
+            for queue, attempted in self._attempted.items():
+                if left := left_in(space, queue, attempted):
                     self.summary.left[queue] = left
 
     def _end_if_idle(self, messages: int) -> None:

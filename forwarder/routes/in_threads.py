@@ -67,7 +67,7 @@ class ThreadLoop(Loop):
         self._worker: Worker | None = None
         self._under_way: set[Position] = set()
         self._kept = RoundResult()  # messages without an attempt since the route was up
-        self._pause: tuple[str, float] | None = None  # that is still to be told
+        self._pause: tuple[str, float] | None = None  # without its events so far
 
     def run(self) -> None:
         """Call the service with one message after the other."""
@@ -75,9 +75,9 @@ class ThreadLoop(Loop):
             call, route = partial(self._call, caller), self._route
             self._under_way.clear()
             self._worker = Worker(
-                self._space, route.queue, call, threads=threads_of(route.service), once=self._once, passed=self._tried,
-                timeout=route.service.watched, stop=self._stop, on_handled=self._note, on_pause=self._note_pause,
-                on_unreadable=call, on_failure=route.on_failure, into=queues_into(route),
+                self._space, route.queue, call, threads=threads_of(route.service), once=self._once,
+                passed=self._attempted, timeout=route.service.watched, stop=self._stop, on_handled=self._note,
+                on_pause=self._note_pause, on_unreadable=call, on_failure=route.on_failure, into=queues_into(route),
                 replies=not isinstance(route.service, QueueService),
             )  # fmt: skip
             try:
@@ -113,7 +113,7 @@ class ThreadLoop(Loop):
 
     def _note(self, position: Position, conclusion: Conclusion, seconds: float) -> None:
         """Note the end of an attempt. The worker calls this in one thread at a time."""
-        block = Block(tried=[position] if conclusion.effect in IN_A_QUEUE else [])
+        block = Block(attempted=[position] if conclusion.effect in IN_A_QUEUE else [])
         block.count(conclusion.effect, "" if conclusion.full else conclusion.reason)
         self._tell(Done(self._route.queue, "", block.effects, seconds))
         if conclusion.effect is Effect.KEPT:

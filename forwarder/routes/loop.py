@@ -22,7 +22,7 @@ from spool.workers.pauses import WaitingMessages
 
 _WAIT_SECONDS = 0.5
 # The failed messages of a queue that a run with ``once`` remembers. With more, the run leaves the rest of the queue.
-_MAX_TRIED = 1_000_000
+_MOST_ATTEMPTED = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class RouteLoop(Loop):
     def _is_over(self) -> bool:
         if self._stop.is_set():
             return True
-        return self._once and (self._pace.down != "" or len(self._tried) > _MAX_TRIED)
+        return self._once and (self._pace.down != "" or len(self._attempted) > _MOST_ATTEMPTED)
 
     def _begin(self) -> bool:
         """Begin a round, if a message comes within half a second; return whether the loop goes on."""
@@ -117,7 +117,7 @@ class RouteLoop(Loop):
         limit, round_ = self._pace.limit, Round(self._space, self._route)
         try:
             waiting = self._waiting.positions(self._clock.monotonic())
-            if round_.claim(limit, timeout=wait, passed=self._tried.union(waiting) if waiting else self._tried):
+            if round_.claim(limit, timeout=wait, passed=self._attempted.union(waiting) if waiting else self._attempted):
                 size = RoundSize(limit, round_.messages, in_order=round_.in_order, is_bounded=round_.is_bounded)
                 self._tell(Claimed(self._route.queue, round_.id.hex(), round_.messages, ahead))
                 return _Claimed(round_, size, self._clock.monotonic())

@@ -1,4 +1,4 @@
-"""A Python function as a service: called with the message; what it returns is the reply."""
+"""A Python function as a service: its argument is the message, its result the reply."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -267,7 +267,7 @@ class Space:
     # -- the end ----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """As ``spool.Space.close``: what was put is committed first."""
+        """As ``spool.Space.close``."""
         closing = ThreadPoolExecutor(1, "spool-aio-close")  # the others, and the loop's, may have much to do
         await self._threads.loop.run_in_executor(closing, self.sync.close)
         closing.shutdown(wait=False)

@@ -51,7 +51,7 @@ class Transaction:
             or options.keys() & {"before", "deduplication_key"}
         ):
             return self.sync.put_many(queue, bodies, **options)
-        put = partial(self.sync.put_many, queue, body_list(bodies), **options)  # looks at what is there
+        put = partial(self.sync.put_many, queue, body_list(bodies), **options)  # reads the queue
         return await self._threads.run_to_end(put, patient=options.get("deduplication_key") is not None)
 
     async def get(self, queue: str, **options: Unpack[GetOptions]) -> Message:

@@ -1,1 +1,1 @@
-"""Workers: a function is called with each message, and what it returns or raises decides what becomes of that."""
+"""Workers: they call a function with each message; its result or exception decides the effect on the message."""

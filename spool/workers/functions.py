@@ -61,6 +61,6 @@ def takes_a_message(function: Callable[..., Any]) -> bool:
         inspect.signature(function).bind(object())
     except TypeError:
         return False
-    except ValueError:  # a function written in C that does not tell its parameters
+    except ValueError:  # a function in C without a signature
         pass
     return True

@@ -30,11 +30,10 @@ class Replied:
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """It failed for now.
+    """Temporary failure.
 
-    `delay` is the seconds to wait that the service asked for, None if it named none. `counted` tells whether this was
-    an attempt of the message: False means that the service was never reached, so the route pauses and no attempt is
-    lost.
+    delay: the seconds before the next attempt; None if the service named none.
+    counted: False if the service was not reached: no attempt is counted, and the route pauses.
     """
 
     reason: str
@@ -80,7 +79,7 @@ class NewMessage:
         content_type = check_content_type(given.pop("content_type", None))
         for name in _OF_PUT_ALONE:
             if given.get(name):
-                raise InvalidArgument(f"{name} depends on what is in the queue: put the message with space.put")
+                raise InvalidArgument(f"{name} depends on the contents of the queue: put the message with space.put")
         self.queue = check_queue_name(queue)
         self.raw, codec, content_type = encode(body, content_type)
         stored = {"codec": codec, "content_type": content_type}
@@ -125,9 +124,9 @@ Outcome = Replied | Retried | Rejected | Passed | Translated
 
 
 class Retry(Exception):
-    """Raised by a function that handles messages: try this one again, after `delay` seconds or the queue's own delay.
+    """Raised by a function that handles messages: the attempt has failed, and another follows.
 
-    Raises InvalidArgument if `delay` is not a number of seconds from 0.
+    delay: the seconds before the next attempt; None for the queue's own delay. InvalidArgument if no number from 0.
     """
 
     # For a subclass, too, whose __init__ does not call this one.
@@ -141,9 +140,9 @@ class Retry(Exception):
 
 
 class Reject(Exception):
-    """Raised by a function that handles messages: never try this one again.
+    """Raised by a function that handles messages: the message has failed for good.
 
-    `reply` is bytes, str, or what msgpack can express.
+    reply: bytes, str, or a value that msgpack can express.
     """
 
     reason: str = ""
@@ -158,7 +157,7 @@ class Reject(Exception):
 def of_value(value: object, max_reply: int) -> Outcome:
     """Return the outcome of a function's result: a reply, empty for None. ``max_reply``: in bytes.
 
-    A value that no codec can write is an attempt. What is an outcome already stays what it is.
+    A value that no codec can write is a failed attempt. An outcome is returned unchanged.
     """
     return value if isinstance(value, Outcome) else _reply(value, max_reply)
 
@@ -174,7 +173,7 @@ def _reply(value: object, max_reply: int) -> Replied | Retried | Rejected:
 
 
 def of_error(error: BaseException, max_reply: int) -> Retried | Rejected:
-    """Return what an exception that a function raised comes to: any but `Retry` and `Reject` is an attempt."""
+    """Return the outcome of a function's exception: a failed attempt, unless it is `Retry` or `Reject`."""
     if isinstance(error, Retry):
         return Retried(error.reason or "the service asks to try again", error.delay)
     if not isinstance(error, Reject):

@@ -47,8 +47,8 @@ class Running:
         self._job = job or in_process
         self._is_calling = threading.Lock()
         self.loop = RouteLoop(
-            space, Route("work", Scripted("it")), self._begin, tasks=lambda: 2, once=once, stop=self.stop, tried=set(),
-            count=lambda queue, result: None, tell=self._tell,
+            space, Route("work", Scripted("it")), self._begin, tasks=lambda: 2, once=once, stop=self.stop,
+            attempted=set(), count=lambda queue, result: None, tell=self._tell,
         )  # fmt: skip
         self.loop._pace._is_steady = True  # as behind a round of two seconds
 
@@ -304,8 +304,8 @@ if moment != "both claimed":  # the second round ends the process before the fir
     Round.commit = lambda self: threading.Event().wait()
 with spool.open(path) as space:
     loop = RouteLoop(
-        space, Route("work", parse("queue:next")), job, tasks=lambda: 2, once=True, stop=threading.Event(), tried=set(),
-        count=lambda queue, result: None, tell=tell,
+        space, Route("work", parse("queue:next")), job, tasks=lambda: 2, once=True, stop=threading.Event(),
+        attempted=set(), count=lambda queue, result: None, tell=tell,
     )
     loop._pace._is_steady = True
     loop.run()
@@ -345,7 +345,7 @@ def test_x05_a_round_has_as_many_tasks_as_the_cluster_has_cores_when_it_begins(s
     space.put_many("work", range(3 * FIRST))
     loop = RouteLoop(
         space, Route("work", Scripted("it")), job, tasks=lambda: cores[0], once=True, stop=threading.Event(),
-        tried=set(), count=lambda queue, result: None, tell=lambda event: None,
+        attempted=set(), count=lambda queue, result: None, tell=lambda event: None,
     )  # fmt: skip
     loop.run()
     assert chunks_of == [2, 8], "two chunks for each task"

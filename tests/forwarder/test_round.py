@@ -274,10 +274,10 @@ def test_a_round_of_slow_calls_ends_after_some_and_the_next_goes_on(space: spool
 def test_a_round_passes_over_what_it_is_told_to(space: spool.Space) -> None:
     space.put_many("work", [b"1", b"2", b"3"])
     failed = forward(space, lambda request: Retried("no") if request.raw != b"2" else Replied())
-    assert len(failed.tried) == 2
+    assert len(failed.attempted) == 2
     answers["it"] = echo
     route = Route("work", Scripted("it"))
-    passed = set(failed.tried[:1])
+    passed = set(failed.attempted[:1])
     for effects in ({Effect.DELIVERED: 1}, {}):
         result = run_round(space, route, in_process, limit=9, tasks=2, timeout=0, passed=passed)
         assert result.effects == effects

@@ -39,7 +39,7 @@ def test_nobody_rolls_back_the_branches_of_a_round_that_lives(space: spool.Space
 
 
 def test_one_branch_of_a_round_is_written_by_one_task(space: spool.Space) -> None:
-    """A task that is tried again while its first attempt lives has another xid, or none."""
+    """A task that Spark repeats while its first attempt lives has another xid, or none."""
     xid = Xid(FORMAT_ROUND, b"round", b"1")
     with spool.open(space.path) as coordinator:
         assert coordinator._store.shared.xids.try_lock(coordinator_byte(xid.gtrid))
