@@ -164,7 +164,7 @@ class TestFailure:
         ("master", "variable", "value", "text"),
         [
             ("local[x]", "IRRELEVANT", "", "Could not parse Master URL: 'local[x]'"),
-            ("nonsense", "IRRELEVANT", "", "Master must"),
+            pytest.param("nonsense", "IRRELEVANT", "", "Master must", marks=pytest.mark.slow),
             ("local[1]", "PYSPARK_SUBMIT_ARGS", "--nonsense pyspark-shell", "Unrecognized option: --nonsense"),
         ],
     )
