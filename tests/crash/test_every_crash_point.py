@@ -54,7 +54,7 @@ MANY = {
     ],
 )
 def test_x10_what_is_acknowledged_survives_every_power_cut(history: History, rules: Rules, record_property) -> None:
-    record(Explorer(history, rules, per_cut=history.survivors, again=200).explore(), record_property)
+    record(Explorer(history, rules, per_cut=history.survivors, again=120).explore(), record_property)
 
 
 @pytest.mark.slow
