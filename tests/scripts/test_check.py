@@ -89,7 +89,7 @@ def test_a_damaged_message_stays_in_view_after_a_get_until_it_is_deleted(run: Ru
     assert {each["name"]: each["quarantined"] for each in listed.objects} == {"errors": 0, "orders": 1}
     (shown,) = run("quarantine", "list", "--json").objects
     assert (shown["is_damage"], shown["kind"], shown["queue"]) == (True, "message", "orders")
-    assert "put that again, then delete it" in shown["advice"]
+    assert "put that again, then delete the file" in shown["advice"]
     assert run("quarantine", "delete", shown["name"], "--yes").code == 0
     assert run("check").code == run(program="spool-recover").code == 0
     assert run("queue", "list").err == ""
