@@ -73,7 +73,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import what has this name when it is first asked for; it is an attribute from then on."""
+    """Import the object of this name at its first use; afterwards it is an attribute of the module."""
     from importlib import import_module
 
     for module, names in _MODULES.items():

@@ -1,4 +1,4 @@
-"""What a forwarder tells while it runs: a value for each thing that happens, and its form in JSON."""
+"""The events of a running forwarder, as values, and their form in JSON."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -16,7 +16,7 @@ class Begun:
 class Claimed:
     """A round has claimed messages.
 
-    round: tells the rounds apart. ahead: the round before it still calls the service.
+    round: its number. ahead: it is prefetched: the round before it still calls the service.
     """
 
     queue: str
@@ -27,9 +27,9 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A round has ended, and what became of its messages is durable.
+    """A round has ended, and its effects are durable.
 
-    effects: the number of messages for each ``Effect``; what it claimed and does not count went back to the queue.
+    effects: the number of messages for each ``Effect``; claimed messages that are in no count went back to the queue.
     seconds: since its claim.
     """
 

@@ -36,7 +36,7 @@ class Failures:
         return before is None
 
     def merge(self, other: "Failures") -> list[Failure]:
-        """Add all failures of `other`; return those whose kind is new here."""
+        """Add all failures of `other`; return the failures of a new kind."""
         return [failure for failure in other if self.add(*failure)]
 
     def last(self, effect: str) -> str | None:

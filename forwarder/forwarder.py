@@ -1,4 +1,4 @@
-"""Forward queues to services, in rounds: each route goes on by itself, all on one Spark session."""
+"""Forward queues to services, in rounds: the routes run independently, all on one Spark session."""
 
 import re
 import threading
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _STOPPED = "Spark was stopped: start the forwarder again"
 
-# What Spark writes before the message of a lost task: where it ran, and the class of the exception.
+# Spark's prefix of the message of a lost task: the place of the task, and the class of the exception.
 _LOST_TASK = re.compile(r"^.*Lost task .*?\): (?:[\w$]+\.)*[\w$]+: ")
 
 
@@ -47,16 +47,16 @@ class Forwarder(BaseForwarder):
             `timeout` and `threads` are refused beside them.
         spark: the session to use; without it, one is started on `master` and stopped at the end.
         conf: settings of Spark's for that session, by name: ``{"spark.cores.max": "8"}``.
-        on_failure: what a final failure of a service means: "reject" (final; without this option), "delete" (the same,
-            but the message is deleted if the failure queue has the service's reply) or "retry" (one of the message's
-            attempts).
+        on_failure: the meaning of a final failure of a service: "reject" (final; without this option), "delete" (the
+            same, but the message is deleted if the failure queue has the service's reply) or "retry" (one of the
+            message's attempts).
         timeout: the seconds that a call may take, of services that are named by URLs; without it, 30.
         threads: how many calls each task has under way at a time, of services that are named by URLs and allow
             several; without it, as many as suit their kind.
         idle: the seconds after which `run` ends if there was no message to forward; None for never.
-        on_event: called with what happens (``forwarder.Event``): rounds, pauses, the end. One call at a time, from any
+        on_event: called with each event (``forwarder.Event``): rounds, pauses, the end. One call at a time, from any
             thread; it must not wait for the forwarder.
-        say: called with a few words about what is being done; without it, they are logged.
+        say: called with a few words about each step; without it, they are logged.
 
     Raises:
         ServiceError: a route cannot work as it is written.
@@ -85,12 +85,12 @@ class Forwarder(BaseForwarder):
         self._is_starting = False
 
     def run(self, once: bool = False) -> Summary:
-        """Forward until `stop` is called, and return what was done.
+        """Forward until `stop` is called; return a summary.
 
         An error that ends one route is in the summary, and ends all routes.
 
         Args:
-            once: end when every message that can be forwarded now was attempted in this run.
+            once: end when this run has made an attempt of every message that can be forwarded now.
 
         Raises:
             SparkUnavailable: Spark cannot be started.
@@ -170,7 +170,7 @@ def spark_job(context: "SparkContext", chunks: list[Chunk], tasks: int) -> list[
 
 @contextmanager
 def _asking_java(context: "SparkContext") -> Iterator[None]:
-    """Raise what goes wrong between Python and Java in the block as ``spark_job`` does."""
+    """Raise errors between Python and Java in the block as ``spark_job`` does."""
     from py4j.protocol import Py4JError, Py4JJavaError
 
     try:
@@ -188,7 +188,7 @@ def _asking_java(context: "SparkContext") -> Iterator[None]:
 
 
 def _cause(error: Any) -> str:
-    """Return what a Java exception says of a lost task, in one line."""
+    """Return the text of a Java exception about a lost task, in one line."""
     text = str(error.java_exception.getMessage() or "") if error.java_exception is not None else str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     line = next((line for line in lines if "Lost task" in line), lines[0] if lines else "a Spark job failed")

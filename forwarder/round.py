@@ -1,10 +1,10 @@
-"""One forwarding round: claim messages, have tasks call the service and prepare, commit what they prepared.
+"""One forwarding round: claim messages, have tasks call the service and prepare branches, commit the branches.
 
 The round is a coordinator: its id is the gtrid of every task's branch, and the round holds a lock on the id. If its
 process dies, the claims are free at once, and the next process that finds the prepared branches rolls them back.
 
 A task that dies with its worker names no message. The round then halves the work, until the message that kills its
-worker is alone; that message is counted as attempted.
+worker is alone; an attempt of that message is counted.
 """
 
 import logging
@@ -47,7 +47,8 @@ class TaskDied(Exception):
 class Route:
     """The service that the messages of a queue go to.
 
-    into: the queues that the service puts messages into, beside those for replies. The route pauses while one is full.
+    into: the queues that the service puts messages into, besides queues for replies. The route pauses while one is
+        full.
     step: with ``once``, the routes of a lower step are drained before those of this one.
     """
 
@@ -66,7 +67,7 @@ class RoundResult:
     attempted: the messages that failed and are still in a queue.
     retry_after: the seconds that the service asked to wait; None if it did not.
     full: why there was no room for replies; "" if there was.
-    waiting: the kept messages that wait alone, for room in a queue that no other message names.
+    waiting: the kept messages that wait for room in a queue that only they name.
     """
 
     effects: dict[str, int] = field(default_factory=dict)
@@ -99,12 +100,13 @@ class RoundResult:
 
 
 class Round:
-    """One round of a route: ``claim``, ``call``, ``commit``. As a context manager it gives back what is not committed.
+    """One round of a route: ``claim``, ``call``, ``commit``. As a context manager it gives back messages that it has
+    not committed.
 
     held: the messages that it has claimed, in the queue's order.
     in_order: the queue is ``ordered``: another round finds nothing there before this one has ended.
     is_bounded: a queue that the answers go to limits how many messages it may claim.
-    result: what its calls came to, before the commit.
+    result: the effects of its calls, before the commit.
     """
 
     def __init__(self, space: Space, route: Route) -> None:
@@ -129,7 +131,7 @@ class Round:
         self.close()
 
     def close(self) -> None:
-        """Give back what was claimed and not committed. A second call does nothing."""
+        """Give back the claimed messages that were not committed. A second call does nothing."""
         self._coordinator.close()
 
     @property
@@ -158,7 +160,7 @@ class Round:
         return bool(self.held)
 
     def call(self, job: Job, *, tasks: int, calling: float = CALLING_SECONDS) -> None:
-        """Call the service for the claimed messages, as far as the time goes, if there is room for the answers.
+        """Call the service with the claimed messages, until the time is over; only if the queues have room for answers.
 
         Args:
             job: runs chunks in tasks.
@@ -244,8 +246,8 @@ class Round:
 
 
 def room_of(engine: Engine, route: Route) -> tuple[int | None, str]:
-    """Return how many messages the queues take that the route puts into: the default reply queue, or those of its
-    service. None: any number. The reason, if one of them takes none."""
+    """Return how many messages each queue takes that the route puts into: the default reply queue, and the queues of
+    its service. None: any number. With the reason if a queue takes none."""
     room = engine.room(_queues_of(route, engine.config().queues.get(route.queue)))
     return room.messages, f"queue {room.full} is full" if room.full else ""
 
@@ -258,7 +260,7 @@ def _queues_of(route: Route, config: QueueConfig | None) -> list[str]:
 
 
 def queues_into(route: Route) -> list[str]:
-    """Return the queues that the service of a route puts into, besides those for replies."""
+    """Return the queues that the service of a route puts into, besides queues for replies."""
     return [*([route.service.queue] if isinstance(route.service, QueueService) else []), *route.into]
 
 
@@ -272,7 +274,7 @@ def _count_killer(engine: Engine, chunk: Chunk, error: TaskDied, seconds: float)
 
 
 def _attempted(held: Stretch, queue: str | None, reason: str) -> Block:
-    """Return what became of a message of which an attempt was counted. ``queue``: the one that it is in now."""
+    """Return the effect of a counted attempt on its message. ``queue``: of the message now; None: it was dropped."""
     if queue is None:
         effect = Effect.DROPPED
     else:
@@ -283,9 +285,9 @@ def _attempted(held: Stretch, queue: str | None, reason: str) -> Block:
 
 
 def split(whole: Chunk, tasks: int) -> list[Chunk]:
-    """Split the work into about two chunks a task, none of them too large; the order of the messages stays.
+    """Split the work into about two chunks a task, none of them too large; the messages keep their order.
 
-    Messages that are handled in order are one chunk: what is too much for one waits for the next round.
+    Messages that are handled in order are one chunk; messages that do not fit wait for the next round.
     """
     if whole.in_order:
         return [next(whole.parts(_CHUNK_MESSAGES, _CHUNK_BYTES))]

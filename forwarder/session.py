@@ -36,16 +36,16 @@ END_SECONDS = 10.0
 # Paths of sockets have at most 107 bytes; Spark's have a name of 42 in this directory.
 _LONGEST_SOCKET_DIRECTORY = 107 - 1 - 42
 
-# What Java and Spark always print.
+# Lines that Java and Spark always print.
 _CHATTER = re.compile(r"WARNING:|Picked up |Using Spark|Setting |To adjust |\S+ \S+ WARN ")
-# What stands before, and between, the tracebacks of workers whose job has ended.
+# Lines before and between the tracebacks of workers whose job has ended.
 _BETWEEN_TRACEBACKS = re.compile(r"PySpark daemon failed to flush|During handling of the above exc|The above exc")
-# What stands before the text of a log line or an exception.
+# The prefix of the text of a log line or an exception.
 _PROVENANCE = re.compile(r'^(\S+ \S+ ERROR \w+: )?(Exception in thread "[^"]*" )?(([\w$]+\.)+[\w$]+: )?')
 
 
 class SparkUnavailable(RuntimeError):
-    """There is no Spark to work with; the message is one line that says why and what to do."""
+    """Spark cannot be used; the message is one line that says why and what to do."""
 
 
 def start(
@@ -57,13 +57,13 @@ def start(
 ) -> "SparkSession":
     """Start Java and a Spark session, in 4 to 11 seconds; end it with `stop`.
 
-    What the workers print goes to `sys.stderr`. The handler of SIGINT is not changed. A process has one Spark.
+    The output of the workers goes to `sys.stderr`. The handler of SIGINT is not changed. A process has one Spark.
 
     Args:
-        progress: called with a few words about what takes long.
+        progress: called with a few words about each step that takes long.
         java_is_up: called when Java runs, after a second or two. From then on an exception, its own or a signal
             handler's, ends the start and leaves no process behind.
-        conf: settings of Spark's that take the place of those that are chosen here.
+        conf: settings of Spark that replace the defaults of this module.
 
     Raises:
         SparkUnavailable: Spark cannot be started, or this process has started it already.
@@ -113,10 +113,10 @@ def warm_up(spark: "SparkSession") -> None:
 
 
 def stop(spark: "SparkSession") -> None:
-    """Stop the session and, if `start` made it, its Java. Stopping what has stopped or crashed does nothing."""
+    """Stop the session and, if `start` made it, its Java. A session that has stopped or crashed is not touched."""
     try:
         spark.stop()
-    except Exception:  # Java does not answer: it has gone already
+    except Exception:  # Java does not answer: it has ended already
         pass
     if _Bridge.current is not None:
         _Bridge.current.close()
@@ -137,7 +137,7 @@ def with_places(master: str, more: int) -> str:
 
 
 def settings(master: str, app_name: str, directory: str) -> dict[str, str]:
-    """Return Spark's settings; `directory` is an existing private one, for what Spark keeps on disk."""
+    """Return Spark's settings; `directory` is an existing private one, for Spark's files."""
     chosen = {
         "spark.master": master,
         "spark.app.name": app_name,
@@ -168,7 +168,7 @@ def settings(master: str, app_name: str, directory: str) -> dict[str, str]:
 
 
 def environment(master: str, java_home: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that Java is to be started with, besides those in `environ`."""
+    """Return the variables that Java is to be started with, besides the variables in `environ`."""
     # The machines of a cluster may have their Python elsewhere: PYSPARK_PYTHON names it, as for any Spark program.
     python = sys.executable if is_local(master) else environ.get("PYSPARK_PYTHON", sys.executable)
     chosen = {
@@ -188,7 +188,7 @@ def python_path() -> str:
 
 
 def complaint(lines: Iterable[str]) -> str:
-    """Return the line that says most of what Java printed before it gave up, "" if there is none."""
+    """Return the most telling line of Java's output before it gave up; "" if it printed none."""
     lines = [line.strip() for line in lines if line.strip() and not _CHATTER.match(line)]
     telling = [line for line in lines if re.search(r"exception|error|cannot|not found", line, re.IGNORECASE)]
     return one_line(_PROVENANCE.sub("", next(iter(telling or lines[-1:]), "")))
@@ -214,7 +214,7 @@ def without_broken_pipes(lines: Iterable[str]) -> Iterator[str]:
             left_out = _is_broken_pipe(block)
             yield from [] if left_out else block
             block = []
-    # Spark kills its workers at the end, perhaps while one of them complains: half of that tells nothing.
+    # Spark kills its workers at the end, perhaps in the middle of a line, which then helps nobody.
     if not _is_of_spark(block):
         yield from block
 
@@ -244,7 +244,7 @@ class _Bridge:
         atexit.register(self.close)
 
     def connect(self, conf: Mapping[str, str], java_is_up: Callable[[], None]) -> "SparkContext":
-        """Start Java, and Spark in it. Until `passing_on`, what Java prints is kept, to tell why it gave up."""
+        """Start Java, and Spark in it. Until `passing_on`, Java's output is kept: it says why a start failed."""
         from pyspark import SparkConf, SparkContext
         from pyspark.java_gateway import launch_gateway
 
@@ -266,7 +266,7 @@ class _Bridge:
         return context
 
     def complaint(self) -> str:
-        """The line that says most of what Java printed, once it has given up."""
+        """The most telling line of Java's output, once it has given up."""
         if self._reader is not None:
             self._reader.join(END_SECONDS)
         return complaint(self._printed)
@@ -310,7 +310,7 @@ class _Bridge:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Do not print the output of Java meanwhile: the exception that follows tells it in one line."""
+    """Do not print the output of Java meanwhile: the exception that follows has it in one line."""
     bridge = _Bridge.current
     if bridge is not None:
         bridge.passing_on = False

@@ -1,4 +1,4 @@
-"""What a forwarder did. Each kind of failure is logged once."""
+"""The summary of a forwarder. Each kind of failure is logged once."""
 
 import logging
 from collections.abc import Collection
@@ -15,14 +15,14 @@ log = logging.getLogger("spool.forwarder")
 
 @dataclass
 class Summary:
-    """What a forwarder did, for each queue.
+    """The effects of a forwarder, for each queue.
 
     effects: the number of messages for each `Effect`.
     failures: the failures by kind.
     left: of a run with ``once``, the number of messages left for later because they failed or are held. Messages that
         are delayed by their own control field are not counted.
     down: why nothing could be forwarded in the last round.
-    errors: what ended a route.
+    errors: the errors that ended a route.
     full: the queues of ``down`` whose messages found no room.
     """
 
@@ -47,7 +47,7 @@ class Summary:
         }
 
     def add(self, queue: str, result: RoundResult) -> None:
-        """Count what became of messages. The first failure of each kind is logged."""
+        """Add the effects of a round. The first failure of each kind is logged."""
         counts = self.effects.setdefault(queue, {})
         for effect, count in result.effects.items():
             counts[effect] = counts.get(effect, 0) + count
@@ -66,7 +66,7 @@ class Summary:
 def left_in(space: Space, queue: str, attempted: Collection[Position]) -> int:
     """Count the messages of a queue that are left for later.
 
-    These are the messages that can be taken or are held, and those of `attempted` that wait for their next attempt.
+    These are the messages that can be taken or are held, and the messages of `attempted` that wait for another attempt.
     """
     stats = space.stats(queue)
     return stats.ready + stats.claimed + stats.in_doubt + space.engine.waiting(queue, attempted)

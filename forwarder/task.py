@@ -36,9 +36,9 @@ _opened: dict[tuple[int, Service], ServiceThreads] = {}
 class Chunk:
     """The work of one task: messages of one queue that a round has claimed.
 
-    until: when the task stops to begin calls, in seconds since the epoch. The messages left stay in the queue.
+    until: when the task stops to begin calls, in seconds since the epoch. The other messages remain in the queue.
     must_call: the task makes its first call also after that time.
-    in_order: a message that goes back to the queue keeps those behind it waiting.
+    in_order: a message that goes back to the queue blocks the messages after it.
     full: the full error queue, in words: a message that would move there is released instead; "" if it has room.
     marks: by which the task records that the call of a message is in progress; None if it cannot.
     """
@@ -55,7 +55,7 @@ class Chunk:
     marks: CallMarks | None = None
 
     def parts(self, messages: int, most_bytes: int = sys.maxsize) -> Iterator["Chunk"]:
-        """Yield chunks of so many messages at most, and of so many bytes; the order of the messages stays."""
+        """Yield chunks of so many messages at most, and of so many bytes; the messages keep their order."""
         marks = self.marks
         for stretches in cut(self.stretches, messages, most_bytes):
             yield replace(self, stretches=stretches, marks=marks)
@@ -95,7 +95,7 @@ class Block:
     full: str = ""
 
     def count(self, effect: Effect, reason: str) -> None:
-        """Count what became of one message; `reason` says why if it failed."""
+        """Count the effect on one message; `reason` says why if it failed."""
         name = str(effect)  # (a plain word, as it is printed)
         self.effects[name] = self.effects.get(name, 0) + 1
         if reason:
@@ -106,8 +106,8 @@ def run(version: str, partition: Iterable[list[Chunk]]) -> Iterator[Block]:
     """Run the chunks of a partition, one after the other: the function for Spark's ``mapPartitions``.
 
     Args:
-        version: of the driver's xaspool. A worker with another one does not look at the partition, which may be made of
-            other objects there.
+        version: of the driver's xaspool. A worker with another version does not read the partition, whose objects may
+            differ there.
     """
     if version != spool.__version__:
         why = f"xaspool is {spool.__version__} there, and {version} here: install the same"
@@ -122,7 +122,7 @@ def run(version: str, partition: Iterable[list[Chunk]]) -> Iterator[Block]:
 
 
 def _attempt() -> int:
-    """Return what no other attempt at a task of this Spark has."""
+    """Return a number that no other attempt at a task of this Spark has."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -151,7 +151,7 @@ def deliver(chunk: Chunk, place: int, attempt: int) -> Block:
 def _call_service(chunk: Chunk, branch: RemoteBranch) -> Block:
     """Call the service for each message until the time is over; write the outcomes into the branch.
 
-    Outcomes are written in the order of the messages, whatever the order in which the calls ended.
+    Outcomes are written in the order of the messages, not in the order in which the calls ended.
     """
     block, ended, is_over = Block(), list[_Ended](), False
     try:

@@ -1,7 +1,7 @@
 """Limit the time that a Python function may take: first by an exception inside it, then by the end of its process.
 
 The exception reaches running Python code, and a system call that a signal interrupts. It does not reach C code that
-runs no Python, nor a function that catches every exception: the `Watchdog` ends the process of those.
+runs no Python, nor a function that catches every exception: the `Watchdog` ends the process of such a function.
 """
 
 # The C half of ``signal``: the Python half, which converts numbers to names, takes as long as a short call.

@@ -58,7 +58,7 @@ COLUMNS: Mapping[str, tuple[DataType, bool]] = {
 }
 """The type of each column, and whether it may be null. Names and meanings are those of ``spool.Message``, but for
 ``number`` and ``ordinal``, which are its position; ``body``, which is its bytes as they are stored; ``body_bytes``, how
-many those are; and ``codec``, which tells what they are (null: bytes)."""
+many those are; and ``codec``, which names their encoding (null: bytes)."""
 
 
 def columns(body: bool) -> StructType:
@@ -67,7 +67,7 @@ def columns(body: bool) -> StructType:
 
 
 def _which(name: str, what: str, there: Collection[str]) -> str:
-    """Return the end of an error about a name that is not there."""
+    """Return the end of an error about an unknown name."""
     meant = did_you_mean(name, there)
     return f"{meant} The {what} are {', '.join(there)}" if meant else f": the {what} are {', '.join(there)}"
 
@@ -96,8 +96,8 @@ def parse_options(given: Options, known: Mapping[str, ValueCheck], doing: str) -
 
     Args:
         given: as Spark has them: their names in any case, their values as text.
-        known: what there is; ``path`` is among the options always.
-        doing: what the options are of, e.g. ``reading``.
+        known: the options; ``path`` is always one.
+        doing: the action that takes the options, e.g. ``reading``.
 
     Raises:
         InvalidArgument: an option is not known, or has a value that it does not take; or the path is missing.
@@ -162,7 +162,7 @@ BYTES = ValueCheck("a number of bytes, e.g. 16m", _bytes)
 
 
 def truth(value: str) -> bool:
-    """Return what ``true`` or ``false`` says; ValueError for anything else."""
+    """Return the value of ``true`` or ``false``; ValueError for anything else."""
     if value.lower() not in ("true", "false"):
         raise ValueError
     return value.lower() == "true"
@@ -217,14 +217,14 @@ def chosen_columns(given: Options) -> StructType:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What to read, and how it is divided.
+    """The messages to read, and their division among tasks.
 
     path: the directory of the space.
     queues: their names; none: all queues.
     first, last: the commits whose messages are read, both included; ``last`` None: as many as there are.
     headers: at least these.
     body: whether the schema has the bodies, unless the program chooses its columns.
-    partition_bytes: how much one task reads; None: what suits the processors and how much there is.
+    partition_bytes: how much one task reads; None: chosen by the processors and the amount.
     """
 
     path: str
@@ -246,13 +246,13 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class StreamOptions(ReadOptions):
-    """What to read as a stream.
+    """The messages to read as a stream.
 
-    first: the commit with whose messages a new query begins; LATEST: the one behind those that there are then.
+    first: the commit with whose messages a new query begins; LATEST: the next one then.
     max_messages, max_bytes: about how much a batch has at most; None: all that there is.
-    subscription: its name; "": what the query has not read is not kept for it.
+    subscription: its name; "": none, so unread messages are not kept for the query.
     expiry: seconds after which the subscription ends if the query has not come back.
-    fail_on_loss: whether the query fails if something is gone that was kept for it, or else goes on.
+    fail_on_loss: whether the query fails, or continues, if kept messages were lost.
     """
 
     max_messages: int | None = None

@@ -1,4 +1,4 @@
-"""Bodies as text, for a DataFrame: what a consumer gets as a value, a query gets as JSON."""
+"""Bodies as text, for a DataFrame: a query gets JSON for a body that a consumer gets as a value."""
 
 import base64
 import json

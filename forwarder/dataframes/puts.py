@@ -1,4 +1,4 @@
-"""Rows as puts: which columns a DataFrame may have, and what their values are as options of ``put``.
+"""Rows as puts: the columns of a DataFrame, and their values as options of ``put``.
 
 The columns are checked before the first task starts, the values in the tasks, where ``put`` checks them.
 """
@@ -84,7 +84,7 @@ what a body's bytes are, as the column of that name of a DataFrame that was read
 class Put(NamedTuple):
     """Messages with the same options, for ``put``.
 
-    row: that of the first, from 0, in its partition.
+    row: of the first message, from 0, in its partition.
     queue: None if the row names none.
     bodies: None for a row without one.
     """
@@ -108,7 +108,7 @@ class RowsAsPuts:
 
     @classmethod
     def of(cls, schema: StructType, queue: str | None) -> Self:
-        """Check the columns of a DataFrame. InvalidArgument tells all that is wrong with them."""
+        """Check the columns of a DataFrame. InvalidArgument lists every mistake."""
         names = tuple(field.name.lower() for field in schema.fields)
         wrong = list(_wrong_columns(schema, names, queue))
         if wrong:

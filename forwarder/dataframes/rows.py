@@ -1,4 +1,4 @@
-"""What a task of a read sends to Spark: the messages of a plan as Arrow batches."""
+"""The messages of a plan as Arrow batches, which a task of a read sends to Spark."""
 
 import sys
 from array import array
@@ -30,7 +30,7 @@ def read(
 
     Args:
         boot_id: of the machine on which the plan was made.
-        missing: what is done about messages that are not where the plan says.
+        missing: the action for messages that are not at the place of the plan.
 
     Raises:
         CorruptedFile: a body is damaged.
@@ -101,7 +101,7 @@ class _Columns:
 
 
 def _described(part: Stretch) -> Message:
-    """Return the first message of a piece without its body: it tells the control fields of all."""
+    """Return the first message of a stretch without its body: all have its control fields."""
     id_ = message_id(part.branch, part.in_branch)
     return Message(id_, part.queue, None, part.committed_at, Position(part.number, part.first), part.attributes)
 
@@ -116,7 +116,7 @@ def _value(message: Message, name: str) -> Any:
 
 
 def _ids(pieces: Sequence[ReadMessages], of: pa.DataType) -> "pa.Array[Any]":
-    """Return the ids as one column: those of neighbours differ in an ordinal, which is written for all at once."""
+    """Return the ids as one column: neighbouring ids differ in an ordinal, which is written for all at once."""
     joined, count = "", 0
     for stretch in (piece.stretch for piece in pieces):
         ordinals = array("I", range(stretch.in_branch, stretch.in_branch + stretch.length))

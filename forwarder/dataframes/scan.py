@@ -17,7 +17,7 @@ from forwarder.dataframes.columns import BODY, ReadOptions, check_columns
 from spool.engine.tasks import Item, Missing, Stretch, boot_id
 from spool.model.layout import MAX_NUMBER
 
-# What a message and a file cost beside the bytes of the bodies, in bytes that are read in the same time.
+# The cost of a message and of a file besides the bytes of bodies, in bytes that are read in the same time.
 _MESSAGE_BYTES, _FILE_BYTES = 256, 4096
 
 # To begin a task in Python costs 60 ms of a processor, as much as to read 40 MiB. With two for each processor, one slow
@@ -27,9 +27,9 @@ _TASKS_A_PROCESSOR = 2
 
 
 class Partition(InputPartition):
-    """What one task reads.
+    """The messages that one task reads.
 
-    missing: what it does about what it cannot read.
+    missing: its action for messages that it cannot read.
     boot_id: of the machine on which the plan was made.
     """
 
@@ -57,7 +57,7 @@ class BatchReader(DataSourceReader):
         Opens the space beside the processes that have it open.
 
         Raises:
-            QueueNotFound: one of the queues is not there.
+            QueueNotFound: one of the queues does not exist.
             CorruptedFile: a table is damaged, so that it is not known which messages there are.
         """
         options = self._options
@@ -67,7 +67,7 @@ class BatchReader(DataSourceReader):
         return list(planned(found, options, self._schema))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read what one task reads; in a worker."""
+        """Read the messages of one task; in a worker."""
         assert isinstance(partition, Partition)
         return partition.read(self._options.path, self._schema)
 
@@ -75,7 +75,7 @@ class BatchReader(DataSourceReader):
 def planned(
     found: Sequence[tuple[Item, int]], options: ReadOptions, schema: StructType, missing: Missing = Missing.RELOCATE
 ) -> Iterator[Partition]:
-    """Yield the tasks that read what was found, each item with the bytes of its bodies; at least one."""
+    """Yield the tasks that read these places, each with the bytes of its bodies; at least one."""
     for items in divided(found, options.partition_bytes, with_body=BODY in schema.names):
         yield Partition(items, missing, boot_id())
 

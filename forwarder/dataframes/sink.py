@@ -1,13 +1,13 @@
 """Write a DataFrame into queues: all of its rows, or none, in one commit.
 
 Each task writes its rows into a branch of its own, streamed to the disk, and prepares it; one commit adopts the
-branches of the attempts that Spark chose, in the order of the partitions. Which process does what, and what becomes of
-a write whose processes die: see ``coordination.coordinator``.
+branches of the attempts that Spark chose, in the order of the partitions. The processes of a write, and the
+effects of their deaths: see ``coordination.coordinator``.
 
-A commit that was made and could not be told, because its process died behind it, makes Spark call ``abort()`` and fail
-the job. So ``abort()`` decides nothing: it ends the coordinator, and then what is not committed is rolled back. A
-program that repeats such a job names it by the options ``applicationId`` and ``batchId``: what was committed under them
-is recorded in the commit itself, and is not written again (``spool.policies.applications``).
+If a process commits and dies before it reports the commit, Spark calls ``abort()`` and fails the job. So ``abort()``
+decides nothing: it ends the coordinator, and branches that are not committed are rolled back. A program that repeats
+such a job names the job by the options ``applicationId`` and ``batchId``. The commit records both, so a batch is not
+written again (``spool.policies.applications``).
 """
 
 import logging
@@ -54,7 +54,7 @@ class Job:
 
     path: the directory of the space.
     rows: how rows become messages.
-    batch: what the program calls this write; None: nothing.
+    batch: the program's name of this write; None: it has none.
     is_numbered: whether the program gave the batch its number. If it did not, every write of the application has the
         same number.
     """
@@ -92,7 +92,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What an attempt of a task has done.
+    """The result of an attempt of a task.
 
     coordinator: of its write.
     vote: the branch that it prepared; None if it had no rows.
@@ -116,13 +116,13 @@ class BatchWriter(DataSourceArrowWriter):
         return write_partition(self.job, self.coordinator, iterator)
 
     def commit(self, messages: Sequence[Any]) -> None:
-        """Commit what the tasks prepared. Raises what ``commit`` raises."""
+        """Commit the branches of the tasks. Raises as ``commit``."""
         batch = self.job.batch
         if not commit(self.job.path, self.coordinator, messages, batch) and batch is not None:
             log_repetition(batch, is_numbered=self.job.is_numbered)
 
     def abort(self, messages: Sequence[Any]) -> None:
-        """Roll back what is not committed."""
+        """Roll back the branches that are not committed."""
         end(self.job.path, self.coordinator)
 
 
@@ -205,7 +205,7 @@ def commit(path: str, coordinator: Coordinator, messages: Sequence[Written], bat
 
     Args:
         messages: of all partitions, in order.
-        batch: what the write is called, if it has a name.
+        batch: the name of the write, if it has one.
 
     Raises:
         TransactionRolledBack: the coordinator has ended, so nothing was written.
@@ -233,7 +233,7 @@ def _adopt(space: spool.Space, xids: Sequence[Xid], batch: BatchOf | None) -> bo
 
 
 def end(path: str, coordinator: Coordinator) -> None:
-    """End a write: what it has not committed is rolled back, by this process or by the next that opens the space."""
+    """End a write: this process, or the next one that opens the space, rolls back the uncommitted branches."""
     try:
         with spool.open(path) as space:
             _end(space, coordinator)
@@ -243,7 +243,7 @@ def end(path: str, coordinator: Coordinator) -> None:
 
 
 def _end(space: spool.Space, coordinator: Coordinator) -> None:
-    """End the coordinator and roll back what is left. The write is decided: an error is logged only."""
+    """End the coordinator and roll back the other branches. The write is decided: an error is only logged."""
     coordinator.end()
     try:
         space.engine.resolve_orphans()

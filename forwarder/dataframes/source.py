@@ -25,27 +25,27 @@ class SpoolSource(DataSource):
         return chosen_columns(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what reads a DataFrame."""
+        """Return the reader of a DataFrame."""
         from forwarder.dataframes.columns import ReadOptions
         from forwarder.dataframes.scan import BatchReader
 
         return BatchReader(ReadOptions.of(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return what reads a stream."""
+        """Return the reader of a stream."""
         from forwarder.dataframes.columns import StreamOptions
         from forwarder.dataframes.stream import StreamReader
 
         return StreamReader(StreamOptions.of(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return what writes a DataFrame."""
+        """Return the writer of a DataFrame."""
         from forwarder.dataframes.sink import BatchWriter, Job
 
         return BatchWriter(Job.of(self.options, schema, overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Return what writes the micro-batches of a stream."""
+        """Return the writer of a stream's micro-batches."""
         from forwarder.dataframes.stream_sink import StreamWriter
 
         return StreamWriter.of(self.options, schema, overwrite=overwrite)

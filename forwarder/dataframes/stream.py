@@ -1,16 +1,16 @@
-"""Reading as a stream: batch after batch of what was put, from one commit to another.
+"""Reading as a stream: batch after batch of messages, from one commit to another.
 
-An offset is the number of a durable commit: all that was put up to it is read. Numbers are visible in their order (Rule
-2), so nothing appears behind an offset later, and none up to it is given out again (Rule 16). Spark keeps the offsets
-in the checkpoint of the query, and the space knows nothing of its readers: any number of queries read it side by side,
-and what is consumed before a query came to it is not read by that query.
+An offset is the number of a durable commit: the query has read all commits up to it. Numbers become visible in their
+order (Rule 2), so no earlier number appears later, and none is issued again (Rule 16). Spark keeps the offsets in the
+checkpoint of the query, and the space does not know its readers: any number of queries read it side by side. A query
+does not read messages that were consumed before it reached them.
 
 Offsets and plans are made in one process, which Spark starts for the query and which has the space open until the query
-ends. The tasks read as those of a batch read do.
+ends. The tasks read as the tasks of a batch read.
 
-A query with a *subscription* reads what was put since it registered that from the commits themselves, because the space
-keeps them for it (Rule 15); and what was put before as any other query does. Its offsets carry the number of the commit
-that registered it: so a subscription that has ended, and another one of its name, are told from it.
+A query with a *subscription* reads later commits from their files, because the space keeps those commits for it (Rule
+15); it reads earlier commits as any other query. Its offsets carry the number of the commit that registered the
+subscription, which distinguishes the subscription from another one of its name.
 """
 
 from collections import deque
@@ -39,23 +39,23 @@ if TYPE_CHECKING:
     from spool import Space
     from spool.engine.tasks import Backlog, CommitSize
 
-# At how many commits one look for sizes goes at most.
+# The most commits whose sizes one call reads.
 _COMMITS = 1 << 20
 
 Offset = dict[str, int]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One query's source. Spark pickles one to the tasks, which use ``read`` alone; only another one has the space."""
+    """One query's source. Spark pickles one for the tasks, which use only ``read``; another one has the space open."""
 
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
         self._options = options
         self._schema = check_columns(schema)
         self._space: Space | None = None
-        self._target: int | None = None  # of a query that ends once it has read what is there
-        self._ahead: deque[CommitSize] = deque()  # commits with messages behind the offset that was asked for last
+        self._target: int | None = None  # of a query that ends once it has read the present messages
+        self._ahead: deque[CommitSize] = deque()  # commits with messages after the last requested offset
         self._since: int | None = None  # the commit that registered the subscription, if there is one
-        self._looked = range(0)  # the commits of which ``_ahead`` has those with messages
+        self._looked = range(0)  # the commits that ``_ahead`` covers
 
     # -- offsets ------------------------------------------------------------------------------------------------------
 
@@ -103,7 +103,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {NUMBER: self._published()}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Read what is there now and nothing newer: then the query ends."""
+        """End the query after the present messages: it reads no newer ones."""
         self._target = self._published()
 
     def _limits(self, limit: ReadLimit) -> tuple[float, float]:
@@ -118,10 +118,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return most, most_bytes
 
     def _within(self, begin: int, newest: int, most: float, most_bytes: float) -> int:
-        """Return the last commit behind ``begin`` up to which there is no more than that, but for the first one.
+        """Return the last commit after ``begin`` up to which the messages are within these limits, at least the first
+        one.
 
-        With a subscription it is one that put messages, and so is durable: of those behind it, a power cut may take a
-        count of tries, and its number would be given to messages that the query believes to have read.
+        With a subscription the commit is one that put messages, and so is durable. A power cut may take later commits
+        that only count attempts; their numbers would be issued again, to messages that the query would skip.
         """
         self._forget_up_to(begin)
         end, messages, size, at = begin, 0, 0, 0
@@ -146,10 +147,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._looked = range(begin + 1, self._looked.stop)
 
     def _look_on(self, newest: int) -> None:
-        """Look at the next commits, up to ``newest`` at most."""
+        """Read the sizes of the next commits, up to ``newest`` at most."""
         last = min(newest, self._looked.stop + _COMMITS - 1)
         backlog, first = self._backlog(), self._looked.stop
-        since = last if self._since is None else self._since  # what was put behind it is kept
+        since = last if self._since is None else self._since  # later commits are kept
         if first <= since:
             self._ahead.extend(backlog.sizes(first, min(last, since)))
         if since < last:
@@ -159,7 +160,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- batches ------------------------------------------------------------------------------------------------------
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Plan the tasks of a batch: of what there is, now, of the messages between its offsets."""
+        """Plan the tasks of a batch: the messages between its offsets that exist now."""
         begin, last = start[NUMBER], end[NUMBER]
         kept_from = max(begin, end[SINCE]) if SINCE in end else last  # (an offset of a query that had none has none)
         parts: list[InputPartition] = []
@@ -173,12 +174,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return parts
 
     def commit(self, end: Offset) -> None:
-        """Note that all up to ``end`` was read for good: it need not be kept for this query any more."""
+        """Record that the query has read all up to ``end``, which the space need not keep for it any more."""
         if SINCE in end and self._options.subscription:
             self._subscriber().read(end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read what one task reads; in a worker."""
+        """Read the messages of one task; in a worker."""
         assert isinstance(partition, Partition)
         return partition.read(self._options.path, self._schema)
 

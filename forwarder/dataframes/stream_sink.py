@@ -1,14 +1,14 @@
-"""Write a stream into queues: each micro-batch is one commit, however often Spark tries it.
+"""Write a stream into queues: each micro-batch is one commit, however often Spark runs it.
 
-A micro-batch is written as a batch write is (``sink``). Spark commits it to its checkpoint behind that, so after a
-crash in between it runs the same batch again. The commit of a batch therefore records, with the messages, the number of
-the batch under the stream's name, and a batch whose number is recorded writes nothing
+A micro-batch is written as a batch write is (``sink``). Spark commits the batch to its checkpoint afterwards, so after
+a crash in between Spark runs the same batch again. The commit of a batch therefore records, with the messages, the
+number of the batch under the stream's name, and a batch whose number is recorded writes nothing
 (``spool.policies.applications``).
 
 The stream's name is the option ``applicationId``, or else the id of the query, which Spark keeps in the checkpoint: a
-query that is restarted on its checkpoint has the same. The tasks learn it, and tell it in their messages; the processes
-beside the driver are not told. The id of the query is recorded, too: a stream with a new checkpoint, which counts its
-batches from 0 again, under the name of an older one would lose its first batches, and is refused.
+query that is restarted on its checkpoint has the same. Only the tasks get the id, and return it in their messages. The
+id of the query is recorded, too: a stream with a new checkpoint counts its batches from 0 again. Under the name of an
+older stream it would lose its first batches, so it is refused.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
 QUERY_ID = "sql.streaming.queryId"
-"""The local property in which Spark tells the tasks of a micro-batch the id of their query."""
+"""The local property from which the tasks of a micro-batch get the id of their query."""
 
 _ANY = ValueCheck("a text", str)
 STREAMING: Mapping[str, ValueCheck] = {
@@ -45,7 +45,7 @@ STREAMING: Mapping[str, ValueCheck] = {
 
 @dataclass(frozen=True)
 class WrittenToStream(Written):
-    """What an attempt of a task of a micro-batch has done. ``query``: the id of the query in its checkpoint."""
+    """The result of an attempt of a task of a micro-batch. ``query``: the id of the query in its checkpoint."""
 
     query: str
 
@@ -57,7 +57,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     """
 
     def __init__(self, job: Job, application: str | None, key: str | None) -> None:
-        """``key``: what names the stream in its space, whatever process asks; None: nothing does."""
+        """``key``: names the stream in its space, the same in every process; None: the stream has no name."""
         self.job = job
         self.application = application
         self.key = key
@@ -78,7 +78,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return cls(Job(found["path"], RowsAsPuts.of(schema, found.get("queue"))), application, key)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is sent to the tasks. Only the writer for the tasks is ever sent, so this begins the write."""
+        """Return the state that is sent to the tasks. Only the writer for the tasks is ever sent, so this begins the
+        write."""
         if self.coordinator is None:
             self.coordinator = self.job.begin(self.key)
         return self.__dict__
@@ -96,14 +97,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return WrittenToStream(done.coordinator, done.vote, done.rows, query)
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:
-        """Commit what the tasks prepared, unless the batch was committed before. Raises what ``sink.commit`` raises."""
+        """Commit the branches of the tasks, unless the batch was committed before. Raises as ``sink.commit``."""
         first: WrittenToStream = messages[0]
         batch = BatchOf(self.application or first.query, batchId, first.query)
         if not commit(self.job.path, first.coordinator, messages, batch):
             log_repetition(batch)
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:
-        """Roll back what is not committed."""
+        """Roll back the branches that are not committed."""
         known = [message.coordinator for message in messages if message is not None]
         if not known and self.key is not None:
             known = [Coordinator(b"", address_of(self.job.path, self.key))]

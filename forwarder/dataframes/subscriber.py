@@ -1,4 +1,4 @@
-"""The subscription of a stream: it is registered, looked at for each batch, renewed, and told what was read."""
+"""The subscription of a stream: registered, checked for each batch, renewed, and advanced when a batch was read."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ NUMBER, SINCE = "number", "since"
 """The keys of a stream's offset: the commit up to which it has read, and the one that registered its subscription."""
 
 GO_ON = "to go on with what can be read, start the query with .option('failOnDataLoss', 'false')"
-"""What to do if something is gone that was kept for a subscription."""
+"""The advice if messages that were kept for a subscription are lost."""
 
 log = logging.getLogger("spool")
 
@@ -22,9 +22,9 @@ class Subscriber:
 
     Args:
         name: of the subscription.
-        queues: the names of those that the query reads; none: all queues.
+        queues: the names of the queues that the query reads; none: all queues.
         expiry: seconds after which the subscription ends if the query has not come back.
-        fails: whether the query fails if something is gone that was kept for it, or else goes on.
+        fails: whether the query fails, or continues, if kept messages are lost.
     """
 
     def __init__(self, space: Space, name: str, queues: Sequence[str], expiry: float, *, fails: bool) -> None:
@@ -37,17 +37,18 @@ class Subscriber:
     def begin(self) -> int:
         """Register it for a query without a checkpoint; returns the number of the commit that did.
 
-        InvalidArgument if there is one of its name with which something has been read.
+        InvalidArgument if a subscription of its name has read commits.
         """
         return self._register(anew=not self._fails)
 
     def renew(self, start: Mapping[str, int]) -> int:
-        """Return the commit that registered it, for a query that goes on behind ``start``; now and then, renew it.
+        """Return the commit that registered it, for a query that continues after ``start``; renew it halfway to its
+        end.
 
-        InvalidArgument if something behind ``start`` was not kept. A query that is to go on all the same has it
-        registered anew.
+        InvalidArgument if a commit after ``start`` was not kept. If the query does not fail then, the subscription is
+        registered again.
         """
-        known, wrong = self._look(start)
+        known, wrong = self._check(start)
         if known is None:
             if self._fails:
                 raise InvalidArgument(wrong)
@@ -58,13 +59,14 @@ class Subscriber:
         return known.since
 
     def kept(self, backlog: Backlog, begin: int, end: Mapping[str, int]) -> list[tuple[Item, int]]:
-        """Return what was put behind the commit ``begin`` up to ``end``, each item with the bytes of its bodies.
+        """Return the places of the messages put after commit ``begin`` up to ``end``, each with the bytes of its
+        bodies.
 
-        InvalidArgument if it was not kept. CorruptedFile if a commit is damaged.
+        InvalidArgument if they were not kept. CorruptedFile if a commit is damaged.
         """
         found, lost = backlog.kept_items(begin + 1, end[NUMBER])
-        # Behind the look: what was kept until now was there.
-        known, wrong = self._look({**end, NUMBER: begin})
+        # After the reading: a subscription that still exists has kept all that was read.
+        known, wrong = self._check({**end, NUMBER: begin})
         if known is None or lost:
             wrong = wrong or f"commit {lost[0]} is kept for the subscription {self._name!r}, and cannot be read"
             if self._fails:
@@ -73,15 +75,15 @@ class Subscriber:
         return found
 
     def read(self, end: Mapping[str, int]) -> None:
-        """Note that all up to ``end`` was read. If the subscription has ended, the next look says so."""
+        """Record that the query has read all up to ``end``. If the subscription has ended, the next check says so."""
         self._engine.advance_subscription(self._name, end[SINCE], end[NUMBER], self._expiry)
 
     def _register(self, *, anew: bool) -> int:
         return self._engine.register_subscription(self._name, self._queues, self._expiry, anew=anew)
 
-    def _look(self, start: Mapping[str, int]) -> tuple[Subscription | None, str]:
-        """Return the subscription if all that was put behind ``start`` since it was registered is kept; or None, and
-        what is wrong."""
+    def _check(self, start: Mapping[str, int]) -> tuple[Subscription | None, str]:
+        """Return the subscription if it keeps all commits after ``start`` since its registration; or None, and the
+        reason."""
         known, begin = self._engine.subscription(self._name), start[NUMBER]
         if known is None:
             wrong = "there is none of this name: it was deleted, or has ended because no query came back in time"

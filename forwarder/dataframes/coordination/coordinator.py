@@ -1,35 +1,36 @@
 """The coordinator of a write: a lock that lives from before its first task until its outcome is decided.
 
-Which process calls what (PySpark 4.3, ``pyspark/sql/worker``; batch and stream alike):
+The processes and their calls (PySpark 4.3, ``pyspark/sql/worker``; batch and stream alike):
 
 * ``writer()`` or ``streamWriter()`` runs in a Python worker beside the driver, never in the program's own process, once
   for each write or micro-batch, before its tasks. The worker may end a minute later, when it was idle.
-* ``write()`` runs in a worker of an executor, once for each attempt of a task: again for what failed or was lost with
-  its machine, and twice at the same time with speculation. Of the attempts that returned, Spark chooses one a task.
+* ``write()`` runs in a worker of an executor, once for each attempt of a task. A task that failed or was lost with its
+  machine has another attempt, and speculation makes two at the same time. Of the attempts that returned, Spark chooses
+  one a task.
 * ``commit()`` or ``abort()`` runs in another worker beside the driver, with the messages of the chosen attempts, None
   for a task that has none. ``abort()`` follows when a task failed for good, but also when ``commit()`` raised or its
-  process died, whatever it had done by then. A stream's is given a writer of its own, which knows the options only.
+  process died, before or after the commit. A stream's ``abort()`` gets a writer of its own, which has only the options.
 
 So none of these processes lives as long as the write. The prepared branches of a write belong to the process that holds
 its lock (rule 6: alive means holding a lock), and that is a small process of its own, ``lock_holder``. The worker that
 makes the writer opens the space, which recovers it if need be, locks the coordinator's id and, once more, the space as
 open, and starts the holder, which inherits both locks and nothing else. The holder ends
 
-* when ``commit()`` or ``abort()`` tells it to: all that is not decided by then is rolled back, by this process or by
+* when ``commit()`` or ``abort()`` ends it: branches that are undecided then are rolled back, by this process or by
   the next that meets it, late attempts as well;
 * when the daemon of its worker ends, which lives as long as the Spark context: so a write whose driver was killed,
   or whose context was stopped, is rolled back like any transaction of a process that died;
-* when it is killed: what was prepared is rolled back, and ``commit()`` finds nothing to adopt and raises. A commit and
-  a rollback of one branch exclude each other, so that nothing is half there, whatever comes first.
+* when it is killed: its branches are rolled back, and ``commit()`` finds none to adopt and raises. A commit and
+  a rollback of one branch exclude each other, so that no write is committed in part.
 
 The holder takes no part in the decision: that is the commit which adopts the branches, made by the process that runs
 ``commit()``. Whether it is made is therefore read from the space, never from the holder.
 
-A process tells the holder to end through a socket in Linux's abstract namespace, which leaves no file behind. A writer
-of a stream that is aborted without any message does not know its coordinator, so the name of that socket is then a hash
-of the space and of what names the stream; the next batch of the same stream ends the holder, too, if it is still there.
-(A stream whose checkpoint was set for the session, and that has no application id, has none: a holder that is
-left over by such an abort stays until the Spark context ends. It does no harm, but that what was prepared stays, too.)
+A process ends the holder through a socket in Linux's abstract namespace, which leaves no file. A writer of a stream
+that is aborted without any message does not know its coordinator, so the name of that socket is then a hash of the
+space and of the stream's name; the next batch of the same stream also ends a holder that still lives. (A stream whose
+checkpoint was set for the session, and that has no application id, has none: a holder that is left over by such an
+abort stays until the Spark context ends. Its only harm is that its branches stay prepared, too.)
 """
 
 import contextlib

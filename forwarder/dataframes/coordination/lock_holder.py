@@ -1,8 +1,8 @@
 """The program of the process that holds the locks of a write's coordinator (see ``coordinator``).
 
-It is run by its path, with the standard library alone, so that it starts in a hundredth of a second and is small. Its
-arguments are descriptors that it inherits: the socket at which it is told to end, a process that it ends with (as a
-pidfd), and those whose locks it holds by keeping them open.
+It is run by its path and uses only the standard library, so it starts in a hundredth of a second and is small. Its
+arguments are inherited descriptors: the socket on which another process ends it, a process with which it ends (as a
+pidfd), and the descriptors whose locks it holds.
 """
 
 import os
@@ -38,7 +38,7 @@ def main() -> None:
     for descriptor in locks:
         os.close(descriptor)
     if connection is not None:
-        connection.close()  # behind the locks: the peer takes it for the sign that they are free
+        connection.close()  # after the locks: for the peer the close means that they are free
 
 
 if __name__ == "__main__":
