@@ -266,7 +266,7 @@ def test_each_query_has_a_subscription_of_its_own(space: spool.Space, query: Que
     space.put("orders", b"1")
     end = reader.latestOffset(restarted, ALL)
     reader.commit(end)
-    with pytest.raises(spool.InvalidArgument, match=r"'seen', which has read up to commit .* delete that one with"):
+    with pytest.raises(spool.InvalidArgument, match=r"'seen', which has read up to commit .* delete this one"):
         query().initialOffset()
     with pytest.raises(spool.InvalidArgument, match="it has been read up to commit"):
         reader.partitions(restarted, end)
