@@ -62,7 +62,7 @@ class Function:
                 "pipeline without Spark"
             )
         if _imported(self.name) is not self.given:
-            raise ServiceError(f"{self.name} is another function when it is imported: give each a name of its own")
+            raise ServiceError(f"{self.name} is another function when it is imported: give each a separate name")
         return Function(self.name)
 
 

@@ -224,7 +224,7 @@ class TranslationStage(Stage):
         if later is not None:
             return later
         if not taken and self.unrouted == "error":
-            return Rejected("no route takes it: add a route, or correct what the routes look at")
+            return Rejected("no route takes it: add a route, or correct the conditions of the routes")
         return Translated(out, "; ".join(notes if taken else ["no route takes it"]))
 
 

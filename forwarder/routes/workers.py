@@ -96,7 +96,7 @@ def defects(
     try:
         if identity_of(path) != identity:
             raise ServiceError(
-                f"this space is not what lies at {path} there: a worker has to run on the machine of the space, and to "
+                f"another directory is at {path} there: a worker has to run on the machine of the space, and to "
                 "see it at the same path (spool-admin docs scaling)"
             )
         check_place(path)

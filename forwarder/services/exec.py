@@ -31,7 +31,7 @@ NOT_REACHED = frozenset({os.EX_UNAVAILABLE, os.EX_CONFIG})
 
 _OF_A_MESSAGE = ("SPOOL_HEADER_", "SPOOL_CORRELATION_ID")  # not every message has them
 _LAST_WORDS = 4096  # bytes of the end of the standard error
-_PIPE_BYTES = 65536  # what a pipe holds
+_PIPE_BYTES = 65536  # the capacity of a pipe
 
 
 @dataclass(frozen=True)

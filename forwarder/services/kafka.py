@@ -67,7 +67,7 @@ class KafkaService:
         try:
             given = dict(parse_qsl(query or "", keep_blank_values=True, strict_parsing=bool(query)))
         except ValueError:
-            raise ServiceError(f"{url!r}: what stands after the ? is not name=value&name=value: correct it") from None
+            raise ServiceError(f"{url!r}: the part after the ? is not name=value&name=value: correct it") from None
         key = given.get("key", "group")
         if not is_field(key):
             raise ServiceError(f"{url!r}: a message has no field {key!r} for a key; there are {FIELD_NAMES}")

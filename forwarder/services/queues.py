@@ -32,7 +32,7 @@ _TRAVELLING = ("priority", "expires_at", "user_code", "client_id", "application_
 
 @dataclass(frozen=True)
 class QueueService(Stateless):
-    """`queue:name`. It is its own caller. The forwarder, which has the space open, checks that the queue exists."""
+    """`queue:name`, which is also its caller. The forwarder has the space open, and checks that the queue exists."""
 
     queue: str
     watched = None  # nothing is called

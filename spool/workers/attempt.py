@@ -1,9 +1,9 @@
 """One attempt of a message in this process: its transaction, from the claim to the commit of the outcome.
 
 ``spool.workers.states`` decides; this module claims, commits and releases. While the attempt lasts, the message stays
-in its queue, claimed. One commit then has all effects of the outcome: what the function put, the reply, and the
-removal; or, after a failure, nothing of what the function put, and the retry, the move to the error queue or the drop.
-The claim is held until that commit has ended.
+in its queue, claimed. One commit then has all effects of the outcome: the puts of the function, the reply and the
+removal; or, after a failure, the retry, the move to the error queue or the drop, without the puts of the function. The
+claim is held until that commit has ended.
 """
 
 import threading
@@ -180,7 +180,7 @@ class Attempt:
         return True
 
     def release(self) -> None:
-        """Release the message for which no function was called, unless the attempt has ended. It counts no attempt."""
+        """Release a message for which no function was called, unless the attempt has ended. No attempt is counted."""
         self._move(Event.STOP)
         self.transaction.abandon()
 

@@ -115,8 +115,8 @@ def record(
 def effective_outcome(policy: OutcomePolicy, message: Message, raw: bytes, outcome: Outcome) -> Outcome:
     """Return the outcome that counts by the policy. ``raw``: the body as stored.
 
-    An answer without a queue to go to is a failed attempt, and so is one that its queue would not take if it were
-    empty; a new message over the limits of the space is refused for good.
+    An answer whose queue does not exist, or is too small for the answer even when empty, is a failed attempt. A new
+    message over the limits of the space is a rejection.
     """
     if isinstance(outcome, Translated) and (refused := _over_limits(policy, outcome)):
         outcome = Rejected(refused)

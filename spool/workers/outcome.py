@@ -189,8 +189,7 @@ def of_error(error: BaseException, max_reply: int) -> Retried | Rejected:
 
 
 def replied(body: bytes, content_type: str | None, codec: str | None, max_reply: int) -> Replied | Rejected:
-    """Return the reply, or the refusal of one that no queue would take: it would be as large at every further
-    attempt."""
+    """Return the reply; or a rejection if the reply is too large, as it would be at every further attempt."""
     return Replied(body, content_type, codec) if len(body) <= max_reply else too_large(max_reply)
 
 
