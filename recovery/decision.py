@@ -12,7 +12,7 @@ from spool.model.xid import Xid
 
 
 class Step(enum.Enum):
-    """What is done about a file. No step deletes messages: what cannot be repaired is kept in quarantine."""
+    """A step of recovery or repair. No step deletes messages: an unrepairable file is kept in quarantine."""
 
     NONE = enum.auto()
     LEAVE = enum.auto()
@@ -80,12 +80,12 @@ class Reason(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do about one file, or about messages or a queue of it.
+    """A decision about one file, or about messages or a queue of it.
 
     name: the file, relative to the space.
     xid, number, positions, queue: the step works on these, besides the file.
-    count: how many messages, bytes, files or bits the detail tells of.
-    cause: the words of a reader that could not read the file.
+    count: a number in the sentence: of messages, bytes or files, or a mode.
+    cause: a reader's words about an unreadable file.
     """
 
     kind: Kind
@@ -101,7 +101,7 @@ class Decision:
 
     @property
     def detail(self) -> str:
-        """What was found, as a sentence."""
+        """The finding as a sentence."""
         return _DETAILS[self.reason].format(
             d=self,
             waits=plural(self.count, "message waits", "messages wait") if self.count else "it waits",
@@ -115,7 +115,7 @@ class Decision:
         """Return the finding that a report shows.
 
         Args:
-            done: what was done about it, if the step alone does not say it.
+            done: the action that was taken, if the step alone does not tell it.
         """
         position = self.positions[0] if self.positions else None
         action = _ACTIONS.get(self.step, "") if done is None else done

@@ -42,7 +42,7 @@ def scan(store: Store, *, alone: bool) -> RecoveryReport:
 
 
 def plan(store: Store, *, alone: bool = True) -> RecoveryReport:
-    """Report what `scan` would do. Nothing is changed: the store's disk may refuse every change."""
+    """Report the decisions of a `scan`, and change nothing: the store's disk may refuse every change."""
     return _Scan(store, alone=alone, dry=True).run()
 
 
@@ -137,7 +137,7 @@ class _Scan:
                 self._store.stop()
                 raise
             except (UnknownBranch, FileNotFoundError):
-                pass  # another process did it meanwhile
+                pass  # another process carried it out meanwhile
             except (OSError, SpoolError) as error:
                 log.error("%s: %s", decision.name, error)
         return decisions

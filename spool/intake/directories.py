@@ -63,7 +63,7 @@ class CaptureDirectories:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._disk = store.files.disk
-        self._current: dict[str, str] = {}  # by queue: where its next file goes
+        self._current: dict[str, str] = {}  # by queue: the directory of its next file
         self._used: dict[str, set[str]] = {}  # names in each of those
         self._held: list[str] = []  # all directories of which this intake has the byte
 

@@ -1,6 +1,7 @@
-"""A dropped file as messages: any file is one, a ``.msgpack`` file a stream of maps with ``put``'s argument names.
+"""Dropped files as messages: a ``.msgpack`` file is a stream of maps with ``put``'s argument names, others one message.
 
-A file's suffix tells what its body is: a JSON value, a text, or bytes. A queue's ``drop_types`` changes that.
+The suffix of a file determines the type of the body: a JSON value, a text, or bytes. A queue's ``drop_types`` changes
+the types.
 """
 
 import re
@@ -15,7 +16,7 @@ from spool.model.message import PUT_OPTIONS, attributes_of, check_content_type
 from spool.model.settings import AS_BYTES
 
 STREAM_SUFFIX = ".msgpack"
-TYPES: Mapping[str, str] = {".json": codecs.JSON_TYPE, ".txt": "text/plain"}  # of every queue; others are bytes
+TYPES: Mapping[str, str] = {".json": codecs.JSON_TYPE, ".txt": "text/plain"}  # of every queue; other files are bytes
 STREAM = "stream"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MAX_STREAM_MESSAGES = 1_000_000
@@ -70,14 +71,14 @@ def puts_of(
     check: Callable[..., object] = attributes_of,
     types: Mapping[str, str] = TYPES,
 ) -> list[PutArguments]:
-    """Return what to put for a file.
+    """Return the puts for a file.
 
     Args:
         types: the queue's ``drop_types``.
         check: called with the options of each put; raises if its queue does not take them.
 
     Raises:
-        InvalidArgument: a part of the file is not acceptable, so nothing of it is put.
+        InvalidArgument: a part of the file is not acceptable, so no message of it is put.
     """
     kind = type_of(name, types)
     puts = _stream(data) if kind == STREAM else [_one(name, data, kind)]
@@ -108,14 +109,14 @@ def _one(name: str, data: bytes, kind: str) -> PutArguments:
 
 
 def _stream(data: bytes) -> list[PutArguments]:
-    # The buffer's size also bounds what a length in the data may claim.
+    # The buffer's size also bounds the lengths that the data can claim.
     unpacker = msgpack.Unpacker(max_buffer_size=len(data) or 1, strict_map_key=False, timestamp=3)
     unpacker.feed(data)
     puts: list[PutArguments] = []
     end = 0
     try:
         for found in unpacker:
-            end = unpacker.tell()  # (after a message that is cut off, it would say the end of the data)
+            end = unpacker.tell()  # (after a truncated message, this would be the end of the data)
             puts.append(_put(found, len(puts) + 1))
             if len(puts) > _MAX_STREAM_MESSAGES:
                 raise InvalidArgument(f"it holds more than {_MAX_STREAM_MESSAGES} messages: split it")

@@ -64,7 +64,7 @@ class Intake:
         self._writers = Writers(store, self._leave, self._report)
         self._capture = Capture(store, space.queues, self._report, self._quarantine)
         self._waiting: dict[tuple[str, bytes], CapturedFile] = {}  # by their records
-        self._left: dict[str, str] = {}  # by name, why; of the last look
+        self._left: dict[str, str] = {}  # by name, the reason; of the last scan
         self._reported: set[str] = set()
         self._stop = False
 

@@ -1,4 +1,4 @@
-"""Late writes: what a writer adds to a dropped file after the file became messages.
+"""Late writes: the bytes that a writer adds to a dropped file after the file became messages.
 
 Where the kernel does not tell whether a file has a writer, a file without a change for ``drop_settle`` seconds counts
 as complete (``writers``). The intake does not remove such a file after its commit, but keeps it in the folder

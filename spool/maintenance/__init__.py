@@ -1,1 +1,1 @@
-"""What an open space does for itself: it reclaims files, compacts what is fragmented, and merges tombstones."""
+"""Maintenance of an open space: it reclaims files, compacts slow queues, and merges tombstones."""

@@ -125,7 +125,7 @@ def fragmented(files: Mapping[int, Retention], newest: int) -> set[int]:
 
 
 class Compactor:
-    """Compacts a space's slow queues. It remembers what each queue had served at the last round."""
+    """Compacts a space's slow queues. It remembers how many messages each queue had served at the last round."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -147,7 +147,7 @@ class Compactor:
         return done
 
     def _catch_up(self) -> None:
-        """Apply what all processes have committed, and list what they have prepared."""
+        """Apply the commits of all processes, and list the prepared branches."""
         catch_up(self.store, list_prepared(self.store))
 
     def _served_since(self) -> dict[str, int]:

@@ -1,1 +1,1 @@
-"""Time, calls, signals and processors: what a call of the library runs in."""
+"""The environment of a call of the library: time, calls, and signals."""

@@ -27,7 +27,7 @@ def associated(store: object) -> Joinable | None:
 
 
 def associate(store: object, transaction: Joinable | None) -> Association:
-    """Make the caller's puts and gets join a transaction (or none any more); the token undoes it."""
+    """Make the caller's puts and gets join a transaction, or none; the token undoes this."""
     joined = dict(joined_by_caller.get())
     joined.pop(id(store), None)
     if transaction is not None:

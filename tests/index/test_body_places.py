@@ -45,7 +45,7 @@ def test_a_body_lies_where_the_index_says(tmp_path_factory: pytest.TempPathFacto
             check(restored, put)
 
 
-def test_a_body_that_is_not_what_it_was_is_not_returned(tmp_path: Path) -> None:
+def test_a_changed_body_is_not_returned(tmp_path: Path) -> None:
     with spool.create(tmp_path / "space") as space:
         space.create_queue("orders")
         space.put("orders", b"one")

@@ -81,7 +81,7 @@ def test_a_msgpack_file_is_a_stream_of_puts(space: spool.Space) -> None:
         (stream({"body": "x", "content_type": 7}), "content_type is a text of 1 to 255"),
     ],
 )
-def test_what_is_not_acceptable_goes_to_quarantine_whole_with_the_reason(
+def test_an_unacceptable_file_moves_to_quarantine_whole_with_the_reason(
     space: spool.Space, data: bytes, reason: str
 ) -> None:
     (folder(space) / "bad.msgpack").write_bytes(data)
@@ -95,7 +95,7 @@ def test_what_is_not_acceptable_goes_to_quarantine_whole_with_the_reason(
     assert [p.read_bytes() for p in kept] == [data]
 
 
-def test_unfinished_names_and_what_is_no_file_are_left_alone_and_reported_once(
+def test_unfinished_names_and_irregular_files_are_not_touched_and_reported_once(
     space: spool.Space, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     drop = folder(space)
@@ -114,7 +114,7 @@ def test_unfinished_names_and_what_is_no_file_are_left_alone_and_reported_once(
     assert told == {f"drop/orders/{name}": 1 for name in ("directory", "link", "pipe")} | {"drop/nobody": 1}
 
 
-def test_a_file_that_is_too_large_goes_to_quarantine(tmp_path: Path) -> None:
+def test_a_file_that_is_too_large_moves_to_quarantine(tmp_path: Path) -> None:
     with spool.create(tmp_path / "small", max_body_bytes=100) as space:
         space.create_queue("orders")
         (folder(space) / "large").write_bytes(b"x" * 101)
@@ -223,7 +223,7 @@ def intake_dies_at(path: Path, step: int) -> bool:
     return False
 
 
-def test_each_dropped_file_comes_exactly_once_wherever_the_intake_dies(tmp_path: Path) -> None:
+def test_each_dropped_file_is_taken_exactly_once_wherever_the_intake_dies(tmp_path: Path) -> None:
     step, deaths = 0, 0
     while True:
         path = tmp_path / f"space-{step}"
@@ -289,7 +289,7 @@ def test_a_taken_file_cannot_come_back_after_its_commit_on_any_file_system(flush
     assert flushed == {"drop/q", "active", "active/drop"}
 
 
-def test_what_is_no_directory_of_taken_files_stops_no_intake(tmp_path: Path) -> None:
+def test_an_irregular_capture_directory_stops_no_intake(tmp_path: Path) -> None:
     """A power cut on a file system without a journal can make a file of a new directory."""
     with spool.create(tmp_path / "space") as space:
         space.create_queue("q")
@@ -310,7 +310,7 @@ def test_a_file_that_a_power_cut_shows_in_drop_and_taken_is_one_file(tmp_path: P
         assert [message.body for message in space.browse("q")] == [b"one"]
 
 
-def test_what_the_caller_s_progress_raises_is_the_caller_s(space: spool.Space) -> None:
+def test_an_error_of_the_progress_callback_is_raised(space: spool.Space) -> None:
     def progress(counts: object) -> None:
         raise BrokenPipeError("the reader of the output has gone")
 

@@ -87,7 +87,7 @@ def test_a_file_that_another_user_writes_in_place_is_not_taken_half(path: Path, 
     assert bodies(path) == [b"part 1, part 2"]
 
 
-def test_what_is_written_after_a_long_pause_is_kept_and_named(
+def test_bytes_written_after_a_long_pause_are_kept_and_named(
     path: Path, clock: MovedClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = opened_by_another(path, "slow")
@@ -107,7 +107,7 @@ def test_what_is_written_after_a_long_pause_is_kept_and_named(
     assert "the 8 bytes behind those are only here" in reason
 
 
-def test_what_nobody_wrote_on_is_gone_after_ten_minutes(path: Path, clock: MovedClock) -> None:
+def test_a_file_without_late_writes_is_removed_after_ten_minutes(path: Path, clock: MovedClock) -> None:
     drop(path, "one", b"one")
     clock.later = 61
     assert take(path, clock).files == 1
@@ -175,7 +175,7 @@ class WrittenOn(Disk):
             self.file.write(b"2")
 
 
-def test_what_was_added_after_a_rename_is_kept_and_named(path: Path) -> None:
+def test_bytes_added_after_a_rename_are_kept_and_named(path: Path) -> None:
     with acting_as(OWNER):
         disk = WrittenOn(str(path))
     with acting_as(OWNER), spool.open(path, disk=disk) as space:

@@ -44,7 +44,7 @@ def names(survivor: Survivor) -> set[str]:
 
 
 @BY_RULES
-def test_what_was_restored_is_in_its_folder_and_nowhere_else(rules: Rules) -> None:
+def test_a_restored_file_is_in_its_folder_and_nowhere_else(rules: Rules) -> None:
     machine, space = with_one_set_aside(rules)
     space.restore_quarantined(ENTRY)
     for survivor in survivors(machine, rules, limit=50, seed=1):
@@ -52,7 +52,7 @@ def test_what_was_restored_is_in_its_folder_and_nowhere_else(rules: Rules) -> No
 
 
 @BY_RULES
-def test_what_was_deleted_is_gone(rules: Rules) -> None:
+def test_a_deleted_file_remains_deleted(rules: Rules) -> None:
     machine, space = with_one_set_aside(rules)
     space.delete_quarantined(ENTRY)
     for survivor in survivors(machine, rules, limit=50, seed=1):
@@ -146,7 +146,7 @@ def test_another_users_file_whose_restoring_died_is_one_file_after_a_power_cut()
         assert len(set(there.values())) == 1, survivor.story
 
 
-def test_no_intake_looks_while_a_file_that_is_restored_has_two_names() -> None:
+def test_no_intake_enters_a_folder_while_a_restored_file_has_two_names() -> None:
     machine, _ = with_one_set_aside(Rules.STRICT)
     other = spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
     disk = Meanwhile(machine)

@@ -59,7 +59,7 @@ def dies(processes: Processes, call: str, about: str) -> None:
 
 
 @pytest.mark.parametrize("death", [BEFORE_ITS_RENAME, BEFORE_ITS_COPY_GOES])
-def test_what_an_intake_left_comes_once(processes: Processes, death: tuple[str, str]) -> None:
+def test_a_file_left_by_a_dead_intake_is_taken_once(processes: Processes, death: tuple[str, str]) -> None:
     dies(processes, *death)
     other = processes.space()
     take_in(other)
@@ -67,7 +67,7 @@ def test_what_an_intake_left_comes_once(processes: Processes, death: tuple[str, 
     assert after_a_cut(processes.machine) == {(b"a",)}
 
 
-def test_the_new_name_is_durable_before_the_copy_goes(processes: Processes) -> None:
+def test_the_new_name_is_durable_before_the_copy_is_removed(processes: Processes) -> None:
     """The first intake dies between the rename and its flush, the second when it has removed the copy."""
     doomed, disk = processes.open()
     disk.before("rename_new", lambda: disk.before("flush_directory", disk.die), FIRST)
@@ -89,7 +89,7 @@ def calls_since(machine: Machine, begin: int, *wanted: str) -> list[str]:
     ]
 
 
-def test_a_copy_is_gone_for_good_before_another_intake_may_take_its_original(processes: Processes) -> None:
+def test_a_copy_is_removed_durably_before_another_intake_may_take_its_original(processes: Processes) -> None:
     """Or a power cut brings it back when its original is a message already, and it counts."""
     dies(processes, *BEFORE_ITS_RENAME)
     other = processes.space()
@@ -106,7 +106,7 @@ def test_a_copy_is_gone_for_good_before_another_intake_may_take_its_original(pro
     assert calls[removed + 1 : removed + 3] == [flush, f"let go {held}"]
 
 
-def test_what_a_dead_intake_removed_is_gone_for_good_before_the_next_takes_a_file(processes: Processes) -> None:
+def test_a_removal_of_a_dead_intake_is_durable_before_the_next_takes_a_file(processes: Processes) -> None:
     """It died before its removal of a copy was durable."""
     dies(processes, *BEFORE_ITS_RENAME)
     third = processes.space()
@@ -129,7 +129,7 @@ def test_a_copy_is_used_if_its_original_is_lost(processes: Processes) -> None:
     assert [message.body for message in other.browse("orders")] == [b"a"]
 
 
-def test_what_was_written_after_a_commit_whose_intake_died_is_kept(processes: Processes) -> None:
+def test_bytes_written_after_a_commit_whose_intake_died_are_kept(processes: Processes) -> None:
     """How much of it the messages have is not known."""
     writer = processes.disk()
     handle = writer.open(FIRST, write=True)

@@ -51,7 +51,7 @@ STEPS = [
 
 @BY_ORDER
 @pytest.mark.parametrize(("call", "about"), STEPS)
-def test_what_a_live_intake_has_taken_is_its_own(processes: Processes, call: str, about: str) -> None:
+def test_another_intake_does_not_take_the_files_of_a_live_intake(processes: Processes, call: str, about: str) -> None:
     drop(processes, "a", "b")
     living, disk = processes.open()
     other = processes.space()
@@ -68,7 +68,7 @@ def test_what_a_live_intake_has_taken_is_its_own(processes: Processes, call: str
 
 @BY_ORDER
 @pytest.mark.parametrize(("call", "about"), STEPS)
-def test_what_a_dead_intake_had_taken_comes_once(processes: Processes, call: str, about: str) -> None:
+def test_a_file_captured_by_a_dead_intake_is_taken_once(processes: Processes, call: str, about: str) -> None:
     drop(processes, "a", "b")
     other = processes.space()
     doomed, disk = processes.open()
@@ -91,7 +91,7 @@ def test_a_file_that_is_being_written_stays_where_its_writer_put_it(processes: P
 
 
 @BY_ORDER
-def test_a_file_whose_writer_comes_while_it_is_taken_waits_for_it(processes: Processes) -> None:
+def test_a_file_opened_by_a_writer_during_the_capture_waits_for_the_writer(processes: Processes) -> None:
     drop(processes, "a")
     writer = processes.disk()
     handles: list[int] = []
@@ -119,7 +119,7 @@ def dies_with_both_names(processes: Processes, name: str = "a") -> None:
 
 
 @pytest.mark.parametrize("processes", [False], ids=["strict"], indirect=True)
-def test_a_file_with_both_names_comes_once_to_who_saw_no_dead_intake_yet(processes: Processes) -> None:
+def test_a_file_with_both_names_is_taken_once_by_an_intake_that_saw_no_dead_one(processes: Processes) -> None:
     drop(processes, "a")
     other, disk = processes.open()
     disk.before("names", lambda: dies_with_both_names(processes), f"{layout.DROP}/orders")
@@ -162,7 +162,7 @@ def test_a_new_file_under_the_name_of_one_that_a_dead_intake_took_is_another(pro
 
 
 @pytest.mark.parametrize("processes", [False], ids=["strict"], indirect=True)
-def test_a_dead_intakes_file_has_its_new_name_durably_before_the_first_goes(processes: Processes) -> None:
+def test_a_dead_intakes_file_has_its_new_name_durably_before_the_first_is_removed(processes: Processes) -> None:
     """Or a power cut could lose both."""
     drop(processes, "a")
     dies_with_both_names(processes)
@@ -199,7 +199,7 @@ def rename_in(processes: Processes, body: bytes) -> None:
 
 @STRICT
 @pytest.mark.parametrize(("call", "about"), [("flush_directory", f"{TAKEN}orders"), ("rename_new", FIRST)])
-def test_a_file_that_comes_under_the_name_of_one_that_is_being_taken_is_taken_too(
+def test_a_file_dropped_under_the_name_of_a_file_in_capture_is_taken_too(
     processes: Processes, call: str, about: str
 ) -> None:
     """The second case: after the intake has compared the two files."""
@@ -226,7 +226,7 @@ def test_a_file_that_came_under_the_name_of_another_is_taken_durably(processes: 
 
 @STRICT
 @pytest.mark.parametrize("call", ["unlink", "make_durable"])
-def test_what_a_dead_intake_moved_to_compare_it_comes_once(processes: Processes, call: str) -> None:
+def test_a_file_moved_for_comparison_by_a_dead_intake_is_taken_once(processes: Processes, call: str) -> None:
     """*unlink*: it is the taken file. *make_durable*: it is another one, that is to be taken, too."""
     drop(processes, "a")
     doomed, disk = processes.open()
@@ -303,7 +303,7 @@ def test_files_that_wait_for_a_full_queue_are_not_compared_with_one_another(
     assert len(compared) <= 40
 
 
-def test_an_intake_that_runs_on_keeps_no_name_of_what_is_left_no_more(processes: Processes) -> None:
+def test_a_running_intake_forgets_the_names_of_removed_files(processes: Processes) -> None:
     space, disk = processes.open()
     intake = Intake(space)
     disk.make_directory(FIRST)

@@ -69,7 +69,7 @@ def test_a_suffix_says_what_a_file_becomes(
         (b"[" * 100_000 + b"]" * 100_000, "nested too deeply"),
     ],
 )
-def test_a_json_file_that_is_no_json_goes_to_quarantine_whole(space: spool.Space, data: bytes, reason: str) -> None:
+def test_a_json_file_without_json_moves_to_quarantine_whole(space: spool.Space, data: bytes, reason: str) -> None:
     drop(space, "bad.json", data)
     [found] = space.quarantined()
     assert "it is not json" in found.detail
@@ -79,7 +79,7 @@ def test_a_json_file_that_is_no_json_goes_to_quarantine_whole(space: spool.Space
     assert bodies(space) == []
 
 
-def test_what_was_set_aside_can_be_put_back_as_it_is_once_the_queue_takes_it(space: spool.Space) -> None:
+def test_a_quarantined_file_can_be_restored_unchanged_once_the_queue_takes_it(space: spool.Space) -> None:
     drop(space, "bad.json", CUT_OFF)
     space.change_queue("orders", drop_types={".json": "bytes"})
     space.restore_quarantined("active.bad.json")

@@ -42,7 +42,7 @@ def _roll_back_a_get(space: spool.Space) -> None:
 
 
 @pytest.mark.parametrize("step", [_put, prepare, _commit_a_branch, _adopt_a_branch, _roll_back_a_get])
-def test_whoever_cleans_up_leaves_the_files_of_the_living(
+def test_a_clean_up_leaves_the_files_of_live_processes(
     space: spool.Space, watched: Watched, step: Callable[[spool.Space], object]
 ) -> None:
     """Just before each of them gets the name that keeps it."""
@@ -61,7 +61,7 @@ def test_whoever_cleans_up_leaves_the_files_of_the_living(
     assert all(seen)
 
 
-def test_whoever_cleans_up_leaves_a_branch_that_streams(space: spool.Space, other: spool.Space) -> None:
+def test_a_clean_up_leaves_a_branch_in_progress(space: spool.Space, other: spool.Space) -> None:
     with space.transaction() as transaction:
         transaction.put_many("orders", [bytes(1 << 20)] * 20)
         clean_up_after_dead(other._store, other._store.deadline())
@@ -106,7 +106,7 @@ def test_a_death_is_counted_once_though_two_find_the_note(
     assert space.show(wanted).attempts == 1
 
 
-def test_no_try_is_counted_for_who_lives(processes: Processes, space: spool.Space, other: spool.Space) -> None:
+def test_no_attempt_is_counted_for_a_live_process(processes: Processes, space: spool.Space, other: spool.Space) -> None:
     """And nobody waits for its death."""
     wanted = space.put("orders", "one")
     space.transaction().get("orders")
@@ -116,7 +116,9 @@ def test_no_try_is_counted_for_who_lives(processes: Processes, space: spool.Spac
     assert other.show(wanted).attempts == 0
 
 
-def test_who_takes_a_dead_one_s_message_counts_its_try_first(space: spool.Space, watched: Watched) -> None:
+def test_a_process_that_takes_a_dead_ones_message_counts_the_attempt_first(
+    space: spool.Space, watched: Watched
+) -> None:
     doomed, disk = watched
     doomed.put("orders", "one")
     doomed.transaction().get("orders")
@@ -136,7 +138,7 @@ def test_a_dead_one_s_message_waits_for_its_next_try(space: spool.Space, watched
     assert space.stats("orders").delayed == 1
 
 
-def test_of_a_note_that_was_cut_short_or_damaged_what_is_whole_counts(
+def test_the_whole_records_of_a_damaged_journal_count(
     processes: Processes, space: spool.Space, watched: Watched
 ) -> None:
     """A claim journal is never flushed."""
@@ -152,7 +154,7 @@ def test_of_a_note_that_was_cut_short_or_damaged_what_is_whole_counts(
     assert (space.show(first).attempts, space.show(second).attempts) == (1, 0)
 
 
-def test_two_who_note_their_claims_are_two_owners(space: spool.Space, watched: Watched) -> None:
+def test_two_processes_with_a_journal_are_two_owners(space: spool.Space, watched: Watched) -> None:
     """One waits while the other takes its number's bytes."""
     first, disk = watched
     space.put_many("orders", ["one", "two"])
@@ -192,7 +194,9 @@ def test_threads_that_write_their_first_claim_journals_at_once_are_one_owner(
 # -- reclaim ----------------------------------------------------------------------------------------------------------
 
 
-def test_who_reclaims_knows_what_others_took_and_forgets_no_count(space: spool.Space, other: spool.Space) -> None:
+def test_a_reclaiming_process_knows_the_gets_of_others_and_forgets_no_count(
+    space: spool.Space, other: spool.Space
+) -> None:
     """The files that hold messages go before those that removed them: several batches, each with its counts."""
     space.put("orders", "one")
     with other.transaction() as transaction:
@@ -220,7 +224,7 @@ def test_reclaim_is_done_by_one_at_a_time(space: spool.Space, watched: Watched) 
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-def test_after_a_failed_flush_nothing_goes_for_good_where_renames_are_not_ordered(ordered: bool) -> None:
+def test_after_a_failed_flush_no_file_is_removed_where_renames_are_not_ordered(ordered: bool) -> None:
     """What is gone here may be on the disk yet, and would come back once its remover is gone."""
     processes = Processes(ordered=ordered)
     space, disk = processes.open()

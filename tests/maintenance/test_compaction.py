@@ -82,7 +82,7 @@ def test_s01_the_housekeeper_looks_every_five_seconds(space: spool.Space) -> Non
     assert len(files(space)) < 20
 
 
-def test_s02_what_was_served_and_five_more_stay_in_memory(space: spool.Space) -> None:
+def test_s02_as_many_as_were_served_and_five_more_stay_in_memory(space: spool.Space) -> None:
     fill(space)
     tidy(space)
     line = space._store.view.index.messages.queue("orders")
@@ -127,7 +127,7 @@ def test_s04_positions_ids_and_times_stay(space: spool.Space) -> None:
         assert [message.as_dict() for message in other.browse("orders")] == before
 
 
-def test_s04_what_leaves_or_changes_while_it_is_compacted_is_neither_lost_nor_doubled(space: spool.Space) -> None:
+def test_s04_a_message_that_changes_during_a_compaction_is_neither_lost_nor_doubled(space: spool.Space) -> None:
     ids = fill(space)
     with spool.open(space.path) as other:
 
@@ -151,7 +151,7 @@ def test_s04_what_leaves_or_changes_while_it_is_compacted_is_neither_lost_nor_do
     assert sorted(map(int, drain(space))) == [n for n in range(MANY) if n != 100]
 
 
-def test_s04_a_compaction_is_given_up_if_all_it_would_move_is_gone(space: spool.Space) -> None:
+def test_s04_a_compaction_is_abandoned_if_all_its_messages_were_removed(space: spool.Space) -> None:
     fill(space)
     with spool.open(space.path) as other:
         commit = compaction.commit
@@ -194,7 +194,7 @@ def test_s05_delayed_messages_are_compacted_and_come_when_they_are_due(space: sp
         assert sorted(drain(space), key=int) == bodies(range(MANY // 2, MANY))
 
 
-def test_s06_what_is_claimed_or_in_doubt_stays_where_it_is(space: spool.Space) -> None:
+def test_s06_claimed_messages_and_messages_in_doubt_are_not_moved(space: spool.Space) -> None:
     ids = fill(space)
     with spool.open(space.path) as other, other.transaction() as tx:
         held = tx.get("orders", message_id=ids[77])
@@ -247,7 +247,7 @@ def test_many_commits_that_only_remove_become_one_file(space: spool.Space) -> No
     assert space.check() == []
 
 
-def test_tombstones_that_stay_because_a_subscription_keeps_what_they_removed_are_not_written_again_and_again(
+def test_tombstones_kept_by_a_subscription_are_not_written_repeatedly(
     space: spool.Space,
 ) -> None:
     register(space._store, "seen", ("orders",), 3600.0)
@@ -268,7 +268,7 @@ def test_tombstones_that_stay_because_a_subscription_keeps_what_they_removed_are
     assert len(files(space)) <= 4
 
 
-def test_files_that_waste_too_much_are_compacted_whatever_their_queues_do() -> None:
+def test_files_that_waste_too_much_are_compacted_in_fast_queues_too() -> None:
     def state(live: int, ever: int, compacted: bool = False) -> Retention:
         return Retention(live=live, live_bytes=live, body_bytes=ever, span=(1, 2) if compacted else None)
 
@@ -318,7 +318,7 @@ def test_space_returns_when_messages_leave_from_the_middle(space: spool.Space) -
     assert space.show(kept).body == body
 
 
-def test_s04_a_message_by_id_or_correlation_id_comes_from_a_segment(space: spool.Space) -> None:
+def test_s04_a_get_by_id_or_correlation_id_finds_a_message_in_a_segment(space: spool.Space) -> None:
     ids = [space.put("orders", b"%d" % n, correlation_id=f"c{n % 50}") for n in range(MANY)]
     tidy(space)
     assert space.show(ids[150]).body == b"150"
@@ -376,7 +376,7 @@ def test_a_segment_whose_table_is_lost_is_named_and_the_rest_is_served(space: sp
     assert drain(space) == []
 
 
-def test_an_opener_that_was_overtaken_by_compactions_starts_anew(space: spool.Space) -> None:
+def test_an_opener_that_was_overtaken_by_compactions_starts_again(space: spool.Space) -> None:
     fill(space)
     tidy(space)
     with spool.open(space.path) as late:
@@ -388,7 +388,7 @@ def test_an_opener_that_was_overtaken_by_compactions_starts_anew(space: spool.Sp
         assert [message.body for message in late.browse("orders")] == bodies(range(MANY))
 
 
-def test_an_order_changes_for_one_who_still_knows_of_compacted_files_that_are_gone(space: spool.Space) -> None:
+def test_an_order_changes_for_a_process_with_an_index_of_removed_files(space: spool.Space) -> None:
     fill(space)
     tidy(space)
     with spool.open(space.path) as late:
@@ -401,7 +401,7 @@ def test_an_order_changes_for_one_who_still_knows_of_compacted_files_that_are_go
         assert late._store.view.index.damage == []
 
 
-def test_an_order_changes_for_one_whose_look_began_before_those_files_went(space: spool.Space) -> None:
+def test_an_order_changes_for_a_process_that_began_before_those_removals(space: spool.Space) -> None:
     fill(space)
     tidy(space)
     with spool.open(space.path) as late:
@@ -441,7 +441,7 @@ def test_a_file_that_has_another_s_name_is_not_read_as_that(space: spool.Space) 
         space._store.files.cache.bodies(run, run.first, 1)
 
 
-def test_a_compaction_sees_what_others_have_committed(space: spool.Space) -> None:
+def test_a_compaction_applies_the_commits_of_others(space: spool.Space) -> None:
     with spool.open(space.path) as other:
         fill(space)
         assert tidy(other) == 1
@@ -457,7 +457,7 @@ def test_one_process_compacts_at_a_time(space: spool.Space) -> None:
     assert space._store.files.disk.exists(layout.CHECKPOINT)
 
 
-def test_who_opens_the_space_leaves_the_file_that_is_being_compacted(space: spool.Space) -> None:
+def test_an_opener_leaves_the_file_of_a_compaction_in_progress(space: spool.Space) -> None:
     fill(space)
     commit = compaction.commit
 
@@ -489,7 +489,7 @@ def test_a_removal_that_is_not_visible_yet_is_seen_by_the_compaction(space: spoo
     assert drain(space) == bodies([n for n in range(MANY) if n != 100])
 
 
-def test_a_superseded_file_waits_for_those_who_had_claimed_before_and_for_nobody_else() -> None:
+def test_a_superseded_file_waits_for_older_claims_only() -> None:
     state = Retention(superseded_by=9, span=(3, 7))
     note_pins(8, state, {1, 4, 6})
     assert state.pinned_by == {4, 6}

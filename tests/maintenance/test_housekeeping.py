@@ -14,7 +14,7 @@ from tests.held import PATIENT_SECONDS
 from tests.meanwhile import Processes
 
 
-def test_one_of_those_who_only_put_looks_for_what_is_slow_unless_somebody_follows() -> None:
+def test_one_producer_compacts_unless_a_consumer_does() -> None:
     there = Processes()
     one, two, three = there.space(), there.space(), there.space()
     assert one._housekeeper._is_elected()

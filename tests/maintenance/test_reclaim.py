@@ -10,7 +10,7 @@ from spool.maintenance.reclaim import next_to_go
 from tests.meanwhile import Processes
 
 
-def test_what_a_commit_removes_goes_before_it_and_what_nothing_needs_goes_first() -> None:
+def test_the_messages_of_a_removal_are_reclaimed_before_the_removal() -> None:
     files = {
         1: Retention(),
         2: Retention(addressed={1}),
@@ -27,7 +27,7 @@ def test_what_a_commit_removes_goes_before_it_and_what_nothing_needs_goes_first(
     assert next_to_go(files, idle, 10, 2) == [[1], [2]], "what is not durable stays"
 
 
-def test_each_of_many_files_is_looked_at_once_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_of_many_files_is_checked_once_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or the time for a million files would grow with their square."""
     space = Processes().space()
     for turn in range(100):

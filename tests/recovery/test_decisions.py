@@ -179,7 +179,7 @@ ACTIVE = unfinished.ActiveFiles(
 )  # fmt: skip
 
 
-def test_unfinished_work_of_dead_processes_ends_and_that_of_live_ones_goes_on() -> None:
+def test_unfinished_work_of_dead_processes_ends_and_work_of_live_processes_continues() -> None:
     assert _steps(unfinished.decide(ACTIVE, (), alone=True)) == [
         (layout.claim_journal(FOREIGN), Step.COUNT),
         (layout.claim_journal(OURS), Step.LEAVE),

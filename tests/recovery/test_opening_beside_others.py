@@ -20,7 +20,7 @@ ROUND = Xid(FORMAT_ROUND, b"round", b"1")
 # -- alone or not -----------------------------------------------------------------------------------------------------
 
 
-def test_who_opens_beside_another_is_not_alone(processes: Processes, space: spool.Space) -> None:
+def test_an_opener_beside_another_process_is_not_the_first(processes: Processes, space: spool.Space) -> None:
     assert space.recovery.alone
     assert not processes.space().recovery.alone
 
@@ -37,7 +37,7 @@ def test_two_never_open_at_once(processes: Processes) -> None:
     assert spool.open(ROOT, disk=disk, clock=processes.machine.clock).recovery.alone
 
 
-def test_who_only_looks_is_not_alone_beside_one_that_opens(processes: Processes) -> None:
+def test_an_inspection_beside_an_opener_is_not_the_first(processes: Processes) -> None:
     disk = Meanwhile(processes.machine)
     seen: list[bool] = []
     disk.before("names", lambda: seen.append(OpenLock(Meanwhile(processes.machine)).is_alone()), layout.COMMITTED)
@@ -66,7 +66,7 @@ def start_streaming(space: spool.Space) -> CoordinatedTransaction:
     return branch
 
 
-def test_an_opener_leaves_a_branch_that_came_up_since_it_looked(
+def test_an_opener_leaves_a_branch_whose_owner_locked_it_since_the_read(
     processes: Processes, space: spool.Space, watched: Watched
 ) -> None:
     """Its name had been a dead one's, whose file somebody else removed."""
@@ -86,7 +86,7 @@ def test_an_opener_leaves_a_branch_that_came_up_since_it_looked(
     assert space.stats("orders").ready == 20
 
 
-def test_an_opener_leaves_what_a_live_consumer_holds(processes: Processes, space: spool.Space) -> None:
+def test_an_opener_leaves_the_claims_of_a_live_consumer(processes: Processes, space: spool.Space) -> None:
     """And does not wait for its death."""
     wanted = space.put("orders", "one")
     space.transaction().get("orders")
@@ -97,7 +97,7 @@ def test_an_opener_leaves_what_a_live_consumer_holds(processes: Processes, space
     assert opener.recovery.findings == []
 
 
-def test_an_opener_leaves_a_vote_to_who_is_at_it(processes: Processes, watched: Watched) -> None:
+def test_an_opener_leaves_a_vote_to_its_live_owner(processes: Processes, watched: Watched) -> None:
     voting, disk = watched
     found: list[spool.Space] = []
     disk.before("make_durable", lambda: found.append(processes.space()), layout.PREPARED)

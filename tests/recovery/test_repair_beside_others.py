@@ -22,7 +22,7 @@ def quarantined(space: spool.Space) -> list[str]:
     return [finding.name for finding in space.quarantined()]
 
 
-def test_a_damaged_vote_whose_owner_is_at_it_is_left_to_it(space: spool.Space, watched: Watched) -> None:
+def test_a_damaged_vote_is_left_to_its_live_owner(space: spool.Space, watched: Watched) -> None:
     voting, disk = watched
 
     def come_too_early() -> None:
@@ -37,7 +37,7 @@ def test_a_damaged_vote_whose_owner_is_at_it_is_left_to_it(space: spool.Space, w
 
 
 @pytest.mark.parametrize(("call", "about"), [("rename_new", "prepared/"), ("make_durable", "committed")])
-def test_a_damaged_branch_that_was_committed_by_one_who_died_is_repaired_as_committed(
+def test_a_damaged_branch_of_a_dead_committer_is_repaired_as_committed(
     processes: Processes, space: spool.Space, watched: Watched, call: str, about: str
 ) -> None:
     prepare(space)
@@ -50,7 +50,7 @@ def test_a_damaged_branch_that_was_committed_by_one_who_died_is_repaired_as_comm
 
 
 @pytest.mark.parametrize(("call", "about"), [("rename_new", "prepared/"), ("make_durable", "committed")])
-def test_a_damaged_branch_that_is_committed_while_it_is_looked_at_is_committed(
+def test_a_damaged_branch_that_is_committed_during_its_repair_is_committed(
     processes: Processes, space: spool.Space, watched: Watched, call: str, about: str
 ) -> None:
     """The process dies: the next repair finds the branch among the committed ones."""
@@ -101,7 +101,7 @@ def test_a_damaged_branch_leaves_the_list_of_prepared_ones_with_its_file(
     assert mending.check() == []
 
 
-def test_a_damaged_message_that_another_takes_meanwhile_is_set_aside_once(
+def test_a_damaged_message_that_another_process_takes_meanwhile_is_quarantined_once(
     processes: Processes, space: spool.Space, watched: Watched
 ) -> None:
     space.put("orders", "one")
@@ -132,7 +132,7 @@ def test_nobody_reclaims_while_files_are_repaired(space: spool.Space, watched: W
 
 
 @pytest.mark.parametrize("spare", range(14))
-def test_what_others_commit_while_a_repair_looks_is_no_stray(space: spool.Space, watched: Watched, spare: int) -> None:
+def test_a_commit_during_a_repair_is_no_stray(space: spool.Space, watched: Watched, spare: int) -> None:
     repairing, disk = watched
     space.put("orders", "before")
     disk.before("names", lambda: space.put_many("orders", ["meanwhile", "and more"]), spare=spare)
@@ -143,7 +143,7 @@ def test_what_others_commit_while_a_repair_looks_is_no_stray(space: spool.Space,
 
 
 @pytest.mark.parametrize("spare", range(14))
-def test_a_file_with_a_number_to_come_that_has_come_when_it_is_mended_stays(
+def test_a_file_whose_number_is_issued_before_its_repair_remains(
     space: spool.Space, watched: Watched, spare: int
 ) -> None:
     repairing, disk = watched
@@ -161,9 +161,7 @@ def test_a_file_with_a_number_to_come_that_has_come_when_it_is_mended_stays(
     assert [message.body for message in space.browse("orders")] == ["one", "two", "three"]
 
 
-def test_a_file_with_the_next_number_to_come_when_it_is_mended_is_a_dead_writers(
-    space: spool.Space, watched: Watched
-) -> None:
+def test_a_file_with_the_next_number_belongs_to_a_dead_writer(space: spool.Space, watched: Watched) -> None:
     """One may have died between the rename to it and the store of the number."""
     repairing, disk = watched
     space.put("orders", "one")
