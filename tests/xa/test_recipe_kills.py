@@ -63,12 +63,12 @@ def work(path: Path, connect: Connect) -> None:
         while not is_stopped(space):
             booking.recover(space, database)
             while space.stats("in").ready > LEFT:
-                booking.log(space, database, uuid.uuid4().bytes)
+                booking.book(space, database, uuid.uuid4().bytes)
 
 
 def die_at_line(path: Path, connect: Connect, n: int) -> None:
     with spool.open(path) as space, closing(connect()) as database, at_line(booking, n, die):
-        booking.log(space, database, uuid.uuid4().bytes)
+        booking.book(space, database, uuid.uuid4().bytes)
 
 
 def test_x03_workers_that_are_killed_at_any_line_lose_and_double_nothing(memory: Path, connect: Connect) -> None:
@@ -92,7 +92,7 @@ def test_x03_workers_that_are_killed_at_any_line_lose_and_double_nothing(memory:
         booking.recover(space, database)
         assert xa.ResourceManager(space).recover() == []
         for _ in range(space.stats("in").ready):
-            booking.log(space, database, uuid.uuid4().bytes)
+            booking.book(space, database, uuid.uuid4().bytes)
         rows = sorted(int(text) for (text,) in database.execute("select text from bookings").fetchall())
         assert rows == list(range(put))
 
@@ -136,7 +136,7 @@ def test_x03_a_recovery_waits_for_a_worker_that_lives(memory: Path, connect: Con
         make_tables(booking, database)
         space.create_queue("in")
         space.put("in", "tea")
-        booking.log(space, Watched(database, "commit", meanwhile), b"1")
+        booking.book(space, Watched(database, "commit", meanwhile), b"1")
         threads[0].join()
         assert database.execute("select text from bookings").fetchall() == [("tea",)]
         assert space.stats("in").ready == 0
