@@ -141,6 +141,12 @@ def _registered(space: spool.Space, log: OperationLog) -> None:
 
 
 SUBSCRIPTIONS = (
-    Scenario("a subscription beside reclaim", _subscription_beside_reclaim, ("m0",), afterwards=reclaiming),
+    Scenario(
+        "a subscription beside reclaim",
+        _subscription_beside_reclaim,
+        ("m0",),
+        model="subscription",
+        afterwards=reclaiming,
+    ),
     Scenario("a subscription that expires", _subscription_that_expires, ("m0",), _registered, afterwards=reclaiming),
 )

@@ -16,7 +16,12 @@ SETTINGS = [
     for place, setting in enumerate(scenario.settings, start=1)
 ]
 MISTAKES = [
-    pytest.param(scenario, mistake, id=f"{scenario.name}: {mistake.what}")
+    pytest.param(
+        scenario,
+        mistake,
+        id=f"{scenario.name}: {mistake.what}",
+        marks=[pytest.mark.slow] if mistake.setting.long else [],
+    )
     for scenario in SCENARIOS
     for mistake in scenario.mistakes
 ]

@@ -1,6 +1,6 @@
 """The scenarios, grouped by the rules that they check."""
 
-from tests.protocol.scenarios import combined, data_flush, numbers, opening, reclaim, two_phase
+from tests.protocol.scenarios import combined, data_flush, numbers, opening, reclaim, subscriptions, two_phase
 
 SCENARIOS = [
     *numbers.SCENARIOS,
@@ -8,5 +8,6 @@ SCENARIOS = [
     *reclaim.SCENARIOS,
     *opening.SCENARIOS,
     *data_flush.SCENARIOS,
+    *subscriptions.SCENARIOS,
     *combined.SCENARIOS,
 ]
