@@ -96,7 +96,6 @@ class RoundResult:
         self.failures.merge(block.failures)
         self.attempted += block.attempted
         self.retry_after = self.retry_after if block.retry_after is None else block.retry_after
-        self.full = self.full or block.full
 
 
 class Round:
@@ -170,12 +169,9 @@ class Round:
         if self.result.full:
             return
         policy = OutcomePolicy.of(self._engine.config(), self.route.queue, self.route.on_failure)
-        errors = policy.queue.error_queue
-        full = self._engine.room([errors]).full if errors is not None else ""
         whole = Chunk(
             self._space.path, self.id, self.route.service, policy, self.held,
             in_order=self.in_order, marks=self._coordinator.record_calls(),
-            full=f"queue {full} is full" if full else "",
         )  # fmt: skip
         self._blocks = self._deliver(job, whole, tasks, calling)
         for block in self._blocks:

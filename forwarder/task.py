@@ -23,8 +23,8 @@ from spool.errors import SpoolError
 from spool.model.position import Position
 from spool.model.xid import FORMAT_ROUND, Xid
 from spool.workers.effects import Effect, OutcomePolicy, effective_outcome
-from spool.workers.outcome import Outcome, Rejected, Retried, describe, one_line
-from spool.workers.states import Event, State, end_of_call, next_state
+from spool.workers.outcome import Outcome, Retried, describe, one_line
+from spool.workers.states import State, end_of_call, next_state
 
 IN_A_QUEUE = frozenset({Effect.RETRIED, Effect.DEAD_LETTERED})
 """Effects after which a message is in a queue and can be claimed again."""
@@ -39,7 +39,6 @@ class Chunk:
     until: when the task stops to begin calls, in seconds since the epoch. The other messages remain in the queue.
     must_call: the task makes its first call also after that time.
     in_order: a message that goes back to the queue blocks the messages after it.
-    full: the full error queue, in words: a message that would move there is released instead; "" if it has room.
     marks: by which the task records that the call of a message is in progress; None if it cannot.
     """
 
@@ -51,7 +50,6 @@ class Chunk:
     until: float = math.inf
     must_call: bool = True
     in_order: bool = False
-    full: str = ""
     marks: CallMarks | None = None
 
     def parts(self, messages: int, most_bytes: int = sys.maxsize) -> Iterator["Chunk"]:
@@ -82,7 +80,6 @@ class Block:
     retry_after: the seconds that the service asked the route to wait.
     damaged: the messages whose bodies cannot be read, with the reason; the driver moves them to quarantine.
     error: where, and why the space could not be read or written: no message is to blame.
-    full: the full queue that ended the calls, in words; "" if none did.
     """
 
     vote: Vote | None = None
@@ -92,7 +89,6 @@ class Block:
     retry_after: float | None = None
     damaged: list[tuple[Position, str]] = field(default_factory=list)
     error: str = ""
-    full: str = ""
 
     def count(self, effect: Effect, reason: str) -> None:
         """Count the effect on one message; `reason` says why if it failed."""
@@ -208,25 +204,19 @@ class _Ended:
 
 def _end(chunk: Chunk, place: int, found: ReadMessage, outcome: Outcome) -> _Ended:
     """Decide the state of an attempt whose call has ended: answered, or abandoned."""
-    policy, state, goes_back = chunk.policy, next_state(State.CALLING, end_of_call(outcome)), False
-    if chunk.in_order or chunk.full:
-        counts = effective_outcome(policy, found.message, found.raw, outcome)
-        goes_back = policy.goes_back(counts, found.message.attempts)
-        moves = isinstance(counts, Retried | Rejected) and not goes_back and policy.queue.error_queue is not None
-        if chunk.full and moves and state is State.ANSWERED:
-            state = next_state(state, Event.NO_ROOM)
-    return _Ended(place, found, outcome, time.time(), state, goes_back)
+    policy, goes_back = chunk.policy, False
+    if chunk.in_order:
+        goes_back = policy.goes_back(
+            effective_outcome(policy, found.message, found.raw, outcome), found.message.attempts
+        )
+    return _Ended(place, found, outcome, time.time(), next_state(State.CALLING, end_of_call(outcome)), goes_back)
 
 
 def _record(branch: RemoteBranch, chunk: Chunk, one: _Ended, block: Block) -> None:
     """Write the effects of a call into the branch, and count them. An abandoned attempt has none."""
-    if one.state is State.ABANDONED:
-        if isinstance(one.outcome, Retried) and not one.outcome.counted:
-            block.retry_after = one.outcome.delay
-            block.count(Effect.KEPT, one.outcome.reason)
-        else:
-            block.full = chunk.full
-            block.count(Effect.KEPT, "")
+    if isinstance(one.outcome, Retried) and one.state is State.ABANDONED:
+        block.retry_after = one.outcome.delay
+        block.count(Effect.KEPT, one.outcome.reason)
         return
     effect, reason = branch.record(chunk.policy, one.found, one.outcome, one.at)
     block.count(effect, reason)

@@ -2,8 +2,8 @@
 
 The usage of a queue counts its live messages, claimed or not, and the messages that prepared branches would add: a
 prepared branch may be committed at any time. The count is exact under the number lock after every issued number is
-applied: a commit or a vote is refused there. A put that cannot succeed now is refused earlier. A rollback
-moves a message to its error queue even if that is full: a limit never loses a message.
+applied: a commit or a vote is refused there. A put that cannot succeed now is refused earlier. A
+failed message moves to its error queue even if that queue is full: a limit never loses a message.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -212,6 +212,8 @@ def _count_command(view: View, found: dict[str, Usage], command: list[Any]) -> N
     target = None if name == "remove" else what.get("queue")
     if name == "update" and target is None:
         return
+    if target is not None and "failure_reason" in what:
+        target = None  # a failed message moves to its error queue, full or not
     end = ordinal + count
     while ordinal < end:
         run, stop = view.index.messages.run_from(number, ordinal, end)

@@ -19,8 +19,8 @@ An attempt begins when a message is claimed and ends in *concluded*, *withdrawn*
 | answered  | STOP, END, LATE                | answered  | waits for the commit                                        |
 | the ends  | any                            | the same  | does nothing                                                |
 
-Effect on the message: *concluded* is one commit with the effects of the outcome; *withdrawn* counts an attempt, and the
-last attempt moves the message to its error queue even if that queue is full; *abandoned* counts no attempt.
+Effect on the message: *concluded* is one commit with the effects of the outcome; *withdrawn* counts an attempt;
+*abandoned* counts none. A message that has failed for good moves to its error queue even if that queue is full.
 """
 
 import enum
