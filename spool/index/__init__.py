@@ -1,4 +1,4 @@
-"""The queues in memory, as the commits that were applied have left them."""
+"""The queues in memory, as they are after all applied commits."""
 
 from spool.index.index import Index
 

@@ -1,8 +1,8 @@
-"""The files in which messages lie: bodies and tables, read from them, and a bounded cache of both files and tables.
+"""Read bodies and tables from the files of messages, with a bounded cache of open files and of tables.
 
 A name or a descriptor can lead to another file at any time, because files move and the recycler overwrites old ones. So
-every read compares a checksum that the index has kept since it applied the commit: that of the body, or that of the
-table with the checksums of its bodies.
+every read compares a checksum that the index has kept since it applied the commit: the checksum of the body, or of the
+table, which has the checksums of its bodies.
 """
 
 import zlib
@@ -55,7 +55,7 @@ class FileCache:
         if table is None:
             table = decode_table(self._proven_table(file, section), section)
             self._keep(file, section, table)
-        self._tables[file, section] = table  # used last, last in the dict
+        self._tables[file, section] = table  # the table used last is the last in the dict
         return table
 
     def compacted_table(self, file: FileRef, section: SectionEntry) -> CompactedTable:
@@ -77,7 +77,7 @@ class FileCache:
         return search_keys(self._proven_table(file, section))
 
     def remember(self, file: FileRef, contents: FileContents) -> None:
-        """Cache the tables with several messages of a file that was just read or written."""
+        """Cache those tables of a file just read or written that have several messages."""
         for table, section in zip(contents.tables, contents.header.sections, strict=True):
             if len(table.lengths) == section.messages > 1 and (file, section) not in self._tables:
                 self._keep(file, section, table)
@@ -118,7 +118,7 @@ class FileCache:
         raise AssertionError("unreachable")
 
     def views(self, run: Stored, ordinal: int, count: int) -> list[memoryview]:
-        """Return the same bodies as views of the data that was read, which saves copies where the bodies are joined."""
+        """Return the same bodies as views of the data that was read: a caller that joins the bodies saves a copy."""
         file, where = run.file, run.bodies
         if isinstance(where, BodyPlace):
             return [memoryview(body) for body in self.bodies(run, ordinal, count)]
@@ -130,7 +130,7 @@ class FileCache:
         except CorruptedFile:
             return [
                 memoryview(body) for body in self.bodies(run, ordinal, count)
-            ]  # which reads again, and names the file in an error
+            ]  # (``bodies`` reads again, and its error names the file)
 
     def place(self, run: Stored, ordinal: int) -> BodyPlace:
         """Return where one body lies."""
@@ -153,15 +153,15 @@ class FileCache:
             handle = None
         if handle is None:
             handle = self._open_one(file)
-        self._open[file] = handle  # last used, last in the dict
+        self._open[file] = handle  # the file used last is the last in the dict
         if len(self._open) > _MAX_OPEN:
             self.disk.close(self._open.pop(next(iter(self._open))))
         return handle
 
     def _open_one(self, file: FileRef) -> int:
         name = layout.committed(file.number, file.adoption) if file.adoption else layout.COMMITTED_FILE % file.number
-        # An adopted branch moves from prepared/ to committed/ at any time, so look in prepared/ first, and once more at
-        # the end.
+        # An adopted branch may move from prepared/ to committed/ at any time, so open it in prepared/ first, and try
+        # prepared/ once more at the end.
         prepared = None if file.xid is None else layout.prepared(file.xid)
         for place in (name,) if prepared is None else (prepared, name, prepared):
             try:

@@ -1,8 +1,8 @@
 """Read through a queue, without claiming messages and without making runs of segments.
 
-A cursor continues after the last sort key that it returned, even if messages were removed or compacted meanwhile. It
-returns a message that is in the queue the whole time once. It may miss a delayed message that becomes due meanwhile,
-because the cursor may have passed the new place of the message.
+A cursor continues after the last sort key that it returned, even if messages were removed or compacted meanwhile. The
+cursor returns each message that remains in the queue the whole time exactly once. It may miss a delayed message that
+becomes due meanwhile, because the cursor may have passed the new place of the message.
 """
 
 from collections import deque
@@ -36,7 +36,7 @@ class Slice(NamedTuple):
 class Filter:
     """The conditions of a search: a message matches if it fulfils each that is set.
 
-    ``headers``: at least these; ``older_than``: seconds since the commit of its put.
+    ``headers``: the message has at least these. ``older_than``: its put was committed more than so many seconds ago.
     """
 
     message_id: str | None = None
@@ -46,7 +46,7 @@ class Filter:
 
     @classmethod
     def of(cls, filters: MessageFilters) -> Self:
-        """Make a filter of a caller's keyword arguments.
+        """Make a filter from a caller's keyword arguments.
 
         Raises:
             TypeError: there is no filter of that name.
@@ -78,9 +78,9 @@ class Filter:
 
 
 class Cursor:
-    """A position in a queue, moved in the order of delivery, delayed messages last.
+    """A position in a queue that moves in the order of delivery, and through delayed messages last.
 
-    ``unread``: segments whose tables are damaged, and how; their messages are not returned.
+    ``unread``: segments with damaged tables, and the damage of each; their messages are not returned.
     """
 
     def __init__(self, queue: str, wanted: Filter) -> None:
@@ -156,7 +156,7 @@ class Cursor:
                 _push(heap, rank, rest)
 
     def _as_listed(self, key: Key) -> Any:
-        """Return a key as the queue's list of runs has it."""
+        """Return a key in the form that the queue's list of runs has."""
         return (key[0], key[1:]) if self._delayed else key
 
     def _runs_of(self, index: Index, segment: Segment) -> Iterator[Run]:
@@ -164,7 +164,7 @@ class Cursor:
         try:
             runs = index.messages.runs_of(segment)
         except (CorruptedFile, FileNotFoundError) as error:
-            self.unread.setdefault(segment, str(error))  # a get drops the segment, check names its file
+            self.unread.setdefault(segment, str(error))  # a get drops the segment, and ``check`` names its file
             return iter(())
         if not segment.delayed:
             for run in runs:

@@ -15,7 +15,7 @@ from spool.model.xid import Xid
 
 
 class FileRef(NamedTuple):
-    """The file in which messages lie. The ``checksum`` of its header distinguishes it from another file under its name.
+    """The file in which messages lie. The ``checksum`` of its header distinguishes the file from others of its name.
 
     ``adoption``: 0 for the commit's own file, k for its k-th adopted branch, whose xid is ``xid``.
     """
@@ -52,7 +52,7 @@ class Part(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """All files of one sequence number: its own, then the adopted branches.
+    """All files of one sequence number: the commit's own file, then those of the adopted branches.
 
     ``damage``: (file, problem) for each file that could not be read whole.
     """
@@ -83,17 +83,18 @@ class Retention:
     live, live_bytes: messages that lie in these files now, and their bodies' bytes.
     body_bytes: bytes of all bodies that these files hold or held.
     addressed: commits that its commands address, and commits in whose files the addressed messages lay.
-    supersedes: commits whose messages a compaction copied here, or whose commands merged tombstones repeat here.
+    supersedes: commits whose messages a compaction copied here, or whose commands these files repeat (merged
+        tombstones).
     superseded_by: the latest commit that supersedes this one; 0 if there is none.
     pinned_by: commits with claimed messages; a reader may still read those messages from here (see ``reclaim``).
     span: the least and the greatest commit whose messages a compaction copied here.
     captured: dropped files that the commit names as captured by an intake.
-    facts: how many of its facts are the newest of their keys.
+    facts: the number of the commit's facts that are the newest of their keys.
     damaged: one of the files could not be read whole.
     mergeable: a later commit may repeat its commands and facts.
     tally: per queue [enqueued, dequeued, failed, expired].
 
-    There is one for each commit, and most commits are small: empty fields share one value.
+    Each commit has one Retention, and most commits are small, so empty fields share one value.
     """
 
     adopted: tuple[Xid, ...] = ()
@@ -109,7 +110,7 @@ class Retention:
     facts: int = 0
     damaged: bool = False
     mergeable: bool = False
-    tally: Mapping[str, list[int]] = field(default_factory=repeat(_NO_TALLY).__next__)  # one for all
+    tally: Mapping[str, list[int]] = field(default_factory=repeat(_NO_TALLY).__next__)  # one shared mapping
 
 
 def add_tallies(sums: dict[str, list[int]], tally: Mapping[str, list[int]]) -> None:
@@ -129,7 +130,7 @@ def add_target(state: Retention, number: int) -> None:
     state.addressed.add(number)
 
 
-@lru_cache(maxsize=1024)  # nearly all commits have a tally like that of others: of one queue
+@lru_cache(maxsize=1024)  # nearly all commits have the tally of one queue, with the same counts as other commits
 def shared_tally(queue: str, *counts: int) -> Mapping[str, list[int]]:
     return MappingProxyType({queue: list(counts)})
 
@@ -156,8 +157,8 @@ SUBSCRIPTION_FACT = "subscription:"
 class Subscription(NamedTuple):
     """A non-consuming reader: commits into its queues are kept until it has read them (Rule 15).
 
-    queues: their names; none: all queues.
-    since: the commit that registered the subscription, which keeps no earlier commit; 0 while its number is not known.
+    queues: the names of the queues; empty for all queues.
+    since: the commit that registered the subscription; earlier commits are not kept. 0 while its number is not known.
     after: the reader has read all commits up to this one.
     expires: seconds since the epoch; from then on any process may end it.
     """
@@ -186,7 +187,7 @@ class Subscription(NamedTuple):
         return range(low + 1, high + 1)
 
     def has_unread(self, number: int, state: Retention) -> bool:
-        """Whether it has not read this commit, which put messages into one of its queues."""
+        """Whether the commit put messages into a queue of the subscription and the reader has not read the commit."""
         return number > self.after and self.messages_of(state) > 0
 
     def messages_of(self, state: Retention) -> int:

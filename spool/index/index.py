@@ -2,7 +2,7 @@
 
 Neighbouring messages of one commit with the same queue and control fields are one *run*, so a commit of a thousand
 messages costs a few entries; thousands of compacted messages are one *segment*. Bodies and tables remain on disk.
-Whether a message can be claimed *now* depends on claims, prepared branches and the time as well, which callers check.
+Claims, prepared branches and the time also decide whether a message can be claimed *now*; callers check these.
 
 The index finds a message by its position, which never changes. The file in which the message lies may change.
 """
@@ -42,7 +42,7 @@ from spool.model.position import Position, PositionRanges
 from spool.model.settings import QueueConfig
 from spool.model.xid import Xid
 
-_COUNTED_AS = {"dequeued": DEQUEUED, "failed": FAILED, "expired": EXPIRED}  # by why a message is removed
+_COUNTED_AS = {"dequeued": DEQUEUED, "failed": FAILED, "expired": EXPIRED}  # by the reason of a removal
 LEAST_SEGMENT = 32  # fewer compacted messages become runs at once
 
 
@@ -50,15 +50,15 @@ class Index:
     """All queues of a space after the commit ``applied``.
 
     messages: the live messages.
-    files: the reasons to keep the files of each commit that has any.
-    restored: up to this commit, everything came from a checkpoint.
+    files: for each commit that still has files, the reasons to keep them.
+    restored: all commits up to this one came from a checkpoint.
     idle, idle_bytes: commits without live messages, which may be reclaimed; the bytes of all bodies in their files.
     unread: commits without live messages that are kept for a subscription.
-    subscriptions: by the keys of their facts.
+    subscriptions: the subscriptions, by the keys of their facts.
     retired: the idle commits that reclaim has recorded before it removes their files.
     unflushed: commits that were published without a flush; those up to the durable mark were flushed since.
-    facts: by key, (commit, value, expiry time or None), the newest of each key.
-    adopted: branches that a commit adopted, with its number.
+    facts: by key, the newest fact: (commit, value, expiry time or None).
+    adopted: the branches that a commit adopted, each with the number of that commit.
     captured: dropped files that a commit names as captured by an intake.
     damage: (file, problem) for each file that could not be read whole.
     changed_since: during a compaction, the positions that were removed or changed since its start; else None.
@@ -119,13 +119,13 @@ class Index:
             self.applied = number
 
     def _add_messages(self, number: int, time: float, part: Part, state: Retention) -> None:
-        """Add the messages of one file of commit ``number``, which has that time."""
+        """Add the messages of one file of commit ``number``. ``time``: the time of that commit."""
         messages, file, ordinal = self.messages, part.file_ref(number), part.first
         header, tables = part.contents
         compacted = False
         for table in tables:
             compacted = compacted or type(table) is CompactedTable
-        begins: list[int] = []  # ordinals of branches, where runs end: a run's ids are counted from its first message's
+        begins: list[int] = []  # first ordinals of branches: a run has ids of one branch only
         for branch in header.branches:
             if branch.count and not compacted:
                 begins.append(ordinal + branch.first)
@@ -177,7 +177,7 @@ class Index:
             self.captured.add((command[1], command[2]))
             return
         if name == "left":
-            return  # read together with the messages that it is about
+            return  # ``Part.left`` reads this command together with its messages
         _, target, ordinal, count, how = command
         end = ordinal + count
         if target != number:
@@ -231,7 +231,7 @@ class Index:
         queue.bytes -= size
         state.live -= stop - ordinal
         state.live_bytes -= size
-        if not (state.live or state.damaged):  # (until now it had live messages, and was not idle)
+        if not (state.live or state.damaged):  # (until now the commit had live messages, and was not idle)
             if self.subscriptions:
                 self.mark_idle(file)
             else:
@@ -242,7 +242,7 @@ class Index:
         return queue, file, stop
 
     def _update(self, run: Run, ordinal: int, count: int, changes: Mapping[str, Any]) -> None:
-        """Make messages of a run of the table a run of their own, with changed control fields."""
+        """Move messages of a run of the table to a separate run, with changed control fields."""
         messages = self.messages
         attributes = updated(run.attributes, changes)
         old = messages.queues[run.queue.name]
@@ -253,7 +253,7 @@ class Index:
                 _count(state, old.name, _COUNTED_AS.get(changes.get("why", ""), FAILED), count)
             _count(state, queue.name, ENQUEUED, count)
         branch, in_branch = messages.branch_of(Position(run.number, ordinal))
-        if run.first == ordinal and run.live > count:  # the new run may have this one's key: the rest gets its own
+        if run.first == ordinal and run.live > count:  # the new run may have this run's key: the rest gets another
             rest = run.tail(ordinal + count)
             messages.remove(old, run)
             messages.insert(rest, branch, in_branch + count)
@@ -289,7 +289,7 @@ class Index:
             self._follow_subscription(key)
 
     def keep_fact(self, key: str, number: int, value: Any, expiry: float | None) -> None:
-        """Set a fact of commit ``number``, until ``expiry``, in seconds since the epoch, if it is not None."""
+        """Set a fact of commit ``number``. ``expiry``: seconds since the epoch; None if the fact never expires."""
         self.facts[key] = (number, value, expiry)
         if expiry is not None:
             heappush(self._expiries, (expiry, key))
@@ -312,11 +312,10 @@ class Index:
         self, file: FileRef, entry: SectionEntry, table: CompactedTable, removed: list[tuple[int, int]],
         state: Retention,
     ) -> None:  # fmt: skip
-        """Add the messages of a compacted section, and remove them from where they lay before.
+        """Add the messages of a compacted section, and remove the entries for their earlier places.
 
-        ``removed``: (row, count) of the messages that were removed or changed before the compaction was committed. Of
-        the others, the index replaces the entries that it has for their earlier place; after a rebuild it may have
-        none.
+        ``removed``: (row, count) of the messages that were removed or changed before the compaction was committed. The
+        index may have no earlier entries for the other messages if it was rebuilt.
         """
         messages = self.messages
         queue = messages.queue(table.queues[table.runs[0][0]])
@@ -345,7 +344,8 @@ class Index:
             messages.insert_piece(segment, table, piece)
 
     def _supersede(self, number: int, state: Retention, supersedes: tuple[int, ...], *, repeats: bool) -> None:
-        """Note which commits with files commit ``number`` supersedes. ``repeats``: it repeats all their commands."""
+        """Record which commits with files commit ``number`` supersedes. ``repeats``: the commit repeats all their
+        commands."""
         there = [known for known in supersedes if known in self.files]
         for known in there:
             old = self.files[known]
@@ -364,7 +364,7 @@ class Index:
         segment.live = 0
 
     def _drop_segment(self, segment: Segment) -> None:
-        """Remove a segment, with all that is live in it."""
+        """Remove a segment and all its live messages."""
         queue, state = self.messages.queues[segment.queue.name], self.files[segment.file.number]
         self.messages.remove_segment(segment)
         queue.live -= segment.live
@@ -377,8 +377,11 @@ class Index:
     # -- files ------------------------------------------------------------------------------------------------------
 
     def mark_idle(self, number: int) -> None:
-        """Permit reclaim of a commit's files, which have no live message. Damaged files are kept, because they may have
-        held more, and so are files that a subscription has not read (Rule 15)."""
+        """Permit the reclaim of a commit's files, which have no live message.
+
+        Damaged files are kept, because they may have held more messages. Files that a subscription has not read are
+        kept, too (Rule 15).
+        """
         state = self.files[number]
         if state.damaged or number in self.idle:
             return
@@ -412,7 +415,7 @@ class Index:
         self.files[number].damaged = True
 
     def _record_retired(self, numbers: list[int]) -> None:
-        """Apply reclaim's record of the commits whose files it removes now. Commits that only its last record names
+        """Apply reclaim's record of the commits whose files it removes now. Commits that only the previous record names
         have no files any more."""
         for gone in self.retired.difference(numbers):
             self.forget(gone)
@@ -421,8 +424,11 @@ class Index:
                 self._retire(number)
 
     def _retire(self, number: int) -> None:
-        """Drop the counts and messages of a commit: reclaim's record has its counts. The files can hold messages if
-        they were put back after reclaim had removed the commits that removed these messages."""
+        """Drop the counts and messages of a commit: reclaim's record has its counts.
+
+        The files can hold live messages if somebody restored the files after reclaim had removed the commits that
+        removed these messages.
+        """
         state = self.files[number]
         state.tally = {}
         self._forget_facts(number, state)

@@ -35,12 +35,12 @@ class Tables(Protocol):
 class BranchIds:
     """The branches of the messages that lie in runs.
 
-    A message's id is the 96-bit id of its branch and its ordinal there. Messages of one branch keep their distance, so
-    one entry a branch is enough.
+    A message's id is the 96-bit id of its branch and its ordinal in the branch. For all messages of a branch, the
+    ordinals in the commit and in the branch differ by the same number, so one entry a branch is enough.
     """
 
     def __init__(self) -> None:
-        self.begins: dict[bytes, tuple[int, int]] = {}  # branch id: (number, ordinal there of its first message)
+        self.begins: dict[bytes, tuple[int, int]] = {}  # branch id: (number, ordinal of its first message)
         # By number, sorted: (from this ordinal on, branch id, ordinal of its first message).
         self.in_number: dict[int, list[tuple[int, bytes, int]]] = {}
 
@@ -70,7 +70,7 @@ class BranchIds:
         return Position(number, begin + ordinal)
 
     def forget(self, number: int) -> None:
-        """Drop a commit of which no message is in a run any more."""
+        """Drop the branches of a commit whose messages are in no run any more."""
         for _, branch, _ in self.in_number.pop(number, ()):
             self.begins.pop(branch, None)
 
@@ -89,7 +89,7 @@ class MessageTable:
         self._tables = tables
         self.runs: dict[int, list[Run]] = {}  # by commit, sorted by their first ordinal
         self.segments: SortedKeyList[Segment, int] = SortedKeyList(key=_low_of)
-        self.segments_added = 0  # how many ever were: what lies in a new one may be new, too
+        self.segments_added = 0  # how many were ever added: a new segment may hold new messages
         self.branch_ids = BranchIds()
         self._configs = configs
         self._drop_damaged = drop_damaged
@@ -126,17 +126,17 @@ class MessageTable:
         return self._run_of(segment, table, piece), ordinal + piece.length
 
     def run_at(self, number: int, ordinal: int, end: int) -> tuple[Run | None, int]:
-        """Search as ``run_from``, but only the runs."""
+        """Search like ``run_from``, but only in runs."""
         runs = self.runs.get(number)
         if not runs:
-            return None, end  # a command may name any count: there is no message
+            return None, end  # (a command may name any count)
         at = bisect_right(runs, ordinal, key=_first_of) - 1
         if at >= 0 and ordinal < (stop := runs[at].end):
             return runs[at], stop if stop < end else end
         return None, min(end, runs[at + 1].first) if at + 1 < len(runs) else end
 
     def piece_at(self, number: int, ordinal: int, stop: int) -> tuple[Segment | None, Piece | None, int]:
-        """Search as ``run_from``, but only the segments. ``stop``: at most the begin of the next run."""
+        """Search like ``run_from``, but only in segments, up to ordinal ``stop``, at most to the next run."""
         first = pack_position(number, ordinal)
         for segment in self.segments.irange_key(None, pack_position(number, stop - 1), reverse=True):
             if segment.high > first:
@@ -202,7 +202,7 @@ class MessageTable:
         return runs
 
     def correlated(self, queue: str, correlation_id: str) -> list[Run]:
-        """Return the queue's runs with that correlation id, in order, delayed ones included."""
+        """Return the queue's runs with that correlation id, in order, delayed runs included."""
         known = self.queue(queue)
         for segment in [segment for segment in known.all_segments() if segment.correlated]:
             keys = self._keys(segment)
@@ -214,8 +214,8 @@ class MessageTable:
         return known.correlated(correlation_id)
 
     def is_in_memory(self, queue: str, id: tuple[bytes, int] | None, correlation_id: str | None) -> bool:
-        """Return whether a run of the queue has the message with that id (branch id, ordinal in the branch), or one
-        with that correlation id. Segments are not searched, so that this reads no file."""
+        """Return whether a run of the queue has the message with that id (branch id, ordinal in the branch), or a
+        message with that correlation id. Segments are not searched, so no file is read."""
         if id is not None:
             position = self.branch_ids.find(*id)
             run = None if position is None else self.run_at(*position, position.ordinal + 1)[0]
@@ -243,8 +243,11 @@ class MessageTable:
             self.keep_apart(queue, run)
 
     def keep_apart(self, queue: Queue, run: Run) -> None:
-        """Split runs of the queue so that a message that was put before another one stands between two runs: this run,
-        if others were put before its messages, and the runs before whose messages its own were put."""
+        """Split runs of the queue, so that a message that was put before another one stands between two runs.
+
+        Split this run where other messages were put before its messages, and split other runs where this run's messages
+        were put before theirs.
+        """
         for ordinal in queue.cuts_in(run.number, run.first, run.end):
             self._split_at(queue, run.number, ordinal)
         for number, ordinal in cuts(run.attributes):
@@ -254,7 +257,7 @@ class MessageTable:
         run, _ = self.run_at(number, ordinal, ordinal + 1)
         if run is None or run.queue is not queue.order:
             return
-        if run.first == ordinal:  # messages at its front may have left: its key is that of its first message now
+        if run.first == ordinal:  # its front may have been removed, so its key must become that of the first message
             queue.remove(run)
             run.key = queue.order.key_of(number, ordinal, run.attributes, run.committed_at)
             queue.add(run)
@@ -303,7 +306,7 @@ class MessageTable:
             if entry.expires is None or entry.expires > now:
                 return
             if isinstance(entry, Segment):
-                self._materialize_expired(entry, now)  # its expired runs are at this index now
+                self._materialize_expired(entry, now)  # (its expired runs take its place in the list)
             else:
                 yield entry
                 at += 1
@@ -343,8 +346,8 @@ class MessageTable:
         keys, dues = [], []
         for piece in segment.pieces(table):
             run = self._run_of(segment, table, piece)
-            # It was due when the file was written, or of no group; since then the clock was put back, or the queue is
-            # ordered. Only a run keeps its group waiting.
+            # When the file was written, the message was due or had no group. Since then the clock was put back, or the
+            # queue became ordered. Only a run can keep its group waiting.
             if run.blocks_group:
                 return False
             keys.append(run.key)
@@ -378,7 +381,7 @@ class MessageTable:
             queue.add_segment(segment)
 
     def materialize(self, number: int, ordinal: int, end: int) -> tuple[Run | None, int]:
-        """Search as ``run_from``; a message in a segment becomes a run of the table."""
+        """Search like ``run_from``; a message in a segment becomes a run of the table."""
         run, stop = self.run_at(number, ordinal, end)
         if run is not None:
             return run, stop
@@ -394,7 +397,7 @@ class MessageTable:
         return self.insert_piece(segment, table, piece)
 
     def insert_piece(self, segment: Segment, table: CompactedTable, piece: Piece) -> Run:
-        """Add messages as a run that are not, or no longer, in the segment."""
+        """Add, as a run, messages that are not in the segment, or were removed from it."""
         run = self._run_of(segment, table, piece)
         ordinal, in_branch = table.origins.ordinals[piece.run], table.origins.places[piece.run]
         self.insert(run, table.origins.branches[piece.run], in_branch + piece.first - ordinal)

@@ -27,7 +27,7 @@ class Queue:
     takes its place in the group when it is due. Segments are in ``segments`` or, until they are due, in
     ``delayed_segments``. ``expiring``: all runs and segments with an expiry time.
 
-    ``refill`` makes runs of the next messages of a segment; the message table passes it.
+    ``refill`` makes runs of the next messages of a segment; the message table passes this function.
     """
 
     def __init__(self, config: QueueConfig, refill: Callable[[Segment], None]) -> None:
@@ -43,7 +43,7 @@ class Queue:
         self.may_expire = False  # whether ``expiring`` has entries
         self.live = 0
         self.bytes = 0
-        self.served = 0  # messages dequeued since this index was made; compaction compares with it
+        self.served = 0  # messages dequeued since this index was made; compaction compares two values of it
         # By commit, the ordinals at which its runs must end, because other messages were put before its messages.
         self.cuts: dict[int, Counter[int]] = {}
         self._refill = refill
@@ -53,7 +53,7 @@ class Queue:
 
     @property
     def entries(self) -> int:
-        """How many runs it has in memory."""
+        """How many runs the queue has in memory."""
         return len(self.ready) + len(self.waiting) + len(self.delayed)
 
     # -- runs -----------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class Queue:
         return [] if counts is None else sorted(ordinal for ordinal in counts if first < ordinal < end)
 
     def correlated(self, correlation_id: str) -> list[Run]:
-        """Return the runs with that correlation id, in order, delayed ones included."""
+        """Return the runs with that correlation id, in order, delayed runs included."""
         return list(self._correlated.get(correlation_id, ()))
 
     def has_correlated(self, correlation_id: str) -> bool:
@@ -176,10 +176,10 @@ class Queue:
         return self.ready
 
     def _in_order(self, now: float) -> Iterator[Run]:
-        """Yield them; make runs of a segment when its messages are next.
+        """Yield the runs that can be delivered now; make runs of a segment when its messages are next.
 
-        At most MOST_WAITING runs wait in memory. At that number the iteration ends, and messages of segments are not
-        yet reached.
+        At most MOST_WAITING runs wait in memory. At that number the iteration ends, even if segments have further
+        messages.
         """
         self.promote_due(now)
         last: Key | None = None
@@ -208,7 +208,7 @@ class Queue:
             yield run
 
     def runs(self) -> Iterator[Run]:
-        """Yield all runs, in order, the delayed ones last."""
+        """Yield all runs, in order, the delayed runs last."""
         yield from merge(self.ready, self.waiting, key=_by_key)
         yield from self.delayed
 
@@ -236,7 +236,7 @@ class Queue:
     # -- time -----------------------------------------------------------------------------------------------------
 
     def promote_due(self, now: float) -> None:
-        """Make the runs ready that have become due."""
+        """Make delayed runs ready if they have become due."""
         if now < self._promoted_until:
             self._demote(now)
         while self.delayed_segments and self.delayed_segments[0].key[0] <= now:
@@ -249,7 +249,7 @@ class Queue:
             self._link(run)
 
     def _demote(self, now: float) -> None:
-        """Delay promoted runs again that are no longer due, because the clock was put back."""
+        """Delay promoted runs again if they are no longer due because the clock was put back."""
         self._promoted_until = now
         for run in [*self.ready, *self.waiting]:
             due = due_time(run.attributes, run.committed_at)

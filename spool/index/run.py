@@ -1,6 +1,7 @@
 """Runs: neighbouring messages of one commit with the same queue and control fields, as one entry of the index.
 
-All messages of a run are live: removing some from its middle splits it, so no search ever passes removed messages.
+All messages of a run are live. The removal of messages from its middle splits the run, so no search ever passes removed
+messages.
 """
 
 from array import array
@@ -20,11 +21,12 @@ Lengths = int | array  # type: ignore[type-arg]  # (one length for all, or one f
 class Run:
     """The messages ``first`` to ``end - 1`` of commit ``number``.
 
-    queue: the order of their queue. (The queue itself is the message table's.)
-    file, bodies, base: their file, and the place of the body if it is the only one of its section, else the section,
-        whose table has the places. Ordinal o is row ``o - base`` of the section.
-    due, expires: seconds since the epoch, or None. ``due`` is None, too, once the time has come.
-    key: the sort key in the queue. It does not change when messages at the front leave.
+    queue: the order of their queue. (The message table has the queue itself.)
+    file: the file that holds the messages.
+    bodies: the place of the body if its section has no other body, else the section, whose table has the places.
+    base: ordinal o is row ``o - base`` of the section.
+    due, expires: seconds since the epoch, or None. ``due`` becomes None when that time has come.
+    key: the sort key in the queue. It does not change when messages at the front are removed.
     """
 
     __slots__ = (
@@ -62,12 +64,12 @@ class Run:
 
     @property
     def live(self) -> int:
-        """How many messages it has."""
+        """How many messages the run has."""
         return self.end - self.first
 
     @property
     def group(self) -> str | None:
-        """The group of its messages, of which one transaction at a time may claim messages; None if there is none."""
+        """The group of its messages, or None. Only one transaction at a time may claim messages of a group."""
         return self.queue.group_of(self.attributes)
 
     @property
@@ -82,7 +84,7 @@ class Run:
 
     @property
     def ordinals(self) -> range:
-        """In the order of delivery."""
+        """The ordinals of the messages, in the order of delivery."""
         ordinals = range(self.first, self.end)
         return ordinals[::-1] if self.is_backwards else ordinals
 
@@ -108,7 +110,7 @@ class Run:
 
 
 def lengths_of(lengths: "array[int]") -> Lengths:
-    """Return a section's lengths as its runs keep them: one number if all are the same, as most often."""
+    """Return a section's lengths as its runs keep them: one number if all are equal, which is the usual case."""
     if lengths and lengths.count(lengths[0]) == len(lengths):
         return lengths[0]
     return lengths

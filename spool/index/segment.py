@@ -20,7 +20,8 @@ from spool.model.order import Key, cuts
 
 class Piece(NamedTuple):
     """``length`` neighbouring messages of a segment, from position ``number``/``first`` on. ``run``: their run in the
-    table; ``row``: the row of the first."""
+    table; ``row``: the row of the first
+    message."""
 
     run: int
     row: int
@@ -33,11 +34,11 @@ class Segment:
     """One compacted section.
 
     queue: the order of its queue.
-    file, entry: its place.
+    file, entry: the file, and the entry of the section in the header.
     live, bytes: the number of live messages, and their bodies' bytes.
     removed: one bit a row, set for a message that was removed.
     next_row: every message before this row was removed.
-    low, high: the least position, and the end of the greatest range of positions, as ``pack_position`` makes them.
+    low, high: the least position, and the end of the last range of positions, each as ``pack_position`` returns it.
     oldest, expires: the earliest commit time and the next expiry time, in seconds since the epoch.
     key: the sort key of its next message; with ``delayed``, its due time comes first.
     cuts: (number, ordinal) at which runs must end, because messages of this segment were put before others.
@@ -135,7 +136,7 @@ def _live_spans(removed: bytes | bytearray, row: int, end: int) -> Iterator[tupl
 
 
 def pack_position(number: int, ordinal: int) -> int:
-    """Return a position as one integer, which is also the byte that a claim of it locks."""
+    """Return a position as one integer. A claim of the message locks the byte with this number."""
     return number << ORDINAL_BITS | ordinal
 
 
@@ -146,7 +147,7 @@ HASH_BYTES = 8
 
 
 def pack_ids(entries: list[tuple[bytes, int, int]]) -> bytes:
-    """Return (branch id, ordinal in the branch of a run's first message, run), sorted, as bytes."""
+    """Sort the entries (branch id, ordinal in the branch of a run's first message, run); return them as bytes."""
     return b"".join(
         branch + first.to_bytes(_ORDINAL_BYTES, "big") + run.to_bytes(_RUN_BYTES, "big")
         for branch, first, run in sorted(entries)
@@ -163,7 +164,7 @@ def find_id(packed: bytes, branch: bytes, ordinal: int) -> int | None:
 
 
 def pack_correlations(entries: list[tuple[bytes, int]]) -> bytes:
-    """Return (hash of a correlation id, run), sorted, as bytes."""
+    """Sort the entries (hash of a correlation id, run); return them as bytes."""
     return b"".join(hashed + run.to_bytes(_RUN_BYTES, "big") for hashed, run in sorted(entries))
 
 

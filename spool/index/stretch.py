@@ -1,7 +1,7 @@
 """Neighbouring messages for a process without an index: their control fields, and the places of their bodies.
 
-A task of Spark gets stretches from the process that has the space open: one for all neighbours with the same control
-fields, not one for each message.
+A task of Spark gets stretches from the process that has the space open: one stretch for all neighbours
+with the same control fields, not one for each message.
 """
 
 import sys
@@ -20,8 +20,8 @@ from spool.model.settings import QueueConfig
 class Stretch(NamedTuple):
     """Neighbouring messages of one commit with the same queue and control fields.
 
-    file, bodies, base: as of a ``Run``.
-    branch, in_branch: the id of their branch, and the first one's ordinal there.
+    file, bodies, base: as in a ``Run``.
+    branch, in_branch: the id of their branch, and the ordinal of the first message in the branch.
     committed_at: seconds since the epoch.
     """
 
@@ -39,12 +39,12 @@ class Stretch(NamedTuple):
 
     @property
     def position(self) -> Position:
-        """The position of the first one."""
+        """The position of the first message."""
         return Position(self.number, self.first)
 
     @property
     def id(self) -> str:
-        """The id of the first one."""
+        """The id of the first message."""
         return message_id(self.branch, self.in_branch)
 
     @property
@@ -55,16 +55,16 @@ class Stretch(NamedTuple):
         return self.bodies.bodies_bytes * self.length // self.bodies.messages
 
     def part(self, first: int, length: int) -> "Stretch":
-        """Return ``length`` of them, from the ordinal ``first`` on."""
+        """Return ``length`` of the messages, from the ordinal ``first`` on."""
         return self._replace(first=first, length=length, in_branch=self.in_branch + first - self.first)
 
 
 def stretch_of(run: Run, branch: bytes, in_branch: int, config: QueueConfig | None) -> Stretch:
-    """Return the messages of a run.
+    """Return the messages of a run as a stretch.
 
     Args:
-        in_branch: the ordinal of the first one in its branch.
-        config: of their queue.
+        in_branch: the ordinal of the first message in its branch.
+        config: the options of the queue; None if the settings lack the queue.
     """
     attributes = run.attributes if config is None else with_defaults(config, run.attributes)
     return Stretch(

@@ -18,7 +18,7 @@ class ValueCheck(NamedTuple):
 
     expected: the allowed values, in words.
     convert: returns the value in the form in which it is stored; ValueError if the value is not allowed.
-    metavar: stands for the value in the help of a command, which also parses the value by its metavar.
+    metavar: the placeholder of the value in the help of a command; the command also parses the value by its metavar.
     optional: None is allowed as well.
     """
 
@@ -52,7 +52,7 @@ def check(name: str, value: object, value_check: ValueCheck, where: str = "") ->
         raise unwritable(name, value, where) from None
     except ValueError as error:
         if isinstance(error, InvalidArgument) and error.name is not None:
-            raise  # it says more
+            raise  # this error says more
         expected = f"{value_check.expected}, or none" if value_check.optional else value_check.expected
         raise InvalidArgument(where, Argument(name), f" is {expected}, not {given(value)}", expected=expected) from None
 
@@ -78,7 +78,7 @@ def given(value: object) -> str:
 
 
 def unwritable(name: str, value: object, where: str = "") -> InvalidArgument:
-    """Return the error for a text that UTF-8 cannot write: one with half of a pair, as ``os.fsdecode`` makes."""
+    """Return the error for a text that UTF-8 cannot write, e.g. half of a surrogate pair from ``os.fsdecode``."""
     return InvalidArgument(where, Argument(name), f" cannot be written as UTF-8: {shown(value)}")
 
 
@@ -97,8 +97,8 @@ def seconds(value: Any, most: float, least: float = 0.0) -> float:
 
 
 def moment(value: Any, most: float) -> float:
-    """Return a time in seconds since the epoch, from 0 to less than ``most``, of a number or of a datetime with a time
-    zone; ValueError for anything else."""
+    """Convert a number, or a datetime with a time zone, to seconds since the epoch, from 0 to less than ``most``;
+    ValueError for anything else."""
     if isinstance(value, datetime):
         if value.utcoffset() is None:
             raise ValueError(f"{value!r:.80} has no time zone")
@@ -107,9 +107,9 @@ def moment(value: Any, most: float) -> float:
 
 
 def text(value: Any, most: int | None = None) -> str:
-    """Return a text of one character at least, and of ``most`` at most; ValueError for anything else.
+    """Return a text of 1 to ``most`` characters; ValueError for anything else.
 
-    UnicodeEncodeError, which is a ValueError: UTF-8 cannot write the text, so no file can hold it.
+    Raises UnicodeEncodeError, a ValueError, if UTF-8 cannot write the text: no file can hold such a text.
     """
     found = plain(value)
     require(bool(found) and (most is None or len(found) <= most))
@@ -118,7 +118,7 @@ def text(value: Any, most: int | None = None) -> str:
 
 
 def plain(value: Any) -> str:
-    """Return a text as a ``str``, also one of a class derived from ``str``; ValueError for anything else."""
+    """Return a text as a plain ``str``, even if its class is derived from ``str``; ValueError for anything else."""
     require(isinstance(value, str))
     return str.__str__(value)
 

@@ -21,7 +21,7 @@ class _NotPlain(TypeError):
     """A value that no codec of the library can express; the text suggests another value."""
 
 
-# The expression to put instead of a value that neither msgpack nor JSON has. By the type's name: none is imported.
+# By the name of a type that neither msgpack nor JSON has, the expression to put instead. No such type is imported.
 _INSTEAD = {
     "Enum": "value.value", "date": "value.isoformat()", "time": "value.isoformat()", "set": "list(value)",
     "frozenset": "list(value)", "Decimal": "str(value)", "UUID": "str(value)", "PurePath": "str(value)",
@@ -107,7 +107,7 @@ def check_encoded(raw: bytes, codec: str) -> None:
 
     JSON is UTF-8. NaN, numbers beyond the largest float, and half of a surrogate pair are refused.
 
-    They are read with frames of the stack to spare, so that a consumer with a deeper stack can read them, too.
+    The check reads the bytes with spare stack frames, so that a consumer with a deeper stack can read them, too.
     """
 
     def read(spare: int) -> None:
@@ -128,7 +128,7 @@ def check_encoded(raw: bytes, codec: str) -> None:
 
 
 def codec_of(content_type: str | None) -> str | None:
-    """Return the codec of a content type, without regard to its parameters; None if there is none."""
+    """Return the codec of a content type, whose parameters are ignored; None if the type has no codec."""
     kind = (content_type or "").split(";")[0].strip()
     return {JSON_TYPE: "json", MSGPACK_TYPE: "msgpack"}.get(kind)
 
@@ -168,7 +168,7 @@ def _name_for(value: Any, content_type: str | None) -> str:
 
 
 def encode(value: Any, content_type: str | None = None) -> tuple[bytes, str | None, str | None]:
-    """Encode a body: (bytes, codec name or None for bytes, content type or None for plain bytes).
+    """Encode a body. Returns (bytes, codec name or None for bytes, content type or None for plain bytes).
 
     bytes are not changed, str becomes UTF-8, and a value of a registered type is encoded by its codec. Any other value
     becomes JSON if the content type is JSON, else msgpack; an ``Encoded`` body is not changed. InvalidArgument if the

@@ -1,4 +1,4 @@
-"""The names of the files in a space's directory: made, and parsed."""
+"""Make and parse the names of the files in a space's directory."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -27,8 +27,8 @@ COPY_SUFFIX = ".copy"
 REASON_SUFFIX = ".reason.txt"  # of the text beside a file in quarantine
 CAPTURE_PREFIX = "drop."
 UNFINISHED_SUFFIXES = (".tmp", ".part")  # of dropped files whose writers will rename them
-FIRST_PREFIX = ".first."  # of a captured file that was given the name of another one meanwhile
-IMPORTING = f"{SETTINGS}.import"  # there before an import makes anything, until its space is complete
+FIRST_PREFIX = ".first."  # of a captured file whose name another captured file has
+IMPORTING = f"{SETTINGS}.import"  # an import makes this file first, and removes it when the space is complete
 SETTINGS_TEMPORARY = f"{SETTINGS}.tmp"
 
 # A new file system has this directory in its root.
@@ -56,7 +56,7 @@ def in_use(names: Iterable[str]) -> set[str]:
 
 
 class CommittedName(NamedTuple):
-    """``adoption`` 0: the numbered file itself; k: the k-th branch that it adopted."""
+    """The parts of a name. ``adoption``: 0 for the numbered file itself, k for the k-th branch that it adopted."""
 
     number: int
     adoption: int
@@ -113,7 +113,8 @@ def is_capture(name: str) -> bool:
 
 
 def is_captured(name: str) -> bool:
-    """Whether an entry of such a directory is named as a captured file; an intake makes the other entries."""
+    """Whether an entry of a directory of captured files is named as a captured file; an intake makes the other
+    entries."""
     return name.startswith(FIRST_PREFIX) or not is_unfinished(name)
 
 
@@ -122,7 +123,7 @@ def queue_of_capture(directory: str) -> str:
     return directory.removeprefix(CAPTURE_PREFIX).rpartition(".")[0]
 
 
-# The names that belong into each directory; drop/ and quarantine/ may hold any.
+# The names that belong into each directory; drop/ and quarantine/ may hold any name.
 OWN_NAMES: dict[str, Callable[[str], object]] = {
     COMMITTED: parse_committed,
     PREPARED: parse_xid,

@@ -45,7 +45,7 @@ FIELDS = (
 class MessageId(str):
     """The id that a put with a ``deduplication_key`` returns: a str.
 
-    duplicate: True if a message was put with the key before, whose id this is: then the put added no message.
+    duplicate: True if an earlier message has the key: then this is the id of that message, and the put added none.
     """
 
     __slots__ = ("duplicate",)
@@ -128,17 +128,17 @@ class Message:
 
     @property
     def queue(self) -> str:
-        """The name of the queue that it is in, or was taken from."""
+        """The name of the queue that holds the message, or that the message was taken from."""
         return self._origin.queue
 
     @property
     def position(self) -> Position:
-        """Its permanent place in the space: the number of its commit, and its ordinal there."""
+        """The permanent place of the message in the space: the number of its commit, and its ordinal in that commit."""
         return Position(self._origin.number, self._ordinal)
 
     @property
     def enqueued_at(self) -> float:
-        """When its put was committed, in seconds since the epoch."""
+        """When the put of the message was committed, in seconds since the epoch."""
         return self._origin.committed_at
 
     @property
@@ -193,14 +193,14 @@ class Message:
     )
 
 
-# The slots' own setters: the class refuses assignment, and object.__setattr__ takes three times as long.
-# A message is frozen: only these setters, which cost no call of Python, fill a new one.
+# The class refuses assignment, so these setters of the slots fill a new message. They run no Python code;
+# object.__setattr__ takes three times as long.
 new_message = partial(Message.__new__, Message)
 set_origin, set_ordinal, set_body = (Message.__dict__[name].__set__ for name in ("_origin", "_ordinal", "body"))
 
 
 def due_time(attributes: Mapping[str, Any], committed_at: float) -> float | None:
-    """Return when the message may be taken first, or None: at once. A relative time counts from the commit."""
+    """Return the time from which the message may be taken; None: at once. A relative time counts from the commit."""
     if "delay" in attributes:
         return committed_at + float(attributes["delay"])
     return attributes.get("not_before")
@@ -214,8 +214,8 @@ def expiry_time(attributes: Mapping[str, Any], committed_at: float) -> float | N
 
 
 def stored_fields(message: Message) -> Mapping[str, Any]:
-    """Return the control fields of a message that are not the default, and the queues for replies and failures that
-    its queue gives it."""
+    """Return the control fields of a message that differ from the default, and the reply and failure queues that its
+    queue adds."""
     return message._origin.attributes
 
 
@@ -236,11 +236,11 @@ def parse_message_id(text: object) -> tuple[bytes, int]:
 
 
 def _headers(headers: Any) -> dict[str, str] | None:
-    """Copy a caller's headers, which are read once, and check the copy, so that nothing changes them later."""
+    """Read a caller's headers once, and check the copy: a later change of the caller's mapping has no effect."""
     require(isinstance(headers, Mapping))
     try:
         copy = dict(headers)
-    except Exception as error:  # a mapping of the application's may do anything
+    except Exception as error:  # the application's own mapping may raise anything
         raise InvalidArgument(
             Argument("headers"), f" is {_A_MAP}, and this one fails ({shown(error)}): give a dict"
         ) from error
@@ -318,7 +318,8 @@ _EXCLUSIVE = (("delay", "not_before"), ("time_to_live", "expires_at"), ("top", "
 def attributes_of(**options: Any) -> dict[str, Any]:
     """Return the control fields that differ from their defaults, checked. InvalidArgument names the allowed values.
 
-    ``before`` is still an id then: the queue knows its place (see ``validation``). The deduplication key is left out.
+    ``before`` is still the id of a message; ``validation`` replaces it by a place in the queue. The deduplication key
+    is left out.
     """
     for one, other in _EXCLUSIVE:
         if not (options.get(one) is None or options[one] is False or options.get(other) is None):
@@ -337,7 +338,7 @@ def attributes_of(**options: Any) -> dict[str, Any]:
 
 
 def exclusive(one: str, other: str) -> InvalidArgument:
-    """Return the error of two arguments of which only one may be given."""
+    """Return the error for two arguments that exclude each other."""
     return InvalidArgument(Argument(one), " and ", Argument(other), " exclude each other: give one of them")
 
 
@@ -352,7 +353,7 @@ def check_text(name: str, value: object) -> str:
 
 
 def headers_bytes(headers: Mapping[str, str]) -> int:
-    """Return how many bytes all names and values have together."""
+    """Return the size of all names and values together, in bytes."""
     return sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())
 
 
@@ -362,15 +363,15 @@ def with_defaults(config: QueueConfig, attributes: Mapping[str, Any]) -> Mapping
     return {**{name: value for name, value in defaults.items() if value is not None}, **attributes}
 
 
-# A time that is set replaces one that was relative to the commit.
+# A new absolute time replaces the time that is relative to the commit.
 _RELATIVE = {"not_before": "delay", "expires_at": "time_to_live"}
 
 
 def updated(attributes: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return a message's control fields after an update.
 
-    None removes a time. ``queue`` and ``why`` are the command's own; in another queue, the message has no place at the
-    top or before another message.
+    The value None removes a time. ``queue`` and ``why`` belong to the command, not to the message. A message that moves
+    to another queue loses its place at the top or before another message.
     """
     fields = {**attributes, **changes}
     for name, relative in _RELATIVE.items():

@@ -115,7 +115,7 @@ class SpaceOptions(TypedDict, total=False):
 
 
 class MessageFilters(TypedDict, total=False):
-    """Filters of ``browse``, ``purge`` and ``redrive``: a message is meant if all of these hold; any if none is given.
+    """Filters of ``browse``, ``purge`` and ``redrive``: a message matches if all given filters hold.
 
     message_id: its id is this one.
     correlation_id: its correlation id is this one.

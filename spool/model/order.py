@@ -1,10 +1,9 @@
 """The place of a message in its queue: by the queue's criteria, at the top, or before another message. Pure.
 
 A place is a key; keys are compared as tuples. A key is made of values that never change: the position, and control
-fields that are written with the message. A message that was put before another one carries the values of the other's
-key, ``[number, ordinal, priority, time, top]``, so its place does not change when the other is removed. If the other
-had been put before a third message itself, the values are those of the third, followed by the positions of the messages
-between.
+fields that are written with the message. A message B that was put before a message A carries the values of A's key,
+``[number, ordinal, priority, time, top]``, so B keeps its place when A is removed. If A itself had been put before a
+message T, B carries the values of T's key, followed by the positions of the messages between T and B.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,7 +15,7 @@ from spool.model.position import Position
 from spool.model.settings import LIFO, PRIORITY, TIME
 
 Key = tuple[float, ...]
-MOST_BEFORE = 64  # messages that stand before each other, each put before the last one
+MOST_BEFORE = 64  # messages in the longest chain in which each was put before the previous one
 _ABOVE_ALL = float("-inf")
 
 
@@ -36,7 +35,7 @@ def order_key(
 
 def _key(order: tuple[str, ...], number: int, ordinal: int, priority: int, time: float, top: bool) -> Key:
     if top:
-        return _ABOVE_ALL, -number, -ordinal  # the last one put there is the first
+        return _ABOVE_ALL, -number, -ordinal  # the message that was put last is the first
     criteria = {PRIORITY: -priority, TIME: time}
     sign = -1 if order[-1] == LIFO else 1
     return *(criteria[criterion] for criterion in order[:-1]), sign * number, sign * ordinal
@@ -49,12 +48,12 @@ def _time(attributes: Mapping[str, Any], committed_at: float) -> float:
 
 
 def is_backwards(order: tuple[str, ...], attributes: Mapping[str, Any]) -> bool:
-    """Whether of neighbours in one commit the last is delivered first."""
+    """Whether a queue delivers neighbours of one commit from the last to the first."""
     return "before" not in attributes and (order[-1] == LIFO or attributes.get("top", False))
 
 
 def place_before(attributes: Mapping[str, Any], committed_at: float, position: Position) -> list[Any]:
-    """Return the value of ``before`` for a message that is put before another, which has these fields and that
+    """Return the value of ``before`` for a message that is put before the message with these fields and this
     position."""
     if "before" not in attributes:
         priority = attributes.get("priority", DEFAULT_PRIORITY)
@@ -69,13 +68,13 @@ def place_before(attributes: Mapping[str, Any], committed_at: float, position: P
 
 
 def cuts(attributes: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """Return (number, ordinal) at which runs must end, or this message would have to stand in their middle."""
+    """Return each (number, ordinal) at which a run must end, so that this message can stand between two runs."""
     if "before" not in attributes:
         return []
     return [(number, ordinal + side) for number, ordinal in _positions(attributes["before"]) for side in (0, 1)]
 
 
 def _positions(place: list[Any]) -> Iterator[tuple[int, int]]:
-    """Yield the position of the message that it stands before, then the positions of the messages between."""
+    """Yield, of a value of ``before``, the position whose key it has, then the positions of the messages between."""
     yield place[0], place[1]
     yield from zip(place[5::2], place[6::2], strict=True)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class Position(NamedTuple):
-    """A message's permanent place: the number of its commit, and its ordinal in it."""
+    """A message's permanent place: the number of its commit, and its ordinal in that commit."""
 
     number: int
     ordinal: int
@@ -22,7 +22,7 @@ def positions(ranges: Iterable[tuple[int, int, int]]) -> Iterator[Position]:
 
 
 def append_range(ranges: PositionRanges, number: int, first: int, count: int) -> None:
-    """Add a range at the end. A range that continues the last one is joined to that one."""
+    """Add a range at the end. A range that continues the last range is joined to it."""
     if ranges and ranges[-1][0] == number and ranges[-1][1] + ranges[-1][2] == first:
         ranges[-1] = (number, ranges[-1][1], ranges[-1][2] + count)
     else:

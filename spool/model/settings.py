@@ -1,7 +1,7 @@
 """The options of queues and spaces: names, defaults, meanings and checks, and configurations that passed the checks.
 
-The fields of ``QueueConfig`` and ``SpaceConfig`` are the one list of these options: the options of commands, the help
-of ``spool.QueueOptions``, and the rules of ``space.toml`` come from it.
+The fields of ``QueueConfig`` and ``SpaceConfig`` are the only list of these options. The options of commands, the help
+of ``spool.QueueOptions``, and the rules of ``space.toml`` are made from this list.
 """
 
 import re
@@ -73,7 +73,7 @@ def _queue_name(value: Any) -> str:
 
 
 def _drop_types(value: Any) -> dict[str, str]:
-    """Return types by suffixes, which are made lower case: a file is taken by its suffix in any case."""
+    """Return the types by suffix, in lower case: the suffix of a dropped file matches in any case."""
     require(isinstance(value, Mapping) and all(isinstance(one, str) for pair in value.items() for one in pair))
     found = {suffix.lower(): kind for suffix, kind in value.items()}
     require(len(found) == len(value) and sum(map(len, [*found, *found.values()])) <= _LONGEST_TYPES)
@@ -228,7 +228,7 @@ class SpaceConfig:
 
     @cached_property
     def has_limits(self) -> bool:
-        """Whether anything has a limit on how much it holds."""
+        """Whether the space or a queue has a limit on its messages or bytes."""
         limits = {self.max_messages, self.max_bytes}
         for queue in self.queues.values():
             limits |= {queue.max_messages, queue.max_bytes}
@@ -240,7 +240,7 @@ def _options_of(config: type[QueueConfig | SpaceConfig]) -> dict[str, Option]:
 
 
 QUEUE_OPTIONS: Mapping[str, Option] = _options_of(QueueConfig)
-SPACE_OPTIONS: Mapping[str, Option] = _options_of(SpaceConfig)  # but ``defaults``
+SPACE_OPTIONS: Mapping[str, Option] = _options_of(SpaceConfig)  # without ``defaults``
 OPTIONAL = frozenset(name for name, option in QUEUE_OPTIONS.items() if option.check.optional)
 _QUEUE_CHECKS = {name: option.check for name, option in QUEUE_OPTIONS.items()}
 _SPACE_CHECKS = {name: option.check for name, option in SPACE_OPTIONS.items()}
@@ -258,7 +258,7 @@ _UNITS = {
 
 
 class Mark(NamedTuple):
-    """So much of a queue's limit, so many messages, or so many bytes of bodies."""
+    """A fill level: a percentage of a queue's limit, a number of messages, or a number of bytes of bodies."""
 
     amount: float
     unit: str
@@ -277,7 +277,7 @@ def parse_mark(value: object) -> Mark:
 
 
 def fullness(unit: str, messages: int, size: int, max_messages: int | None, max_bytes: int | None) -> float:
-    """Return how full a queue is, in the unit of a mark. In percent, the limit that is nearer counts."""
+    """Return how full a queue is, in the unit of a mark. In percent, the nearer limit counts."""
     if unit == MESSAGES:
         return messages
     if unit == BYTES:
@@ -294,7 +294,7 @@ def fullness(unit: str, messages: int, size: int, max_messages: int | None, max_
 
 
 def check_queue_name(name: object, where: str = "") -> str:
-    """Return the name. Raises InvalidArgument, which gives the rule, if it cannot be the name of a queue."""
+    """Return the name. Raises InvalidArgument, with the rule for names, if no queue can have this name."""
     if not isinstance(name, str) or not layout.is_queue_name(name):
         raise InvalidArgument(f"{where}{shown(name)} cannot be a queue's name: it takes {_NAME_RULE}")
     return name
@@ -310,7 +310,8 @@ def queue_config(
 ) -> QueueConfig:
     """Return a checked queue; InvalidArgument names the option and the allowed values.
 
-    ``where`` opens the text of an error: the name of a file. ``defaults``: checked options, for options not given.
+    ``where`` opens the text of an error, e.g. with the name of a file. ``defaults``: checked options that replace the
+    options missing from ``options``.
     """
     check_queue_name(name, where)
     where = f"{where}queue {name}: "
@@ -320,7 +321,7 @@ def queue_config(
         raise InvalidArgument(
             f"{where}a queue cannot be its own ", Argument("error_queue"), ": name another, or leave it out"
         )
-    if config.error_queue == name:  # the space's error queue has none itself
+    if config.error_queue == name:  # the error queue of [defaults] has no error queue itself
         config = replace(config, error_queue=None)
     _check_marks(config, where)
     if config.retry_delay_max is not None and config.retry_delay_max < config.retry_delay:
@@ -334,7 +335,8 @@ def queue_config(
 
 
 def differences(present: object, wanted: object, options: Iterable[str]) -> list[str]:
-    """Return the parts of a text that names the options, of these, that differ: ``retries is 3, not 5``."""
+    """Compare these options of two configurations. Returns the parts of a text that names each difference, e.g.
+    ``retries is 3, not 5``."""
     parts: list[str] = []
     for option in options:
         here, there = getattr(present, option), getattr(wanted, option)

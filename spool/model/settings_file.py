@@ -1,4 +1,4 @@
-"""``space.toml``: the settings as a text that people edit, to values and back. Comments are kept.
+"""Parse and write ``space.toml``, the settings as a text that people edit. Comments are kept.
 
 Errors for unknown keys and wrong types name the file, the key and the allowed values. ``store.edits`` decides which
 process writes the file, and when.
@@ -15,19 +15,20 @@ from spool.model.settings import OPTIONAL, SPACE_OPTIONS, QueueConfig, SpaceConf
 FORMAT = 1
 MAX_SETTINGS_BYTES = 4 << 20
 _MAX_LINE = 2000
-# TOML has no null. An option that may be left out and is set in [defaults] is left out of one queue by an empty text.
+# TOML has no null. In a queue's table, an empty text for an optional option cancels the value from [defaults].
 _LEFT_OUT = ""
 
 
 def parse(text: str, name: str) -> SpaceConfig:
-    """Return the settings in a ``space.toml``; InvalidArgument or NewerFormat, beginning with the file's name."""
+    """Return the settings in a ``space.toml``. The text of InvalidArgument or NewerFormat begins with the file's
+    name."""
     where = f"{name}: "
     if any(len(line) > _MAX_LINE and not line.startswith("#") for line in text.splitlines()):
-        # a key of very many parts takes the parser the square of their number, in time and in memory
+        # for a key of many parts, the parser's time and memory grow with the square of their number
         raise InvalidArgument(f"{where}a line is longer than {_MAX_LINE} characters: shorten it")
     try:
         found = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # no TOML, a number of too many digits, brackets without end
+    except (ValueError, RecursionError) as error:  # no TOML, too many digits in a number, or too deep brackets
         raise InvalidArgument(f"{where}{error}: fix the file, or take it from a backup") from None
     version = found.pop("format", None)
     if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= 2**31:
@@ -67,7 +68,7 @@ def render_new(config: SpaceConfig) -> str:
 
 
 def with_queue(text: str, config: QueueConfig, defaults: Mapping[str, Any]) -> str:
-    """Return the text with that queue added or changed, and with its comments. Options equal to ``defaults`` are left
+    """Return the text with that queue added or changed. Comments are kept; options equal to ``defaults`` are left
     out."""
     import tomlkit
 
@@ -95,7 +96,7 @@ def without_queue(text: str, name: str) -> str:
 
 
 def with_mirror(text: str, path: str) -> str:
-    """Return the text with that directory as the mirror, and with its comments."""
+    """Return the text with that directory as the mirror. Comments are kept."""
     import tomlkit
 
     document = tomlkit.parse(text)
@@ -104,7 +105,7 @@ def with_mirror(text: str, path: str) -> str:
 
 
 def without_mirror(text: str) -> str:
-    """Return the text without a mirror: each space has its own."""
+    """Return the text without the mirror, for a copy of the space: no two spaces share a mirror."""
     import tomlkit
 
     document = tomlkit.parse(text)

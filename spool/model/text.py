@@ -1,4 +1,4 @@
-"""The words of errors: values cut to a length, the name that a mistyped one is like, a path in a command. Pure."""
+"""The words of errors: values cut to a length, the name closest to a mistyped name, a path in a command. Pure."""
 
 import reprlib
 from collections.abc import Iterable
@@ -19,14 +19,14 @@ def closest(name: str, names: Iterable[str]) -> str | None:
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Return ``; did you mean orders?`` for the end of an error's first sentence; empty if no name is like it."""
+    """Return ``; did you mean orders?`` for the end of an error's first sentence; empty if no name is similar."""
     meant = closest(name, names)
     return "" if meant is None else f"; did you mean {meant}?"
 
 
 def no_queue(name: str, queues: Iterable[str], *how: str, where: tuple[str, ...] = ()) -> QueueNotFound:
-    """Return the error for a queue that is not among ``queues``: it says which was meant, which there are, and how to
-    make it.
+    """Return the error for a queue that is not among ``queues``. The text suggests a similar name, lists the queues,
+    and says how to create the queue.
 
     ``name`` has the form of a queue's name (``check_queue_name``). ``how``: the parts of the advice, instead of the
     command that makes the queue. ``where``: the parts that open the text.
@@ -41,13 +41,14 @@ def no_queue(name: str, queues: Iterable[str], *how: str, where: tuple[str, ...]
 
 
 def storable(value: object, most: int = 4 * _MOST_CHARACTERS) -> str:
-    """Return the text of any value, of at most ``most`` characters, as UTF-8 can write it: a character that UTF-8 has
-    not is escaped. Empty if the value's own ``__str__`` raises anything: an exception of an application may do so, and
-    that must keep no rollback from happening.
+    """Return the text of any value, cut to ``most`` characters. A character that UTF-8 cannot encode is escaped.
+
+    The text is empty if the value's ``__str__`` raises: an application's exception may do so, and the rollback must
+    still happen.
     """
     try:
         return str(value)[:most].encode("utf-8", "backslashreplace").decode()[:most]
-    except BaseException:  # (Ctrl-C waits for the end of a rollback, so this is the value's own)
+    except BaseException:  # (Ctrl-C waits for the end of a rollback, so ``__str__`` itself raised this)
         return ""
 
 
@@ -93,10 +94,10 @@ _short = _Short()
 
 
 def shown(value: object, most: int = 4 * _MOST_CHARACTERS) -> str:
-    """Return ``repr`` of any value, of at most ``most`` characters."""
+    """Return ``repr`` of any value, cut to ``most`` characters."""
     return shortened(_short.repr(value), most)
 
 
 def shortened(text: str, most: int = 4 * _MOST_CHARACTERS) -> str:
-    """Return the text, of at most ``most`` characters."""
+    """Return the text, cut to ``most`` characters."""
     return text if len(text) <= most else f"{text[: most - 3]}..."

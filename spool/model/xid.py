@@ -15,8 +15,8 @@ from typing import NamedTuple
 MAX_GTRID_BYTES = 64
 MAX_BQUAL_BYTES = 64
 
-# Ours. An xid of these formats belongs to a coordinator that holds a lock in run/ while it lives, so a process that
-# finds that lock free rolls an undecided branch back. Any other format id is a foreign coordinator's.
+# The format ids of this library. Their coordinator holds a lock in run/ while it lives, so a process that finds the
+# lock free rolls an undecided branch back. Any other format id belongs to a foreign coordinator.
 BRANCH_ID_BYTES = 12
 FORMAT_LOCAL = 0x58500001  # a transaction of one process, never handed out
 LOCAL_TEXT = f"{FORMAT_LOCAL}.%s."  # % its gtrid in base64url; it has no bqual
@@ -30,33 +30,33 @@ _NAME = re.compile(r"(0|[1-9][0-9]{0,9})\.([A-Za-z0-9_-]{2,86})\.([A-Za-z0-9_-]{
 class Xid(NamedTuple):
     """A transaction branch: ``format_id`` 0..2**31-1, ``gtrid`` 1..64 bytes, ``bqual`` 0..64 bytes.
 
-    Unpacks as a 3-tuple; ``str(xid)`` is ``format.gtrid.bqual`` in unpadded base64url, which contains no dot, so it is
-    a file name of at most 184 characters and :meth:`parse` takes it back.
+    An xid unpacks as a 3-tuple. ``str(xid)`` is ``format.gtrid.bqual`` in unpadded base64url, a file name of at most
+    184 characters. base64url contains no dot, so :meth:`parse` can split the text again.
     """
 
     format_id: int
     gtrid: bytes
     bqual: bytes
 
-    @lru_cache(maxsize=256)  # noqa: B019 (a branch's text is asked for a dozen times on its way through a commit)
+    @lru_cache(maxsize=256)  # noqa: B019 (one commit asks a dozen times for the text of its branch)
     def __str__(self) -> str:
         text = b"%d.%s.%s" % (self[0], b2a_base64(self[1], newline=False), b2a_base64(self[2], newline=False))
         return text.translate(_URL_SAFE, b"=").decode("ascii")
 
     @classmethod
     def checked(cls, format_id: int, gtrid: bytes, bqual: bytes) -> "Xid":
-        """Return an xid whose parts obey X/Open's limits, else ValueError."""
+        """Return the xid of these parts; ValueError if a part exceeds X/Open's limits."""
         if not isinstance(format_id, int) or not 0 <= format_id < 2**31:
             raise ValueError(f"an xid's format id is 0 to 2147483647, not {format_id!r}")
         if not isinstance(gtrid, bytes) or not 1 <= len(gtrid) <= MAX_GTRID_BYTES:
             raise ValueError(f"an xid's gtrid is 1 to {MAX_GTRID_BYTES} bytes, not {gtrid!r}")
         if not isinstance(bqual, bytes) or len(bqual) > MAX_BQUAL_BYTES:
             raise ValueError(f"an xid's bqual is at most {MAX_BQUAL_BYTES} bytes, not {bqual!r}")
-        return tuple.__new__(cls, (format_id, gtrid, bqual))  # (a named tuple's own is a function of Python)
+        return tuple.__new__(cls, (format_id, gtrid, bqual))  # (NamedTuple's own ``__new__`` runs Python code)
 
     @classmethod
     def parse(cls, text: str) -> "Xid":
-        """Return the xid that ``str()`` gave this text, else ValueError."""
+        """Return the xid whose ``str()`` is this text; ValueError if there is none."""
         match = _NAME.fullmatch(text)
         if match is None:
             raise ValueError(f"{text!r} is not an xid, which is written format.gtrid.bqual, e.g. 0.b3JkZXI.MQ")
@@ -64,7 +64,7 @@ class Xid(NamedTuple):
             xid = cls.checked(int(match[1]), _decode(match[2]), _decode(match[3]))
         except binascii.Error:
             raise ValueError(f"{text!r} is not an xid, whose parts are unpadded base64url") from None
-        if str(xid) != text:  # base64 has spare bits: two texts must not name one branch
+        if str(xid) != text:  # base64 has spare bits, but only one text may name a branch
             raise ValueError(f"{text!r} is not an xid in its one written form, which is {xid}")
         return xid
 
