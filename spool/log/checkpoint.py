@@ -2,9 +2,10 @@
 
 The checkpoint lies in ``run/``, is never flushed, and may be lost at any time. An opener uses the checkpoint only if
 
-* its checksum is right,
-* exactly the files of the commits that it covers exist, each with the same inode, size and time,
-* all of these files had been flushed, so that no power cut can have changed them.
+* the checksum of the checkpoint is right,
+* exactly the files of the commits that the checkpoint covers exist, each with the same inode, size, time and link
+  count,
+* all of these files had been flushed before the checkpoint was written, so no power cut can have changed them.
 
 Otherwise the opener reads the files.
 """
@@ -39,7 +40,10 @@ Identities = dict[str, list[int]]
 
 
 def save(disk: Disk, counters: Counters, view: View) -> bool:
-    """Write a checkpoint of the index; False if no opener could use it. Caller holds the reclaim lock."""
+    """Write a checkpoint of the index; return False if no opener could use the checkpoint.
+
+    The caller holds the reclaim lock.
+    """
     page = counters.read()
     with view.mutex:
         index = view.index
@@ -57,7 +61,7 @@ def save(disk: Disk, counters: Counters, view: View) -> bool:
 
 
 def load(files: Files, counters: Counters, settings: Settings) -> Index | None:
-    """Read the index from the checkpoint; None without a checkpoint that can be used."""
+    """Read the index from the checkpoint; None if no usable checkpoint exists."""
     page = counters.read()
     if page.is_suspect or page.is_stopped:
         return None
@@ -89,7 +93,7 @@ def _read(disk: Disk) -> dict[str, Any] | None:
 
 
 def _identities(disk: Disk, names: Iterable[str], applied: int) -> Identities:
-    """Return inode, size and time by file name, for the commits up to ``applied``."""
+    """Return the inode, size, time and link count of each file of the commits up to ``applied``, by file name."""
     found = {}
     for name in names:
         parsed = layout.parse_committed(name)
@@ -129,7 +133,7 @@ def _state(index: Index, files: Identities, orders: dict[str, list[Any]]) -> dic
         "sources": [[s.number, s.adoption, None if s.xid is None else str(s.xid), s.checksum] for s in sources],
         "lengths": [packed for _, packed in lengths.values()],
         "states": {number: _packed_state(state) for number, state in index.files.items()},
-        "idle": [*index.idle, *index.unread],  # (the facts of the subscriptions say which of them they retain)
+        "idle": [*index.idle, *index.unread],  # (``facts`` say which of these commits a subscription retains)
         "folded": list(index.retired),
         "facts": index.facts,
         "taken": list(index.captured),
@@ -227,7 +231,7 @@ def _add_segment(index: Index, sources: list[FileRef], packed: list[Any]) -> Non
 
 
 def _restore(index: Index, entry: Run | Segment) -> None:
-    """Add an entry to the index, which has the entry's commit already."""
+    """Add an entry to the index. The index has the entry's commit already."""
     state, queue = index.files[entry.file.number], index.messages.queues[entry.queue.name]
     size = entry.bytes if isinstance(entry, Segment) else entry.bytes_of(entry.first, entry.live)
     state.live += entry.live

@@ -7,20 +7,21 @@ that was issued to a dead writer.
 
 Invariants. The rules are those of docs/architecture.md, "The rules that keep processes apart":
 
-1. Until a file's number is stored as issued nothing has happened. After a failure before that point the file is
+1. Until a file's number is stored as issued, nothing has happened. After a failure before that point the file is
    removed; if the file has its numbered name already, the number ends as an empty commit.
 2. Once the number is issued the file is never removed or rewritten; any later failure raises CommitUnknown.
 3. A number is issued under the number lock, in this order: hold the number's byte, rename the file without replacing
-   another, store *issued* (rule 1). Then the file is stamped with the number: no two files ever carry one number, and a
-   file without an issued number did nothing.
+   another, store *issued* (rule 1). The file is stamped with the number afterwards. So no two files ever carry the same
+   number, and a file without an issued number has no effect.
 4. The facts that ``check`` saw still hold when the file gets its number: both happen under one hold of the number lock
    (rule 5).
-5. A number is published after its flush and after all earlier numbers; only then does the call return (rule 2).
+5. A number is published after the flush of its file and after all earlier numbers. The call returns only after the
+   publication (rule 2).
 6. A number's byte is held from before the number is issued until it is published or the space has stopped (rules 3, 7).
 7. A file in ``active/`` has an owner: the byte of the file's xid is held while the file lies there (rule 6).
 8. A failed flush is never retried; the space stops before any lock is released (rule 7).
-9. A commit is published without a flush only if all its queues may lose messages, or the caller asks for that. Messages
-   that the commit moves into another queue are flushed with it (rule 16).
+9. A commit is published without a flush only if all its queues may lose messages, or the caller passes ``flush=False``.
+   If a commit moves messages into a queue that must not lose any, their files are flushed with the commit (rule 16).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -65,12 +66,12 @@ def commit(
     page: CounterPage | None = None,
     make_room: Callable[[], object] | None = None,
 ) -> int:
-    """Commit a batch in a file of its own; returns the number. The caller holds the byte of the file's xid.
+    """Commit a batch in a separate file, and return its number. The caller holds the byte of the file's xid.
 
     Args:
-        seconds: the limit of each wait for a lock; None: no limit. The time for a large file, a full disk or the flush
-            does not count.
-        check: raises if the commit must not happen any more when the file gets its number.
+        seconds: the limit of each wait for a lock; None: no limit. The time for writing a large file, for making room
+            on a full disk and for the flush does not count.
+        check: called just before the file gets its number; raises if the commit must not happen any more.
         flush: False publishes the commit without a flush: a power cut may lose the commit. True flushes the commit,
             unless all its queues may lose messages.
         page: the counters, if the caller has just read them.
@@ -82,7 +83,7 @@ def commit(
     asked, known = flush, store.settings.known
     try:
         # 1. Write the whole file in active/, where nothing refers to the file yet. A file that supersedes others must
-        #    be true at its own number: its end is written in step 3, after ``check``.
+        #    be correct as of its own number, so step 3 completes the file, after ``check``.
         if flush and known.config.may_lose:
             flush = file.streamed or _needs_flush(store.view, known.config, batch, batch.tables)
             if not flush:
@@ -94,11 +95,11 @@ def commit(
         file.abandon()
         raise
     try:
-        # 7. Stamp the file with its number, and flush it, here and in the mirror: the batch is committed once the bytes
-        #    are on the disk.
+        # 7. Stamp the file with its number, and flush the file and its copy in the mirror. The batch is committed once
+        #    the bytes are on the disk.
         assert file.handle is not None
         store.files.disk.write_at(file.handle, *stamp(number))
-        flush = flush or (asked and store.settings.known is not known)  # an edit may have given its queue durability
+        flush = flush or (asked and store.settings.known is not known)  # an edit may have made a queue durable
         if store.view.index.unflushed:
             flush = _flush_moved(store, batch, contents.tables) or flush
         if store.files.mirror is not None:
@@ -109,7 +110,7 @@ def commit(
         if not store.shared.counters.publish_next(number, durable=flush):
             _publish_behind(store, number, seconds, flushed=flush)
     except FlushFailed as error:
-        store.stop()  # before the byte is free: no process may take this file for a whole commit
+        store.stop()  # before the byte is released: no process may take this file for a whole commit
         raise CommitUnknown(f"flushing commit {number} failed ({error}); {_LOOK}") from error
     except (WaitExpired, SpaceStopped, NotOpen) as error:
         raise CommitUnknown(f"commit {number} could not be made visible: {error}; {_LOOK}") from error
@@ -118,13 +119,13 @@ def commit(
     finally:
         store.shared.numbers.unlock(number)
         file.close()
-    # 9. Keep the commit for the index of this process, which applies it after the commits of others.
+    # 9. Keep the commit in memory: the index of this process applies the commit after all earlier ones.
     _keep(store, number, contents, batch)
     return number
 
 
-# Commits of this process that are kept until the index applies them. After one of so many messages they are applied at
-# once.
+# The index applies the kept commits of this process once more than ``_MOST_OWN`` are kept, and after a commit of at
+# least ``_LARGE_MESSAGES`` messages.
 _MOST_OWN, _LARGE_MESSAGES = 16, 1024
 _LOOK = "the commit may or may not have happened: open the space again, and look for its messages"
 
@@ -132,10 +133,10 @@ _LOOK = "the commit may or may not have happened: open the space again, and look
 def _issue(
     store: Store, file: CommitFileWriter, batch: CommitBatch, seconds: float | None, check: Check | None
 ) -> tuple[int, FileContents]:
-    """Give the file its number; returns the number and the file's contents. This process holds the number's byte
-    then."""
-    # 2. One process at a time from the check of the space to the rename of the file. (Here and below, a deadline is
-    #    made only where a lock is not free.)
+    """Give the file its number; return the number and the file's contents. Afterwards this process holds the number's
+    byte."""
+    # 2. Take the number lock: only one process at a time takes the steps 3 to 6. (Here and below, a deadline is made
+    #    only if a lock is not free.)
     if not store.shared.control.try_lock(NUMBER):
         with_number_lock(store.shared.control, store.deadline(seconds))
     try:
@@ -160,7 +161,7 @@ def _issue(
         # 4. Hold the byte of the next number.
         number = _hold_number(store, page.issued + 1, seconds)
         try:
-            # 5. Note the effects in shared memory, and rename the file. Until the file is stamped, it is no commit.
+            # 5. Record the effects in shared memory, and rename the file. The file is no commit until it is stamped.
             contents = file.contents(number)
             store.shared.feed.put(number, contents, batch.adopted)
             store.files.disk.rename_new(file.name, layout.COMMITTED_FILE % number)
@@ -177,10 +178,10 @@ def _issue(
 
 
 def _hold_number(store: Store, number: int, seconds: float | None) -> int:
-    """Hold the byte of the next number, from this one on, that no file has; returns the number.
+    """Hold the byte of the first number from ``number`` on that no file has, and return that number.
 
-    A writer may have died before it stored *issued*, and left a file with the next number. The file is looked for after
-    the lock: the last holder of the byte may have been finishing the number.
+    A writer may have died before it stored *issued*, and left a file with the next number. This function looks for
+    such a file while it holds the byte, because the last holder may have been finishing the number.
     """
     while number <= layout.MAX_NUMBER:
         if not store.shared.numbers.try_lock(number):
@@ -208,9 +209,9 @@ def _publish_behind(store: Store, number: int, seconds: float | None, *, flushed
 
 
 def check_destinations(settings: Settings, tables: Iterable[Table]) -> None:
-    """Raise QueueNotFound if a queue was deleted into which these put or move messages.
+    """Raise QueueNotFound if these tables put or move messages into a deleted queue.
 
-    Caller holds a lock under which no queue can be deleted; ``settings`` are current under it.
+    The caller holds a lock under which no queue can be deleted. ``settings``: the current settings under that lock.
     """
     queues = settings.config.queues
     for queue in destinations_of(tables):
@@ -228,11 +229,13 @@ def write(
     recycle: bool = False,
     make_room: Callable[[], object] | None = None,
 ) -> None:
-    """Write the whole batch and its header into the file in ``active/``, without a number: step 1, and a vote.
+    """Write the whole batch and its header into the file in ``active/``, without a number. Step 1 of ``commit`` and
+    votes call this.
 
     Args:
-        recycle: overwrite a consumed file, if one exists. Only for a file that is flushed and gets a number: after a
-            power cut the number distinguishes the new content from the old, and restores the name (Rule 13).
+        recycle: overwrite a consumed file, if one exists. This is safe only for a file that is flushed and gets a
+            number: after a power cut the number distinguishes the new content from the old, and restores the name (Rule
+            13).
         page, flush, make_room: see ``commit``.
     """
     now, durable = store.clock.now(), (page or store.shared.counters.read()).durable
@@ -249,12 +252,19 @@ def write(
 
 # -- commits without a flush: rule 16 ----------------------------------------------------------------------------------
 
-# After a power cut an opener makes that many numbers durable one by one, and gives up if far more have no file.
+# After a power cut an opener makes up to this many numbers durable one by one. The opener gives up if far more numbers
+# have no file.
 MOST_UNFLUSHED = 4_096
 
 
 def _needs_flush(view: View, config: SpaceConfig, batch: CommitBatch, tables: Iterable[Table]) -> bool:
-    """Whether a commit must not be lost: it concerns a queue that loses no messages. ``tables``: all of the batch."""
+    """Return whether a commit must be flushed.
+
+    A flush is not needed if all queues of the commit may lose messages, unless the commit has facts, adopts branches or
+    supersedes commits.
+
+    ``tables``: all tables of contents of the batch.
+    """
     if batch.facts or batch.adopts or batch.supersedes:
         return True
     for table in tables:
@@ -269,7 +279,7 @@ def _needs_flush(view: View, config: SpaceConfig, batch: CommitBatch, tables: It
 def _queues_of(view: View, number: int, first: int, count: int, how: str | Mapping[str, Any]) -> set[str]:
     """Return the queues of the messages that a command addresses, and the queue into which it moves them.
 
-    "" stands for the queues of consumed or compacted messages: a search for these may fail.
+    "" stands for the queue of a consumed or compacted message: a search for that message may fail.
     """
     queues = {how["queue"]} if isinstance(how, Mapping) and "queue" in how else set[str]()
     end = first + count
@@ -281,10 +291,10 @@ def _queues_of(view: View, number: int, first: int, count: int, how: str | Mappi
 
 
 def _flush_moved(store: Store, batch: CommitBatch, tables: Iterable[Table]) -> bool:
-    """Flush the files of messages that the batch or its adopted branches move into queues that lose no messages.
+    """Flush the files of messages that the batch or its adopted branches move into queues that must not lose any.
 
-    Only files that were published without a flush are concerned. Returns whether any was: then the commit must be
-    flushed, too.
+    Files that are durable already are skipped. Returns True if a file was flushed: then the commit must be flushed,
+    too.
     """
     durable, may_lose = store.shared.counters.read().durable, store.settings.known.config.may_lose
     moved = {
@@ -300,7 +310,7 @@ def _flush_moved(store: Store, batch: CommitBatch, tables: Iterable[Table]) -> b
 
 
 def _keep_pace(store: Store, page: CounterPage | None) -> None:
-    """Flush the commits that were published without a flush, once they are many."""
+    """Flush the commits that were published without a flush, if there are at least ``MOST_UNFLUSHED``."""
     page = page or store.shared.counters.read()
     if page.issued - page.durable >= MOST_UNFLUSHED:
         flush_published(store)
@@ -321,8 +331,8 @@ def _as_read(number: int, own: FileContents, batch: CommitBatch) -> Commit:
 def _keep(store: Store, number: int, contents: FileContents, batch: CommitBatch) -> None:
     """Keep the effects of a commit of this process, so that its index need not read the file.
 
-    So a process that only puts neither reads the commits of others nor sorts its own. When many commits are kept, they
-    are applied; if a commit of another process comes first, the oldest are dropped.
+    So a process that only puts neither reads the commits of others nor sorts its own. When many commits are kept, the
+    index applies them. If the index needs a commit of another process first, the oldest kept commits are dropped.
     """
     view = store.view
     with view.mutex:
@@ -335,7 +345,7 @@ def _keep(store: Store, number: int, contents: FileContents, batch: CommitBatch)
                     del own[next(iter(own))]
 
 
-# -- commits of the engine's own ---------------------------------------------------------------------------------------
+# -- commits by the engine itself ------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -360,9 +370,9 @@ def own_file(
 def commit_batch(
     store: Store, batch: CommitBatch, deadline: Deadline, *, flush: bool, check: Check | None = None
 ) -> int:
-    """Commit a batch of the engine's own, outside of any transaction; the returned number is applied here.
+    """Commit a batch of the engine itself, outside of any transaction; return the number.
 
-    Arguments and errors as of ``commit``.
+    Afterwards the index of this process has the commit. The arguments and errors are those of ``commit``.
     """
     with own_file(store.files.disk, store.shared.xids, deadline) as file:
         number = commit(store, file, batch, seconds=deadline.seconds, check=check, flush=flush)

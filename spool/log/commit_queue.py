@@ -1,10 +1,10 @@
-"""The queue of commit requests: which thread commits them, and which of them together.
+"""The queue of commit requests: which thread commits requests, and which requests share a commit.
 
 One thread at a time leads: the leader takes the waiting requests and commits them together. A thread that finds no
 leader leads at once (see ``linger``). A thread that finds a leader waits until its request is done, or until it gets
 the lead. For requests without a waiting thread (``add``), the commit thread of ``group_commit`` is woken to lead.
 
-State and decisions only; ``group_commit`` does the work.
+This module only keeps state and makes decisions; ``group_commit`` does the work.
 """
 
 import threading
@@ -25,7 +25,7 @@ from spool.model.position import PositionRanges
 from spool.model.xid import Xid
 from spool.store.store import Store
 
-# The most that may wait, and the most that one commit carries, in messages and bytes; a larger request goes alone.
+# The limits of the waiting requests and of one commit, in messages and bytes. A larger request is committed alone.
 MOST_WAITING, MOST_WAITING_BYTES = 65_536, 32 << 20
 MOST_TOGETHER, MOST_TOGETHER_BYTES = 65_536, 16 << 20
 
@@ -48,15 +48,18 @@ class Stage(Enum):
 class CommitRequest:
     """One caller's part of a commit.
 
-    ``number``: of the commit, once the file has it. ``error``: why the request was not committed, or may not have been.
-    ``begin``, if set, is called when the request is taken, and returns False if the request was cancelled. ``on_done``
-    is called once, with all requests that share this function and are done together. ``future``: for the caller.
+    ``number``: the number of the commit, once it has one. ``error``: why the request was not committed, or may not have
+    been. ``begin``, if set, is called when the request is taken, and returns False if the request was cancelled.
+    ``on_done`` is called once, with all requests that share this function and are done together. ``future``: the future
+    that the caller got, if any.
     """
 
     is_empty = False  # nothing to commit
-    adopts: Xid | None = None  # the prepared branch that it commits; ``refusal`` is called under the number lock
-    branch, first = "", 0  # of its messages, as hex; the ordinal of the first message in the branch
-    alike: tuple[str, Mapping[str, Any]] | None = None  # queue and control fields, if it is ``bodies`` with these alone
+    # The prepared branch that the request commits. If it is set, ``refusal`` is called under the number lock.
+    adopts: Xid | None = None
+    branch, first = "", 0  # the branch of the messages, as hex, and the ordinal of their first
+    # The queue and the control fields, if the request only puts ``bodies`` and all have the same.
+    alike: tuple[str, Mapping[str, Any]] | None = None
     bodies: Sequence[bytes] = ()
     number: int | None = None
     error: BaseException | None = None
@@ -90,21 +93,21 @@ class CommitRequest:
         return None
 
     def append_to(self, batch: CommitBatch) -> None:
-        """Append the request to a batch. Afterwards its messages have their ids."""
+        """Append the request to a batch. Afterwards the messages of the request have ids."""
 
     @property
     def ids(self) -> list[str]:
-        """The ids of its messages, once they are in a batch."""
+        """The ids of the request's messages, once the request is in a batch."""
         return list(map(f"{self.branch}%08x".__mod__, range(self.first, self.first + self.messages)))
 
     @property
     def id(self) -> str:
-        """The id of its first message."""
+        """The id of the request's first message."""
         return f"{self.branch}{self.first:08x}"
 
 
 class PutRequest(CommitRequest):
-    """Messages for one queue, as ``validation.encode_bodies`` groups them; neighbours in a commit share a branch."""
+    """Messages for one queue, as ``validation.encode_bodies`` groups them. Neighbouring puts share a branch."""
 
     def __init__(self, page: CounterPage, queue: str, groups: list[tuple[Sequence[bytes], dict[str, Any]]]) -> None:
         self.page = page
@@ -149,7 +152,7 @@ class RemovalRequest(CommitRequest):
 
 
 class BranchRequest(CommitRequest):
-    """The batch of one transaction. ``branch``: its branch's id, as hex."""
+    """The batch of one transaction. ``branch``: the id of the transaction's branch, as hex."""
 
     def __init__(self, page: CounterPage, branch: str, batch: CommitBatch) -> None:
         super().__init__(page, batch.messages, batch.size)
@@ -168,10 +171,9 @@ class BranchRequest(CommitRequest):
 
 
 def batch_of(requests: Sequence[CommitRequest]) -> CommitBatch:
-    """Return one batch of all requests in their order, except that adoptions are last: their ordinals follow the
-    others.
+    """Return one batch of all requests in their order, with adoptions last: adopted messages have the last ordinals.
 
-    Neighbours whose messages are alike are put together.
+    Neighbouring requests with equal ``alike`` are put together.
     """
     batch = CommitBatch()
     adopting: list[CommitRequest] = []
@@ -201,7 +203,7 @@ class CommitQueue:
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
-        self._new_signal = threading.Lock  # held until the waiting thread may go on
+        self._new_signal = threading.Lock  # makes a signal
         self._mutex = threading.Lock()
         self._room = threading.Condition(self._mutex)
         self._requests: deque[CommitRequest] = deque()
@@ -209,18 +211,18 @@ class CommitQueue:
         self._ended: str | None = None  # why no request may be added any more
         self.waiting = 0  # how many messages wait
         self._bytes = 0
-        # The counters, as a thread read them since a batch was taken: other threads with waiting requests need not
-        # read.
+        # The counters, if a thread has read them since a batch was taken: while requests wait, other threads need not
+        # read them again.
         self.page: CounterPage | None = None
         self._waiting_for_room = 0
         self._callers: set[int] = set()  # threads that waited for the last commit
         self._callers_before: set[int] = set()
         self.expected = 0  # how many threads waited for the last two commits, and may commit again
 
-    # -- coming -----------------------------------------------------------------------------------------------------
+    # -- adding -----------------------------------------------------------------------------------------------------
 
     def join(self, request: CommitRequest) -> bool:
-        """Add the request of a thread that waits. True: the thread leads; False: the thread must call ``wait``."""
+        """Add the request of a waiting thread. True: the thread leads; False: the thread must call ``wait``."""
         request.caller = get_ident()
         with self._mutex:
             self._requests.append(request)
@@ -247,7 +249,7 @@ class CommitQueue:
         self._wake()
 
     def wait_for_room(self, request: CommitRequest, check: Callable[[], None]) -> None:
-        """Wait until the request ``has_room``. ``check`` is called now and then; its exception ends the wait."""
+        """Wait until the queue has room for the request. Calls ``check`` repeatedly; its exception ends the wait."""
         while not self.has_room(request):
             with self._room:
                 if not self.has_room(request):
@@ -257,7 +259,7 @@ class CommitQueue:
             check()
 
     def has_room(self, request: CommitRequest) -> bool:
-        """Whether the queue has room for the request; a request larger than all room fits into the empty queue."""
+        """Return whether the queue has room for the request. An empty queue has room for any request."""
         return (
             self.waiting + request.messages <= MOST_WAITING and self._bytes + request.bytes <= MOST_WAITING_BYTES
         ) or not self._requests
@@ -267,7 +269,7 @@ class CommitQueue:
     def wait(self, request: CommitRequest, check: Callable[[], None]) -> bool:
         """Wait until the request is done (False) or this thread leads (True).
 
-        Until the request is taken, ``check`` is called now and then. If ``check`` raises, the request is withdrawn and
+        Until the request is taken, ``check`` is called repeatedly. If ``check`` raises, the request is withdrawn and
         has no effect.
         """
         raised: BaseException | None = None
@@ -300,9 +302,9 @@ class CommitQueue:
     # -- leading ----------------------------------------------------------------------------------------------------
 
     def linger(self) -> None:
-        """Wait for threads that waited for the last two commits before a batch is taken. The leader calls this.
+        """Wait for the threads that waited for the last two commits. The leader calls this before it takes a batch.
 
-        A thread that was alone in both commits need not call this: no thread is ``expected``.
+        If at most one thread is ``expected``, the leader need not call this.
         """
         until = time.monotonic() + LINGER_SECONDS
         while len(self._requests) < self.expected and time.monotonic() < until:
@@ -340,17 +342,20 @@ class CommitQueue:
         return taken
 
     def requeue(self, requests: Sequence[CommitRequest]) -> None:
-        """Put requests that were taken and had no effect back to the front. The leader calls this."""
+        """Return taken requests to the front of the queue: their commit had no effect. The leader calls this."""
         with self._mutex:
             for request in reversed(requests):
                 request.stage = Stage.WAITING
-                request.begin = None  # it was called already
+                request.begin = None  # (it was called when the request was taken)
                 self._requests.appendleft(request)
                 self.waiting += request.messages
                 self._bytes += request.bytes
 
     def hand_over_lead(self) -> None:
-        """Hand the lead to the thread of the first request, if any. The leader calls this after its own request."""
+        """Hand the lead to the thread of the first request, or to the commit thread if no thread waits for the request.
+
+        The leader calls this when its own request is done.
+        """
         with self._mutex:
             if not self._requests:
                 self._led = False
@@ -365,12 +370,12 @@ class CommitQueue:
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def close(self, because: str = CLOSED) -> None:
-        """Refuse more requests without a waiting thread; waiting requests are still committed."""
+        """Refuse further requests for which no thread waits. Requests in the queue are still committed."""
         with self._mutex:
             self._ended = because
 
     def abandon(self) -> list[CommitRequest]:
-        """Take the waiting requests, which will never be committed, and refuse more."""
+        """Take the waiting requests, which will never be committed. Later calls of ``add`` raise NotOpen."""
         with self._mutex:
             left = list(self._requests)
             self._requests.clear()

@@ -1,6 +1,6 @@
 """Commit submitted messages when the program ends without closing its space.
 
-They are committed as the interpreter ends, as futures of ``concurrent.futures`` are completed.
+The interpreter commits the messages as it exits, just as it completes the futures of ``concurrent.futures``.
 """
 
 import atexit
@@ -34,11 +34,11 @@ _submitted: "weakref.WeakSet[Submitted]" = weakref.WeakSet()
 
 
 def commit_at_exit(submitted: Submitted) -> None:
-    """Commit the messages as the interpreter ends. Called once for each space, before its first submission."""
+    """Commit the messages when the interpreter exits. Called once for each space, before its first submission."""
     _submitted.add(submitted)
     process = sys.modules.get("multiprocessing.process")
     if process is not None and process.parent_process() is not None:
-        from multiprocessing.util import Finalize  # such a process may end without the functions of atexit
+        from multiprocessing.util import Finalize  # a child process may end without atexit's functions
 
         Finalize(None, _commit_all, exitpriority=0)
 
@@ -50,7 +50,7 @@ def _commit_all() -> None:
 
 
 def commit_submitted(submitted: Submitted) -> None:
-    """Commit the submitted messages and accept no more. A warning counts messages that could not be committed."""
+    """Commit the submitted messages and accept no more. Log how many messages could not be committed."""
     store, before, why = submitted.store, submitted.failed, ""
     try:
         with store.guard:

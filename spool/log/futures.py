@@ -1,7 +1,7 @@
 """Futures of messages that were submitted in a transaction, until the transaction has ended.
 
-The futures are a separate object without a reference to the transaction. The space refers to this object, to fail the
-futures when it closes, and must not keep alive a transaction that the program has dropped.
+The futures are a separate object without a reference to the transaction. When the space closes, it fails the futures,
+so the space refers to this object. The space must not keep alive a transaction that the program has dropped.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from spool.errors import SpoolError, TransactionRolledBack
 class Promises:
     """The futures of one transaction.
 
-    ``at_end``: functions that are called when the space closes. One of this object is among them while a future waits.
+    ``at_end``: functions that are called when the space closes. While a future waits, ``_closed`` is one of them.
     """
 
     def __init__(self, at_end: dict[Callable[[], None], None]) -> None:
@@ -21,7 +21,7 @@ class Promises:
         self._promised: list[tuple[Future[str], str]] = []
 
     def add(self, future: "Future[str]", id: str) -> None:
-        """Add a future; its result is to be the message's ``id``."""
+        """Add a future, whose result will be the message's ``id``."""
         self._promised.append((future, id))
         self._at_end[self._closed] = None
 
@@ -31,7 +31,7 @@ class Promises:
             future.set_result(id)
 
     def fail(self, error: Callable[[str], SpoolError]) -> None:
-        """Fail each future; ``error`` makes its exception from the message's id."""
+        """Fail each future; ``error`` makes the exception from the message's id."""
         for future, id in self._take_all():
             future.set_exception(error(id))
 

@@ -1,14 +1,14 @@
-"""Group commit: what threads, tasks and coroutines commit at the same time shares one numbered file and one flush.
+"""Group commit: commits of threads, tasks and coroutines at the same time share one numbered file and one flush.
 
 A thread that finds no leader leads at once, without handing its request to another thread. The leader waits for
 further requests only if other threads waited for the last two commits, and at most ``LINGER_SECONDS``. Requests that
 arrive during a flush are in the next commit.
 
-A failure before numbering rolls back every request of the group; a later one leaves the outcome of each unknown. Each
-caller gets the ids of its own messages.
+A failure before numbering rolls back every request of the group; a later failure leaves the outcome of each request
+unknown. Each caller gets the ids of its own messages.
 
 Decisions to commit prepared branches are grouped like other requests. A transaction that was streamed to its own file
-has a commit of its own, and so has a forwarding round with its branches.
+is committed separately, and so is a forwarding round with its branches.
 """
 
 import copy
@@ -37,7 +37,7 @@ log = logging.getLogger("spool")
 
 
 class _RefusedError(Exception):
-    """These requests must not be committed now; each has its error."""
+    """The requests in ``requests`` must not be committed now; the error of each is set."""
 
     def __init__(self, requests: list[CommitRequest]) -> None:
         self.requests = requests
@@ -57,7 +57,7 @@ class GroupCommit:
         self.committed: Callable[[], None] = _nothing
         self.failed = 0
         self.queue = CommitQueue(self._wake)
-        self._name: Xid | None = None  # of the file in active/, one at a time; its byte is held
+        self._name: Xid | None = None  # of the next file in active/; this process holds the name's byte
         self._wakes = threading.Semaphore(0)
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
@@ -65,7 +65,7 @@ class GroupCommit:
     # -- for callers that wait --------------------------------------------------------------------------------------
 
     def commit(self, request: CommitRequest) -> None:
-        """Commit the request: durable and visible when this returns. Raises the request's error."""
+        """Commit the request. It is durable and visible when this returns. Raises the request's error."""
         queue = self.queue
         if queue.join(request) or queue.wait(request, self._check_interrupts):
             try:
@@ -82,23 +82,25 @@ class GroupCommit:
         calls.deliver_pending_signals()
         self.store.guard.check()
 
-    # -- for callers that do not ------------------------------------------------------------------------------------
+    # -- for callers that do not wait -------------------------------------------------------------------------------
 
     def submit(self, request: CommitRequest) -> None:
-        """Call ``request.on_done`` when the request is durable and visible, or has failed. Waits while the queue is
-        full."""
-        if not self.queue.has_room(request):  # nearly always true, and read without a lock
+        """Add the request to the queue; wait while the queue is full.
+
+        ``request.on_done`` is called when the request is durable and visible, or has failed.
+        """
+        if not self.queue.has_room(request):  # (nearly always there is room; no lock is taken)
             self.queue.wait_for_room(request, self._check_interrupts)
         self.send(request)
 
     def send(self, request: CommitRequest) -> None:
-        """Submit without waiting for room. The caller limits its requests; asyncio sends one for each task."""
+        """Submit without waiting for room. The caller limits its requests; asyncio sends one request for each task."""
         if self._thread is None:
             self._start()
         self.queue.add(request)
 
     def future(self, request: PutRequest) -> "Future[str]":
-        """Submit the request; returns a future of its first message's id."""
+        """Submit the request, and return a future of the first message's id."""
         request.future = future = Future[str]()
         request.begin = future.set_running_or_notify_cancel
         request.on_done = self._resolve_futures
@@ -115,7 +117,7 @@ class GroupCommit:
                 request.future.set_exception(self.translate_error(request.error))
 
     def translate_error(self, error: BaseException) -> BaseException:
-        """The error for a caller that did not wait."""
+        """Return the error for a caller that did not wait."""
         return self.store.translate_error("committing", error) if isinstance(error, OSError) else error
 
     def _start(self) -> None:
@@ -193,7 +195,7 @@ class GroupCommit:
         complete(requests)
 
     def _try(self, requests: list[CommitRequest]) -> list[CommitRequest]:
-        """Commit requests; returns failed ones without which the others can be committed, or []."""
+        """Commit requests. Return the failed requests if the others can still be committed; otherwise return []."""
         busy = requests
         for request in requests:
             if request.is_empty:
@@ -242,8 +244,10 @@ class GroupCommit:
                     request.number = file.number
 
     def _check(self, requests: Sequence[CommitRequest], settings: Settings) -> None:
-        """Raise _RefusedError for requests that a quota, or a decision about their branch, refuses. Caller holds the
-        number lock."""
+        """Raise _RefusedError if a quota, or an earlier decision about a branch, refuses some of the requests.
+
+        The caller holds the number lock.
+        """
         failed: list[CommitRequest] = []
         for request in requests:
             if request.adopts is not None:
@@ -269,7 +273,7 @@ class GroupCommit:
         return failed
 
     def _without_room(self, requests: Sequence[CommitRequest], settings: Settings) -> list[CommitRequest]:
-        """Return the requests that do not fit into a quota after the requests that fit; each gets its error."""
+        """Return the requests that do not fit into a quota beside the requests that fit; each gets its error."""
         quota.settle_and_catch_up(self.store, self.store.deadline())
         added: dict[str, quota.Usage] = {}
         with self.store.view.mutex:
@@ -277,7 +281,7 @@ class GroupCommit:
         return [request for request in requests if not _fits(self.store, settings, request, added, prepared)]
 
     def _file_name(self) -> Xid:
-        """Return a name in ``active/`` whose byte this process holds. A file with a free byte would be removed (rule
+        """Return a name in ``active/`` whose byte this process holds. A file whose byte is free would be removed (rule
         6)."""
         name = new_local_xid()
         self.store.shared.xids.lock(xid_byte(name), self.store.deadline(), f"the branch {name}")
@@ -307,7 +311,10 @@ def _fits(
     added: dict[str, quota.Usage],
     prepared: quota.UsageByQueue,
 ) -> bool:
-    """Whether a request fits after the fitting ones, whose sum is ``added``. ``added`` grows, or the request fails."""
+    """Return whether a request fits beside the earlier requests that fit, whose sum is ``added``.
+
+    A request that fits is added to ``added``; any other request gets its error.
+    """
     change = request.usage(store)
     grown = quota.combined(added, change)
     try:

@@ -1,9 +1,9 @@
 """Quotas: the usage of queues and of the space, and whether more messages fit.
 
 The usage of a queue counts its live messages, claimed or not, and the messages that prepared branches would add: a
-prepared branch may be committed at any time. The count is exact under the number lock after every issued number is
-applied: a commit or a vote is refused there. A put that cannot succeed now is refused earlier. A
-failed message moves to its error queue even if that queue is full: a limit never loses a message.
+prepared branch may be committed at any time. Under the number lock, after every issued number has been applied, the
+count is exact; a commit or a vote that does not fit is refused under that lock. A put that cannot succeed now is
+refused earlier. A failed message moves to its error queue even if that queue is full: a limit never loses a message.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -36,7 +36,7 @@ UsageByQueue = Mapping[str, Usage]
 
 
 def settle_and_catch_up(store: Store, deadline: Deadline) -> None:
-    """Apply every issued commit and list the prepared branches; exact if the caller holds the number lock.
+    """Apply every issued commit and list the prepared branches. The view is exact if the caller holds the number lock.
 
     Raises: TransactionTimeout if another process does not publish its number in time.
     """
@@ -51,7 +51,7 @@ def check_room(view: View, settings: Settings, added: UsageByQueue, prepared: Us
 
     Args:
         added: the usage to add, by queue.
-        prepared: ``prepared_usage``, if the caller has it.
+        prepared: the result of ``prepared_usage``, if the caller has it.
     """
     config = settings.config
     with view.mutex:
@@ -71,7 +71,7 @@ def _grows(usage: Usage) -> bool:
 
 
 def _compare(queue: str | None, limits: QueueConfig | SpaceConfig, there: Usage, more: Usage) -> None:
-    """Raise Full if messages do not fit into a queue, or into the space (None)."""
+    """Raise Full if messages do not fit into a queue, or into the space if ``queue`` is None."""
     what = "the space" if queue is None else f"queue {queue}"
     messages, size = limits.max_messages, limits.max_bytes
     if messages is not None and more.messages > 0 and there.messages + more.messages > messages:
@@ -141,7 +141,7 @@ def prepared_usage(prepared: PreparedBranches, coordinators: Collection[bytes] =
 def room_for(store: Store, tables: Callable[[], Iterable[Table]]) -> Callable[[Settings], None]:
     """Return the quota check of a branch with these tables of contents, to be called under the number lock.
 
-    A commit reads the settings under that lock, a vote just before the lock.
+    A commit reads the settings under that lock; a vote reads them just before it takes the lock.
     """
 
     def check(settings: Settings) -> None:
@@ -173,15 +173,15 @@ def check_adoption(
         own: the tables of contents of the commit's own file.
         unchecked: the tables of branches that voted without a quota check, as tasks of a forwarding round do. Their
             messages count as new here. All other branches were checked when they voted.
-        coordinators: the gtrids of those tasks. Their other branches, of further attempts at the same work or of
-            messages that ``own`` copies, are never committed.
+        coordinators: the gtrids of those tasks. Other prepared branches with these gtrids do not count, because they
+            are never committed: they belong to further attempts at the same work, or to messages that ``own`` copies.
     """
     with view.mutex:
         prepared = prepared_usage(view.prepared, coordinators)
     check_room(view, settings, change_by(view, [*own, *unchecked]), prepared)
 
 
-# -- what a branch would add -------------------------------------------------------------------------------------------
+# -- the usage that a branch adds --------------------------------------------------------------------------------------
 
 
 def added_by(tables: Iterable[Table]) -> dict[str, Usage]:

@@ -1,7 +1,7 @@
 """Read one published commit from its files: the numbered file and the branches that it adopted.
 
-A name may get other content at any time. So a branch is searched for in the direction in which branches move, and bytes
-count only if they belong under their name.
+A name may get other content at any time. So the reader searches for a branch in the direction in which branches move,
+and accepts only bytes that belong under the name.
 """
 
 import logging
@@ -26,7 +26,7 @@ _TRIES_ON_BAD_BYTES = 3
 
 
 class Listing(NamedTuple):
-    """The names in ``prepared/`` and ``committed/`` at one moment; ``numbers``: of numbered files."""
+    """The names in ``prepared/`` and ``committed/`` at one moment; ``numbers``: the numbers of the files."""
 
     prepared: frozenset[str]
     committed: frozenset[str]
@@ -41,7 +41,7 @@ class Listing(NamedTuple):
         return cls(prepared, committed, [name.number for name in parsed if not name.adoption])
 
     def has_branch(self, number: int, place: int, xid: Xid) -> bool:
-        """Whether the k-th branch that a commit adopted was in either directory."""
+        """Return whether the branch with this place among a commit's adopted branches was in either directory."""
         names = layout.prepared(xid), layout.committed(number, place)
         return names[0].rpartition("/")[2] in self.prepared or names[1].rpartition("/")[2] in self.committed
 
@@ -57,9 +57,9 @@ def read_commit(
     """Read a published commit with its adopted branches.
 
     Args:
-        handle: of the commit's file, if it is open; another file may have the name by now.
-        listing: a branch that is not listed was reclaimed, and counts as empty.
-        last_resort: name foreign or damaged parts, and return the commit without them.
+        handle: the open file of the commit, if the caller opened it. Another file may have the name by now.
+        listing: the names that exist, if known. A branch that is not listed was reclaimed, and counts as empty.
+        last_resort: report foreign or damaged parts as damage, and return the commit without them.
 
     Returns:
         None if a file of the commit was moved or removed, or if it cannot be read and ``last_resort`` is False.
@@ -92,7 +92,7 @@ def read_commit(
 
 
 def _numbered_contents(disk: Disk, number: int, handle: int | None) -> tuple[FileContents | None, str | None]:
-    """Read a numbered file: (contents or None, the damage or None). (None, None): the file does not exist.
+    """Read a numbered file; return its contents and its damage; None stands for none. Without a file both are None.
 
     The name and the open file may both get other bytes at any time. So damaged bytes are read again by name before they
     count as damage.
@@ -118,7 +118,7 @@ def _numbered_contents(disk: Disk, number: int, handle: int | None) -> tuple[Fil
 
 
 def _adopted_contents(disk: Disk, number: int, place: int, adoption: Adoption) -> FileContents | None:
-    """Read an adopted branch, in the direction in which files move; None unless it has the adopted bytes."""
+    """Read an adopted branch, in the direction in which files move; None if no file has the adopted bytes."""
     for name in (layout.prepared(adoption.xid), layout.committed(number, place), layout.prepared(adoption.xid)):
         try:
             contents = contents_of(disk, name)
@@ -150,6 +150,6 @@ def name_absent_branches(disk: Disk, index: Index, commit: Commit) -> None:
 
 
 def is_being_reclaimed(disk: Disk, index: Index, number: int) -> bool:
-    """Whether a commit is being removed or was removed. Its branches are removed first, after the record of totals."""
+    """Return whether a commit is being removed or was removed. Its branches are removed first."""
     totals = index.facts.get(TOTALS_FACT)
     return (totals is not None and number in totals[1]["folded"]) or not disk.exists(layout.committed(number))

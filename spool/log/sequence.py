@@ -1,4 +1,4 @@
-"""Sequence numbers: which are issued and published, and how a dead writer's number is finished.
+"""Sequence numbers: which numbers are issued and published, and how a dead writer's number is finished.
 
 ``commit`` issues and publishes its own numbers. This module handles the numbers of other writers.
 
@@ -7,11 +7,11 @@ Invariants. The rules are those of docs/architecture.md, "The rules that keep pr
 1. Numbers are published in order: a number is published only after all earlier numbers (rule 2).
 2. Only the process that holds a number's byte finishes the number for its writer. The kernel releases the byte of a
    dead writer (rules 3 and 6).
-3. The bytes of a dead writer's file prove nothing, even if they read well. Before the number is published, they are
-   copied and flushed, or replaced by an empty commit (rule 3).
+3. The bytes of a dead writer's file prove nothing, even if they read well. Before the number is published, these bytes
+   are copied and flushed, or replaced by an empty commit (rule 3).
 4. Every issued number has a file: no number is issued twice.
-5. The durable mark passes a number only after its file was flushed. The writer of the next number stores the mark, or a
-   process that flushes published numbers, under the number lock (rule 16).
+5. The durable mark passes a number only after its file was flushed. The process that publishes the next number stores
+   the mark. A process that flushes published numbers stores it under the number lock (rule 16).
 """
 
 from spool.coordination.counters import CounterPage
@@ -28,7 +28,7 @@ from spool.model.xid import new_local_xid
 from spool.runtime.clock import Deadline, WaitExpired
 from spool.store.store import Store
 
-_FEW = 8  # files: flushing more of them one by one takes longer than flushing the whole file system
+_FEW = 8  # files; to flush more files one by one takes longer than to flush the whole file system
 
 
 def with_number_lock(control: LockFile, deadline: Deadline, failed: str = "the transaction was rolled back") -> None:
@@ -45,8 +45,9 @@ def with_number_lock(control: LockFile, deadline: Deadline, failed: str = "the t
 def highest_number(disk: Disk, page: CounterPage) -> int:
     """Return the highest sequence number that is not free.
 
-    A writer may have died between the rename and the store of *issued*. So files beyond the counter are included,
-    though they did nothing: they are not stamped. The result is exact if the caller holds the number lock.
+    A writer may have died between the rename and the store of *issued*. So the result includes files beyond the
+    counter, though these files did nothing: they are not stamped. The result is exact if the caller holds the number
+    lock.
 
     Args:
         page: the counters, just read.
@@ -58,7 +59,7 @@ def highest_number(disk: Disk, page: CounterPage) -> int:
 
 
 def settle_to(store: Store, number: int, deadline: Deadline, page: CounterPage | None = None) -> CounterPage:
-    """Wait until every number up to this one is published; finish those of dead writers. Rule 3.
+    """Wait until every number up to ``number`` is published; finish the numbers of dead writers. Rule 3.
 
     Args:
         page: the counters, if they have just been read.
@@ -116,7 +117,7 @@ def finish_dead_writer(store: Store, number: int) -> None:
             write_empty(store, number)
         if store.files.mirror is not None:
             store.files.mirror.copy(number)
-        store.shared.feed.retract(number)  # the note has the intended effects of the dead writer
+        store.shared.feed.retract(number)  # the slot has the intended effects of the dead writer
         page = store.shared.counters.read().check()
         store.shared.counters.store_published(number, durable=page.durable == number - 1)
     except FlushFailed:
@@ -131,7 +132,7 @@ def finish_dead_writers(store: Store, page: CounterPage) -> CounterPage:
         page: the counters, just read.
 
     Returns:
-        The counters as they are then.
+        The counters afterwards.
     """
     while page.issued > page.published:
         number = page.published + 1
@@ -193,7 +194,7 @@ def flush_commit(disk: Disk, number: int) -> bool:
 
 
 def _is_whole(disk: Disk, number: int) -> bool:
-    """Whether the number's file exists and is proven whole. A file with damaged bytes is moved to quarantine."""
+    """Return whether the number's file exists and is proven whole. Moves a file with damaged bytes to quarantine."""
     name = layout.committed(number)
     identity = disk.identity(name)
     if identity is None:
@@ -235,5 +236,5 @@ def write_empty(store: Store, number: int) -> None:
 
 
 def copy_over(disk: Disk, name: str) -> None:
-    """Give a file of the space the same bytes on a new inode, durable when this returns."""
+    """Replace a file of the space by a copy with the same bytes on a new inode; durable when this returns."""
     replace_by_copy(disk, name, layout.copy(new_local_xid()))

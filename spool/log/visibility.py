@@ -3,12 +3,12 @@
 Invariants. The rules are those of docs/architecture.md, "The rules that keep processes apart":
 
 1. The index is a function of the published commits up to ``index.applied``, each applied once and in order.
-2. A claim proves only that no other process holds the message now. So before delivery the claim is revalidated where a
-   removal of the message may lie, in the direction in which files move: prepared branches, published commits, every
-   issued number (rule 4).
-3. An unreadable file does not count as absent: it is read again by name, and damage is named (rule 8).
-4. A commit file that is listed and missing when it is read was reclaimed. Then the files are listed again, and commits
-   without a file are forgotten, before reading continues.
+2. A claim proves only that no other process holds the message now. So before delivery the process searches all places
+   where a removal of the message may lie, in the direction in which files move: prepared branches, published commits,
+   every issued number (rule 4).
+3. An unreadable file does not count as absent: the process reads the file again by name, and reports damage (rule 8).
+4. If a listed commit file is missing when the process reads it, the file was reclaimed. The process then lists the
+   files again, and forgets commits without a file, before it continues to read.
 """
 
 import logging
@@ -37,10 +37,10 @@ from spool.store.store import Store
 
 log = logging.getLogger("spool")
 
-# Give up after so many restarts. Reclaim may delete a file between listing and reading, so a restart is normal; twenty
-# in a row mean a directory that lists files which do not exist.
+# Give up after this many restarts. Reclaim may delete a file between listing and reading, so a restart is normal;
+# twenty in a row mean a directory that lists files which do not exist.
 _MAX_RESTARTS = 20
-# A listed file is damaged after so many failed reads.
+# A listed file counts as damaged after this many failed reads.
 _TRIES_ON_BAD_FILES = 3
 _TOO_FAST = "the space changes faster than it can be read: try again"
 
@@ -54,11 +54,12 @@ def revalidate(
     """Revalidate a claim: apply everything that may have removed or held the messages. Rule 4.
 
     One read of the counters covers all three places: the last holder of a message stored its changes before it released
-    the message. An unpublished number is waited for only if its commit may address the claimed messages by the feed. A
-    live writer holds its claims until publication, so such a writer has died, or its commit is not in the feed.
+    the message. This function waits for an unpublished number only if, by the feed, the number's commit may address the
+    claimed messages. A live writer holds its claims until publication. So the writer of such a number has died, or the
+    feed lacks the commit.
 
     Args:
-        claimed: the messages; None: apply every issued number.
+        claimed: the claimed messages; None: apply every issued number.
         page: the counters, if they have been read since the claim.
 
     Raises:
@@ -89,7 +90,7 @@ def list_prepared(store: Store, page: CounterPage | None = None) -> CounterPage:
         page: the counters, if they have just been read.
 
     Returns:
-        The counters after the listing: a branch that the list lacks had been committed before.
+        The counters, read after the listing: if a branch was committed and the list lacks it, they cover the commit.
     """
     page = page or store.shared.counters.read()
     if page.prepared == store.view.prepared.version:
@@ -125,9 +126,9 @@ def prepared_contents(disk: Disk, prepared: PreparedBranches, xid: Xid) -> FileC
 
 
 def is_branch_file(header: Header, xid: Xid) -> bool:
-    """Whether a file in ``prepared/`` is the branch of its name: the header names only that branch, and no number.
+    """Return whether a file in ``prepared/`` is the branch of its name: the header has only that branch, and no number.
 
-    (-1: the bytes of the number are damaged; all other bytes are proven.)
+    (The number -1 means that the bytes of the number are damaged. All other bytes are proven.)
     """
     return header.number in (0, -1) and [branch.xid for branch in header.branches] == [xid]
 
@@ -172,7 +173,8 @@ def apply_up_to(store: Store, published: int) -> None:
 def _follow_settings(view: View, settings: Settings) -> None:
     """Sort the messages of each queue as the settings say.
 
-    The view has caught up: a new order reads files, and an older view may refer to a compacted file that was removed.
+    The view must have caught up: a new order reads files, and an older view may refer to a compacted file that was
+    removed.
     """
     with view.mutex:
         if settings.version < view.settings.version:
@@ -183,7 +185,8 @@ def _follow_settings(view: View, settings: Settings) -> None:
 
 
 def apply_own(store: Store) -> None:
-    """Apply the kept commits of this process that come next. Errors are logged: the commits themselves are done."""
+    """Apply the kept commits of this process that follow the applied ones. Errors are logged: the commits themselves
+    are done."""
     view = store.view
     with view.mutex:
         while (own := view.own_commits.pop(view.index.applied + 1, None)) is not None:
@@ -200,7 +203,7 @@ def apply(files: Files, prepared: PreparedBranches | None, index: Index, commit:
     """Apply a commit to an index. Caller holds the mutex.
 
     Args:
-        prepared: the branches that are listed beside this index; None while the index is being read.
+        prepared: the list of prepared branches that belongs to the index; None while the index is being read.
 
     Returns:
         False: the index must be rebuilt, because reclaim removed a compacted file that the commit needs.
@@ -226,7 +229,7 @@ def apply(files: Files, prepared: PreparedBranches | None, index: Index, commit:
     return done
 
 
-# -- what reclaim has overtaken ---------------------------------------------------------------------------------------
+# -- after reclaim removed files --------------------------------------------------------------------------------------
 
 
 def _resume(store: Store) -> None:
@@ -241,8 +244,8 @@ def rebuild(store: Store, *, alone: bool = False, opening: bool = False) -> None
     """Rebuild the index from the existing files. A missing file was reclaimed: none of its messages lives.
 
     Args:
-        alone: no other process moves files: a missing or foreign file is damage at the first reading.
-        opening: a checkpoint may be used.
+        alone: whether no other process moves files: then a missing or foreign file is damage at the first reading.
+        opening: whether a checkpoint may be used.
     """
     with store.view.mutex:
         settings = store.settings.known
@@ -252,10 +255,11 @@ def rebuild(store: Store, *, alone: bool = False, opening: bool = False) -> None
 
 
 def _after_skipping(store: Store) -> None:
-    """Drop the knowledge beside the index after commits were skipped or read again. Caller holds the mutex.
+    """Drop the kept commits, and list the prepared branches again, after commits were skipped or read again. Caller
+    holds the mutex.
 
-    The index has the kept commits of this process now. Prepared branches are listed again: commits that adopted some of
-    them may have been reclaimed before this process read those commits.
+    The index has the kept commits of this process now. The list may have branches that were adopted by commits which
+    reclaim removed before this process read those commits.
     """
     store.view.own_commits.clear()
     store.view.prepared.version = -1
@@ -273,7 +277,7 @@ def read_all(
     """Read the files into a new index.
 
     Args:
-        settings: sort the messages of each queue by these.
+        settings: the settings by which the messages of each queue are sorted.
         alone: see ``rebuild``.
         published: the last number to read, if the caller knows better than the counters.
         from_checkpoint: skip the commits that a checkpoint covers, if one can be used.
@@ -290,9 +294,10 @@ def read_all(
 def _replay(store: Store, index: Index, *, alone: bool = False, published: int | None = None) -> bool:
     """Apply the files beyond ``index.applied`` and forget commits without a file. False: the index must be rebuilt.
 
-    Three readings, in this order: the published number, the names to read, the names to keep. Reclaim removes the
-    messages that a commit removed before the commit's own file. So if the second reading lacks a file, the third lacks
-    all that its commit removed. Without the third reading, a message could remain whose removal is never read.
+    Three readings, in this order: the published number, the names to read, the names to keep. Reclaim removes the files
+    of consumed messages before the file of the commit that consumed them. So if the second reading lacks a commit's
+    file, the third lacks the files of all messages that the commit consumed. Without the third reading, a message could
+    remain although its removal is never read.
 
     If a file of the second reading is missing when it is opened, reclaim has overtaken the reader again. Then all
     readings are repeated; each time fewer of the names are left. The only process with the space open uses the second
