@@ -52,7 +52,8 @@ __all__ = [
     "register",
 ]
 
-# Spark starts a process for each step of a read or a write, which needs little of this package and none of these.
+# Spark starts a process for each step of a read or a write. Such a process needs none of these modules, so each module
+# is imported at its first use.
 _MODULES = {
     "forwarder.dataframes.decoding": ("decode",),
     "forwarder.forwarder": ("Forwarder",),

@@ -22,7 +22,7 @@ class ServiceThreads:
 
     Args:
         caller: the opened service.
-        threads: the most calls at a time. With one, the thread that begins a call makes it.
+        threads: the most calls at a time. With one, the thread that begins a call also makes the call.
     """
 
     def __init__(self, caller: Caller, threads: int) -> None:
@@ -69,12 +69,12 @@ class Calls(Generic[Key]):
         return self.under_way >= self._threads.threads
 
     def begin(self, key: Key, request: Request) -> None:
-        """Begin a call. ``wait`` returns it with this key."""
+        """Begin a call; ``wait`` later returns its outcome with this key."""
 
         def end(ended: Outcome | BaseException) -> None:
             try:
                 self._on_end(key)
-            finally:  # or `wait` would wait for ever
+            finally:  # otherwise `wait` would never return
                 self._ended.put((key, ended))
 
         self._threads.begin(request, end)

@@ -5,11 +5,11 @@ import os
 
 
 def cores() -> int:
-    """Return how many cores this process may use, as Java counts them: also within the limit of a container."""
+    """Return how many cores this process may use: like Java, this counts only the cores that a container allows."""
     count = len(os.sched_getaffinity(0))
     try:
         with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
             quota, period = file.read().split()
         return max(1, min(count, math.ceil(int(quota) / int(period))))
-    except (OSError, ValueError):  # no such limit
+    except (OSError, ValueError):  # the container sets no limit
         return count

@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """It forwards from now on. ``queues``: of its routes."""
+    """The forwarder has begun. ``queues``: the queues of its routes."""
 
     queues: list[str]
 
@@ -16,7 +16,8 @@ class Begun:
 class Claimed:
     """A round has claimed messages.
 
-    round: its number. ahead: it is prefetched: the round before it still calls the service.
+    round: the id of the round, in hexadecimal digits.
+    ahead: whether the round is prefetched, i.e. claimed while the previous round still calls the service.
     """
 
     queue: str
@@ -30,7 +31,7 @@ class Done:
     """A round has ended, and its effects are durable.
 
     effects: the number of messages for each ``Effect``; claimed messages that are in no count went back to the queue.
-    seconds: since its claim.
+    seconds: the time since the claim.
     """
 
     queue: str
@@ -41,7 +42,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Down:
-    """The service was not reached, or there is no room for replies, for the first time since it was up."""
+    """The route, which was up before, is down: its service was not reached, or there is no room for replies."""
 
     queue: str
     reason: str
@@ -49,7 +50,7 @@ class Down:
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """The route claims nothing for these seconds, because it is down. ``reason``: of the last round."""
+    """The route is down and claims no message for ``seconds``. ``reason``: why the route is down."""
 
     queue: str
     reason: str
@@ -58,7 +59,7 @@ class Paused:
 
 @dataclass(frozen=True, slots=True)
 class Up:
-    """The service is reached again. ``seconds``: since it was found to be down."""
+    """The service is reached again. ``seconds``: how long the route was down."""
 
     queue: str
     seconds: float
@@ -66,7 +67,7 @@ class Up:
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """No further message is claimed; the calls in progress are finished. ``reason``: in a few words."""
+    """The forwarder claims no further message, and finishes the calls in progress. ``reason``: why, in a few words."""
 
     reason: str
 

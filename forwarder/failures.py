@@ -10,7 +10,7 @@ _OTHERS = "others"
 
 
 class Failure(NamedTuple):
-    """A kind of failure, with its last reason and the number of messages that failed so."""
+    """A kind of failure, with its last reason and the number of its messages."""
 
     effect: str
     reason: str
@@ -40,7 +40,7 @@ class Failures:
         return [failure for failure in other if self.add(*failure)]
 
     def last(self, effect: str) -> str | None:
-        """Return the reason of the newest kind with that effect; None if there is none."""
+        """Return the reason of the newest kind with that effect; None if no kind has the effect."""
         return next((failure.reason for failure in reversed(list(self)) if failure.effect == effect), None)
 
     def __iter__(self) -> Iterator[Failure]:

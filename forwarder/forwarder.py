@@ -34,7 +34,7 @@ _LOST_TASK = re.compile(r"^.*Lost task .*?\): (?:[\w$]+\.)*[\w$]+: ")
 
 
 class _Stopped(BaseException):
-    """Raised by a signal handler while Spark starts: no call is running that has to finish."""
+    """Raised if the forwarder is stopped while Spark starts: no call is in progress, so nothing has to finish."""
 
 
 class Forwarder(BaseForwarder):
@@ -43,20 +43,20 @@ class Forwarder(BaseForwarder):
     Args:
         path: the directory of the space.
         routes: the URL of a service (``python:module:function``, ``http(s)://…``, ``queue:name``), or a ``Service``,
-            for each queue; or a sequence of ``Route`` objects. Each of those has its own options, so `on_failure`,
-            `timeout` and `threads` are refused beside them.
-        spark: the session to use; without it, one is started on `master` and stopped at the end.
-        conf: settings of Spark's for that session, by name: ``{"spark.cores.max": "8"}``.
-        on_failure: the meaning of a final failure of a service: "reject" (final; without this option), "delete" (the
-            same, but the message is deleted if the failure queue has the service's reply) or "retry" (one of the
-            message's attempts).
-        timeout: the seconds that a call may take, of services that are named by URLs; without it, 30.
-        threads: how many calls each task has under way at a time, of services that are named by URLs and allow
-            several; without it, as many as suit their kind.
+            for each queue; or a sequence of ``Route`` objects. A ``Route`` has its own options, so `on_failure`,
+            `timeout` and `threads` are refused together with ``Route`` objects.
+        spark: the session to use; without one, `run` starts a session on `master` and stops it at the end.
+        conf: Spark's settings for the session that `run` starts, by name: ``{"spark.cores.max": "8"}``.
+        on_failure: the effect of a final failure of a service. "reject", the default: the message has failed for good.
+            "delete": the same, but the message is deleted if the failure queue has the service's reply. "retry": the
+            failure counts as one of the message's attempts.
+        timeout: the most seconds of a call, for services that are given as URLs; the default is 30.
+        threads: the most calls of each task at a time, for services that are given as URLs and allow several; the
+            default depends on the kind of service.
         idle: the seconds after which `run` ends if there was no message to forward; None for never.
-        on_event: called with each event (``forwarder.Event``): rounds, pauses, the end. One call at a time, from any
-            thread; it must not wait for the forwarder.
-        say: called with a few words about each step; without it, they are logged.
+        on_event: called with each event (``forwarder.Event``): rounds, pauses, the end. Any thread may make the call,
+            one call at a time. The function must not wait for the forwarder.
+        say: called with a few words about each step; without this function, the words are logged.
 
     Raises:
         ServiceError: a route cannot work as it is written.
@@ -87,7 +87,7 @@ class Forwarder(BaseForwarder):
     def run(self, once: bool = False) -> Summary:
         """Forward until `stop` is called; return a summary.
 
-        An error that ends one route is in the summary, and ends all routes.
+        An error that ends one route ends all routes, and is in the summary.
 
         Args:
             once: end when this run has made an attempt of every message that can be forwarded now.
@@ -111,8 +111,8 @@ class Forwarder(BaseForwarder):
     def stop(self) -> None:
         """Have `run` finish the calls in progress, commit them and return.
 
-        It takes at most the seconds of a round and one call's timeout. May be called from another thread and from a
-        signal handler; in a handler, it also ends the start of Spark.
+        `run` then returns after at most the seconds of a round plus the timeout of one call. Other threads and signal
+        handlers may call this method; in a handler, it also ends the start of Spark.
         """
         if not self._is_stopping:
             super().stop()
@@ -145,7 +145,7 @@ class Forwarder(BaseForwarder):
             self._is_starting = False
 
     def _loop(self, space: Space, context: "SparkContext", route: Route, options: RunOptions) -> RouteLoop:
-        def tasks() -> int:  # (workers of a cluster come and go; each other route finds one place free at any time)
+        def tasks() -> int:  # (asked each time, as a cluster's workers change; one place remains for each other route)
             with _asking_java(context):
                 return max(1, context.defaultParallelism - (len(self.routes) - 1))
 
@@ -156,7 +156,7 @@ class Forwarder(BaseForwarder):
 
 
 def spark_job(context: "SparkContext", chunks: list[Chunk], tasks: int) -> list[Block]:
-    """Run chunks in one Spark job, of so many tasks at most.
+    """Run chunks in one Spark job of at most `tasks` tasks.
 
     Raises:
         TaskDied: a task died with its worker.
@@ -170,7 +170,7 @@ def spark_job(context: "SparkContext", chunks: list[Chunk], tasks: int) -> list[
 
 @contextmanager
 def _asking_java(context: "SparkContext") -> Iterator[None]:
-    """Raise errors between Python and Java in the block as ``spark_job`` does."""
+    """Turn errors between Python and Java in the block into the errors that ``spark_job`` raises."""
     from py4j.protocol import Py4JError, Py4JJavaError
 
     try:
@@ -181,7 +181,7 @@ def _asking_java(context: "SparkContext") -> Iterator[None]:
         raise TaskDied(_cause(error)) from None
     except (Py4JError, OSError) as error:
         raise SparkUnavailable(f"Spark's Java has ended ({error}): start the forwarder again") from None
-    except AttributeError:  # of the context, which another thread of this program has stopped
+    except AttributeError:  # another thread of this program has stopped the context
         if context._jsc is not None:
             raise
         raise SparkUnavailable(_STOPPED) from None

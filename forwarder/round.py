@@ -1,10 +1,10 @@
 """One forwarding round: claim messages, have tasks call the service and prepare branches, commit the branches.
 
-The round is a coordinator: its id is the gtrid of every task's branch, and the round holds a lock on the id. If its
+The round is a coordinator: its id is the gtrid of every task's branch, and the round holds a lock on the id. If the
 process dies, the claims are free at once, and the next process that finds the prepared branches rolls them back.
 
-A task that dies with its worker names no message. The round then halves the work, until the message that kills its
-worker is alone; an attempt of that message is counted.
+A task that dies with its worker does not report which message was the cause. The round then halves the work until a
+chunk has only the message that kills its worker, and counts an attempt of that message.
 """
 
 import logging
@@ -33,10 +33,10 @@ _CHUNK_BYTES = 8 << 20
 _COUNT_SECONDS = 2.0
 
 CALLING_SECONDS = 5.0
-"""The time after which a round begins no further call: its results are committed, the next round does the rest."""
+"""After this time a round begins no further call; it commits its results, and the next round does the rest."""
 
 Job = Callable[[list[Chunk]], list[Block]]
-"""Runs each chunk in a task and returns the blocks, in any order; raises TaskDied if one died with its worker."""
+"""Runs each chunk in a task and returns the blocks, in any order; raises TaskDied if a task died with its worker."""
 
 
 class TaskDied(Exception):
@@ -47,9 +47,9 @@ class TaskDied(Exception):
 class Route:
     """The service that the messages of a queue go to.
 
-    into: the queues that the service puts messages into, besides queues for replies. The route pauses while one is
-        full.
-    step: with ``once``, the routes of a lower step are drained before those of this one.
+    into: the queues that the service puts messages into, besides queues for replies. The route pauses while
+        one of these queues is full.
+    step: in a run with ``once``, the routes of lower steps are drained before the routes of this step.
     """
 
     queue: str
@@ -67,7 +67,7 @@ class RoundResult:
     attempted: the messages that failed and are still in a queue.
     retry_after: the seconds that the service asked to wait; None if it did not.
     full: why there was no room for replies; "" if there was.
-    waiting: the kept messages that wait for room in a queue that only they name.
+    waiting: the kept messages that wait for room in their own reply or failure queue, while the route goes on.
     """
 
     effects: dict[str, int] = field(default_factory=dict)
@@ -99,13 +99,14 @@ class RoundResult:
 
 
 class Round:
-    """One round of a route: ``claim``, ``call``, ``commit``. As a context manager it gives back messages that it has
-    not committed.
+    """One round of a route: ``claim``, ``call``, ``commit``.
 
-    held: the messages that it has claimed, in the queue's order.
-    in_order: the queue is ``ordered``: another round finds nothing there before this one has ended.
-    is_bounded: a queue that the answers go to limits how many messages it may claim.
-    result: the effects of its calls, before the commit.
+    As a context manager, a round gives back the messages that it has not committed.
+
+    held: the claimed messages, in the queue's order.
+    in_order: whether the queue is ``ordered``, so that no other round can claim a message before this round has ended.
+    is_bounded: whether the room in a queue for answers limits how many messages the round may claim.
+    result: the effects of the calls, before the commit.
     """
 
     def __init__(self, space: Space, route: Route) -> None:
@@ -120,7 +121,7 @@ class Round:
 
     @property
     def id(self) -> bytes:
-        """The gtrid of its tasks' branches."""
+        """The gtrid of the branches of all tasks."""
         return self._coordinator.id
 
     def __enter__(self) -> "Round":
@@ -135,7 +136,7 @@ class Round:
 
     @property
     def messages(self) -> int:
-        """How many messages it has claimed."""
+        """The number of claimed messages."""
         return count_of(self.held)
 
     def claim(self, limit: int, *, timeout: float, passed: Set[Position] = frozenset()) -> bool:
@@ -159,7 +160,7 @@ class Round:
         return bool(self.held)
 
     def call(self, job: Job, *, tasks: int, calling: float = CALLING_SECONDS) -> None:
-        """Call the service with the claimed messages, until the time is over; only if the queues have room for answers.
+        """Call the service with the claimed messages, until the time is over; make no call without room for answers.
 
         Args:
             job: runs chunks in tasks.
@@ -178,7 +179,10 @@ class Round:
             self.result.add(block)
 
     def _deliver(self, job: Job, whole: Chunk, tasks: int, calling: float) -> list[Block]:
-        """Run tasks for all messages; halve the work when a task dies, until the message that kills it is alone."""
+        """Run tasks for all messages.
+
+        When a task dies, halve the work until a chunk has only the message that kills its worker.
+        """
         clock = self._engine.clock
         begun = clock.monotonic()
         try:
@@ -192,7 +196,7 @@ class Round:
             blocks = []
             for half in whole.parts((len(whole) + 1) // 2):
                 blocks += self._deliver(job, half, tasks, calling)
-                if whole.in_order:  # the second half may have to wait for a message of the first one
+                if whole.in_order:  # the second half may have to wait for a message of the first half
                     break
             return blocks
 
@@ -201,7 +205,7 @@ class Round:
         self._coordinator.count_calls("the forwarder was ended while the service worked on it", _COUNT_SECONDS)
 
     def commit(self) -> RoundResult:
-        """Commit everything that the result counts, or raise; give back the other messages."""
+        """Commit all outcomes that the result counts, or raise; give back the other messages."""
         if self.result.full and not self._blocks:
             self.close()
             return self.result
@@ -211,7 +215,7 @@ class Round:
         except Full as error:
             found = error
         self.close()
-        self._engine.resolve_orphans()  # branches of tasks that ran twice, or whose job died
+        self._engine.resolve_orphans()  # (the branches of tasks that ran twice, or whose job died)
         if found is not None:
             self.result = self._found_full(found)
         return self.result
@@ -226,8 +230,11 @@ class Round:
         self._coordinator.commit([block.vote.xid for block in self._blocks if block.vote is not None])
 
     def _found_full(self, full: Full) -> RoundResult:
-        """Return the result of a round whose commit found no room. If that concerns its only message alone, the message
-        waits, and the route goes on."""
+        """Return the result of a round whose commit found no room.
+
+        If the round has one message, and no other message needs the full queue, the message waits and the route goes
+        on.
+        """
         held = self.held[0]
         config = self._space.queues().get(held.queue)
         named = {held.attributes.get(name) for name in ("reply_queue", "failure_queue")}
@@ -242,14 +249,16 @@ class Round:
 
 
 def room_of(engine: Engine, route: Route) -> tuple[int | None, str]:
-    """Return how many messages each queue takes that the route puts into: the default reply queue, and the queues of
-    its service. None: any number. With the reason if a queue takes none."""
+    """Return how many messages fit into every queue that a route puts into, and the reason if a queue is full.
+
+    These queues are the default reply queue and the queues of the route's service. None: any number of messages fits.
+    """
     room = engine.room(_queues_of(route, engine.config().queues.get(route.queue)))
     return room.messages, f"queue {room.full} is full" if room.full else ""
 
 
 def _queues_of(route: Route, config: QueueConfig | None) -> list[str]:
-    """Return the queues that a route puts into. ``config``: the options of its own queue."""
+    """Return the queues that a route puts into. ``config``: the options of the queue that the route forwards."""
     if config is None or config.reply_queue is None or isinstance(route.service, QueueService):
         return queues_into(route)
     return [config.reply_queue, *queues_into(route)]
@@ -261,7 +270,10 @@ def queues_into(route: Route) -> list[str]:
 
 
 def _count_killer(engine: Engine, chunk: Chunk, error: TaskDied, seconds: float) -> Block:
-    """Count an attempt of the message whose task died after `seconds`, at once, while its claim is held."""
+    """Count an attempt of a chunk's only message, whose task died after `seconds`.
+
+    The attempt is counted at once, while the round holds the claim.
+    """
     held, limit = chunk.stretches[0], chunk.service.watched
     reason = f"the worker that handled it died: {error}"
     if limit is not None and seconds >= limit + GRACE_SECONDS:
@@ -270,7 +282,7 @@ def _count_killer(engine: Engine, chunk: Chunk, error: TaskDied, seconds: float)
 
 
 def _attempted(held: Stretch, queue: str | None, reason: str) -> Block:
-    """Return the effect of a counted attempt on its message. ``queue``: of the message now; None: it was dropped."""
+    """Return the effect of a counted attempt. ``queue``: the present queue of the message; None if it was dropped."""
     if queue is None:
         effect = Effect.DROPPED
     else:
@@ -281,7 +293,7 @@ def _attempted(held: Stretch, queue: str | None, reason: str) -> Block:
 
 
 def split(whole: Chunk, tasks: int) -> list[Chunk]:
-    """Split the work into about two chunks a task, none of them too large; the messages keep their order.
+    """Split the work into about two chunks for each task, none of them too large; the messages keep their order.
 
     Messages that are handled in order are one chunk; messages that do not fit wait for the next round.
     """
@@ -294,5 +306,5 @@ def split(whole: Chunk, tasks: int) -> list[Chunk]:
 
 
 def chunk_messages(messages: int, tasks: int) -> int:
-    """Return the most messages that a chunk has, of a round of so many; of large bodies it has fewer."""
+    """Return the most messages in a chunk, for a round of `messages` messages. Large bodies lower the number."""
     return max(1, min(_CHUNK_MESSAGES, -(-messages // (2 * tasks))))

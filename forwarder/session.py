@@ -1,9 +1,9 @@
-"""The Spark session that forwards: started without output, here or on a cluster, and ended together with its Java.
+"""The Spark session of a forwarder: started without output, here or on a cluster, and ended together with its Java.
 
-How the processes hang together: the driver starts Java with a pipe to its standard input, Java starts one Python daemon
-with such a pipe, and the daemon forks the workers. Each process ends when its pipe is closed, so a killed driver leaves
-no process behind. Java has a session (in the sense of setsid) of its own: a signal to the driver's process group, such
-as Ctrl-C, reaches neither Java nor the workers, and the driver can finish.
+How the processes depend on each other: the driver starts Java with a pipe to Java's standard input. Java starts one
+Python daemon with a pipe of the same kind, and the daemon forks the workers. Each process ends when its pipe is closed,
+so no process outlives a killed driver. Java runs in a separate session (in the sense of setsid). So a signal to the
+driver's process group, such as Ctrl-C, reaches neither Java nor the workers, and the driver can finish.
 """
 
 import atexit
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 END_SECONDS = 10.0
 """The seconds in which Java may end by itself before it is killed."""
 
-# Paths of sockets have at most 107 bytes; Spark's have a name of 42 in this directory.
+# The path of a socket has at most 107 bytes; Spark gives its sockets names of 42 bytes in this directory.
 _LONGEST_SOCKET_DIRECTORY = 107 - 1 - 42
 
 # Lines that Java and Spark always print.
@@ -57,12 +57,13 @@ def start(
 ) -> "SparkSession":
     """Start Java and a Spark session, in 4 to 11 seconds; end it with `stop`.
 
-    The output of the workers goes to `sys.stderr`. The handler of SIGINT is not changed. A process has one Spark.
+    The output of the workers goes to `sys.stderr`. The handler of SIGINT is not changed. One process can
+    have only one Spark at a time.
 
     Args:
         progress: called with a few words about each step that takes long.
-        java_is_up: called when Java runs, after a second or two. From then on an exception, its own or a signal
-            handler's, ends the start and leaves no process behind.
+        java_is_up: called when Java runs, after a second or two. From then on, an exception of this function
+            or of a signal handler ends the start, and no process remains.
         conf: settings of Spark that replace the defaults of this module.
 
     Raises:
@@ -89,7 +90,7 @@ def start(
         try:
             spark = SparkSession(bridge.connect({**settings(master, app_name, bridge.directory), **conf}, java_is_up))
         except BaseException as error:
-            message = _java_message(error)  # before the bridge is closed, and Java with it
+            message = _java_message(error)  # before the bridge is closed and Java ends
             bridge.close()
             if not isinstance(error, Exception):
                 raise
@@ -102,7 +103,7 @@ def start(
 def warm_up(spark: "SparkSession") -> None:
     """Start the Python workers, which takes a second or two, so that the first round need not wait for them.
 
-    Raises `SparkUnavailable` if they cannot be started.
+    Raises `SparkUnavailable` if the workers cannot be started.
     """
     with _quiet():
         try:
@@ -113,7 +114,7 @@ def warm_up(spark: "SparkSession") -> None:
 
 
 def stop(spark: "SparkSession") -> None:
-    """Stop the session and, if `start` made it, its Java. A session that has stopped or crashed is not touched."""
+    """Stop the session, and its Java if `start` made the session. A stopped or crashed session is not touched."""
     try:
         spark.stop()
     except Exception:  # Java does not answer: it has ended already
@@ -123,12 +124,12 @@ def stop(spark: "SparkSession") -> None:
 
 
 def is_local(master: str) -> bool:
-    """Whether the workers are threads' children on this machine, as with local, local[4] and local[*]."""
+    """Return whether Spark runs its tasks from the driver's own Java, as with local, local[4] and local[*]."""
     return re.match(r"local(\[|$)", master) is not None
 
 
 def with_places(master: str, more: int) -> str:
-    """Return a master with places for so many more tasks, if it is this machine: a cluster has as many as it has."""
+    """Return a local master with places for `more` further tasks; the master of a cluster is returned unchanged."""
     found = re.fullmatch(r"local(?:\[(\*|\d+)((?:,[^]]*)?)\])?", master)
     if found is None or not more:
         return master
@@ -137,11 +138,11 @@ def with_places(master: str, more: int) -> str:
 
 
 def settings(master: str, app_name: str, directory: str) -> dict[str, str]:
-    """Return Spark's settings; `directory` is an existing private one, for Spark's files."""
+    """Return Spark's settings. ``directory``: an existing private directory for Spark's files."""
     chosen = {
         "spark.master": master,
         "spark.app.name": app_name,
-        # The cause of a task's or a job's end is the reason of its messages' failure, without Java's stack.
+        # Spark need not log why a task or a job ended: its failed messages have that reason, without Java's stack.
         "spark.log.level": "ERROR" if os.environ.get("SPOOL_DEBUG") else "FATAL",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -157,19 +158,19 @@ def settings(master: str, app_name: str, directory: str) -> dict[str, str]:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.memory": "1g",
-            # A job of few messages takes a third of the time over such sockets. They ask for no password, so they lie
-            # in a private directory, which the machines of a cluster do not have.
+            # Over Unix sockets, a job of few messages takes a third of the time. The sockets ask for no password, so
+            # they lie in a private directory, which the machines of a cluster do not have.
             "spark.python.unix.domain.socket.enabled": str(len(directory) <= _LONGEST_SOCKET_DIRECTORY).lower(),
             "spark.python.unix.domain.socket.dir": directory,
-            # Bodies do not pass through Java, and it starts a second sooner without its second compiler.
+            # Without its second compiler, Java starts a second sooner. Speed matters little: no body passes Java.
             "spark.driver.defaultJavaOptions": f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 {temporary}",
         }
     return chosen
 
 
 def environment(master: str, java_home: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that Java is to be started with, besides the variables in `environ`."""
-    # The machines of a cluster may have their Python elsewhere: PYSPARK_PYTHON names it, as for any Spark program.
+    """Return the environment variables for the start of Java that are to be added to `environ`."""
+    # On the machines of a cluster, Python may have another path: PYSPARK_PYTHON has the path, as for any Spark program.
     python = sys.executable if is_local(master) else environ.get("PYSPARK_PYTHON", sys.executable)
     chosen = {
         "JAVA_HOME": java_home,
@@ -177,25 +178,28 @@ def environment(master: str, java_home: str, environ: Mapping[str, str]) -> dict
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": python_path(),
     }
-    # Otherwise Java asks the name service for this machine's address, and fails where there is none.
+    # Otherwise Java asks the name service for this machine's address, and fails if it gets no answer.
     return chosen | ({"SPARK_LOCAL_IP": "127.0.0.1"} if is_local(master) else {})
 
 
 def python_path() -> str:
-    """Return where workers look for modules: in the current directory, then where this process does, in its order."""
+    """Return the workers' search path for modules: the current directory, then the search path of this process."""
     places = [os.getcwd(), *(os.path.abspath(place) for place in sys.path)]
     return os.pathsep.join(dict.fromkeys(place for place in places if os.pathsep not in place))
 
 
 def complaint(lines: Iterable[str]) -> str:
-    """Return the most telling line of Java's output before it gave up; "" if it printed none."""
+    """Return the most telling line that Java printed before it gave up; "" if Java printed no line."""
     lines = [line.strip() for line in lines if line.strip() and not _CHATTER.match(line)]
     telling = [line for line in lines if re.search(r"exception|error|cannot|not found", line, re.IGNORECASE)]
     return one_line(_PROVENANCE.sub("", next(iter(telling or lines[-1:]), "")))
 
 
 def without_broken_pipes(lines: Iterable[str]) -> Iterator[str]:
-    """Leave out the tracebacks of Spark's own part of a worker: it complains when the others of its job were ended."""
+    """Yield the lines, without tracebacks of Spark's own code in a worker.
+
+    That code complains about broken pipes when the other workers of the job were ended.
+    """
     block: list[str] = []
     depth = 0  # several workers may print at once
     left_out = False
@@ -214,7 +218,7 @@ def without_broken_pipes(lines: Iterable[str]) -> Iterator[str]:
             left_out = _is_broken_pipe(block)
             yield from [] if left_out else block
             block = []
-    # Spark kills its workers at the end, perhaps in the middle of a line, which then helps nobody.
+    # At the end Spark kills its workers, perhaps in the middle of a traceback; half of one of Spark's helps nobody.
     if not _is_of_spark(block):
         yield from block
 
@@ -244,7 +248,10 @@ class _Bridge:
         atexit.register(self.close)
 
     def connect(self, conf: Mapping[str, str], java_is_up: Callable[[], None]) -> "SparkContext":
-        """Start Java, and Spark in it. Until `passing_on`, Java's output is kept: it says why a start failed."""
+        """Start Java, and Spark in it.
+
+        Until `passing_on` is set, Java's output is kept, because it says why a start failed.
+        """
         from pyspark import SparkConf, SparkContext
         from pyspark.java_gateway import launch_gateway
 
@@ -254,19 +261,19 @@ class _Bridge:
         self._reader.start()
         try:
             launch: Any = launch_gateway  # it has no types
-            with deferred():  # otherwise a Java process could be left that no code refers to
+            with deferred():  # otherwise a signal could leave a Java process that no code refers to
                 self._gateway = launch(spark_conf, {"stdout": writable, "stderr": writable, "start_new_session": True})
         finally:
             os.close(writable)
         java_is_up()
         context = SparkContext(conf=spark_conf, gateway=self._gateway)
-        # Java outlives a killed driver by half a second, time enough to clean up after it.
+        # Java outlives a killed driver by half a second, which is enough to remove the directory.
         jvm = self._gateway.jvm
         jvm.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(jvm.java.io.File(self.directory))
         return context
 
     def complaint(self) -> str:
-        """The most telling line of Java's output, once it has given up."""
+        """Return the most telling line of Java's output, after Java has given up."""
         if self._reader is not None:
             self._reader.join(END_SECONDS)
         return complaint(self._printed)
@@ -274,7 +281,7 @@ class _Bridge:
     def close(self) -> None:
         """End Java and remove its directory; a second call does nothing."""
         if os.getpid() != self._owner or _Bridge.current is not self:
-            return  # a forked child, or done
+            return  # a forked child does not end Java; or Java has been ended
         _Bridge.current = None
         atexit.unregister(self.close)
         if self._gateway is not None:
@@ -284,7 +291,7 @@ class _Bridge:
     def _end_java(self) -> None:
         from pyspark import SparkContext
 
-        # PySpark keeps its Java process, and would use the dead one for the next context.
+        # PySpark remembers its Java process, and would use the dead process for the next context.
         SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
         process: subprocess.Popen[bytes] = self._gateway.proc
         self._gateway.shutdown()
@@ -305,12 +312,12 @@ class _Bridge:
                 try:
                     sys.stderr.write(text)
                 except (OSError, ValueError, AttributeError):
-                    pass  # standard error is closed; the pipe is read all the same, or the workers would block
+                    pass  # standard error is closed; reading goes on, because a full pipe would block the workers
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Do not print the output of Java meanwhile: the exception that follows has it in one line."""
+    """Do not print Java's output during the block: the exception of a failure has the reason in one line."""
     bridge = _Bridge.current
     if bridge is not None:
         bridge.passing_on = False
@@ -323,7 +330,10 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables meanwhile: PySpark reads them only there, and no other code is to see them."""
+    """Set environment variables during the block.
+
+    PySpark takes these settings only from the environment, and no other code is to see them.
+    """
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -338,7 +348,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _same_interrupt_handler() -> Iterator[None]:
-    """Restore the handler of SIGINT: PySpark installs one that cancels all jobs, and with them the round."""
+    """Restore the handler of SIGINT: PySpark installs a handler that cancels all jobs, and the round with them."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -353,8 +363,10 @@ def reason_of(error: BaseException) -> str:
 
 
 def _java_message(error: BaseException) -> str:
-    """The first line of what the Java exception behind `error` says, "" if there is none that says anything; the last
-    line of a worker's traceback."""
+    """Return the first line of the text of the Java exception in `error`; "" if there is no text.
+
+    If the text has a worker's traceback, return the last line of the traceback.
+    """
     exception = getattr(error, "java_exception", None)
     text = (exception and (exception.getMessage() or exception.toString())) or ""
     if "Traceback (most recent call last):" in text:
@@ -364,4 +376,4 @@ def _java_message(error: BaseException) -> str:
 
 
 def _nothing(_: int) -> None:
-    """Do nothing. As a function of this module, it makes the worker import the package."""
+    """Do nothing. To call this function, a worker has to import the package."""

@@ -19,8 +19,8 @@ class Summary:
 
     effects: the number of messages for each `Effect`.
     failures: the failures by kind.
-    left: of a run with ``once``, the number of messages left for later because they failed or are held. Messages that
-        are delayed by their own control field are not counted.
+    left: after a run with ``once``, the number of messages left for later because they failed or are held. Messages
+        that are delayed by their own control field are not counted.
     down: why nothing could be forwarded in the last round.
     errors: the errors that ended a route.
     full: the queues of ``down`` whose messages found no room.
@@ -52,7 +52,7 @@ class Summary:
         for effect, count in result.effects.items():
             counts[effect] = counts.get(effect, 0) + count
         for failure in self.failures.setdefault(queue, Failures()).merge(result.failures):
-            if failure.effect != Effect.KEPT:  # it is logged when the route pauses
+            if failure.effect != Effect.KEPT:  # the reason of a kept message is logged when the route pauses
                 log.warning("%s: a message was %s: %s", queue, Effect(failure.effect).words, failure.reason)
         if result.down or result.messages:
             self.full.discard(queue)

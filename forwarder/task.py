@@ -1,6 +1,6 @@
 """The executor's side of a round: read the bodies, call the service, write the outcomes, prepare.
 
-It runs in Spark's Python workers. Bodies go from the space's files to the service and nowhere else; the driver gets one
+This code runs in Spark's Python workers. Bodies pass only from the space's files to the service; the driver gets one
 small `Block` that names the prepared branch.
 """
 
@@ -36,10 +36,11 @@ _opened: dict[tuple[int, Service], ServiceThreads] = {}
 class Chunk:
     """The work of one task: messages of one queue that a round has claimed.
 
-    until: when the task stops to begin calls, in seconds since the epoch. The other messages remain in the queue.
-    must_call: the task makes its first call also after that time.
-    in_order: a message that goes back to the queue blocks the messages after it.
-    marks: by which the task records that the call of a message is in progress; None if it cannot.
+    until: the time after which the task begins no further call, in seconds since the epoch. Messages without a call
+        remain in the queue.
+    must_call: whether the task makes its first call even after that time.
+    in_order: whether a message that goes back to the queue blocks the messages after it.
+    marks: the marks by which the task records that a message's call is in progress; None if it cannot record calls.
     """
 
     path: str
@@ -53,7 +54,7 @@ class Chunk:
     marks: CallMarks | None = None
 
     def parts(self, messages: int, most_bytes: int = sys.maxsize) -> Iterator["Chunk"]:
-        """Yield chunks of so many messages at most, and of so many bytes; the messages keep their order."""
+        """Yield chunks of at most `messages` messages and `most_bytes` bytes; the messages keep their order."""
         marks = self.marks
         for stretches in cut(self.stretches, messages, most_bytes):
             yield replace(self, stretches=stretches, marks=marks)
@@ -61,12 +62,12 @@ class Chunk:
                 marks = CallMarks(marks.xid, marks.first + count_of(stretches))
 
     def __len__(self) -> int:
-        """How many messages it has."""
+        """Return the number of messages."""
         return count_of(self.stretches)
 
 
 def count_of(stretches: Iterable[Stretch]) -> int:
-    """Return how many messages these are."""
+    """Return the number of messages in stretches."""
     return sum(stretch.length for stretch in stretches)
 
 
@@ -79,7 +80,7 @@ class Block:
     attempted: the messages that failed and are still in a queue.
     retry_after: the seconds that the service asked the route to wait.
     damaged: the messages whose bodies cannot be read, with the reason; the driver moves them to quarantine.
-    error: where, and why the space could not be read or written: no message is to blame.
+    error: why the space could not be read or written, with the name of the machine; no message is to blame.
     """
 
     vote: Vote | None = None
@@ -91,7 +92,7 @@ class Block:
     error: str = ""
 
     def count(self, effect: Effect, reason: str) -> None:
-        """Count the effect on one message; `reason` says why if it failed."""
+        """Count the effect on one message. ``reason``: why the message failed, if it did."""
         name = str(effect)  # (a plain word, as it is printed)
         self.effects[name] = self.effects.get(name, 0) + 1
         if reason:
@@ -102,8 +103,8 @@ def run(version: str, partition: Iterable[list[Chunk]]) -> Iterator[Block]:
     """Run the chunks of a partition, one after the other: the function for Spark's ``mapPartitions``.
 
     Args:
-        version: of the driver's xaspool. A worker with another version does not read the partition, whose objects may
-            differ there.
+        version: the version of the driver's xaspool. A worker with another version does not read the partition, because
+            its classes may differ.
     """
     if version != spool.__version__:
         why = f"xaspool is {spool.__version__} there, and {version} here: install the same"
@@ -118,7 +119,7 @@ def run(version: str, partition: Iterable[list[Chunk]]) -> Iterator[Block]:
 
 
 def _attempt() -> int:
-    """Return a number that no other attempt at a task of this Spark has."""
+    """Return a number that no other attempt at a task has in this Spark session."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -129,8 +130,8 @@ def deliver(chunk: Chunk, place: int, attempt: int) -> Block:
     """Call the service for each message, and prepare the branch that has the outcomes.
 
     Args:
-        place: of the chunk in its task.
-        attempt: at the task.
+        place: the place of the chunk in its task.
+        attempt: the number of the attempt at the task.
     """
     xid = Xid(FORMAT_ROUND, chunk.round_id, f"{place}.{attempt}".encode())
     branch = RemoteBranch(chunk.path, xid)
@@ -152,7 +153,7 @@ def _call_service(chunk: Chunk, branch: RemoteBranch) -> Block:
     block, ended, is_over = Block(), list[_Ended](), False
     try:
         threads = _threads(chunk.service)
-    except Exception as error:  # of a service that was written elsewhere: no call of it can succeed here, as things are
+    except Exception as error:  # any error, also of a user's service: no call can succeed in this process now
         why = str(error) if isinstance(error, ServiceError) else describe(error)
         block.count(Effect.KEPT, one_line(f"on {gethostname()}: {why}"))
         return block
@@ -191,7 +192,7 @@ def _call_service(chunk: Chunk, branch: RemoteBranch) -> Block:
 class _Ended:
     """A call that has ended, with the place of its message in the chunk and the time of its end.
 
-    goes_back: the message remains in its queue, for another attempt.
+    goes_back: whether the message remains in its queue for another attempt.
     """
 
     place: int
@@ -213,7 +214,7 @@ def _end(chunk: Chunk, place: int, found: ReadMessage, outcome: Outcome) -> _End
 
 
 def _record(branch: RemoteBranch, chunk: Chunk, one: _Ended, block: Block) -> None:
-    """Write the effects of a call into the branch, and count them. An abandoned attempt has none."""
+    """Write the effects of a call into the branch, and count them. An abandoned attempt has no effects."""
     if isinstance(one.outcome, Retried) and one.state is State.ABANDONED:
         block.retry_after = one.outcome.delay
         block.count(Effect.KEPT, one.outcome.reason)
@@ -225,7 +226,7 @@ def _record(branch: RemoteBranch, chunk: Chunk, one: _Ended, block: Block) -> No
 
 
 def _threads(service: Service) -> ServiceThreads:
-    """Return the opened service with its threads; it is opened once in each worker process."""
+    """Return the opened service with its threads. Each worker process opens a service once."""
     key = (os.getpid(), service)
     if key not in _opened:
         _opened[key] = ServiceThreads(service.open(), threads_of(service))

@@ -1,7 +1,8 @@
 """Limit the time that a Python function may take: first by an exception inside it, then by the end of its process.
 
-The exception reaches running Python code, and a system call that a signal interrupts. It does not reach C code that
-runs no Python, nor a function that catches every exception: the `Watchdog` ends the process of such a function.
+The exception reaches running Python code, and a system call that a signal interrupts. The exception neither
+reaches C code that runs no Python nor ends a function that catches every exception. The `Watchdog` ends the process of
+such a function.
 """
 
 # The C half of ``signal``: the Python half, which converts numbers to names, takes as long as a short call.
@@ -29,7 +30,7 @@ _SHORTEST_SECONDS = 0.01
 
 
 class TookTooLong(BaseException):
-    """Raised inside a function at its time limit. It is no ``Exception``, so ``except Exception`` does not catch it."""
+    """Raised inside a function at its time limit. ``except Exception`` does not catch this class."""
 
 
 def _run(function: Callable[[Any], Any], argument: Any) -> Any:
@@ -37,7 +38,7 @@ def _run(function: Callable[[Any], Any], argument: Any) -> Any:
 
 
 class TimeLimit:
-    """Calls a function with a time limit in seconds; None is no limit, and only the main thread has one.
+    """Calls a function with a time limit in seconds; None means no limit. Only the main thread can limit a call.
 
     reason: why the function was ended; "" if it was not.
     """
@@ -57,7 +58,7 @@ class TimeLimit:
         try:
             return _run(function, argument)
         finally:
-            if raw.getsignal(signal.SIGALRM) is handler:  # (otherwise the function has set an alarm of its own)
+            if raw.getsignal(signal.SIGALRM) is handler:  # (otherwise the function has set another alarm)
                 raw.setitimer(signal.ITIMER_REAL, 0)
                 raw.signal(signal.SIGALRM, previous)
                 if left:
@@ -65,7 +66,7 @@ class TimeLimit:
                     signal.setitimer(signal.ITIMER_REAL, left, interval)
 
     def _on_alarm(self, number: int, frame: FrameType | None) -> None:
-        if is_deferred():  # inside a call of a space, which an exception would leave half done
+        if is_deferred():  # inside a call of a space: an exception would leave the call half done
             signal.setitimer(signal.ITIMER_REAL, _SHORTEST_SECONDS)
             return
         while frame is not None and frame.f_code is not _run.__code__:
@@ -77,10 +78,10 @@ class TimeLimit:
 
 
 class Watchdog:
-    """Ends this process when a call takes too long, also one in C code.
+    """Ends this process when a call takes too long, even if the call runs C code.
 
     Args:
-        seconds: the time limit of one call; the process ends `GRACE_SECONDS` later. None is no limit.
+        seconds: the time limit of one call; the process ends `GRACE_SECONDS` later. None means no limit.
     """
 
     def __init__(self, seconds: float | None) -> None:
@@ -92,7 +93,7 @@ class Watchdog:
         return self
 
     def begin_call(self) -> None:
-        """Start the time of a call."""
+        """Start the time limit of a call."""
         now = time.monotonic()
         if self._seconds is None or now < self._set_at + _SLACK_SECONDS:
             return

@@ -1,1 +1,1 @@
-"""The routes of a forwarder: how they are given, the loop of each, in rounds or in threads, and a cluster's workers."""
+"""The routes of a forwarder: their forms, their loops in rounds or in threads, and the workers of a cluster."""

@@ -34,8 +34,8 @@ SECONDS = ValueCheck("a number of seconds above 0", _above_zero)
 class RunOptions(TypedDict):
     """Options of a loop.
 
-    once: the loop ends once it has attempted every message.
-    stop: once this event is set, the loop begins nothing more.
+    once: whether the loop ends after an attempt of every message.
+    stop: an event; after it is set, the loop claims no further message.
     attempted: with `once`, the messages that failed in this run and are still in a queue; the loop adds to the set.
     count: called with each committed result.
     tell: called with each event.
@@ -96,9 +96,9 @@ class Loop(ABC):
 
 
 class BaseForwarder:
-    """Runs a loop for each route, each in a thread, until a signal, an idle time or an error ends all.
+    """Runs the loop of each route in a thread, until a signal, an idle time or an error ends all loops.
 
-    Arguments as of ``Forwarder``. summary: of the messages so far.
+    The arguments are those of ``Forwarder``. summary: the effects on the messages so far.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class BaseForwarder:
         self._end = end
 
     def _forward(self, space: Space, once: bool, made: Callable[[Route, RunOptions], Loop]) -> None:
-        """Run a loop for each route, until all have ended. ``made``: returns a loop."""
+        """Run a loop for each route, until all have ended. ``made``: makes the loop of a route."""
         self._say("forwarding")
         self._tell(Begun([route.queue for route in self.routes]))
         self._now = space.engine.clock.monotonic
@@ -180,7 +180,7 @@ class BaseForwarder:
     def _join(self, threads: list[threading.Thread]) -> None:
         for thread in threads:
             while thread.is_alive():
-                thread.join(0.2)  # short: between two joins, signal handlers run in this, the main thread
+                thread.join(0.2)  # short: signal handlers run in this thread, between two joins
                 self._end_if_idle(0)
                 self._tell_of_the_end()
                 if self._end is not None:
@@ -242,10 +242,10 @@ class BaseForwarder:
 
 
 def in_steps(routes: Sequence[Route], once: bool, summary: Summary) -> Iterator[list[Route]]:
-    """Yield the routes that run side by side: all of them; with ``once``, the routes of one step after the other.
+    """Yield the routes that run side by side: all routes together, but with ``once`` the routes of each step.
 
-    If a route found no room and others have forwarded messages since, there may be room now, so the steps are repeated,
-    without the routes whose service was not reached.
+    If a route found no room, and other routes have forwarded messages since then, there may be room now. The steps are
+    then repeated, without the routes whose service was not reached.
     """
     if not once:
         yield list(routes)

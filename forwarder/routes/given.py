@@ -1,4 +1,4 @@
-"""Routes as they are given to a forwarder, and whether they can work."""
+"""Turn the routes that a forwarder is given into ``Route`` objects, and check that they can work."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ def as_routes(
     timeout: float | None = None,
     threads: int | None = None,
 ) -> list[Route]:
-    """Return routes that are given as ``Forwarder`` takes them. Arguments and errors as there."""
+    """Return the routes given in a form that ``Forwarder`` takes. Arguments and errors are those of ``Forwarder``."""
     options = {"on_failure": on_failure, "timeout": timeout, "threads": threads}
     set_here = [name for name, value in options.items() if value is not None]
     for name in set_here:
@@ -68,11 +68,11 @@ def as_routes(
 
 
 def check_routes(space: Space, routes: Sequence[Route], *, sent: bool = True) -> None:
-    """Refuse routes that cannot work, before a message is taken. ``sent``: services are sent to other processes.
+    """Refuse routes that cannot work, before a message is taken. ``sent``: whether other processes call the services.
 
     Raises:
-        MissingQueue: a queue that a route names is not there.
-        ServiceError: a service cannot be used, or messages would go round.
+        MissingQueue: a queue that a route names does not exist.
+        ServiceError: a service cannot be used, or messages would pass from queue to queue in a cycle.
     """
     queues, own = space.queues(), identity_of(space.path)
     for route in routes:
@@ -92,7 +92,7 @@ def check_routes(space: Space, routes: Sequence[Route], *, sent: bool = True) ->
 
 
 def _check_cycles(routes: Sequence[Route]) -> None:
-    """Refuse routes that pass messages from queue to queue in a cycle: they would never end."""
+    """Refuse routes that pass messages from queue to queue in a cycle: the messages would never leave it."""
     moves = [(route.queue, route.service) for route in routes]
     passed_to = {queue: service.queue for queue, service in moves if isinstance(service, QueueService)}
     for first in passed_to:

@@ -1,7 +1,7 @@
-"""Forward queues to services in threads of this process: the same routes as a ``Forwarder``, without Spark and rounds.
+"""Forward queues to services in threads of this process: with the routes of a ``Forwarder``, without Spark and rounds.
 
-Each message has a separate transaction, so that the loop can give up a single call that hangs, and so that a call which
-ends the process counts an attempt of its own message alone. One process could do neither with a round.
+Each message has a separate transaction. So the loop can give up a single call that hangs, and a call that ends the
+process counts an attempt of its own message only. In one process, rounds would allow neither.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ from spool.workers.worker import Worker
 
 
 class ThreadForwarder(BaseForwarder):
-    """Take messages from queues and call a service for each, in threads. Arguments as of ``Forwarder``.
+    """Take messages from queues and call a service for each, in threads. Arguments as for ``Forwarder``.
 
     A queue has as many threads as its service allows calls at a time; a service that is watched has one thread.
 
@@ -66,11 +66,11 @@ class ThreadLoop(Loop):
         super().__init__(space, route, **options)
         self._worker: Worker | None = None
         self._under_way: set[Position] = set()
-        self._kept = RoundResult()  # messages without an attempt since the route was up
-        self._pause: tuple[str, float] | None = None  # without its events so far
+        self._kept = RoundResult()  # the messages without an attempt since the route was last up
+        self._pause: tuple[str, float] | None = None  # a pause whose events are still to be sent
 
     def run(self) -> None:
-        """Call the service with one message after the other."""
+        """Call the service with one message after another, in the worker's threads."""
         with closing(self._route.service.open()) as caller:
             call, route = partial(self._call, caller), self._route
             self._under_way.clear()
@@ -112,7 +112,7 @@ class ThreadLoop(Loop):
             self._tell(Paused(self._route.queue, reason, seconds))
 
     def _note(self, position: Position, conclusion: Conclusion, seconds: float) -> None:
-        """Note the end of an attempt. The worker calls this in one thread at a time."""
+        """Record the end of an attempt. The worker calls this method in one thread at a time."""
         block = Block(attempted=[position] if conclusion.effect in IN_A_QUEUE else [])
         block.count(conclusion.effect, "" if conclusion.full else conclusion.reason)
         self._tell(Done(self._route.queue, "", block.effects, seconds))
@@ -134,7 +134,7 @@ class ThreadLoop(Loop):
         self._under_way.discard(position)
 
     def _add_kept(self) -> None:
-        """Add the messages without an attempt to the summary: as the last result, so that the reason stays there."""
+        """Add the messages without an attempt to the summary as the last result, so that it keeps their reason."""
         kept, self._kept = self._kept, RoundResult()
         if kept.messages:
             self._add(kept)

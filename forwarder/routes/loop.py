@@ -21,7 +21,7 @@ from spool.errors import SpoolError
 from spool.workers.pauses import WaitingMessages
 
 _WAIT_SECONDS = 0.5
-# The failed messages of a queue that a run with ``once`` remembers. With more, the run leaves the rest of the queue.
+# A run with ``once`` remembers at most this number of failed messages; with more, it leaves the rest of the queue.
 _MOST_ATTEMPTED = 1_000_000
 
 
@@ -47,7 +47,7 @@ class RouteLoop(Loop):
 
     Args:
         job: runs chunks in tasks.
-        tasks: returns the most tasks of a round at a time; called when the calls of a round begin.
+        tasks: returns how many tasks of a round run at the same time; called when the calls of a round begin.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class RouteLoop(Loop):
     ) -> None:
         super().__init__(space, route, **options)
         self._job, self._tasks = job, tasks
-        self._pace = Pace(1)  # until the first round asks
+        self._pace = Pace(1)  # until the first round asks for the number of tasks
         self._calling: _Calling | None = None
         self._next: _Claimed | None = None
         self._waiting = WaitingMessages()
@@ -63,7 +63,7 @@ class RouteLoop(Loop):
 
     @property
     def is_working(self) -> bool:
-        """Whether a round has messages, until it is committed."""
+        """Whether a round has messages and is not committed yet."""
         return self._is_working
 
     @property
@@ -104,7 +104,7 @@ class RouteLoop(Loop):
         return self._once and (self._pace.down != "" or len(self._attempted) > _MOST_ATTEMPTED)
 
     def _begin(self) -> bool:
-        """Begin a round, if a message comes within half a second; return whether the loop goes on."""
+        """Begin a round if a message can be claimed within half a second; return whether the loop goes on."""
         self._next = self._claim(0.0 if self._once else _WAIT_SECONDS, ahead=False)
         if self._next is not None:
             self._is_working = True
@@ -141,12 +141,12 @@ class RouteLoop(Loop):
         self._calling, self._next = _Calling(claimed, self._caller.submit(call)), None
 
     def _run(self, chunks: list[Chunk]) -> list[Block]:
-        if self._stop.is_set():  # also after a task died: no other task gets its messages
+        if self._stop.is_set():  # also after a task died: its messages are given to no other task
             return []
         return self._job(chunks)
 
     def _end(self, calling: _Calling) -> None:
-        """Wait for the calls of a round, begin those of the next one, and commit the round."""
+        """Wait for the calls of a round, begin the calls of the next round, and commit the ended round."""
         seconds = calling.seconds.result()
         ended, self._calling = calling.claimed, None
         with ended.round:

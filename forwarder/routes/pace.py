@@ -30,7 +30,7 @@ class Pace(Pauses):
     Args:
         tasks: the number of tasks of a round at a time.
 
-    tasks: the same; the loop keeps it up to date.
+    tasks: this number, which the loop keeps up to date.
     limit: the most messages of the next round.
     """
 
@@ -41,11 +41,11 @@ class Pace(Pauses):
         self._is_steady = False
 
     def claims_ahead(self, calling: RoundSize) -> bool:
-        """Return whether the next round is claimed while this one calls.
+        """Return whether the next round is claimed while this round calls the service.
 
-        That pays if this round is full, so that more messages are likely; if the previous round handled all its
-        messages; and if rounds grow no more. Messages that arrive during a smaller round are claimed after it, in one
-        round.
+        A prefetched round pays if this round is full, so that more messages are likely; if the previous round handled
+        all its messages; and if rounds no longer grow. Messages that arrive during a smaller round are claimed after
+        it, in one round.
         """
         if calling.in_order or calling.is_bounded or self.down:
             return False
@@ -70,7 +70,7 @@ class IdleTime:
 
     Args:
         limit: the seconds without a message after which the forwarder ends; None for never.
-        now: seconds of the monotonic clock, here and below.
+        now: the time in seconds of the monotonic clock, here and in ``is_over``.
     """
 
     def __init__(self, limit: float | None, now: float) -> None:
@@ -89,9 +89,9 @@ class IdleTime:
 
 
 def is_through(messages: int, result: RoundResult) -> bool:
-    """Return whether a round came through all of its messages: each has an answer, or was an attempt.
+    """Return whether a round has handled all of its messages: each has an answer or a counted attempt.
 
-    Otherwise the first ones that are left come before those that are claimed already.
+    Otherwise the messages that the round leaves have to be claimed before the messages of the prefetched round.
     """
     return not result.down and result.messages >= messages
 

@@ -1,9 +1,9 @@
-"""The workers of a cluster: each has to see the space, on the space's machine, and to be able to use the services.
+"""The workers of a cluster: each worker has to run on the machine of the space, see the space, and reach the services.
 
-The driver checks the workers before it claims a message. A worker that joins later checks itself when a task begins:
-the space has to be there and on the same machine (``RemoteBranch``), and its xaspool of the same version
-(``task.run``). Otherwise the round ends without an outcome for any message. A service that cannot be opened there
-counts as unreachable.
+The driver checks the workers before it claims a message. A worker that joins later checks itself when a task begins.
+``RemoteBranch`` checks that the worker sees the space on the same machine, and ``task.run`` the version of xaspool.
+If a check fails, the round ends without an outcome for any message. A service that the worker cannot open counts as
+unreachable.
 """
 
 import os
@@ -60,7 +60,7 @@ def wait_for_workers(context: "SparkContext", say: Callable[[str], None], second
     """Wait until the cluster has started a worker for this program.
 
     Raises:
-        SparkUnavailable: no worker came within the time, or the cluster has ended.
+        SparkUnavailable: no worker was started within the time, or the cluster has ended.
     """
     begun = time.monotonic()
     said = False
@@ -92,7 +92,7 @@ def has_workers(context: "SparkContext") -> bool:
 def defects(
     path: str, identity: tuple[int, int] | None, version: str, services: Sequence[Service], _: object = None
 ) -> list[str]:
-    """Tell why this process cannot work for the driver, in words, with the machine's name. In a worker."""
+    """Return why this worker process cannot work for the driver, with the machine's name; [] if it can."""
     try:
         if identity_of(path) != identity:
             raise ServiceError(

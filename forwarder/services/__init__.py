@@ -1,4 +1,4 @@
-"""The services that a queue is forwarded to, each named by a URL."""
+"""The services to which queues are forwarded, each named by a URL."""
 
 from forwarder.services import file, http, kafka, queues
 from forwarder.services.exec import ExecService
@@ -49,7 +49,7 @@ def parse(
     Args:
         timeout: the time limit of a call in seconds.
         max_reply: the largest reply in bytes.
-        threads: the calls of each task at a time, where the kind of service allows several; None for the default of
+        threads: the most calls of each task at a time, if the kind of service allows several; None for the default of
             the kind.
 
     Raises:

@@ -24,12 +24,12 @@ from spool.model.message import Message
 from spool.workers.outcome import Outcome, Rejected, Replied, Retried, describe, one_line, too_large, took_too_long
 
 REFUSALS = frozenset({os.EX_DATAERR, os.EX_NOINPUT, os.EX_NOUSER, os.EX_NOHOST, os.EX_PROTOCOL, os.EX_NOPERM})
-"""Exit statuses that are about the message, and would be the same at every further attempt (sysexits.h)."""
+"""Exit statuses that concern the message: every further attempt would end with the same status (sysexits.h)."""
 
 NOT_REACHED = frozenset({os.EX_UNAVAILABLE, os.EX_CONFIG})
 """Exit statuses that do not concern the message: the command lacks something that it needs."""
 
-_OF_A_MESSAGE = ("SPOOL_HEADER_", "SPOOL_CORRELATION_ID")  # not every message has them
+_OF_A_MESSAGE = ("SPOOL_HEADER_", "SPOOL_CORRELATION_ID")  # a message may lack these fields
 _LAST_WORDS = 4096  # bytes of the end of the standard error
 _PIPE_BYTES = 65536  # the capacity of a pipe
 
@@ -89,8 +89,8 @@ def judge(status: int, output: bytes, errors: bytes) -> Outcome:
 
     Args:
         status: the exit status; below 0, the signal that ended the command.
-        output: of its standard output.
-        errors: the end of its standard error; the last line is the reason.
+        output: the standard output of the command.
+        errors: the end of its standard error; the last line is the reason of a failure.
     """
     if status == 0:
         return Replied(output)
@@ -104,7 +104,7 @@ def judge(status: int, output: bytes, errors: bytes) -> Outcome:
 
 
 def variables(message: Message) -> dict[str, str]:
-    """Return the message's fields as environment variables, without values that an environment cannot have."""
+    """Return the message's fields as environment variables, without values that a variable cannot hold."""
     fields = {
         "SPOOL_MESSAGE_ID": message.id,
         "SPOOL_QUEUE": message.queue,
@@ -134,7 +134,7 @@ def _started(words: list[str], fields: dict[str, str]) -> "Iterator[subprocess.P
         try:
             yield process
         finally:
-            if process.returncode is None:  # (no other process has its number before the wait)
+            if process.returncode is None:  # (before the wait, no other process can get the same number)
                 _signal(process, signal.SIGKILL)
 
 
@@ -187,7 +187,7 @@ class _Run:
                 self.reason = took_too_long(timeout)
                 _signal(process, signal.SIGTERM)
                 self._until += GRACE_SECONDS
-        _signal(process, signal.SIGKILL)  # processes that the command has left
+        _signal(process, signal.SIGKILL)  # end processes that the command has left running
         self._read_output(process.stdout)  # one read takes all that a pipe still has
         self._read_errors(process.stderr)
 
@@ -202,7 +202,7 @@ class _Run:
         return ended
 
     def _feed(self, pipe: IO[bytes]) -> bool:
-        """Write more of the body; False once all is written, or the command reads no more."""
+        """Write more of the body; return False once the whole body is written or the command reads no more."""
         try:
             self._left = self._left[os.write(pipe.fileno(), self._left[:_PIPE_BYTES]) :] if self._left else self._left
         except BlockingIOError:
@@ -214,7 +214,7 @@ class _Run:
         return bool(self._left)
 
     def _read_output(self, pipe: IO[bytes]) -> bool:
-        """Read some of the output; False at its end."""
+        """Read some of the output; return False at its end."""
         read = _read(pipe)
         if read is not None and not self.is_too_large:
             self.output += read
@@ -227,7 +227,7 @@ class _Run:
 
 
 def _read(pipe: IO[bytes]) -> bytes | None:
-    """Read from a pipe: b"" at its end; None if it has nothing now."""
+    """Read from a pipe: return b"" at the end of the pipe, None if it has no bytes now."""
     try:
         return os.read(pipe.fileno(), _PIPE_BYTES)
     except BlockingIOError:

@@ -3,11 +3,13 @@
 The service writes a file under a temporary name, flushes and renames the file, and flushes the directory. The name has
 the message's id: if a killed forwarder writes a message again, the second file replaces the first.
 
-The directory belongs to the user. The service refuses a directory in a queue space, whose files go through
-``spool.disk`` alone, and a mirror of a space: at the start, and before each file. For a drop folder the service is
-``queue:NAME@SPACE``. The service works with a descriptor of the directory and asks the kernel for its path, so a
-symbolic link that changes in between has no effect. A bind mount of a directory of a space is not noticed, because its
-path does not lead into the space.
+The directory belongs to the user. The service refuses a mirror of a space, and a directory inside a queue space, where
+only ``spool.disk`` may change files. It checks the directory at the start, and before each file. For a drop folder, use
+the service ``queue:NAME@SPACE`` instead.
+
+The service works with a descriptor of the directory and asks the kernel for its path, so a symbolic link that changes
+in between has no effect. The service does not notice a bind mount of a directory of a space, because the path of the
+mount does not lead into the space.
 """
 
 import errno
@@ -31,7 +33,7 @@ THREADS = 8
 
 _FIELD = re.compile(r"{([^{}]*)}")
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.[0-9a-f]{8}\.tmp")
-_ABANDONED_SECONDS = 86400.0  # writing a file takes less
+_ABANDONED_SECONDS = 86400.0  # no file takes longer to write
 
 _IN_NAMES = "-_.,=@+ "  # besides letters and digits
 
@@ -106,22 +108,22 @@ class FileCaller(Stateless):
         except OSError as error:
             if error.errno == errno.ENAMETOOLONG:
                 return Rejected(f"the name of its file is too long: {name}"[:200])
-            return Retried(describe(error), counted=False)  # the directory fails, and not the message
+            return Retried(describe(error), counted=False)  # the directory is at fault, and not the message
         return Replied(name.encode(), "text/plain; charset=utf-8", "text")
 
 
 def file_name(pattern: str, message: Message) -> str:
-    """Return the name of a message's file: values percent-encoded where they have more than plain characters."""
+    """Return the name of a message's file. In values, all but plain characters are percent-encoded."""
 
     def value(field: re.Match[str]) -> str:
         return quote(field_of(message, field[1]) or "", safe=_IN_NAMES, errors="replace")
 
     name = _FIELD.sub(value, pattern)
-    return f"%2E{name[1:]}" if name.startswith(".") else name  # hidden files are unfinished ones
+    return f"%2E{name[1:]}" if name.startswith(".") else name  # only unfinished files are hidden
 
 
 def _write(directory: str, name: str, body: bytes, temporary: str) -> None:
-    """Write a whole file, durably, or none."""
+    """Write a whole file durably, or no file."""
     with _opened(directory) as place:
         file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=place)
         try:
@@ -145,7 +147,7 @@ def _remove_abandoned(directory: str) -> None:
     with _opened(directory) as place, os.scandir(place) as entries:
         for entry in entries:
             if _TEMPORARY.fullmatch(entry.name):
-                with suppress(OSError):  # another task removes them, too
+                with suppress(OSError):  # another task may remove the same file
                     if entry.stat().st_mtime < time.time() - _ABANDONED_SECONDS:
                         os.unlink(entry.name, dir_fd=place)
 
@@ -155,8 +157,8 @@ def _opened(directory: str) -> Iterator[int]:
     """Open a directory for changes in it.
 
     Raises:
-        ServiceError: the path, without symbolic links, is in a queue space; or the directory is a mirror, which removes
-            the files that its space does not have.
+        ServiceError: the path, without symbolic links, is in a queue space; or the directory is a mirror, from which
+            files that its space does not have are removed.
     """
     place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

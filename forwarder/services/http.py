@@ -1,8 +1,8 @@
 """A web service: the caller POSTs the message's body, and the status of the response is the outcome.
 
-HTTP cannot carry control characters, anything but ASCII, or blanks at the ends of a header. `Spool-Queue`,
-`Spool-Correlation-Id` and `Spool-Header-<name>` have them as percent-encoded UTF-8, as in a URL. A "%" becomes "%25",
-so that percent-decoding always returns the original text.
+An HTTP header cannot carry control characters, characters outside ASCII, or blanks at its ends. `Spool-Queue`,
+`Spool-Correlation-Id` and `Spool-Header-<name>` carry these characters as percent-encoded UTF-8, as in a URL. A "%"
+becomes "%25", so that percent-decoding always returns the original text.
 """
 
 import email.utils
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import httpx
 
 RETRIABLE = frozenset({408, 425, 429})
-"""The 4xx that concern the moment and not the message."""
+"""The 4xx statuses that do not concern the message, so a later attempt may succeed."""
 
 THREADS = 32
 """The calls of one task at a time: a service that answers in 20 ms gets 1,600 calls a second."""
@@ -37,7 +37,7 @@ _IN_NAMES = "!#$&'*+-.^_`|~"
 class HttpService:
     """`http://…` or `https://…`; `timeout` is in seconds, `max_reply` in bytes.
 
-    The timeout limits the connecting, each silence of the server, and the reading of the whole response body.
+    The timeout limits three times: to connect, each silence of the server, and to read the whole response body.
     threads: the calls of one task at a time.
     """
 
@@ -85,9 +85,9 @@ class HttpCaller:
         self.max_reply = max_reply
         self._url = httpx.URL(url)
         self._limits = {"timeout": httpx.Timeout(timeout).as_dict()}
-        self._trusted = httpx.create_ssl_context()  # once: it reads all certificates of the machine
+        self._trusted = httpx.create_ssl_context()  # made once, because this reads all certificates of the machine
         self._threads = threading.local()
-        self._client()  # an unusable proxy is found before the first call
+        self._client()  # finds an unusable proxy before the first call
 
     def _client(self) -> "httpx.Client":
         """Return this thread's client."""
@@ -117,7 +117,7 @@ class HttpCaller:
             return Retried(describe(error), counted=not _refused_by_tls(error))
 
     def close(self) -> None:
-        """Close this thread's connection; the others end with their threads."""
+        """Close this thread's connection; other connections end with their threads."""
         client = self._threads.__dict__.pop("client", None)
         if client is not None:
             client.close()
@@ -146,16 +146,16 @@ def judge(status: int, body: bytes | None, headers: "httpx.Headers", max_reply: 
     if 400 <= status < 500 and status not in RETRIABLE:
         return Rejected(f"HTTP {status}", None if body is None else Replied(body, content_type))
     if 300 <= status < 400:
-        # Not followed: a redirected POST may become a GET, or send the message to another host. The route is wrong, not
-        # the message, so the failure is not final. An attempt is counted because the service did answer: a message that
-        # is always redirected must not block its queue.
+        # A redirect is not followed: a redirected POST may become a GET, or send the message to another host. The route
+        # is wrong, not the message, so the failure is not final. The attempt is counted because the service did answer:
+        # a message that is always redirected must not block its queue.
         location = headers.get("Location", "none")
         return Retried(one_line(f"HTTP {status}: put the URL it redirects to into the route ({location})"))
     return Retried(f"HTTP {status}", retry_after(headers.get("Retry-After"), time.time()))
 
 
 def retry_after(value: str | None, now: float) -> float | None:
-    """Return the seconds of a `Retry-After` header, which has seconds or a date; None if it has neither."""
+    """Return the seconds that a `Retry-After` header gives, as seconds or a date; None if the header has neither."""
     if value is None:
         return None
     if re.fullmatch(r"[0-9]+", value := value.strip()):
@@ -167,7 +167,7 @@ def retry_after(value: str | None, now: float) -> float | None:
 
 
 def headers_for(message: Message) -> list[tuple[str, str]]:
-    """Return the names and values of the request's headers, all of them ASCII."""
+    """Return the names and values of the request's headers, all in ASCII."""
     headers = [
         ("Content-Type", header_value(message.content_type)),
         ("Idempotency-Key", message.id),
@@ -182,7 +182,7 @@ def headers_for(message: Message) -> list[tuple[str, str]]:
 
 
 def header_value(text: str) -> str:
-    """Return `text` as HTTP can carry it; `urllib.parse.unquote` reverses this."""
+    """Return `text` encoded for a header; `urllib.parse.unquote` reverses the encoding."""
     quoted = quote(text, safe=_IN_VALUES, errors="replace")
     # HTTP strips the blanks at a value's ends.
     return re.sub(r"^ +| +$", lambda blanks: "%20" * len(blanks[0]), quoted)

@@ -1,7 +1,7 @@
 """A topic of Apache Kafka as a service: a message is done when the cluster has reported the delivery of its record.
 
-The idempotent producer of librdkafka makes no second record when it repeats a request. If the forwarder dies before its
-commit, the message is produced again, with the same header ``Idempotency-Key``.
+When librdkafka's idempotent producer repeats a request, the topic gets no second record. If the forwarder dies before
+its commit, the message is produced again, with the same header ``Idempotency-Key``.
 """
 
 import logging
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     import confluent_kafka
 
 THREADS = 64
-"""The records of one task at a time; the producer batches concurrent ones."""
+"""The records of one task at a time; the producer batches concurrent records."""
 
 REFUSALS = frozenset({"MSG_SIZE_TOO_LARGE", "INVALID_MSG_SIZE", "INVALID_RECORD", "INVALID_MSG", "_BAD_MSG"})
-"""Errors that concern the record. All others concern the cluster, the topic or its access rights."""
+"""Errors that concern the record. All other errors concern the cluster, the topic or its access rights."""
 
 _POLL_SECONDS = 1.0
 _SETTINGS_OF_THE_SERVICE = ("key", "config")
@@ -38,7 +38,7 @@ _SET_BY_THE_SERVICE = {
     "message.timeout.ms": _TIME,
     "delivery.timeout.ms": _TIME,
 }
-"""By property of librdkafka: why users cannot set it."""
+"""The properties of librdkafka that users cannot set, each with the reason."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class KafkaService:
             raise ServiceError(f"{url!r} cannot set {wrong}: {_SET_BY_THE_SERVICE[wrong]}; leave the property out")
         settings: dict[str, Any] = {
             "client.id": "xaspool",
-            "log_level": 7 if os.environ.get("SPOOL_DEBUG") else 0,  # its errors are the reasons of failures
+            "log_level": 7 if os.environ.get("SPOOL_DEBUG") else 0,  # librdkafka's errors are the reasons of failures
             **own,
             "bootstrap.servers": brokers,
             "enable.idempotence": True,
@@ -125,7 +125,7 @@ class KafkaCaller:
         return of_value({"topic": place.topic(), "partition": place.partition(), "offset": place.offset()}, MAX_REPLY)
 
     def _failed(self, producer: "_Producer", error: "confluent_kafka.KafkaError") -> Outcome:
-        if error.fatal():  # the producer can do nothing more
+        if error.fatal():  # this producer cannot be used any more
             with self._mutex:
                 if self._producer is producer:
                     self._producer = None
@@ -144,10 +144,10 @@ class KafkaCaller:
 
 
 class _Trouble:
-    """The last error that a producer reported of its brokers.
+    """The last error that a producer reported about its brokers.
 
-    This object has no reference to the producer, whose threads and files end with its last reference: a cycle would
-    keep them until the garbage collection.
+    The threads and files of a producer end with the last reference to the producer. This object has no such reference,
+    because a cycle would keep the threads and files until the garbage collection.
     """
 
     text = ""
@@ -182,7 +182,7 @@ class _Producer:
     def produce(
         self, topic: str, body: bytes, key: bytes | None, headers: list[tuple[str, bytes]]
     ) -> "Future[confluent_kafka.Message]":
-        """Begin to produce a record. The future has the report, or raises KafkaException."""
+        """Begin to produce a record. The future returns the delivery report, or raises KafkaException."""
         import confluent_kafka
 
         report: Future[confluent_kafka.Message] = Future()
@@ -198,7 +198,7 @@ class _Producer:
 
     @property
     def trouble(self) -> str:
-        """The last error of the brokers; "" if there is none."""
+        """The last error of the brokers; "" if they had no error."""
         return self._trouble.text
 
     def _poll(self) -> None:
@@ -208,7 +208,7 @@ class _Producer:
     def close(self) -> None:
         """End the thread, which releases the producer."""
         self._is_closed.set()
-        self._producer.purge()  # wakes the poll, if something was under way
+        self._producer.purge()  # wakes the poll if a record was under way
 
 
 def headers(message: Message) -> list[tuple[str, bytes]]:

@@ -14,17 +14,17 @@ from spool.workers.outcome import Outcome, Reject, Retried, Retry, of_error, of_
 class PythonService:
     """`python:target`, where `target` is `package.module:function`.
 
-    max_reply: in bytes. timeout: the time limit of a call in seconds; None for no limit.
+    max_reply: the largest reply in bytes. timeout: the time limit of a call in seconds; None for no limit.
     """
 
     target: str
     max_reply: int = MAX_REPLY
     timeout: float | None = 30.0
-    threads = 1  # its time limit is an alarm, which only the main thread gets
+    threads = 1  # the time limit is an alarm, which only the main thread gets
 
     @property
     def watched(self) -> float | None:
-        """The time limit: a function may hang its process."""
+        """The time limit of a call, because a function may hang its process."""
         return self.timeout
 
     def check(self) -> None:

@@ -1,9 +1,9 @@
-"""Queues as services, of this space and of another one. Each message arrives once, however often it is forwarded.
+"""Queues of this space and of other spaces as services. Each message arrives once, however often it is forwarded.
 
 A queue of this space gets the message in the commit of the round. A queue of another space gets a put whose
-deduplication key is the message's id. If the forwarder dies between the commits of the two spaces, the next put has a
-known key and adds no message. Keys last for the queue's ``deduplication_window``, which has to be longer than any
-downtime of the forwarder.
+deduplication key is the message's id. If the forwarder dies between the commits of the two spaces, it puts the message
+again with the same key, and the put adds no message. A key lasts for the queue's ``deduplication_window``, which has to
+be longer than any downtime of the forwarder.
 """
 
 import logging
@@ -32,7 +32,7 @@ _TRAVELLING = ("priority", "expires_at", "user_code", "client_id", "application_
 
 @dataclass(frozen=True)
 class QueueService(Stateless):
-    """`queue:name`, which is also its caller. The forwarder has the space open, and checks that the queue exists."""
+    """`queue:name`; the service is also its caller. The forwarder opens the space, and checks that the queue exists."""
 
     queue: str
     watched = None  # nothing is called
@@ -97,11 +97,11 @@ class OtherSpaceCaller:
             space, message = self._opened(), request.message
             body = message.body if message.codec is None else Encoded(request.raw, message.codec)
             return Replied(space.put(self._queue, body, transaction=None, **fields(message)).encode())
-        except InvalidArgument as error:  # the other space takes less than this one
+        except InvalidArgument as error:  # the other space has stricter limits than this space
             return Rejected(one_line(error))
         except (Full, MessageInUse, QueueNotFound) as error:
             return Retried(describe(error), counted=False)
-        except (SpoolError, OSError) as error:  # also a commit of which nothing is known: the next attempt finds out
+        except (SpoolError, OSError) as error:  # also CommitUnknown: the next attempt finds out
             self._let_go(space)
             return Retried(describe(error), counted=False)
 
@@ -126,7 +126,7 @@ class OtherSpaceCaller:
 
 
 def fields(message: Message) -> PutOptions:
-    """Return the options of the put, without the reply and failure queue, which are queues of this space."""
+    """Return the options of the put, without the reply and failure queue, because both are queues of this space."""
     options: dict[str, Any] = {
         "correlation_id": message.correlation_id or message.id,
         "content_type": message.content_type,

@@ -1,6 +1,6 @@
 """The interface of services: a `Service`, which the driver sends to the workers, and its `Caller` in each worker.
 
-The classes of a kind of service need not be derived from these two.
+The classes of a kind of service need not be derived from these two classes.
 """
 
 import pickle
@@ -13,19 +13,20 @@ from spool.workers.functions import ServiceError as ServiceError
 from spool.workers.outcome import Outcome, describe
 
 MAX_REPLY = 256 * 1024 * 1024
-"""Bytes; the largest body that a queue takes by default."""
+"""The largest reply in bytes; a queue takes a body of this size by default."""
 
 
 class MissingQueue(ServiceError):
-    """A route names a queue that does not exist. The queue may be created later, so the value itself is not wrong."""
+    """A route names a queue that does not exist. The queue may be created later, so the name itself is not wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """One message on its way to a service.
 
-    message: with the decoded body. raw: the body as stored.
-    unreadable: why no codec here can decode the body, which is then the stored bytes; "" if the body is decoded.
+    message: the message with the decoded body. raw: the body as stored.
+    unreadable: why no codec of this process can decode the body; "" if it is decoded. The body of an unreadable message
+        is the stored bytes.
     """
 
     message: Message
@@ -34,7 +35,7 @@ class Request:
 
 
 class Caller(Protocol):
-    """An opened service in one worker process. If the service has several `threads`, they call it side by side.
+    """An opened service in one worker process. If the service has several `threads`, they call the caller side by side.
 
     An exception is a failed attempt, except `Reject`, which is final.
     """
@@ -42,12 +43,12 @@ class Caller(Protocol):
     def __call__(self, request: Request, /) -> Outcome:
         """Deliver one message and return the outcome.
 
-        `Replied`: the message is done. `Retried`: a failed attempt; with `counted=False` the service was not reached,
+        `Replied`: the message is done. `Retried`: the attempt failed; with `counted=False` the service was not reached,
         so no attempt is counted and the route pauses. `Rejected`: the message has failed for good.
         """
 
     def close(self) -> None:
-        """Release connections and files: the worker needs the service no more."""
+        """Release connections and files: the worker no longer needs the service."""
 
 
 class Stateless:
@@ -65,8 +66,10 @@ class Service(Protocol):
 
     @property
     def watched(self) -> float | None:
-        """The time limit of a call in seconds, if a call may hang: the process of such a call is ended five seconds
-        later. None if the service limits the time itself."""
+        """The time limit of a call in seconds, if a call may hang; None if the service limits the time itself.
+
+        The process of a call that hangs is ended five seconds after the time limit.
+        """
 
     @property
     def threads(self) -> int:
@@ -76,16 +79,21 @@ class Service(Protocol):
         """Raise `ServiceError` if no call can succeed. The driver calls this before any work."""
 
     def open(self) -> Caller:
-        """Prepare the service in this process. An exception counts no attempt: the service is not reached, and the next
-        round opens it again."""
+        """Prepare the service in this process.
+
+        After an exception no attempt is counted: the service was not reached, and the next round opens it again.
+        """
 
 
 def check_sendable(service: Service) -> None:
-    """Raise `ServiceError` unless the driver can send the service to workers, which find it among opened services."""
+    """Raise `ServiceError` unless the driver can send the service to workers.
+
+    The service must also be hashable, and equal to its copy: a worker thereby finds it among the opened services.
+    """
     try:
         is_same = pickle.loads(pickle.dumps(service)) == service
         hash(service)
-    except Exception as error:  # a pickled object may raise anything
+    except Exception as error:  # a pickled object may raise any exception
         raise ServiceError(
             f"the service {shown(service)} cannot be sent to workers ({describe(error)}): make it a frozen dataclass "
             "of plain values, in a separate module"
@@ -104,11 +112,11 @@ FIELD_NAMES = ", ".join([*_FIELDS, f"{_HEADER}NAME"])
 
 
 def is_field(name: str) -> bool:
-    """Return whether a message can have such a field."""
+    """Return whether a message can have a field of this name."""
     return name in _FIELDS or name.startswith(_HEADER)
 
 
 def field_of(message: Message, name: str) -> str | None:
-    """Return a field as text; None if the message has none."""
+    """Return a field as text; None if the message does not have it."""
     found = message.headers.get(name[len(_HEADER) :]) if name.startswith(_HEADER) else getattr(message, name)
     return None if found is None else str(found)
