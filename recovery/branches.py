@@ -1,8 +1,8 @@
 """Branches of transactions: files in ``prepared/``, and files in ``committed/`` that a commit adopted.
 
-First the files: a branch whose commit did not survive goes back to ``prepared/``, and a damaged one to quarantine
-(`decide_files`). After the index is built, the votes: a prepared branch is committed, in doubt, or has nobody left who
-decides about it (`decide_votes`).
+`decide_files` decides about files: a branch whose commit did not survive is moved back to ``prepared/``, and a damaged
+branch is moved to quarantine. After the index is built, `decide_votes` decides about votes: a prepared branch is
+committed, in doubt, or its coordinator has died.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -29,10 +29,10 @@ from .numbers import Condition, Numbers, contents_or_none
 
 @dataclass(frozen=True)
 class Owners:
-    """The locks of branches, when their files were read.
+    """The owners of branches that were alive when the files of the branches were read.
 
     branches: the branches whose lock a live process holds.
-    coordinators: the gtrids whose coordinator lives.
+    coordinators: the gtrids of transactions whose coordinator lives.
     """
 
     branches: frozenset[Xid]
@@ -50,9 +50,9 @@ class Owners:
 class PreparedBranches:
     """The entries of ``prepared/``.
 
-    whole: the branches, and whether the file of each is whole.
-    foreign: the other entries.
-    named: the highest number that a command of a branch names.
+    whole: for each branch, whether its file is whole.
+    foreign: the paths of entries that are no branches.
+    named: the highest sequence number that a command of a branch names.
     """
 
     whole: Mapping[Xid, bool]
@@ -66,7 +66,8 @@ class AdoptedBranches:
     """The branches in ``committed/``, and the commits that adopt branches.
 
     branches: the branch in each file; None if the file is damaged.
-    adopters: by number, the branches that the commit adopts; a commit that is not published counts if it is whole.
+    adopters: for each commit, by its number, the branches that it adopts. An unpublished commit counts if its file is
+        whole.
     """
 
     branches: Mapping[CommittedName, Xid | None]
@@ -94,7 +95,7 @@ def read_prepared(disk: Disk, xids: LockFile) -> PreparedBranches:
             continue
         contents = contents_or_none(disk, path)
         if contents is None and not disk.exists(path):
-            continue  # it was decided and moved since it was listed
+            continue  # another process decided and moved the branch after the directory was listed
         whole[xid] = contents is not None and is_branch_file(contents.header, xid)
         if contents is not None and whole[xid]:
             commands = [command for table in contents.tables for command in table.commands]
@@ -106,7 +107,7 @@ def read_adopted(disk: Disk, xids: LockFile, names: Iterable[str], numbers: Numb
     """Read the adopted branches, and the commits that adopt them. No other process has the space open.
 
     Args:
-        names: of the entries of ``committed/``.
+        names: the names of the entries in ``committed/``.
     """
     branches: dict[CommittedName, Xid | None] = {}
     for name in names:
@@ -120,7 +121,7 @@ def read_adopted(disk: Disk, xids: LockFile, names: Iterable[str], numbers: Numb
         commit = contents_or_none(disk, layout.committed(number))
         if commit is not None and commit.header.number == number:
             adopters[number] = tuple(adoption.xid for adoption in commit.header.adopts)
-    # (A branch that is put back into prepared/ is decided about afterwards, and needs its locks for that.)
+    # (`decide_votes` needs the locks of branches that are moved back to prepared/.)
     return AdoptedBranches(branches, adopters, Owners.read(xids, {xid for xid in branches.values() if xid is not None}))
 
 
@@ -146,7 +147,7 @@ def _about_adopted(adopted: AdoptedBranches, name: CommittedName, xid: Xid | Non
     path = layout.committed(*name)
     xids = adopted.adopters.get(name.number)
     if xids is not None and name.adoption <= len(xids) and xid in (None, xids[name.adoption - 1]):
-        return None  # it is in its place; a damaged one is named when the index is built
+        return None  # the file is in its place; building the index reports damage
     if xid is None:
         return Decision(Kind.TORN, path, Reason.UNADOPTED, Step.QUARANTINE)
     return Decision(Kind.RETURNED, path, Reason.LOST_COMMIT, Step.RETURN, xid=xid)
@@ -162,7 +163,7 @@ def decide_votes(
     """Decide about each branch that is in ``prepared/`` once the decisions about files are carried out.
 
     Args:
-        files: those decisions.
+        files: the decisions about files.
         committed: the branches that the index knows as committed.
         refused: the branches that an administrator rolled back.
     """
@@ -200,7 +201,7 @@ def return_to_prepared(store: Store, decision: Decision, deadline: Deadline) -> 
     assert decision.xid is not None
     disk = store.files.disk
     target = layout.prepared(decision.xid)
-    if disk.exists(target):  # the same file under two names, or the file that was voted for
+    if disk.exists(target):  # the same file under a second name, or the file with the vote
         disk.unlink(decision.name)
         return
     disk.rename(decision.name, target)

@@ -33,7 +33,7 @@ def check(store: Store) -> list[Finding]:
 
 
 def not_done(decision: Decision) -> str:
-    """Return the action in a report of a decision that was not carried out."""
+    """Return the text that a report shows as the action of a decision that was not carried out."""
     return LEFT_ALONE if decision.kind is Kind.STRAY else ""
 
 
@@ -41,8 +41,8 @@ def find_problems(store: Store, *, reclaim_locked: bool = False) -> list[Decisio
     """Return a decision about each problem.
 
     Args:
-        reclaim_locked: the caller holds the reclaim lock. Otherwise it is taken for the comparison of the files with
-            their digest; if another process holds it, that comparison is left out.
+        reclaim_locked: whether the caller holds the reclaim lock. Otherwise the check takes the lock to compare the
+            files with their digest. If another process holds the lock, the check skips that comparison.
     """
     disk, view = store.files.disk, store.view
     disk.check_stages_in_place()
@@ -169,7 +169,7 @@ def _missing_files_now(store: Store) -> list[Decision]:
 
 
 def missing_files(disk: Disk, view: View, index: Index) -> list[Decision]:
-    """Find files that were deleted or put back by another program, by the digest of retired numbers.
+    """Compare the files with the digest of retired numbers, to find files that another program deleted or put back.
 
     The caller holds the reclaim lock, or is the only process with the space open.
     """
@@ -202,7 +202,7 @@ def _prepared_branches(disk: Disk, view: View) -> Iterator[Decision]:
         found = examine(disk, name)
         header = found.header
         if found.missing:
-            continue  # it was decided meanwhile
+            continue  # another process has decided the branch meanwhile
         wrong = found.wrong or next(iter((*found.bad_tables, *(why for _, why in found.bad_bodies))), "")
         if header is not None and not is_branch_file(header, xid):
             yield _damaged(name, Reason.OTHER_BRANCH, Step.QUARANTINE, xid=xid)
@@ -222,7 +222,7 @@ def _strays(disk: Disk, counters: Counters) -> Iterator[Decision]:
     """Find foreign entries in the space's own directories."""
     for directory, is_ours in layout.OWN_NAMES.items():
         entries = sorted(disk.names(directory))
-        last = highest_number(disk, counters.read())  # after the names: other processes commit meanwhile
+        last = highest_number(disk, counters.read())  # read after the names, because other processes commit meanwhile
         for entry in entries:
             name = f"{directory}/{entry}"
             identity = disk.identity(name)
@@ -238,15 +238,15 @@ def _strays(disk: Disk, counters: Counters) -> Iterator[Decision]:
                 yield Decision(Kind.STRAY, name, Reason.FUTURE_NUMBER, Step.QUARANTINE, number=parsed.number)
 
 
-_FILES = (layout.SETTINGS, layout.MIRROR_ID)  # of the space itself
+_FILES = (layout.SETTINGS, layout.MIRROR_ID)  # the space's own files
 _UNFINISHED = tuple(f"{name}.tmp" for name in _FILES)
 
 
 def _foreign_files(disk: Disk) -> Iterator[Decision]:
-    """Find files beside the space's directories, and reasons in quarantine that are no regular files.
+    """Find files beside the space's directories, and reason files in quarantine that are no regular files.
 
-    Repair does not touch them. A crash may leave a half-written file of the space itself, or a reason without its file:
-    neither is a problem.
+    Repair does not touch these. A crash may leave a half-written ``.tmp`` file of the space, or a reason file without
+    the quarantined file: neither is a problem.
     """
     names = [name for name in disk.names("") if name not in (*_FILES, *layout.DIRECTORIES)]
     kept_names = set(disk.names(layout.QUARANTINE))
@@ -264,8 +264,8 @@ def lost_queues(store: Store, index: Index | None = None) -> Iterator[Decision]:
     """Find messages that no process can take, because space.toml has lost their queue.
 
     Args:
-        index: of the only process with the space open. Without it, other processes create and delete queues meanwhile,
-            so messages and settings are read until both are of one moment.
+        index: the index of the only process with the space open. If it is None, other processes may create and delete
+            queues meanwhile, so messages and settings are read again until both are of one moment.
     """
     for _ in store.deadline().polls():
         settings = store.settings.current()

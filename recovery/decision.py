@@ -1,4 +1,4 @@
-"""Decisions of recovery and of the check as data, and the sentences that tell people of them."""
+"""Decisions of recovery and of the check, as data, and the sentences that describe the decisions to people."""
 
 import enum
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ class Step(enum.Enum):
 
     NONE = enum.auto()
     LEAVE = enum.auto()
-    # When the space opens.
+    # Steps when the space opens.
     NAME = enum.auto()  # give a commit the name that a power cut took
     FINISH = enum.auto()  # publish the commit of a dead writer
     DISCARD = enum.auto()  # move a numbered file that was not flushed to quarantine; the number becomes an empty commit
@@ -27,21 +27,21 @@ class Step(enum.Enum):
     ROLL_BACK = enum.auto()
     COUNT = enum.auto()  # count an attempt for each message that a dead process held
     REMOVE = enum.auto()
-    # When a check repairs.
+    # Steps of a repair.
     TRUNCATE = enum.auto()  # cut the bytes after the file's end
-    WRITE_NUMBER = enum.auto()  # write the sequence number again, which is known from the name
+    WRITE_NUMBER = enum.auto()  # write the sequence number again, as the file's name tells it
     REPLACE_BY_EMPTY = enum.auto()  # move a published file to quarantine; its number becomes an empty commit
-    KEEP_COPY = enum.auto()  # copy the file to quarantine; its whole messages are still served
-    RECORD = enum.auto()  # nothing is left of the file: write a reason into quarantine
+    KEEP_COPY = enum.auto()  # copy the file to quarantine; its undamaged messages are still served
+    RECORD = enum.auto()  # the file is lost: write a reason without a file into quarantine
     QUARANTINE_MESSAGES = enum.auto()  # move messages with damaged bodies to quarantine
     RESET_DIGEST = enum.auto()  # compute the digest of retired numbers again
     CREATE_QUEUE = enum.auto()
     CREATE_DIRECTORY = enum.auto()
-    RESTRICT = enum.auto()  # let only the owner use it
+    RESTRICT = enum.auto()  # let only the owner use the file or directory
 
 
 class Reason(enum.StrEnum):
-    """Why a decision was taken, for programs; `Decision.detail` says it for people."""
+    """The reason for a decision, for programs; `Decision.detail` states the reason for people."""
 
     LOST_NAME = "lost name"
     UNPUBLISHED = "unpublished"
@@ -80,12 +80,12 @@ class Reason(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Decision:
-    """A decision about one file, or about messages or a queue of it.
+    """A decision about one file, or about messages or a queue in that file.
 
-    name: the file, relative to the space.
-    xid, number, positions, queue: the step works on these, besides the file.
-    count: a number in the sentence: of messages, bytes or files, or a mode.
-    cause: a reader's words about an unreadable file.
+    name: the path of the file, relative to the space.
+    xid, number, positions, queue: the branch, commit, messages or queue that the step changes, besides the file.
+    count: the number in the sentence: a number of messages, bytes or files, or a file mode.
+    cause: the state of the file as its reader reports it, e.g. why the file is unreadable.
     """
 
     kind: Kind
@@ -115,7 +115,7 @@ class Decision:
         """Return the finding that a report shows.
 
         Args:
-            done: the action that was taken, if the step alone does not tell it.
+            done: the action that was taken; None for the usual action of the step.
         """
         position = self.positions[0] if self.positions else None
         action = _ACTIONS.get(self.step, "") if done is None else done
@@ -181,7 +181,7 @@ _ACTIONS = {
 
 
 def distinct(findings: Iterable[Finding]) -> list[Finding]:
-    """Return one finding for each kind and file, damage first; of space.toml, one for each queue that is lost."""
+    """Return one finding for each kind and file, damage first. Each lost queue in space.toml has a separate finding."""
 
     def key(finding: Finding) -> tuple[str, ...]:
         return (finding.kind, finding.name, finding.detail if finding.name == layout.SETTINGS else "")

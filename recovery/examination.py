@@ -16,10 +16,10 @@ _UNREADABLE = (*NO_FILE, errno.EIO, errno.EACCES)
 class Examination:
     """The defects of one file.
 
-    header: None if the file cannot be read as a file of messages; then `wrong` tells why.
-    missing: there is no file of that name.
-    bad_tables: the reason for each table that is damaged.
-    bad_bodies: (ordinal in the file, reason) for each body that is damaged.
+    header: the header of the file; None if the file cannot be read as a file of messages. Then `wrong` tells why.
+    missing: whether no file of that name exists.
+    bad_tables: the defect of each damaged table.
+    bad_bodies: (ordinal in the file, defect) of each damaged body.
     surplus: the number of bytes after the end that the header names.
     """
 

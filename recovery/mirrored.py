@@ -1,11 +1,12 @@
 """Compare a space with its mirror before recovery changes anything, and bring both up to date afterwards.
 
-After a power cut, the space may lack commits of the mirror, and the mirror commits of the space. A commit that only the
-mirror has may have been acknowledged, so the space gets that commit back. A mirror of a later state is refused. Each
-file names a mark: the highest number that was durable in the space when the file's writer began. A power cut never
-takes a durable number, so a space whose numbers end below a mark was restored from a backup. Reclaim and merges leave
-gaps among the mirror's numbers only below a mark. So without such a mark the mirror has every commit that the space
-lacks.
+After a power cut, the space may lack commits that the mirror has, and the mirror may lack commits that the space has. A
+commit that only the mirror has may have been acknowledged, so the space gets that commit back.
+
+A mirror of a later state than the space is refused. Each file names a mark: the highest number that was durable in the
+space when the file's writer began. A power cut never takes a durable number, so a space whose numbers end below a mark
+was restored from a backup. Reclaim and merges leave gaps among the mirror's numbers only below a mark. So if no mark is
+above the space's newest number, the mirror has every commit that the space lacks.
 """
 
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from .unfinished import read as read_active
 
 @dataclass(frozen=True)
 class Comparison:
-    """A space and its mirror, by their numbers.
+    """The comparison of a space with its mirror, by the numbers of their commits.
 
     newest: the highest number that the space knows.
     mirror_newest: the highest number in the mirror.
@@ -61,9 +62,9 @@ def compare(mirror: Mirror, evidence: NumberedFiles) -> Comparison:
 
 
 def check_mirror(files: Files, evidence: NumberedFiles | None) -> None:
-    """Raise MirrorMismatch unless the mirror belongs to this space, and is of no later state; change nothing before.
+    """Raise MirrorMismatch, with nothing changed, unless the mirror belongs to this space and is of no later state.
 
-    This process holds the mirror afterwards, together with other processes that have the same space open.
+    Afterwards this process holds the mirror, together with the other processes that have the space open.
 
     Args:
         evidence: the numbers of the space; None if other processes have it open.
@@ -86,7 +87,7 @@ def check_mirror(files: Files, evidence: NumberedFiles | None) -> None:
 
 
 def look_at_mirror(space: Disk, mirror: Mirror, evidence: NumberedFiles) -> None:
-    """Raise MirrorMismatch unless the mirror is this space's, and of no later state; change and lock nothing."""
+    """Raise MirrorMismatch unless the mirror belongs to this space and is of no later state. Nothing is changed."""
     check_ids(space, mirror.disk)
     found = compare(mirror, evidence)
     if found.ahead:
@@ -110,7 +111,7 @@ def _later_state(space: str, mirror: str, found: Comparison) -> MirrorMismatch:
 
 
 def with_mirrored(mirror: Mirror | None, evidence: NumberedFiles) -> NumberedFiles:
-    """Add whole commits of the mirror that a power cut has taken from the space."""
+    """Return the evidence with the whole commits of the mirror that a power cut has taken from the space."""
     if mirror is None:
         return evidence
     numbers = count(evidence)
@@ -126,10 +127,11 @@ def with_mirrored(mirror: Mirror | None, evidence: NumberedFiles) -> NumberedFil
 class MirrorState:
     """The mirror of a space as an opener would find it.
 
-    mirror: its directory.
-    state: ``fine``, or ``refused``; ``detail`` then says why, and what to do.
-    commits, mirror_commits: how many commits the space has, and the mirror.
-    missing: how many of the space's commits the mirror lacks; an opener copies them.
+    mirror: the directory of the mirror.
+    state: ``fine`` or ``refused``.
+    detail: why the mirror is refused, and what to do; "" if it is fine.
+    commits, mirror_commits: how many commits the space has, and how many the mirror has.
+    missing: how many commits of the space the mirror lacks; the next opener copies these commits.
     """
 
     mirror: str
@@ -141,7 +143,8 @@ class MirrorState:
 
 
 def describe(files: Files, shared: Shared, *, alone: bool) -> MirrorState | None:
-    """Describe the mirror; None without one. Nothing is changed: the disk may refuse every change."""
+    """Return the state of the mirror; None if the space has no mirror. Nothing is changed, so the disk may be
+    read-only."""
     space, mirror, detail = files.disk, files.mirror, ""
     if mirror is None:
         return None

@@ -1,8 +1,8 @@
 """Sequence numbers: which were issued, which were published, and which commits have no name or no publisher.
 
-A process that opens the space first reads the numbered files above the highest number that was durable for certain
-(`read`), counts (`count`) and decides (`decide`). It gives back names that a power cut took (Rule 13) and finishes the
-numbers of dead writers (Rule 3).
+The first opener reads the numbered files above the highest number that is certainly durable (`read`). It works out
+which numbers were issued and published (`count`), and decides about each (`decide`). Then it restores names that a
+power cut took (Rule 13), and finishes the numbers of dead writers (Rule 3).
 """
 
 import enum
@@ -25,8 +25,8 @@ from spool.store.store import Store, log
 
 from .decision import Decision, Reason, Step
 
-# Sequence numbers are issued one after the other, so a crash leaves only a few without a file. A file with a number
-# farther ahead was put there by another program; the numbers up to it are not filled.
+# Sequence numbers are issued one after the other, so a crash leaves only a few numbers without a file. A file whose
+# number is farther ahead comes from another program, and recovery does not fill the numbers before that file.
 MAX_GAP = 100_000
 
 
@@ -35,12 +35,12 @@ class Condition(enum.Enum):
 
     WHOLE = enum.auto()
     TORN = enum.auto()
-    MISSING = enum.auto()  # or empty
+    MISSING = enum.auto()  # or the file is empty
 
 
 @dataclass(frozen=True)
 class NumberedFile:
-    """A numbered file that may not be published. ``cause``: its content, or its defect, in words."""
+    """A numbered file that may not be published. ``cause``: the content or the defect of the file, in words."""
 
     condition: Condition
     cause: str
@@ -55,12 +55,12 @@ class NumberedFiles:
     """The evidence about sequence numbers.
 
     page: the counters as the last process left them.
-    same_boot: the machine has not started since.
-    seen: every number that the space names.
-    newest: the highest number whose file is whole; 0 if none is.
+    same_boot: whether the machine has not been restarted since then.
+    seen: every number in the space: in names of files, in the counters, in prepared branches and claim journals.
+    newest: the highest number whose file is whole; 0 if no file is whole.
     mark: the highest number that a whole file calls durable.
-    unnamed: where each commit lies that has lost its name in a power cut, by its number.
-    files: the files above the highest number that was durable for certain.
+    unnamed: the commits that lost their names in a power cut: for each number, the present path of its file.
+    files: the numbered files above the highest number that is certainly durable.
     from_mirror: the numbers of ``files`` that only the mirror has.
     """
 
@@ -74,7 +74,7 @@ class NumberedFiles:
     from_mirror: tuple[int, ...] = ()
 
     def with_mirrored(self, headers: Mapping[int, Header]) -> "NumberedFiles":
-        """Return the evidence as it is once the mirror has given these commits back."""
+        """Return the evidence with these commits, which the mirror will give back to the space."""
         if not headers:
             return self
         found = {
@@ -96,8 +96,8 @@ class Numbers:
     """The sequence numbers of the space, as they were when its last process ended.
 
     issued, published: the highest sequence numbers issued and published.
-    same_life: no power was cut since a process had the space open.
-    unpublished: the files of the numbers between, all of them.
+    same_life: whether no power cut has happened since a process last had the space open.
+    unpublished: for each number that was issued and not published, its file, or `NO_FILE`.
     """
 
     issued: int
@@ -113,9 +113,9 @@ def read(disk: Disk, counters: Counters, names: Iterable[str], named: int) -> Nu
     """Read the evidence. No other process has the space open.
 
     Args:
-        names: of the entries of ``committed/``.
-        named: the highest number that a prepared branch or a claim journal names. A commit that was not flushed may be
-            lost, and such a name may survive: the number is not issued again.
+        names: the names of the entries in ``committed/``.
+        named: the highest number that a prepared branch or a claim journal refers to. A power cut may take an unflushed
+            commit and leave a reference to its number, so that number must not be issued again.
     """
     parsed = [p for p in map(layout.parse_committed, names) if p is not None]
     places = {p.number: layout.committed(p.number) for p in parsed if not p.adoption}
@@ -138,8 +138,8 @@ def read(disk: Disk, counters: Counters, names: Iterable[str], named: int) -> Nu
 def _newest_whole(disk: Disk, places: Mapping[int, str]) -> tuple[int, int]:
     """Return the number of the newest whole file, and the highest number that a whole file calls durable; 0 for none.
 
-    A file may name an older mark than the file before it: its writer read the counters before it waited for the number
-    lock. So each file above the mark is read.
+    A file may name an older mark than the file before it, because a writer reads the counters before it waits for the
+    number lock. So this function reads every file above the mark.
     """
     newest = mark = 0
     for number in sorted(places, reverse=True):
@@ -152,7 +152,7 @@ def _newest_whole(disk: Disk, places: Mapping[int, str]) -> tuple[int, int]:
 
 
 def _read_unnamed(disk: Disk, highest: int) -> dict[int, str]:
-    """Find the commits above the highest number that has a name, where they lay before they got theirs."""
+    """Find commits above ``highest`` that have no committed name: return the path of each file, by its number."""
     places = [f"{layout.ACTIVE}/{name}" for name in disk.names(layout.ACTIVE) if layout.parse_xid(name) is not None]
     places += [f"{layout.FREE}/{name}" for name in disk.names(layout.FREE)]
     unnamed = {}
@@ -164,7 +164,7 @@ def _read_unnamed(disk: Disk, highest: int) -> dict[int, str]:
 
 
 def _stamped_number(disk: Disk, name: str) -> int:
-    """Return the number in a file's header; 0 if there is none, or -1."""
+    """Return the number in a file's header: 0 if the file has no number, -1 if the number is damaged."""
     try:
         handle = open_file(disk, name)
     except CorruptedFile:
@@ -225,16 +225,16 @@ def contents_or_none(disk: Disk, name: str) -> FileContents | None:
 def count(evidence: NumberedFiles) -> Numbers:
     """Return the numbers that the evidence proves.
 
-    The boot id alone does not prove that no power was cut: within one boot a snapshot of the disk can be mounted, or
-    the disk again after it was unplugged. Then ``run/`` is as old as the other files, and may count commits whose files
-    were not flushed.
+    The boot id alone does not prove that the disk lost nothing. Within one boot, an administrator can mount a snapshot
+    of the disk, or unplug the disk and mount it again. Then ``run/`` is as old as the other files, and its counters may
+    include commits whose files were not flushed.
     """
     page, files = evidence.page, evidence.files
     issued = last_in_reach(evidence.seen, evidence.newest)
     published = min(evidence.mark, issued)
     unflushed = range(page.durable + 1, page.published + 1)
     same_life = evidence.same_boot and all(files.get(n, NO_FILE).condition is Condition.WHOLE for n in unflushed)
-    if evidence.same_boot:  # after a failed flush, only commits that were durable before the failure count
+    if evidence.same_boot:  # after a failed flush, believe only commits that were durable before the failure
         believed = page.published if same_life and not page.is_stopped else page.durable
         published = min(issued, max(published, believed))
     unpublished = {number: files.get(number, NO_FILE) for number in range(published + 1, issued + 1)}
@@ -242,10 +242,10 @@ def count(evidence: NumberedFiles) -> Numbers:
 
 
 def last_in_reach(seen: Iterable[int], newest: int) -> int:
-    """Return the highest issued number: the last of `seen` that is not far ahead of the one before it.
+    """Return the highest issued number: the last number of `seen` that is not far ahead of the number before it.
 
     Args:
-        newest: the newest number whose file is whole; 0 if none is, then the lowest number is trusted.
+        newest: the newest number whose file is whole; 0 if no file is whole. With 0, the lowest number is trusted.
     """
     numbers = sorted(number for number in seen if number > newest)
     last = newest or (numbers[0] if numbers else 0)
@@ -259,7 +259,8 @@ def last_in_reach(seen: Iterable[int], newest: int) -> int:
 def decide(evidence: NumberedFiles) -> list[Decision]:
     """Decide about unnamed commits and unpublished numbers, both in the order of the numbers.
 
-    After an interrupted recovery, unnamed commits must again be above the highest name.
+    Names are given in this order, so that after an interrupted recovery the unnamed commits are again above the highest
+    name.
     """
     return [
         *(
@@ -288,8 +289,8 @@ def _about_number(number: int, file: NumberedFile) -> Decision:
 def apply(store: Store, evidence: NumberedFiles, decisions: Iterable[Decision]) -> None:
     """Give commits their names, set the counters, and finish each unpublished number.
 
-    Raises the error of the disk: recovery must not go on then. A name is given without a flush. Another power cut can
-    take that name, and leaves the space as it was before this recovery.
+    An error of the disk is raised, because recovery must not go on after it. Names are given without a flush: if a
+    further power cut takes a name, the space is as it was before this recovery.
     """
     for decision in decisions:
         if decision.step is Step.NAME:
@@ -327,7 +328,7 @@ def _start_counters(shared: Shared, evidence: NumberedFiles, numbers: Numbers) -
 
 
 def _finish(store: Store, number: int) -> None:
-    """Finish an unpublished number, as that of a dead writer."""
+    """Finish an unpublished number, just as other processes finish the number of a dead writer."""
     if not store.shared.numbers.try_lock(number):
         raise SpoolError(f"commit {number} has a writer although no process has the space open")
     try:

@@ -1,7 +1,8 @@
-"""Repair the problems of a check, or move the files to quarantine. Other processes may have the space open.
+"""Repair the problems that a check finds, or move files to quarantine. Other processes may have the space open.
 
-The repair holds the reclaim lock, so no file is recycled meanwhile. It changes a branch or a message only under its
-lock, as any process does. If another process holds the lock, the file is named and not touched.
+The repair holds the reclaim lock, so no file is recycled meanwhile. As any process does, the repair locks a branch or a
+message before it changes the branch or message. If another process holds that lock, the repair reports the file and
+does not touch it.
 """
 
 from collections.abc import Callable
@@ -46,9 +47,9 @@ def repair(store: Store) -> list[Finding]:
 
 
 def _repair(store: Store) -> list[Finding]:
-    """Check and repair in rounds: a problem may be visible only after another one is repaired.
+    """Check and repair in rounds: a problem may be visible only after another problem is repaired.
 
-    For example, the messages held by a branch are known once the branch has its committed name.
+    For example, the messages that a branch holds are known only once the branch has its committed name.
     """
     for name in layout.DIRECTORIES:
         if not store.files.disk.exists(name):
@@ -130,7 +131,7 @@ def _reason(problem: Decision) -> Reason:
 
 
 def _quarantine_number(store: Store, problem: Decision) -> str:
-    """Move a file whose sequence number is not issued yet, unless it has been issued meanwhile."""
+    """Move a file with an unissued sequence number to quarantine, unless that number has been issued meanwhile."""
     with_number_lock(store.shared.control, store.deadline())
     try:
         if problem.number <= highest_number(store.files.disk, store.shared.counters.read()):
@@ -191,7 +192,10 @@ def _quarantine_messages(store: Store, problem: Decision) -> str:
 
 
 def _reset_digest(store: Store, problem: Decision) -> str:
-    """Count the missing files as removed, unless the mirror has them: the next opener would remove them there, too."""
+    """Count the missing files as removed.
+
+    If the mirror has these files, raise SystemFailure: the next opener would remove the files from the mirror, too.
+    """
     lost = _only_in_mirror(store)
     if lost:
         assert store.files.mirror is not None

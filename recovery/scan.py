@@ -1,8 +1,8 @@
-"""The scan when a space opens: phases, each of which reads its evidence, decides, and carries its decisions out.
+"""The scan when a space opens, in phases: each phase reads its evidence, decides, and carries its decisions out.
 
 The phases, in order: sequence numbers, files of branches, the index, votes of branches, unfinished work, foreign files.
-Evidence is read once, and a decision is a pure function of it. A dry run (`plan`) goes through the same phases and
-carries nothing out. The scan may be killed at any step, and is then run again.
+A phase reads its evidence once, and a decision is a pure function of that evidence. A dry run (`plan`) goes through the
+same phases and carries nothing out. If the scan is killed at any step, the next opener runs it again.
 """
 
 from collections.abc import Iterable
@@ -27,12 +27,13 @@ __all__ = ["check", "plan", "repair", "scan"]
 
 
 def scan(store: Store, *, alone: bool) -> RecoveryReport:
-    """Recover the space, or join the processes that have it open; the index is built when this returns.
+    """Recover the space, or join the processes that have it open. Either way, the scan builds the index.
 
-    Damage does not raise: it is in the report, and the rest is served. Caller holds the open lock.
+    Damage raises no error: the report names the damage, and the space serves all other messages. The caller holds the
+    open lock.
 
     Args:
-        alone: no other process has the space open: recover it.
+        alone: whether no other process has the space open; then the scan recovers the space.
     """
     begun = store.clock.monotonic()
     report = _Scan(store, alone=alone, dry=False).run()
@@ -47,7 +48,7 @@ def plan(store: Store, *, alone: bool = True) -> RecoveryReport:
 
 
 class _Scan:
-    """One scan. ``dry``: carry nothing out."""
+    """One scan. ``dry``: whether the scan only reports its decisions, and carries nothing out."""
 
     def __init__(self, store: Store, *, alone: bool, dry: bool) -> None:
         self._store = store
@@ -97,20 +98,20 @@ class _Scan:
         return evidence
 
     def _index(self, published: int | None) -> tuple[Index, bool]:
-        """Build the index, and report damage; return the index, and whether it misses no file.
+        """Build the index, and report damage; return the index, and whether no file is missing.
 
         Args:
-            published: the last number to read; None: the counters say it.
+            published: the last number to read; None for the published number in the counters.
         """
         store, missing = self._store, []
         if not self._dry:
             rebuild(store, alone=self._alone, opening=True)
         elif not self._alone:
-            rebuild(store)  # with restarts: other processes move files meanwhile
+            rebuild(store)  # starts again if other processes move files meanwhile
         index = store.view.index
         if self._dry and self._alone:
             index = read_all(store, store.settings.known, alone=True, published=published)
-        if self._alone or self._dry:  # else the first opener has reported it
+        if self._alone or self._dry:  # otherwise the first opener has reported the damage
             served = "what can be read of it is served; spool-admin check tells more"
             self._findings += [Finding(Kind.DAMAGED, name, wrong, served) for name, wrong in index.damage]
         if self._alone:

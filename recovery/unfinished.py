@@ -1,6 +1,6 @@
 """Unfinished work in ``active/``: branches of dead processes, their journals of claims, copies, and dropped files.
 
-Entries that are no files of a space are reported from here, too, of ``prepared/`` and ``committed/`` as well.
+This module also decides about entries of ``active/``, ``prepared/`` and ``committed/`` that are no files of a space.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -22,10 +22,11 @@ from .decision import Decision, Reason, Step
 class ActiveFiles:
     """The entries of ``active/``.
 
-    journals, branches: the branches that have a claim journal, and those that have a file.
-    copies: unfinished copies.
-    captured: directories of captured files, and whether a live intake works on each.
-    foreign: entries that are no files of a space.
+    journals: the branches that have a claim journal.
+    branches: the branches that have a file.
+    copies: the paths of unfinished copies.
+    captured: for each directory of captured files, whether a live intake works on it.
+    foreign: the paths of entries that are no files of a space.
     owned: the branches whose lock a live process holds.
     """
 
@@ -60,13 +61,13 @@ def read(disk: Disk, xids: LockFile) -> ActiveFiles:
 
 
 def _is_irregular(disk: Disk, name: str) -> bool:
-    """Tell whether it is a directory, a symlink or the like, which recovery never removes."""
+    """Return whether an entry is a directory, a symlink or the like: recovery never removes these."""
     identity = disk.identity(name)
     return identity is not None and not identity.is_regular
 
 
 def highest_named(disk: Disk, active: ActiveFiles) -> int:
-    """Return the highest number that a claim journal names; 0 if none does."""
+    """Return the highest number that a claim journal names; 0 if no journal names any."""
     return max((number for xid in active.journals for number, _, _ in read_journal(disk, xid).ranges), default=0)
 
 
@@ -74,11 +75,11 @@ def highest_named(disk: Disk, active: ActiveFiles) -> int:
 
 
 def decide(active: ActiveFiles, unnamed: Collection[str], *, alone: bool) -> list[Decision]:
-    """Decide about each entry of ``active/``: about journals first, since counting removes the branch, too.
+    """Decide about each entry of ``active/``: about journals first, because `count_attempts` removes the branch, too.
 
     Args:
-        unnamed: the entries that are commits without a name.
-        alone: no other process has the space open, so no copy is in progress.
+        unnamed: the paths of commits that have no committed name.
+        alone: whether no other process has the space open, so that no copy is in progress.
     """
     decisions = []
     for xid in active.journals:
@@ -102,7 +103,7 @@ def _about_branch(active: ActiveFiles, xid: Xid, name: str, dead: tuple[Kind, Re
 
 
 def decide_foreign(names: Iterable[str]) -> list[Decision]:
-    """Leave entries that are no files of a space."""
+    """Return a decision for each of these entries, which are no files of a space: recovery leaves them."""
     return [Decision(Kind.STRAY, name, Reason.FOREIGN, Step.LEAVE) for name in names]
 
 
@@ -115,7 +116,7 @@ def count_attempts(store: Store, decision: Decision, deadline: Deadline) -> None
 
 
 def remove(store: Store, decision: Decision, deadline: Deadline) -> None:
-    """Remove a file in ``active/`` under its branch's lock: a process may have taken the lock since it was read."""
+    """Remove a file in ``active/``, unless a process has taken the lock of its branch since the scan read the locks."""
     disk = store.files.disk
     if decision.xid is None:
         disk.unlink(decision.name)

@@ -1,10 +1,10 @@
-"""Compaction: it moves a backlog out of memory, and out of many small files into a few large ones.
+"""Compaction: it moves a backlog out of memory, and from many small files into a few large files.
 
 A compaction writes live messages of many files into one numbered file. It changes a message's file, never the position,
 the claim's byte or the order of the message, so a process that has claimed a message does not notice. Messages can be
-removed, changed or moved after the compaction chose them. It finds these messages under the number lock and names them
-in the file as *left*, so the file is true at its own number. It does not move messages that a process has claimed or a
-prepared branch holds. The caller holds the reclaim lock.
+removed, changed or moved after the compaction chose them. The compaction finds these messages under the number lock and
+names them in its file as *left*, so the file is correct when it gets its number. The compaction does not move messages
+that a process has claimed or a prepared branch holds. The caller holds the reclaim lock.
 """
 
 import logging
@@ -35,21 +35,21 @@ from spool.store.store import Store
 log = logging.getLogger("spool")
 
 EVERY_SECONDS = 5.0
-KEPT_MESSAGES = 5  # in memory, besides as many as the queue has served since the last compaction
+KEPT_MESSAGES = 5  # that remain in memory, besides as many as the queue has served since the last compaction
 MIN_MESSAGES = 64  # to compact fewer would cost more than it saves
 SMALL_RUN = 64  # a longer run is as cheap in memory as a segment, and its file is large enough
 SEGMENT_MESSAGES = 4_096
-SEGMENT_BYTES = 16 << 20  # of a segment, and of a whole file
-MAX_WASTE = 0.10  # of the live bytes, besides one segment
-MAX_EXTENTS = 1 << 16  # at a time: it bounds the memory
-SMALL_FILE = 1_024  # messages
+SEGMENT_BYTES = 16 << 20  # the most bytes of a segment, and of a whole file
+MAX_WASTE = 0.10  # the share of the live bytes that may be wasted, besides one segment
+MAX_EXTENTS = 1 << 16  # the most extents of one round: this bounds the memory
+SMALL_FILE = 1_024  # a file with fewer live messages is small
 SMALL_FILES = 16
 _FILE_SEGMENTS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Neighbouring messages to be moved, as they are now. ``in_branch``: the first one's ordinal in its branch."""
+    """Neighbouring messages to be moved, as they are now. ``in_branch``: the ordinal of the first in its branch."""
 
     run: Run
     first: int
@@ -60,7 +60,7 @@ class Extent:
 
 
 class _Overtaken(Exception):
-    """A chosen message was removed meanwhile. Nothing was done; the next round tries again."""
+    """All chosen messages changed, or the index was rebuilt. Nothing was done; the next round tries again."""
 
 
 # -- deciding ---------------------------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def select_runs(queue: Queue, files: Mapping[int, Retention], served: int, held:
 
 
 def _must_stay(run: Run, held: Collection[Position]) -> bool:
-    """Whether a run must not be moved: one of its messages is held, or the run in memory keeps its group waiting."""
+    """Return whether a run must not be moved: a message of it is held, or it must be in memory to block its group."""
     if run.blocks_group:
         return True
     return bool(held) and any(Position(run.number, ordinal) in held for ordinal in range(run.first, run.end))
@@ -158,7 +158,7 @@ class Compactor:
         return {name: max(0, count - before.get(name, 0)) for name, count in now.items()}
 
     def _compact(self, served: Mapping[str, int], newest: int) -> int:
-        """Compact at most ``MAX_EXTENTS`` pieces; returns how many files were written.
+        """Compact at most ``MAX_EXTENTS`` extents; return how many files were written.
 
         Args:
             newest: see ``fragmented``.
@@ -218,7 +218,7 @@ def _with_fragmented(
 
 
 def _extents_of(index: Index, run: Run) -> Iterator[Extent]:
-    """Yield a run as extents in the order of delivery: one for each message if the last one is delivered first."""
+    """Yield a run as extents in the order of delivery. If the last message is delivered first, each has an extent."""
     branch, in_branch = index.messages.branch_of(Position(run.number, run.first))
     if not run.is_backwards:
         yield Extent(run, run.first, run.live, branch, in_branch, run.bytes_of(run.first, run.live))
@@ -228,7 +228,7 @@ def _extents_of(index: Index, run: Run) -> Iterator[Extent]:
 
 
 def _grouped_into_files(extents: Iterable[Extent]) -> Iterator[list[list[Extent]]]:
-    """Yield the sections of one file after another.
+    """Yield the sections of each file, one file after another.
 
     A section has messages of one queue that are all due or all delayed.
     """
@@ -260,19 +260,19 @@ def _sections(extents: Iterable[Extent]) -> Iterator[list[Extent]]:
 
 
 class _Compaction:
-    """One compaction: one file."""
+    """One compaction, which writes one file."""
 
     def __init__(self, store: Store, index: Index, sections: list[list[Extent]]) -> None:
         self.store = store
         self.index = index
         self.sections = sections
-        self.extents: list[Extent] = []  # those that were written, in the order of the file
+        self.extents: list[Extent] = []  # the extents that were written, in the order of the file
 
     def write(self) -> int:
-        """Write and commit the file; 1, or 0 if none of the messages can be moved."""
+        """Write and commit the file; return 1, or 0 if no message can be moved."""
         sources = {extent.run.file.number for section in self.sections for extent in section}
-        reading = FileCache(self.store.files.disk)  # a separate one: gets use the store's under the mutex
-        # The header is written under the number lock. If it outgrew its room, all sections would have to move.
+        reading = FileCache(self.store.files.disk)  # a separate cache: gets use the store's cache under the mutex
+        # The header is written under the number lock. If the header outgrew its room, all sections would have to move.
         deadline = self.store.deadline()
         with own_file(
             self.store.files.disk, self.store.shared.xids, deadline, header_room=(16 << 10) + 10 * len(sources)

@@ -1,8 +1,8 @@
 """The housekeeping thread of an open space: it compacts slow queues and reclaims consumed files.
 
-A separate thread does this, so that no put or get pays for it. A failure is logged, and the next round tries again. One
-process at a time keeps house; without one, the next process that closes or opens the space reclaims. ``schedule``
-decides when a step is due.
+A separate thread does the housekeeping, so that no put or get waits for it. A failure is logged, and the next round
+tries again. One process at a time does the housekeeping. If no process does, the next process that closes or opens the
+space reclaims. ``schedule`` decides when a step is due.
 """
 
 import errno
@@ -27,8 +27,8 @@ from spool.store.edits import notice_edits
 from spool.store.store import Store, log
 
 # While no process commits, small steps follow without a pause. After a commit, a pause follows each of the next hundred
-# steps. So an application that commits ten times a second has the disk and the interpreter for most of the time, and
-# beside an idle application no step waits.
+# steps. So an application that commits ten times a second has the disk and the interpreter for most of the time. While
+# the applications are idle, no step waits.
 PAUSE_SECONDS = 0.001
 PAUSES_AFTER_A_COMMIT = 100
 _APPLIED_AT_ONCE = 64
@@ -43,8 +43,8 @@ class Housekeeper:
         self._reclaimed_at = store.view.index.applied
         restored, extent = store.view.index.restored, self._extent()
         self._saved = IndexSize(restored, extent.files, extent.segments if restored else 0)
-        self._published = self._trimmed_at = store.view.index.applied  # at the last round, and the last quiet one
-        # Before this number is applied, ``committed`` checks only marks and large files.
+        self._published = self._trimmed_at = store.view.index.applied  # at the last round, and the last quiet round
+        # Before this number is applied, the space calls ``committed`` only because of marks or large files.
         self.next_look = 0
         self._seen, self._pauses = store.shared.counters.read(), 0  # the counters at the last step; pauses to come
         self._may_lose = False  # whether a queue had no durability when this process flushed last
@@ -68,18 +68,19 @@ class Housekeeper:
             self._reclaim(schedule.RETAINED_FOR_READERS)
 
     def _is_large(self) -> bool:
-        """Whether removable files are large, even if few. Beside other processes the newest files remain anyway."""
+        """Return whether idle files are large, even if few. If other processes have the space open, the newest files
+        remain anyway."""
         return (
             self._store.view.index.idle_bytes >= schedule.RECLAIM_BYTES
             and not self._store.shared.open_lock.has_others()
         )
 
     def tidy_up(self) -> None:
-        """Flush, reclaim and write a checkpoint as the space closes, so that the next opener need not do it."""
+        """Flush, reclaim and write a checkpoint as the space closes, so that the next opener need not do these."""
         with suppress(OSError, SpaceStopped, NotOpen), self._store.guard:
             if self._store.shared.counters.read().is_stopped:
                 return
-            if self._store.guard.is_alone:  # otherwise this thread and a call of another one could wait for each other
+            if self._store.guard.is_alone:  # otherwise this thread and a call of another thread could deadlock
                 apply_own(self._store)
                 end_expired(self._store)
                 if not self._store.shared.open_lock.has_others():
@@ -94,7 +95,7 @@ class Housekeeper:
         self._wake.set()
 
     def compact(self) -> int:
-        """Compact slow queues; return how many files were written: none if another process is compacting."""
+        """Compact slow queues; return how many files were written: 0 if another process is compacting or reclaiming."""
         with self._store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:
             return self._compactor.compact() if ours else 0
 
@@ -106,7 +107,7 @@ class Housekeeper:
         while goes_on and not guard.closed:
             self._wake.wait(max(0.0, next_compaction - clock.monotonic()))
             self._wake.clear()
-            due = clock.monotonic() >= next_compaction  # however often it was woken meanwhile
+            due = clock.monotonic() >= next_compaction  # however often the thread was woken meanwhile
             if due:
                 next_compaction = clock.monotonic() + EVERY_SECONDS
             with suppress(NotOpen), guard:
@@ -130,7 +131,7 @@ class Housekeeper:
         return True
 
     def _do_steps(self, *, due: bool) -> None:
-        """Do the steps of a round, in their order; ``due``: also the steps of each ``EVERY_SECONDS``."""
+        """Do the steps of a round, in order. ``due``: whether also to do the steps of every ``EVERY_SECONDS``."""
         self._undo_dropped()
         if due:
             self._look_again()
@@ -145,7 +146,7 @@ class Housekeeper:
         index = self._store.view.index
         if schedule.is_reclaim_due(len(index.idle), compacted=compacted, quiet=quiet) or self._is_large():
             self._reclaim(schedule.retained(quiet=quiet), self._pause)
-            # If the space closes meanwhile, reclaim ends early, and ``tidy_up`` has skipped it.
+            # If the space closes meanwhile, this reclaim ends early, and ``tidy_up`` has skipped its own reclaim.
             self._save(schedule.checkpoint_from(len(index.files)), lasting=quiet or self._store.closed)
 
     # -- the steps --------------------------------------------------------------------------------------------------
@@ -163,10 +164,10 @@ class Housekeeper:
         self._forget_flushed()
 
     def _flush(self, *, due: bool, most: int | None = None) -> None:
-        """Flush commits that were published without a flush, unless another process reclaims, and so flushes, too.
+        """Flush commits that were published without a flush, unless another process reclaims: reclaim flushes them.
 
-        Without a queue that may lose messages, only counts of attempts are not flushed, and they wait for the next
-        reclaim. After such a queue was removed from the settings, its last messages are flushed once.
+        If no queue may lose messages, only counts of attempts are unflushed, and these wait for the next reclaim. After
+        a queue that may lose messages was removed from the settings, its last messages are flushed once.
         """
         store, page = self._store, self._store.shared.counters.read()
         may_lose = bool(store.settings.known.config.may_lose)
@@ -186,7 +187,7 @@ class Housekeeper:
 
     def _check_marks(self) -> None:
         if self._store.settings.known.config.has_marks:
-            from spool.policies.capacity import check_marks  # with subprocess, for the few spaces that have marks
+            from spool.policies.capacity import check_marks  # imports subprocess: only for spaces with marks
 
             check_marks(self._store)
 
@@ -205,7 +206,8 @@ class Housekeeper:
             expire(self._store, queue, self._store.deadline())
 
     def _is_quiet(self) -> bool:
-        """Whether nothing was committed since the last round. Then the recycler gives files back to the disk."""
+        """Return whether nothing was committed since the last round. If so, the recycler gives files back to the
+        disk."""
         published = self._store.shared.counters.read().published
         quiet, self._published = published == self._published, published
         if quiet and published > self._trimmed_at:
@@ -214,10 +216,10 @@ class Housekeeper:
         return quiet
 
     def _is_elected(self) -> bool:
-        """Whether this process compacts.
+        """Return whether this process compacts.
 
-        Consumers compact, because their index is up to date anyway. Without a consumer, a lock elects one producer,
-        because a producer has to read all commits only for this.
+        Consumers compact, because their index is up to date anyway. If no process consumes, a lock elects one producer,
+        because a producer has to read all commits only for compaction.
         """
         control, follows = self._store.shared.control, self._store.view.was_read
         self._store.view.was_read = False
@@ -238,7 +240,7 @@ class Housekeeper:
                 self._busy.release()
 
     def _extent(self) -> IndexSize:
-        """Return how much the index holds, roughly: without a lock, for which a closing process would have to wait."""
+        """Return the approximate extent of the index. No lock is taken: a closing process would have to wait for it."""
         index = self._store.view.index
         return IndexSize(index.applied, len(index.files), len(index.messages.segments))
 
@@ -251,7 +253,8 @@ class Housekeeper:
                 self._saved = self._extent()
 
     def _pause(self) -> None:
-        """Sleep between small steps if any process commits: no other thread runs while this one has the interpreter."""
+        """Sleep between small steps if any process commits, because no other thread runs while this thread holds the
+        interpreter."""
         self._store.guard.check()
         page = self._store.shared.counters.read()
         if page.data != self._seen.data:

@@ -4,15 +4,15 @@ A numbered file is needed in each of these cases:
 
 - it is the newest published file;
 - one of its messages lives;
-- it removed a message, or took a dropped file, whose own file could come back;
+- it removed a message whose file could come back, or took a dropped file that could come back;
 - one of its facts is the newest of its key.
 
 Reclaim removes the files of messages first, then adopted branches, then heads, with a flush between. So after any power
 cut, the file of a removed message is gone before the record of the removal.
 
-Each number up to the published one has its file or was reclaimed. The fact with the totals has a digest of the
-reclaimed numbers, their count and their sum, and the numbers whose files may still exist. So the space notices that
-another program deleted files, and can name a single one.
+Each number up to the published number has a file or was reclaimed. The fact with the totals contains a digest of the
+reclaimed numbers (their count and their sum), and lists the reclaimed numbers whose files may still exist. So the space
+notices that another program deleted files, and can tell the number of the file if only one is missing.
 """
 
 import os
@@ -69,10 +69,10 @@ def next_to_go(files: Mapping[int, Retention], idle: Iterable[int], published: i
 
 
 def note_pins(number: int, state: Retention, claimed: Set[int]) -> None:
-    """Note the claims that keep a superseded file: a process with an older claim reads its message there.
+    """Record the claims that keep a superseded file: a process with an older claim reads its message from that file.
 
-    A process that claims a message later finds the message in its new file. So only claims of the first check count,
-    until they end.
+    A process that claims a message later finds the message in its new file. So only claims that exist at the first
+    check count, until they end.
 
     Args:
         claimed: the numbers with claimed messages.
@@ -92,7 +92,7 @@ def reclaim(store: Store, pause: Callable[[], None] = lambda: None, behind: int 
     One process at a time reclaims; a second one returns 0. A failure is logged, and the next round tries again.
 
     Args:
-        pause: called after each few files.
+        pause: called after every few files.
         behind: how many of the newest numbers remain for now.
     """
     removed = 0
@@ -121,7 +121,7 @@ def _remove_idle(store: Store, newest: int | None, pause: Callable[[], None]) ->
     """Remove idle files below ``newest`` (None: the newest published number) in one pass; return how many.
 
     Files freed by this pass are left to the next pass. All levels of a batch share one record: a full disk may have
-    room for one record, and not for one a level.
+    room for one record, but not for one record per level.
     """
     removed = 0
     with store.view.mutex:
@@ -132,12 +132,12 @@ def _remove_idle(store: Store, newest: int | None, pause: Callable[[], None]) ->
             _record_totals(store, [number for level in levels for number in level])
         for level in levels:
             removed += _remove(store.files, store.view, level, pause)
-            store.guard.check()  # the next level needs the whole of this one
+            store.guard.check()  # the next level may be removed only after the whole of this level
     return removed
 
 
 def _plan(shared: Shared, view: View, clock: Clock, batch: Sequence[int], newest: int | None) -> list[list[int]]:
-    """Choose which numbers of a batch can go, level by level; arguments as of ``_remove_idle``."""
+    """Return the numbers of a batch whose files can be removed, level by level. ``newest``: as of ``_remove_idle``."""
     durable = shared.counters.read().durable
     with view.mutex:
         index = view.index
@@ -150,11 +150,11 @@ def _plan(shared: Shared, view: View, clock: Clock, batch: Sequence[int], newest
         if newest is not None:
             return next_to_go(index.files, idle, newest, durable)
         levels = next_to_go(index.files, idle, index.applied + 1, durable)
-        return [] if levels == [[index.applied]] else levels  # the newest is removed with others, whose record is newer
+        return [] if levels == [[index.applied]] else levels  # the newest number is removed only with others
 
 
 def _forget_captured(disk: Disk, view: View) -> None:
-    """Forget dropped files whose removal is durable: until then, the commit that took such a file is needed.
+    """Forget dropped files whose removal is durable: until then, the commit that took the file is needed.
 
     Only an intake deletes a dropped file, because only the intake knows whether the file may still have a writer.
     """
@@ -192,7 +192,7 @@ def _record_totals(store: Store, batch: list[int]) -> None:
         record.fact(TOTALS_FACT, _totals_with(index, value, fresh))
     if fresh:
         commit_batch(store, record, store.deadline(), flush=True)
-    else:  # the process that recorded them died, perhaps before the removal of their files was durable
+    else:  # a process that died has recorded these numbers, perhaps before the removal of their files was durable
         store.files.disk.flush_directory(layout.COMMITTED)
 
 
@@ -289,7 +289,7 @@ class RetiredDigest(NamedTuple):
 
 
 def recorded_digest(totals: Mapping[str, Any] | None) -> RetiredDigest:
-    """Return the digest in the totals' value; an empty one without totals."""
+    """Return the digest in the value of the totals; an empty digest if the space has no totals yet."""
     return RetiredDigest() if totals is None else RetiredDigest(*totals["gone"])
 
 
@@ -304,8 +304,8 @@ def digest_mismatch(
     """Compare the recorded digest with the existing files.
 
     Returns:
-        None if they agree. Otherwise how many files are missing (below 0: too many exist), and the number of a single
-        file.
+        None if the digest and the files agree. Otherwise (missing, number): how many files are missing, below 0 if too
+        many exist; and the number of the file if it is only one.
     """
     known = recorded_digest(totals)
     actual = RetiredDigest.of_missing(applied, kept_numbers(numbers, applied, totals))

@@ -1,24 +1,24 @@
-"""When a step of the housekeeper is due: decisions on numbers alone, without a disk or a clock."""
+"""Decide when a step of the housekeeper is due, from numbers alone, without a disk or a clock."""
 
 from typing import NamedTuple
 
 from spool.disk import recycler
 
-FLUSH_COMMITS = 1_024  # unflushed commits to be flushed; with four times as many, callers wait for the flush
-FLUSHED_AT_THE_END = 64  # files, each with a flush: a close that takes seconds would look stuck
+FLUSH_COMMITS = 1_024  # this many unflushed commits are flushed; with four times as many, callers wait for the flush
+FLUSHED_AT_THE_END = 64  # the most files that a close flushes: a close that takes seconds would look stuck
 RECLAIM_EVERY_COMMITS = 512
 # The recycler holds few large files: a writer finds one only if reclaim returns files as fast as writers take them.
 RECLAIM_LARGE_EVERY_COMMITS, RECLAIM_BYTES = 16, recycler.MAX_BYTES // 2
-# So many of the newest commit files remain while other processes have the space open. A reader whose next file was
+# This many of the newest commit files remain while other processes have the space open. A reader whose next file was
 # deleted must list the whole directory again, which costs far more than these files.
 RETAINED_FOR_READERS = 512
 TIDY_FROM = 64
-CHECKPOINT_FROM = 256  # files that an opener would have to read, and commits since the last checkpoint
-_SEGMENT_COSTS = 256  # small files take as long to read as the table of one segment
+CHECKPOINT_FROM = 256  # the least number of files that an opener would have to read, and of new commits
+_SEGMENT_COSTS = 256  # reading the table of one segment takes as long as reading this many small files
 
 
 class IndexSize(NamedTuple):
-    """How much the index holds, or a checkpoint covers: the number of the last commit, files, segments."""
+    """The extent of an index or a checkpoint: the number of its last commit, and how many files and segments it has."""
 
     applied: int = 0
     files: int = 0
@@ -30,7 +30,7 @@ def is_flush_due(unflushed: int, *, due: bool) -> bool:
 
     Args:
         unflushed: the number of these commits.
-        due: whether this round has the steps of every few seconds.
+        due: whether this round includes the steps that are done every few seconds.
     """
     return unflushed >= FLUSH_COMMITS or (due and unflushed > 0)
 
@@ -52,13 +52,13 @@ def retained(*, quiet: bool) -> int:
 
 
 def is_checkpoint_due(now: IndexSize, saved: IndexSize, least: int, *, lasting: bool) -> bool:
-    """Whether the next opener would have to read many files, many of them new.
+    """Return whether the next opener would have to read many files, many of which the last checkpoint does not cover.
 
     Args:
         saved: the extent of the last checkpoint.
         least: the least number of files to read, and of new files.
-        lasting: no file is likely to be reclaimed soon. Then a checkpoint is also due if only reclaim has changed the
-            files since the last one.
+        lasting: whether no file is likely to be reclaimed soon. Then a checkpoint is also due if only reclaim has
+            changed the files since the last checkpoint.
     """
     to_read = now.files + _SEGMENT_COSTS * now.segments
     new = now.applied - saved.applied + _SEGMENT_COSTS * (now.segments - saved.segments)
@@ -68,5 +68,5 @@ def is_checkpoint_due(now: IndexSize, saved: IndexSize, least: int, *, lasting: 
 
 
 def checkpoint_from(files: int) -> int:
-    """Return the ``least`` of a checkpoint while the space is used: with more files, checkpoints are rarer."""
+    """Return ``least`` of `is_checkpoint_due` while the space is used: the more files, the rarer the checkpoints."""
     return CHECKPOINT_FROM + files // 4

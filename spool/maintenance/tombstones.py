@@ -1,8 +1,8 @@
 """Tombstone merging: the removals and facts of many commits are written again in one file.
 
 A commit without live messages is kept for its facts, and for its removals (tombstones) while the files of the removed
-messages may come back. When many such commits have piled up, one file repeats their removals and facts, and supersedes
-their files. A second removal of a message changes nothing, so this is safe.
+messages may come back. When many of these commits have piled up, one file repeats their removals and facts, and
+supersedes their files. A second removal of a message changes nothing, so this is safe.
 """
 
 import os
@@ -28,11 +28,11 @@ Facts = dict[str, tuple[int, Any, float | None]]
 
 
 class _Overtaken(Exception):
-    """A file was removed, or a fact changed, meanwhile. Nothing was done; the next round tries again."""
+    """A file was removed, or a fact was changed, during the merge. Nothing was done; the next round tries again."""
 
 
 def merge_tombstones(store: Store) -> int:
-    """Merge the tombstones of many commits, if they have piled up; returns how many files were written.
+    """Merge the tombstones of many commits, if enough have piled up; return how many files were written.
 
     The caller holds the reclaim lock and has caught up.
     """
@@ -68,7 +68,7 @@ def _merge(store: Store, numbers: list[int]) -> None:
 
 
 def _is_mergeable(index: Index, number: int) -> bool:
-    """Whether a file is kept for a few removals or facts. Reclaim itself writes the totals again."""
+    """Return whether a file is kept only for a few removals or facts, and not for the totals: reclaim renews these."""
     state = index.files[number]
     if not state.mergeable or state.facts > _MAX_FACTS or len(state.addressed) > _MAX_TARGETS:
         return False

@@ -1,8 +1,8 @@
-"""Applications: the last batch that each has committed, so that a repeated batch is not committed twice.
+"""Applications: a space remembers the last batch of each application, so that a repeated batch is not committed twice.
 
-An application numbers its batches upwards. The commit of a batch has the number as a fact, so after a crash both exist
-or neither. A ``source`` distinguishes two programs with the same application name by mistake, whose numbers both begin
-at 0.
+An application numbers its batches upwards. The commit of a batch records the number as a fact, so after a crash both
+the batch and its number exist, or neither. Two programs may have the same application name by mistake, and the numbers
+of both begin at 0: a ``source`` distinguishes the two.
 """
 
 from collections.abc import Mapping
@@ -30,9 +30,9 @@ class _Superseded(Exception):
 class BatchOf(NamedTuple):
     """A batch of an application.
 
-    application: its name, 1 to 255 characters.
-    number: of the batch.
-    source: the counter of the batches, e.g. a stream's checkpoint; "" if the program itself counts.
+    application: the name of the application, 1 to 255 characters.
+    number: the number of the batch.
+    source: the origin of the numbers, e.g. the checkpoint of a stream; "" if the program itself counts.
     """
 
     application: str
@@ -43,8 +43,8 @@ class BatchOf(NamedTuple):
         """Whether this batch, or a later one of its application, was committed.
 
         Args:
-            facts: of an index that has applied every issued commit.
-            now: seconds since the epoch.
+            facts: the facts of an index that has applied every issued commit.
+            now: the time in seconds since the epoch.
 
         Raises:
             InvalidArgument: the application's batches are of another source.
@@ -66,7 +66,7 @@ class BatchOf(NamedTuple):
         return self.number <= number
 
     def fact(self, now: float) -> CommitBatch:
-        """Return the record to commit with the batch. ``now``: seconds since the epoch."""
+        """Return the record to commit with the batch. ``now``: the time in seconds since the epoch."""
         batch = CommitBatch()
         batch.fact(self._key, [self.number, self.source], None if self.source else now + REMEMBERED_SECONDS)
         return batch
@@ -77,7 +77,7 @@ class BatchOf(NamedTuple):
         Nothing is done if another batch was recorded meanwhile. The caller has reported the batch as committed.
 
         Args:
-            number: of the commit of the batch.
+            number: the sequence number of the commit with the batch.
         """
         deadline = store.deadline()
 

@@ -1,7 +1,8 @@
-"""The capacity command: it runs when a queue reaches its high mark, and not again before the low mark.
+"""The capacity command: it runs when a queue reaches its high mark, and not again before the queue is at its low mark.
 
-A commit records durably that the mark was reached, before the command runs: so another process, or this process after a
-restart, does not run the command again. The command runs outside any commit, in a separate thread; its end is logged.
+Before the command runs, a commit records durably that the mark was reached. So another process, or this process after a
+restart, does not run the command again. The command runs outside any commit, in a separate thread; its failure is
+logged.
 """
 
 import logging
@@ -33,7 +34,7 @@ class _Unchanged(Exception):
 
 
 def check_marks(store: Store) -> None:
-    """Record which queues have reached a mark, and run the commands of those that reached the high one."""
+    """Record which queues have reached a mark, and run the commands of queues that have reached the high mark."""
     catch_up(store, list_prepared(store))
     for config in store.settings.known.config.queues.values():
         if config.capacity_high is None:
@@ -60,7 +61,7 @@ def _crossing(view: View, config: QueueConfig, usage: Usage) -> bool | None:
 
 
 def _record(store: Store, config: QueueConfig, is_high: bool) -> bool:
-    """Record durably that a mark was reached; return False if the queue has left the mark under the number lock."""
+    """Record durably that a mark was reached; return False if the queue has left the mark before the commit."""
     deadline = store.deadline()
 
     def check(_: Settings) -> None:
@@ -86,7 +87,7 @@ def _fact_key(queue: str) -> str:
 def run_command(disk: Disk, config: QueueConfig, usage: Usage) -> None:
     """Run the command in a separate thread until it ends or its time is over, even after the space was closed.
 
-    A process of root runs the command as the owner of the space, because the owner may have written it.
+    A process of root runs the command as the owner of the space, because the owner may have written the command.
     """
     threading.Thread(target=_run, args=(disk.root, disk.owner, config, usage), name="xaspool capacity").start()
 
@@ -104,7 +105,7 @@ def _run(space: str, owner: tuple[int, int] | None, config: QueueConfig, usage: 
     }
     what = f"the capacity command of queue {config.name}"
     try:
-        # Output goes to a file: memory does not grow, and nobody waits for processes that the command leaves behind.
+        # Output is written to a file: memory does not grow, and the thread need not wait for children of the command.
         with _scratch() as output:
             with subprocess.Popen(
                 config.capacity_command, shell=True, env=environment, cwd="/", start_new_session=True,

@@ -1,12 +1,13 @@
-"""The journal of claims: the messages that a transaction has claimed, so that the death of its process is an attempt.
+"""The journal of claims: it records the messages of a transaction, to count an attempt if the process dies.
 
 A journal is a file ``active/<xid>.claims``. It is never flushed: a journal has to survive a killed process, not a power
-cut. It names its owner, a number whose bytes in the claim files are locked while the process lives (Rule 6).
+cut. It names its owner: a number whose bytes in the claim files are locked while the process lives (Rule 6).
 
-A program works on a message from the claim on, so each message in its journal counts. A forwarding round claims
-thousands of messages, and tasks in other processes call the service for one message at a time. So the journal of a
-round has a byte for each message, a *mark*, which a task sets during the call. Only marked messages count. The marks
-precede the claims: a round that is killed while it writes its journal has begun no call, and counts no message.
+A program works on a message as soon as it has claimed the message, so each message in its journal counts an attempt. A
+forwarding round claims thousands of messages, and tasks in other processes call the service for one message at a time.
+So the journal of a round has a byte for each message, a *mark*, which a task sets during the call. Only marked messages
+count an attempt. The marks precede the claims: if a round is killed while it writes its journal, it has begun no call,
+and no attempt is counted.
 """
 
 import logging
@@ -40,11 +41,13 @@ MARKED, UNMARKED = b"\1", b"\0"
 
 
 class JournalContents(NamedTuple):
-    """The content of a journal. ``owner``: 0 if it cannot be read; ``ranges``: (number, first ordinal, count).
+    """The content of a journal.
 
-    ``marks``: of a round's journal, a byte for each message; None in the journal of any other transaction.
-
-    For people: the process that wrote it, and the time of its first claim, in seconds since the epoch; None if unknown.
+    owner: the number of its owner; 0 if the journal cannot be read.
+    ranges: the claims, each as (number, first ordinal, count).
+    pid, program: the process that wrote the journal, for people; None if unknown.
+    since: the time of the first claim in seconds since the epoch, for people; None if unknown.
+    marks: in the journal of a round, a byte for each message; None in the journal of any other transaction.
     """
 
     owner: int
@@ -63,7 +66,7 @@ class JournalContents(NamedTuple):
 class CallMarks(NamedTuple):
     """Marks in the journal of a round, for messages of one claim.
 
-    xid: of the round's transaction. first: the offset of the first mark in the file.
+    xid: the xid of the round's transaction. first: the offset of the first mark in the file.
     """
 
     xid: Xid
@@ -93,11 +96,11 @@ class ClaimJournal:
 
     @property
     def is_begun(self) -> bool:
-        """Whether it has a file."""
+        """Whether the journal has a file."""
         return self._handle is not None
 
     def add(self, ranges: Iterable[tuple[int, int, int]]) -> None:
-        """Record claims: (number, first ordinal, count). On a full disk there is no record, and no attempt is
+        """Record claims: (number, first ordinal, count). If the disk is full, nothing is recorded, and no attempt is
         counted."""
         data, pack = b"", msgpack.Packer().pack
         for one in ranges:
@@ -114,7 +117,7 @@ class ClaimJournal:
         return self._end - count if self.is_begun else None
 
     def _append(self, records: bytes) -> None:
-        """Write at the end of the file, which is made if need be. A full disk leaves no file."""
+        """Append records to the file, and create the file if need be. If the disk is full, remove the file."""
         try:
             data = records if self._handle is not None else self._begin() + records
             assert self._handle is not None
@@ -127,12 +130,12 @@ class ClaimJournal:
             log.warning("claims cannot be recorded: %s", error)
 
     def clear_marks(self, first: int, count: int) -> None:
-        """Unset marks. ``first``: the place of the first one in the file."""
+        """Unset marks. ``first``: the place of the first mark in the file."""
         if self._handle is not None:
             self.store.files.disk.write_at(self._handle, first, UNMARKED * count)
 
     def _begin(self) -> bytes:
-        """Make the file; returns its first record."""
+        """Make the file; return its first record."""
         _become_owner(self.store)
         self._name = layout.claim_journal(self._xid)
         self._handle = self.store.files.disk.create(self._name)
@@ -157,7 +160,7 @@ def _become_owner(store: Store) -> None:
     with_number_lock(store.shared.control, store.deadline())
     try:
         if store.shared.claims.owner:
-            return  # another thread was faster: with two numbers, this process would take its own first one for dead
+            return  # another thread was faster: with two numbers, this process would believe that its first owner died
         owner = store.shared.counters.read().owner + 1
         if owner > layout.MAX_ORDINAL:
             raise SystemFailure("the space has used up its owner numbers: close it in every process and open it again")
@@ -171,7 +174,7 @@ class Owners:
     """The owners of claims, and the attempts of those that died.
 
     seen: the owners up to this number are known.
-    others: those of them that may have a journal, but this process itself.
+    others: the known owners that may have a journal, except this process.
     """
 
     def __init__(self, store: Store) -> None:
@@ -180,11 +183,11 @@ class Owners:
         self.seen = 0
 
     def count_attempts_of_dead(self, ranges: PositionRanges, page: CounterPage) -> bool:
-        """Count the attempts of the owners that died; returns whether there were some.
+        """Count the attempts of the owners that died; return whether any owner has died.
 
         Args:
-            ranges: the claims that the caller has just won. A dead owner let go of each claim file that it had.
-            page: the counters, read afterwards.
+            ranges: the claims that the caller has just won. The death of an owner releases its byte in each claim file.
+            page: the counters, read after the caller won the claims.
         """
         claims = self.store.shared.claims
         if page.owner > self.seen:
@@ -263,7 +266,8 @@ def _range(number: int, first: int, count: int) -> tuple[int, int, int]:
 
 
 def count_journal(store: Store, xid: Xid, deadline: Deadline) -> bool:
-    """Count the attempts in a dead owner's journal and remove it. False if its xid stays locked: the owner lives."""
+    """Count the attempts in a dead owner's journal and remove it. Return False if the xid remains locked: the owner
+    lives."""
     byte = xid_byte(xid)
     for _ in deadline.polls():
         if not store.files.disk.exists(layout.claim_journal(xid)):
@@ -274,7 +278,7 @@ def count_journal(store: Store, xid: Xid, deadline: Deadline) -> bool:
         return False
     try:
         ranges = read_journal(store.files.disk, xid).begun
-        if not store.files.disk.exists(layout.prepared(xid)):  # otherwise the branch holds its messages by its file
+        if not store.files.disk.exists(layout.prepared(xid)):  # otherwise the prepared file holds the messages
             settle_all(store, deadline)
             catch_up(store)
             retries.count_failures(store, _live(store.view, ranges), "the process that held it died", deadline)

@@ -23,7 +23,7 @@ class DeduplicationKeys:
         self._own: dict[str, str] = {}
 
     def seen(self, queue: str, key: str) -> str | None:
-        """Return the id of the first message with the key; None if none exists: then this transaction holds the key.
+        """Return the id of the first message with the key; None if no message has it: then this transaction holds it.
 
         Raises:
             MessageInUse: another transaction, or a prepared branch, has the key.
@@ -74,7 +74,7 @@ class DeduplicationKeys:
 
 
 def check_single(count: int) -> None:
-    """Raise InvalidArgument unless one message is put: a key belongs to one."""
+    """Raise InvalidArgument unless exactly one message is put: a key belongs to one message."""
     if count != 1:
         raise InvalidArgument(
             "a ", Argument("deduplication_key"), f" belongs to one message, and there are {count}: put them one by one"

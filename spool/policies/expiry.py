@@ -1,8 +1,8 @@
 """Expiry: an expired message moves to the error queue or is dropped, as the queue's options say.
 
-No get delivers an expired message. A process removes it when the process takes from its queue or counts messages;
-otherwise the housekeeper of a consumer removes it within seconds. The removing commit is not flushed: after a power cut
-the message may exist again, expired as before.
+No get delivers an expired message. A process removes the expired messages of a queue when it gets from the queue or
+counts its messages. Otherwise the housekeeper of a consumer removes expired messages within seconds. The removing
+commit is not flushed: after a power cut an expired message may exist again, still expired.
 """
 
 import logging
@@ -27,7 +27,7 @@ _RUNS_AT_ONCE = 4_096
 
 
 def expire(store: Store, queue: str, deadline: Deadline) -> int:
-    """Remove the expired messages of a queue that no process has claimed; return how many. The caller has caught up."""
+    """Remove the expired, unclaimed messages of a queue; return how many. The caller has caught up."""
     done = 0
     while True:
         settings = store.settings.known
@@ -37,7 +37,7 @@ def expire(store: Store, queue: str, deadline: Deadline) -> int:
                 return done
             claimed = _claim_expired(store.shared.claims, store.view, store.clock, queue)
         if not claimed:
-            return done  # other processes have claimed them; a released message is removed by a later call
+            return done  # other processes have claimed the rest; a later call removes these if they are released
         try:
             gone = _expire_claimed(store, settings, queue, claimed, deadline)
         finally:
@@ -49,7 +49,7 @@ def expire(store: Store, queue: str, deadline: Deadline) -> int:
 
 
 def _lacks_its_error_queue(settings: Settings, queue: str) -> bool:
-    """Whether the queue names a missing error queue: until it exists, expired messages remain undelivered."""
+    """Return whether the error queue is missing: until it exists, expired messages remain in the queue, undelivered."""
     config = queue_config(settings.config, queue)
     return _goes_to_error_queue(config) and config.error_queue not in settings.config.queues
 
@@ -63,7 +63,7 @@ def _claim_expired(claims: Claims, view: View, clock: Clock, queue: str) -> Posi
 
 def _expire_claimed(store: Store, settings: Settings, queue: str, claimed: PositionRanges, deadline: Deadline) -> int:
     revalidate(store, claimed, deadline)
-    gone: dict[int, PositionRanges] = {}  # by how many attempts failed
+    gone: dict[int, PositionRanges] = {}  # ranges by the number of failed attempts
     with store.view.mutex:
         now = store.clock.now()
         for position in positions(claimed):
@@ -79,7 +79,7 @@ def _expire_claimed(store: Store, settings: Settings, queue: str, claimed: Posit
         config = queue_config(settings.config, queue)
         try:
             commit_batch(store, _removal_batch(config, gone), deadline, flush=False)
-        except QueueNotFound:  # its error queue was deleted since the settings were read
+        except QueueNotFound:  # the error queue was deleted after the settings were read
             return 0
         where = f"moved to {config.error_queue}" if _goes_to_error_queue(config) else "dropped"
         log.info("%s messages of queue %s were past their time, and %s", count, queue, where)

@@ -1,4 +1,4 @@
-"""Options without an effect for the settings of their queue. Each is accepted, and the log warns about it.
+"""Options that have no effect with the settings of their queue. Each is accepted, and the log warns about it.
 
 An option that contradicts another one of the same call raises InvalidArgument. An option without effect does not,
 because a queue's options change independently of the programs that put messages.
@@ -37,7 +37,7 @@ def _of_queue(config: QueueConfig) -> Iterator[tuple[str, str]]:
 def warn_of_put(
     space: str, config: QueueConfig, attributes: Mapping[str, Any], deduplication_key: str | None = None
 ) -> None:
-    """Warn of each option of a message without effect, once for each queue in a process.
+    """Warn of each option of a put that has no effect, once for each queue in a process.
 
     Args:
         space: the path of the space; "" where it is not known.

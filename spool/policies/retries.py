@@ -1,7 +1,7 @@
 """Retries: after a failed attempt a message is delivered again later, moves to the error queue, or is dropped.
 
 Pure functions decide. A separate commit without a flush makes the decision visible: a power cut may lose the count of
-an attempt, but no message.
+an attempt, but it loses no message.
 """
 
 import logging
@@ -45,11 +45,11 @@ def outcome_of_failure(
     """Decide the outcome of a failed attempt.
 
     Args:
-        attempts: attempts that failed before this one.
-        now: seconds since the epoch.
-        delay: seconds before the next attempt, instead of the queue's retry delay.
-        not_before: the message's due time, in seconds since the epoch. A message that was taken by its id before this
-            time is not due earlier now.
+        attempts: how many attempts failed before this attempt.
+        now: the time in seconds since the epoch.
+        delay: the seconds before the next attempt, instead of the queue's retry delay.
+        not_before: the message's due time, in seconds since the epoch. The next attempt is not due before this time,
+            even if the message was taken earlier by its id.
     """
     if is_last(config, attempts):
         return FailureOutcome(None if config.error_queue is None else moved_to(config, attempts + 1, reason))
@@ -65,17 +65,17 @@ def outcome_of_failure(
 
 
 def is_last(config: QueueConfig, attempts: int) -> bool:
-    """Whether the attempt that failed now was the last that the message may have."""
+    """Return whether the attempt that failed now was the last attempt that the message may have."""
     return config.retries is not None and attempts + 1 > config.retries
 
 
 def failed_attempts(count: int) -> str:
-    """Say how many attempts failed, for a text."""
+    """Return in words how many attempts failed."""
     return "one attempt failed" if count == 1 else f"{count} attempts failed"
 
 
 def retry_delay(config: QueueConfig, attempts: int) -> float:
-    """Return the seconds before the next attempt. ``attempts``: failed attempts before the one that failed now."""
+    """Return the seconds before the next attempt. ``attempts``: how many attempts failed before the latest attempt."""
     if config.retry_delay_max is None:
         return config.retry_delay
     return min(config.retry_delay * 2.0 ** min(attempts, _MOST_DOUBLINGS), config.retry_delay_max)
@@ -84,8 +84,8 @@ def retry_delay(config: QueueConfig, attempts: int) -> float:
 def moved_to(origin: QueueConfig, attempts: int, reason: str) -> dict[str, Any]:
     """Return the control fields of a message that moves to the error queue of ``origin``.
 
-    The message begins a new count, and keeps its origin and the number of failed attempts. It has no due time, and does
-    not expire: it waits for an administrator.
+    The message begins a new count of attempts, and records the queue of its origin and how many attempts failed there.
+    It has no due time, and does not expire: it waits for an administrator.
     """
     assert origin.error_queue is not None
     return {
@@ -149,7 +149,7 @@ def count_failures(
     places = list(positions)
     while True:
         batch = CommitBatch()
-        settings = store.settings.current()  # with an old error queue the commit is refused
+        settings = store.settings.current()  # a commit into a deleted error queue is refused
         with store.view.mutex:
             for position in places:
                 if store.view.prepared.held.get(position, held_by) == held_by:

@@ -1,7 +1,8 @@
 """Named subscriptions: readers that claim nothing. The space keeps each message until every subscription has read it.
 
-A subscription is a fact. Commits decided under the number lock register, advance and end it (Rule 5), and reclaim keeps
-the files that the newest of these facts names (Rule 15). This is sound even if the reclaiming process has an old view:
+A subscription is a fact. Commits register, advance and end a subscription; each is decided under the number lock (Rule
+5). Reclaim keeps the files that the newest of these facts names (Rule 15). This is sound even if the reclaiming process
+has an old view:
 
 1. A subscription starts after all existing commits and only ever releases them, so an older view retains at least as
    much.
@@ -38,12 +39,12 @@ class _Changed(Exception):
 class SubscriptionState:
     """A subscription as it is at one moment.
 
-    queues: their names; none: all queues.
+    queues: the names of its queues; empty for all queues.
     since: the number of the commit that registered it.
     read_to: the number of the last commit that it has read.
-    expires_at: seconds since the epoch; it ends then, unless its reader advances it before.
-    unread: the most messages that it has not read: a message that was moved to another queue counts in both queues.
-    kept_bytes: the bytes of the bodies in files that only subscriptions need, this one among them.
+    expires_at: the time at which it ends unless its reader advances it before, in seconds since the epoch.
+    unread: how many messages it has not read, at most: a message that was moved to another queue counts in both queues.
+    kept_bytes: the bytes of the bodies in files that only subscriptions need, this subscription among them.
     """
 
     queues: tuple[str, ...]
@@ -55,14 +56,14 @@ class SubscriptionState:
 
 
 def register(store: Store, name: str, queues: Sequence[str], seconds: float, *, anew: bool = False) -> int:
-    """Register a subscription; return its number: every message put by a later commit is kept for it.
+    """Register a subscription; return its number. Every message of a later commit is kept for the subscription.
 
-    An existing subscription that has read nothing is used: its reader may have been killed, and registers again.
+    An existing subscription that has read nothing is used again: its reader may have been killed, and registers again.
 
     Args:
-        queues: their names; none: all queues.
-        seconds: until it ends, unless ``advance`` is called before.
-        anew: replace an existing subscription of this name.
+        queues: the names of the queues; empty for all queues.
+        seconds: the time until the subscription ends, unless ``advance`` is called before.
+        anew: whether to replace an existing subscription of this name.
 
     Raises:
         InvalidArgument: a subscription of this name exists, and has read messages.
@@ -107,8 +108,8 @@ def advance(store: Store, name: str, since: int, after: int, seconds: float) -> 
     """Record durably that a subscription has read up to commit ``after``, and renew it; return False if it has ended.
 
     Args:
-        since: the commit that registered it.
-        seconds: until it ends, unless this is called again before.
+        since: the number of the commit that registered the subscription.
+        seconds: the time until the subscription ends, unless ``advance`` is called again before.
     """
     while (known := progress(store, name, since)) is not None:
         try:
@@ -121,7 +122,7 @@ def advance(store: Store, name: str, since: int, after: int, seconds: float) -> 
 
 
 def put_by(store: Store, number: int) -> Index | None:
-    """Return an index of only this commit, with its messages as they were put; None if a file of it is unreadable."""
+    """Return an index of only this commit, with its messages as they were put; None if a file of it cannot be read."""
     commit = read_commit(store, number)
     if commit is None or commit.damage:
         return None
@@ -187,7 +188,10 @@ def _key(name: str) -> str:
 
 
 def _decide(store: Store, name: str, known: Subscription | None, new: Subscription | None) -> int:
-    """Commit a new state of a subscription, None to end it; return the number. _Changed if it is not ``known`` now."""
+    """Commit a new state of a subscription (None to end it); return the number of the commit.
+
+    Raise _Changed if the state of the subscription is not ``known`` any more.
+    """
     batch, deadline = CommitBatch(), store.deadline()
     batch.fact(_key(name), None if new is None else new.value)
 

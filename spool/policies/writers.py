@@ -1,8 +1,8 @@
-"""Whether a dropped file is complete, or a program may still be writing it.
+"""Decide whether a dropped file is complete, or a program may still be writing it.
 
 Only the file's owner and root can ask the kernel whether a program has the file open for writing (a lease, fcntl(2)).
 For another user's file there is weaker evidence: a rename into place (``arrivals``), or no change for ``drop_settle``
-seconds. A writer may pause for longer, so the intake watches a file that it took on the last evidence
+seconds. A writer may pause for longer, so the intake watches every file that it took because the file had not changed
 (``late_writes``). Without evidence, a file waits.
 """
 
@@ -23,13 +23,13 @@ class Evidence(enum.Enum):
 
 
 class Complete(NamedTuple):
-    """A complete file: the evidence, and its identity at that moment."""
+    """A complete file: the evidence, and the identity of the file at that moment."""
 
     evidence: Evidence
     identity: FileIdentity
 
     def is_still(self, identity: FileIdentity | None) -> bool:
-        """Return whether this is the same file, unchanged."""
+        """Return whether ``identity`` is of the same file, unchanged."""
         mine = self.identity
         return (
             identity is not None
@@ -41,7 +41,8 @@ class Complete(NamedTuple):
 class Writers:
     """Judges whether dropped files are complete.
 
-    ``waits`` is called with (name, reason) of an incomplete file, ``report`` with those of an unreadable file.
+    ``waits`` is called with the name of an incomplete file and the reason, ``report`` with the name of an unreadable
+    file and the reason.
     """
 
     def __init__(self, store: Store, waits: Callable[[str, str], None], report: Callable[[str, str], None]) -> None:
@@ -51,11 +52,12 @@ class Writers:
         self._report = report
 
     def judge(self, path: str, identity: FileIdentity, name: str, renamed: Callable[[], bool]) -> Complete | None:
-        """Return a regular file as complete; None if it is incomplete.
+        """Return the evidence that a regular file is complete; None if the file is incomplete.
 
         Args:
-            path: its present name; ``identity`` was just read there.
-            name: the name under which it was dropped, for reports.
+            path: the present name of the file.
+            identity: the identity that was just read from ``path``.
+            name: the name under which the file was dropped, for reports.
             renamed: returns whether the file was renamed into place.
         """
         try:
@@ -78,8 +80,8 @@ class Writers:
         return None
 
     def _is_unchanged(self, identity: FileIdentity) -> bool:
-        """Return whether it has not changed for ``drop_settle`` seconds. (A future time means that the clock was set
-        back after the change.)"""
+        """Return whether the file has not changed for ``drop_settle`` seconds. (A future time means that the clock was
+        set back after the change.)"""
         since = abs(self._store.clock.now() - identity.changed_ns / 1e9)
         return since >= self._store.settings.known.config.drop_settle
 
