@@ -38,10 +38,12 @@ class Branch:
     """One branch, in X/Open's terms. Not thread-safe: the transaction serialises its calls."""
 
     def __init__(self, store: Store, xid: Xid | None, *, counted: bool, journaled: bool) -> None:
-        """``counted``: a rollback counts an attempt of the messages that it holds. ``journaled``: claims are recorded
-        in a journal, so that the death of this process does, too."""
+        """``counted``: whether a rollback counts an attempt of the messages that the branch holds.
+
+        ``journaled``: whether a journal records the claims, so that the death of this process counts an attempt, too.
+        """
         self.id = os.urandom(BRANCH_ID_BYTES)
-        self.prefix = self.id.hex()  # of the ids of its messages
+        self.prefix = self.id.hex()  # the begin of the ids of the branch's messages
         self.xid = xid or Xid(FORMAT_LOCAL, self.id, b"")
         self.batch = CommitBatch()
         self.batch.begin_branch(self.xid, self.id)
@@ -52,22 +54,22 @@ class Branch:
         self._store = store
         self.counted = counted
         self.journal = ClaimJournal(store, self.xid) if journaled else None
-        self.byte: int | None = None  # of the xid in run/xids, while it is locked
-        self._left = False  # to the next process that opens the space
+        self.byte: int | None = None  # the xid's byte in run/xids, while this branch has it locked
+        self._left = False  # whether the rollback is left to the next process that opens the space
 
     @property
     def keys(self) -> DeduplicationKeys:
-        """The deduplication keys of its messages."""
+        """The deduplication keys of the branch's messages."""
         self._keys = self._keys or DeduplicationKeys(self._store)
         return self._keys
 
     # -- the xid ----------------------------------------------------------------------------------------------------
 
     def lock_xid(self) -> None:
-        """Lock the xid's byte, before the first file of the branch is made. Rule 6.
+        """Lock the xid's byte, before the first file of the branch is made (rule 6).
 
         Raises:
-            TransactionTimeout: another process did not release it in time.
+            TransactionTimeout: another process did not release the byte in time.
         """
         if self.byte is None:
             byte = xid_byte(self.xid)
@@ -78,7 +80,7 @@ class Branch:
             self.byte = byte
 
     def lock_xid_now(self) -> bool:
-        """Lock the xid's byte, which this branch has not locked, if it is free; False if another process has it."""
+        """Lock the xid's byte if the byte is free; False if another process holds it. Not called with the lock."""
         byte = xid_byte(self.xid)
         if self._store.shared.xids.try_lock(byte):
             self.byte = byte
@@ -92,18 +94,18 @@ class Branch:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """The ids of its messages."""
+        """The ids of the branch's messages."""
         return tuple(message_id(self.id, ordinal) for ordinal in range(self.batch.messages))
 
     def known(self, queue: str, key: str) -> str | None:
-        """Return the id of the message with that deduplication key, which the queue has had already."""
+        """Return the id of the queue's earlier message with that deduplication key; None if the key is new."""
         try:
             return self.keys.seen(queue, key)
         except OSError as error:
             self._store.fail("looking for its deduplication key", error)
 
     def check_room(self, settings: Settings, queue: str, groups: Sequence[tuple[Sequence[bytes], object]]) -> None:
-        """Raise Full if these bodies cannot fit as things stand. The exact check is made when the transaction ends."""
+        """Raise Full if these bodies do not fit now. The commit or vote makes the exact check."""
         try:
             catch_up(self._store, list_prepared(self._store))
         except OSError as error:
@@ -114,7 +116,7 @@ class Branch:
         quota.check_room(self._store.view, settings, quota.combined(quota.change_by(self._store.view, tables), more))
 
     def put(self, queue: str, raws: Sequence[bytes], attributes: dict[str, Any]) -> list[str]:
-        """Add messages; returns their ids. ``batch.sections`` then says whether there is something to ``stream``."""
+        """Add messages; returns their ids. If ``batch.sections`` is then not empty, the caller calls ``stream``."""
         first = self.batch.put(queue, raws, attributes)
         return list(map(f"{self.prefix}%08x".__mod__, range(first, first + len(raws))))
 
@@ -124,7 +126,7 @@ class Branch:
         self.new_file().stream(self.batch)
 
     def new_file(self) -> CommitFileWriter:
-        """Return the branch's file; a new one if it has none."""
+        """Return the branch's file; make a new one if the branch has none."""
         self.file = self.file or CommitFileWriter(self._store.files.disk, self.xid)
         return self.file
 
@@ -135,14 +137,14 @@ class Branch:
         return file
 
     def abandon_file(self) -> None:
-        """Delete the branch's file, if it has one and it was not committed."""
+        """Delete the branch's file, if the branch has one that was not committed."""
         if self.file is not None:
             self.file.abandon()
 
     def begin_anew(self) -> None:
         """Forget messages and commands; keep the claims and their journal.
 
-        Messages that are put from now on get other ids, because the caller knows the old ones.
+        Messages that are put from now on get different ids, because the caller knows the old ids.
         """
         self.abandon_file()
         self.file, self.id = None, os.urandom(BRANCH_ID_BYTES)
@@ -156,7 +158,7 @@ class Branch:
     # -- claims -----------------------------------------------------------------------------------------------------
 
     def begin_journal(self) -> None:
-        """Record the claims in a journal, present and later ones."""
+        """Record the present and the later claims in a journal."""
         self.lock_xid()
         self.journal = ClaimJournal(self._store, self.xid)
         self.journal.add(self.claims)
@@ -164,13 +166,13 @@ class Branch:
     def begin_marked_journal(self) -> int | None:
         """Record the claims in a journal with a mark for each message.
 
-        Returns the place of the first mark in the file; None, and no journal, if the disk is full.
+        Returns the place of the first mark in the file. If the disk is full, returns None and keeps no journal.
         """
         self.lock_xid()
         journal = ClaimJournal(self._store, self.xid)
         first = journal.add_marks(sum(count for _, _, count in self.claims))
         if first is not None:
-            self.journal = journal  # before the next write, whose error must remove the file, too
+            self.journal = journal  # set first: an error of the next write must remove the file, too
             journal.add(self.claims)
         if not journal.is_begun:
             self.journal = first = None
@@ -186,16 +188,18 @@ class Branch:
             log.warning("a journal of claims stays behind: %s", error)
 
     def count_attempts(self, reason: str) -> None:
-        """Count an attempt of the claimed messages. Called before the claims are released: the next consumer must see
-        it."""
+        """Count an attempt of the claimed messages.
+
+        Called before the claims are released: the next consumer must see the count.
+        """
         if self.claims and self.counted:
             retries.count_failures(self._store, positions(self.claims), reason, self._store.deadline())
 
     def undo(self, reason: str) -> None:
         """Delete the file and count an attempt of the claimed messages; ``release`` follows.
 
-        While the space closes, that is left to the next process that opens it, which reads the journal. Nothing is
-        released then before the files are closed.
+        While the space closes, the rollback is left to the next process that opens the space, which reads the journal.
+        Then the claims remain locked until the files are closed.
         """
         try:
             self.abandon_file()
@@ -206,8 +210,10 @@ class Branch:
             log.warning("a rollback could not be recorded (%s): its messages return, and no attempt is counted", error)
 
     def release(self) -> None:
-        """Release claims, journal, group locks, keys and xid. After a vote the file holds the messages instead of the
-        claims."""
+        """Release claims, journal, group locks, keys and xid.
+
+        After a vote, the prepared file holds the messages in place of the claims.
+        """
         if self._left:
             return
         if self.journal is not None and self.journal.is_begun:
@@ -233,7 +239,7 @@ _warn = warnings.warn  # (the end of the interpreter may remove the module warni
 
 
 class DropGuard:
-    """Belongs to a transaction: if that is dropped before it has ended, the housekeeper undoes it.
+    """A transaction's guard: if the program drops the transaction before its end, the housekeeper undoes it.
 
     Python drops objects between any two instructions of any thread, so ``__del__`` takes no lock and touches no file.
     """
@@ -246,7 +252,7 @@ class DropGuard:
         self._promises = promises
 
     def dismiss(self) -> None:
-        """Do nothing when dropped: the transaction has ended."""
+        """Disarm the guard, since the transaction has ended."""
         self._branch = None
 
     def __del__(self) -> None:

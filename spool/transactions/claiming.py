@@ -1,13 +1,13 @@
 """Claim messages: choose messages that seem free, lock them, and revalidate.
 
-Messages are chosen twice: before the claim, among those that seem free, and after it, among the claimed ones. The
-revalidation keeps rule 4 of docs/architecture.md: a claim counts only if the message is still free once this process
-knows every commit and branch that was published or prepared before the claim was locked.
+Messages are chosen twice: before the claim among the messages that seem free, and afterwards among the claimed
+messages. The revalidation keeps rule 4 of docs/architecture.md: a claim counts only if the message is still free once
+this process knows every commit and branch that was published or prepared before the claim was locked.
 
-Messages of one group are delivered one transaction at a time and in order; groups are delivered side by side. A queue
-that is ``ordered`` is one group. A group is held as a byte lock, from the claim of its first message to the end of the
-transaction, so the kernel releases it when the process dies. By its id or correlation id a message is taken out of
-order, but never while another transaction holds its group.
+The messages of one group are delivered in order, to one transaction at a time; different groups are delivered side by
+side. A queue that is ``ordered`` is one group. A transaction locks a group's byte from its first claim in the group to
+its end, so the kernel releases the group when the process dies. A get by id or correlation id takes a message out of
+order, but never while another transaction holds the message's group.
 """
 
 from collections.abc import Iterable, Iterator, Set
@@ -38,10 +38,10 @@ _NOTHING: Set[int] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The request of a get: the head of a queue, one message by id, or the first one with a correlation id.
+    """The request of a get: the head of a queue, one message by id, or the first message with a correlation id.
 
-    ``timeout``: seconds to wait; None: for ever. ``spread``: at most one message of each group, since the messages will
-    not be handled in order. ``passed``: messages that are not wanted.
+    ``timeout``: the seconds to wait; None: for ever. ``spread``: whether to claim at most one message of each group,
+    since the messages will not be handled in order. ``passed``: the positions of messages that are not wanted.
     """
 
     queue: str
@@ -58,7 +58,7 @@ class Wanted:
 
     @property
     def sought(self) -> Sought:
-        """The message that is asked for by id or correlation id. BadMessageId: it is no id."""
+        """The message that the get names by id or correlation id. Raises BadMessageId if the id is not valid."""
         id = None if self.message_id is None else parse_message_id(self.message_id)
         return Sought(self.queue, id, self.correlation_id)
 
@@ -71,20 +71,20 @@ def check_wanted(
     message_id: str | None = None,
     correlation_id: str | None = None,
 ) -> Wanted:
-    """Check the arguments of a get: how many messages at most, and ``GetOptions``."""
+    """Check the arguments of a get: the most messages to take, and ``GetOptions``."""
     if type(count) is not int or count < 1:
         raise InvalidArgument(Argument("max_messages"), f" is a whole number from 1, not {shown(count)}")
     if type(timeout) is not int or timeout:
         check_timeout(timeout, "0, a number of seconds, or None to wait for ever")
     if correlation_id is not None:
-        correlation_id = check_text("correlation_id", correlation_id)  # or the get could wait in vain, and for ever
+        correlation_id = check_text("correlation_id", correlation_id)  # else the get might wait for ever
     wanted = Wanted(queue, count, message_id, correlation_id, timeout)
     if message_id is not None and correlation_id is not None:
         raise exclusive("message_id", "correlation_id")
     return wanted
 
 
-check_wanted.__qualname__ = "get"  # whose options these are: Python's own error names the call that was made
+check_wanted.__qualname__ = "get"  # Python's own errors about wrong options then name the public call
 
 # The request of a get without options; shared, because it is immutable.
 next_of = lru_cache(maxsize=1024)(Wanted)
@@ -104,22 +104,22 @@ def claim(
     """Claim messages that are free, in the queue's order.
 
     Args:
-        page: the counters, just read.
-        groups: the group locks of the transaction; the locks of claimed messages remain.
-        journal: records the claims that are returned.
+        page: the counters, which the caller has just read.
+        groups: the group locks of the transaction; the groups of the returned messages remain locked.
+        journal: the journal that records the returned claims, if any.
 
     Returns:
         The claims; [] if no message is free now.
 
     Raises:
-        WaitExpired: a writer that lives did not publish its number in time.
-        MessageInUse: the message was asked for by id, without waiting, and a transaction holds it.
+        WaitExpired: a live writer did not publish its number in time.
+        MessageInUse: the get names a message by id and does not wait, and a transaction holds the message.
     """
     view = store.view
     view.was_read = True
     if page.published > view.index.applied or view.settings is not store.settings.known:
         catch_up(store, page)
-    if page.prepared != view.prepared.version:  # messages of a branch that was rolled back since would look held
+    if page.prepared != view.prepared.version:  # messages of a branch that was rolled back would still look held
         list_prepared(store, page)
     queue = view.index.messages.queues.get(wanted.queue)
     if queue is not None and queue.may_expire:
@@ -140,7 +140,7 @@ def claim(
                 check_not_held(view, store.clock, wanted)
             return []
         if journal is not None:
-            journal.add(kept)  # before they are delivered; a message that was only claimed counts no attempt
+            journal.add(kept)  # before the delivery; a claim that is not kept counts no attempt
         return kept
     except BaseException:
         release(store.shared.claims, kept)
@@ -155,7 +155,7 @@ def claim(
 def _claim_free(
     claims: Claims, view: View, clock: Clock, wanted: Wanted, skip: PositionSet, groups: GroupLocks
 ) -> PositionRanges:
-    """Lock at most as many messages as are wanted, past held ones; add every candidate to ``skip``."""
+    """Lock up to ``wanted.count`` free messages. If some are held, add every attempted candidate to ``skip``."""
     got: PositionRanges = []
     missing = wanted.count
     try:
@@ -177,16 +177,16 @@ def _claim_free(
 def _confirm(
     store: Store, owners: Owners, wanted: Wanted, got: PositionRanges, seen: CounterPage, groups: GroupLocks
 ) -> PositionRanges:
-    """Look again at locked messages (rule 4): return those that are free, release the others.
+    """Revalidate locked messages (rule 4): return the messages that are free, and release the others.
 
-    ``seen``: the counters of the first look.
+    ``seen``: the counters that were read before the claim.
     """
     try:
         page = store.shared.counters.read()
         if (page.owner > owners.seen or owners.others) and owners.count_attempts_of_dead(got, page):
             page = store.shared.counters.read()
         if page is seen and page.issued == page.published:
-            return got  # nothing was voted for, issued or published since the first look, which saw everything
+            return got  # since the first read, no branch was prepared and no number issued or published
         revalidate(store, got, page=page)
         with store.view.mutex:
             kept = still_there(store.view, store.clock, wanted, got, groups)
@@ -223,7 +223,7 @@ def candidates(
             continue
         try:
             claimed: Set[int] = here[run.number]
-        except KeyError:  # (in one step: another thread may release the last one)
+        except KeyError:  # (no test before the access: another thread may release the last claim)
             claimed = _NOTHING
         group, backwards = None, False
         if run.attributes or not run.queue.is_plain:
@@ -266,9 +266,10 @@ def _add_of_group(
     groups: GroupLocks,
     found: PositionRanges,
 ) -> int:
-    """Add messages of a group that this transaction holds to ``found``; return how many.
+    """Add messages of a group that this transaction holds to ``found``; returns the number of added messages.
 
-    They follow the messages that it has claimed already. A message that is not free blocks all after it.
+    The added messages follow the messages that the transaction has claimed already. A message that is not free blocks
+    all later messages of the group.
     """
     run, first, count = asked
     claimed = groups.claimed()
@@ -298,7 +299,7 @@ def _in_group_order(view: View, clock: Clock, queue: str, group: str | None) -> 
     now = clock.now()
     for run in view.index.messages.queue(queue).in_group(group):
         if run.is_expired(now):
-            return  # those behind it wait until it is removed
+            return  # the later messages wait until the expired one is removed
         for ordinal in run.ordinals:
             yield run.number, ordinal
 
@@ -309,7 +310,7 @@ def _is_free(claims: Claims, prepared: PreparedBranches, number: int, ordinal: i
 
 
 def _asked_for(view: View, wanted: Wanted, now: float) -> tuple[Iterable[Run], int | None]:
-    """Return runs in the order of delivery, expired ones included; and the ordinal if only one message is wanted."""
+    """Return the runs that the get names, in order of delivery, also expired ones; and the ordinal for a get by id."""
     messages = view.index.messages
     if wanted.message_id is not None:
         position = messages.position_of(*parse_message_id(wanted.message_id))
@@ -317,27 +318,27 @@ def _asked_for(view: View, wanted: Wanted, now: float) -> tuple[Iterable[Run], i
         if run is None or position is None or run.queue.name != wanted.queue:
             return (), None
         return (run,), position.ordinal
-    if wanted.correlation_id is not None:  # as by its id, a delayed message is taken at once
+    if wanted.correlation_id is not None:  # like a get by id, this get takes a delayed message at once
         return messages.correlated(wanted.queue, wanted.correlation_id), None
     queue = messages.queues.get(wanted.queue)
     return () if queue is None else queue.in_order(now), None
 
 
 def is_there(view: View, clock: Clock, wanted: Wanted) -> bool:
-    """Return whether such a message exists, free or held."""
+    """Return whether a message exists that the get could take, be the message free or held."""
     now = clock.now()
     with view.mutex:
         return any(not run.is_expired(now) for run in _asked_for(view, wanted, now)[0])
 
 
 def check_not_held(view: View, clock: Clock, wanted: Wanted) -> None:
-    """Raise MessageInUse if the message that is asked for by id exists: a transaction holds it."""
+    """Raise MessageInUse if the message that the get names by id exists: then a transaction holds the message."""
     if wanted.message_id is not None and is_there(view, clock, wanted):
         raise MessageInUse(f"message {wanted.message_id} is held by a transaction: try again later")
 
 
 def check_not_own(view: View, wanted: Wanted, claims: PositionRanges) -> None:
-    """Raise MessageInUse if the message that is asked for by id is one of these claims of the same transaction."""
+    """Raise MessageInUse if the same transaction, with these claims, has taken the message that the get names by id."""
     if wanted.message_id is None or not claims:
         return
     with view.mutex:
@@ -389,7 +390,7 @@ def still_there(view: View, clock: Clock, wanted: Wanted, got: PositionRanges, g
 def _without_overtakers(
     view: View, clock: Clock, wanted: Wanted, kept: PositionRanges, groups: GroupLocks
 ) -> PositionRanges:
-    """Return the messages without those that are no longer next in their group: an earlier one came back."""
+    """Return ``kept`` without the messages that are no longer next in their group: an earlier message came back."""
     claimed, next_ones, wrong = groups.claimed(), set(positions(kept)), set[Position]()
     for _, group in groups_of(view, kept):
         allowed = set()
@@ -407,7 +408,7 @@ def _without_overtakers(
 
 
 def groups_of(view: View, ranges: PositionRanges) -> set[GroupName]:
-    """Return the groups of those messages that exist."""
+    """Return the groups of the messages in these ranges that exist."""
     names = set()
     for position in positions(ranges):
         run = view.index.messages.find(position)

@@ -1,7 +1,7 @@
-"""A transaction whose outcome a coordinator decides, or that decides others': two-phase commit, in X/Open's terms.
+"""A transaction in a two-phase commit: a coordinator decides its outcome, or it decides the outcome of branches.
 
-The XA resource manager and the forwarder drive branches and rounds by it, and a worker each attempt of a message. What
-applications use is ``Transaction``.
+The XA resource manager uses one for each branch, the forwarder for each round, and a worker for each attempt of a
+message. Applications use ``Transaction``.
 """
 
 import threading
@@ -31,8 +31,8 @@ T = TypeVar("T")
 class CoordinatedTransaction(Transaction):
     """A branch of a coordinator, or a coordinator's own transaction.
 
-    on_rollback: called once, when it is rolled back, while it still holds its messages.
-    on_full: called when a queue has no room for its messages: True to roll back without counting an attempt.
+    on_rollback: called once, when the transaction is rolled back and still holds its messages.
+    on_full: called when a queue has no room for the messages; returns True to roll back without counting an attempt.
     """
 
     on_rollback: Callable[[], object] | None = None
@@ -40,16 +40,16 @@ class CoordinatedTransaction(Transaction):
 
     @property
     def mutex(self) -> "threading.RLock":
-        """The lock with which calls of several threads follow each other."""
+        """The lock that serialises calls of several threads."""
         return self._lock
 
     @property
     def lost(self) -> str | None:
-        """Why its next call rolls it back, or has rolled it back."""
+        """The reason why the next call rolls the transaction back, or has rolled it back; None if no reason is set."""
         return self._lost
 
     def lock_xid_now(self) -> bool:
-        """Lock the xid of a coordinator's new branch; False if another process has it. Called inside a public call."""
+        """Lock the xid of a coordinator's new branch; False if another process holds it. Called in a public call."""
         return self._branch.lock_xid_now()
 
     @public_call("taking from queue {queue}")
@@ -66,13 +66,14 @@ class CoordinatedTransaction(Transaction):
         """Claim messages without taking them: ``conclude``, or the branches that this transaction adopts, decide the
         effect on each.
 
-        Returns where their bodies lie, in the queue's order; [] if there is no message within ``timeout`` seconds.
-        Messages in ``passed`` are not claimed. A claimed message that no command addresses is free when the transaction
-        ends.
+        Returns the places of the messages' bodies, in the queue's order; [] if no message is free within ``timeout``
+        seconds. Messages in ``passed`` are not claimed. The end of the transaction releases each claimed message that
+        no command addresses.
 
-        ``in_order``: the caller handles the messages one after the other, so that several of one group are claimed.
+        ``in_order``: whether the caller handles the messages one after the other. If so, several messages of one group
+        may be claimed.
 
-        ``check``: called ten times a second; an exception from it ends the wait.
+        ``check``: called ten times a second during the wait; an exception from ``check`` ends the wait.
         """
         wanted = replace(check_wanted(queue, max_messages, timeout=timeout), spread=not in_order, passed=passed)
 
@@ -91,20 +92,19 @@ class CoordinatedTransaction(Transaction):
 
     @public_call("recording that a call begins")
     def begin_call(self) -> None:
-        """From now on the death of this process counts an attempt of the messages that are held: a call works on
-        them."""
+        """Record that a call works on the held messages: from now on, the death of this process counts an attempt."""
         with self._lock:
             self._branch.begin_journal()
 
     @public_call("recording that a call has ended")
     def end_call(self) -> None:
-        """From now on the death of this process counts no attempt."""
+        """Record that the call has ended: from now on, the death of this process counts no attempt."""
         with self._lock:
             self._branch.end_journal()
 
     @public_call("preparing to record calls")
     def begin_calls(self) -> CallMarks | None:
-        """Record the messages that are held, each with a mark that a task sets while its call is in progress.
+        """Record the held messages, each with a mark that a task sets while its call is in progress.
 
         Returns the marks, in the order in which the messages were claimed; None if the disk is full.
         """
@@ -114,16 +114,19 @@ class CoordinatedTransaction(Transaction):
 
     @public_call("recording that calls have ended")
     def end_calls(self, first: int, count: int) -> None:
-        """Unset marks, of calls that have ended with their task. ``first``: the place of the first one."""
+        """Unset the marks of ``count`` calls that ended with their task. ``first``: the place of the first mark."""
         with self._lock:
             if self._branch.journal is not None:
                 self._branch.journal.clear_marks(first, count)
 
     @public_call("committing")
     def conclude(self, record: Callable[[Branch], T], *, failed: bool) -> T:
-        """Commit the commands that ``record`` adds to the branch; returns its result. Raises like ``commit``.
+        """Commit the commands that ``record`` adds to the branch; returns the result of ``record``.
 
-        ``failed``: nothing else is committed, so a loss in the transaction does not matter.
+        Raises like ``commit``.
+
+        ``failed``: whether the call failed. If so, only these commands are committed, so even a transaction that was
+        marked lost may commit them.
         """
         with self._lock:
             if failed:
@@ -139,7 +142,7 @@ class CoordinatedTransaction(Transaction):
             return result
 
     def begin_anew(self, settings: Settings, own: Position, reason: str) -> None:
-        """Undo all gets and puts, within ``conclude``: other messages than ``own`` go back, with one more attempt."""
+        """Undo all gets and puts, within ``conclude``, and count an attempt of each claimed message except ``own``."""
         store, branch = self._store, self._branch
         branch.begin_anew()
         if self._promises is not None:
@@ -150,15 +153,15 @@ class CoordinatedTransaction(Transaction):
                     add_failure_outcome(branch.batch, store, settings, position, reason)
 
     def bar(self, reason: str | None) -> None:
-        """Let puts and gets raise ProtocolError with this reason, and hold the messages; None: allow them again."""
+        """Make puts and gets raise ProtocolError with this reason; None allows them again. The messages remain held."""
         self._barred = reason
 
     def work(self) -> tuple[int, int]:
-        """Return how many messages were put and taken in it."""
+        """Return how many messages the transaction has put and taken."""
         return self._branch.batch.messages, sum(count for _, _, count in self._branch.claims)
 
     def refuse(self, reason: str) -> None:
-        """Let calls end with ProtocolError from now on, also one that is under way, as soon as it looks."""
+        """Make later calls raise ProtocolError. A call in progress ends as soon as it checks the transaction."""
         self._left = True
         mark_lost(self, reason)
 
@@ -175,7 +178,7 @@ class CoordinatedTransaction(Transaction):
 
     @public_call("preparing")
     def prepare(self) -> bool:
-        """Vote. True: yes, durably. False: the transaction was empty, and has ended (XA_RDONLY).
+        """Vote. Returns True for a durable yes; False if the transaction was empty, and has ended (XA_RDONLY).
 
         Raises like ``commit``; the transaction is then rolled back.
         """
@@ -189,7 +192,7 @@ class CoordinatedTransaction(Transaction):
                 file = self._branch.write_vote(page)
                 settings = self._store.settings.current(page)
                 check = None
-                if settings.config.has_limits:  # or the vote needs no number lock
+                if settings.config.has_limits:  # without limits, the vote needs no number lock
                     check = partial(room_for(self._store, lambda: file.tables), settings)
                 two_phase.vote(self._store, file, self._branch.xid, check=check)
                 self._end(TransactionState.PREPARED)
@@ -205,14 +208,14 @@ class CoordinatedTransaction(Transaction):
         check: Callable[[Settings], object] | None = None,
         copied: Sequence[Xid] = (),
     ) -> None:
-        """Commit as ``Transaction.commit`` does, together with prepared branches, whose votes the caller got.
+        """Commit as ``Transaction.commit`` does, together with prepared branches whose votes the caller got.
 
         Args:
-            adopt: the xids of the branches.
-            record: adds commands to this branch, which the same commit has.
+            adopt: the xids of the prepared branches.
+            record: a function that adds commands to this branch before the commit.
             check: called under the number lock, once every issued number is settled; raises if the commit must not
                 happen.
-            copied: the xids of prepared branches of whose contents ``record`` adds a copy.
+            copied: the xids of the prepared branches whose contents ``record`` copies into this branch.
         """
         if not adopt and record is None and check is None:
             super().commit()

@@ -1,4 +1,4 @@
-"""The parts of an open space that its transactions work with. ``spool.engine`` is the interface for other packages."""
+"""The core of an open space, as its transactions use it. ``spool.engine`` is the interface for other packages."""
 
 from functools import partial
 from typing import NamedTuple, Protocol, Self
@@ -10,11 +10,11 @@ from spool.store.store import Store
 
 
 class Core(NamedTuple):
-    """The parts.
+    """The parts of an open space that transactions use.
 
     store: the files, the shared counters and locks, and this process's index.
     group_commit: joins the commits of threads and tasks.
-    owners: counts an attempt of the messages that a process held as it died.
+    owners: counts an attempt of each message that a process held when it died.
     """
 
     store: Store
@@ -23,14 +23,14 @@ class Core(NamedTuple):
 
     @classmethod
     def of(cls, store: Store) -> Self:
-        """Make the core of a new store. The store's guard closes the space, which also ends the group commit."""
+        """Make the core of a new store. When the store's guard closes the space, the group commit ends, too."""
         group_commit = GroupCommit(store, partial(reclaim, store))
         store.at_end[group_commit.end] = None
         return cls(store, group_commit, Owners(store))
 
 
 class HasCore(Protocol):
-    """A ``spool.Space``, as the modules of this package and of those above it know it."""
+    """A ``spool.Space``, as this package and the packages above it know a space."""
 
     _core: Core
 

@@ -1,4 +1,4 @@
-"""Delivery of messages: from a claim to the message with its body; a get in no transaction; a look without a claim.
+"""Delivery of messages: read claimed messages, get without a transaction, and show messages without a claim.
 
 A damaged body is never delivered: its message goes to quarantine, with the reason.
 """
@@ -46,7 +46,7 @@ WHAT_TO_DO = "spool-admin check --repair moves what is damaged to quarantine, wi
 
 
 def held_stretches(store: Store, ranges: PositionRanges) -> list[Stretch]:
-    """Return where the bodies of claimed messages lie, in order."""
+    """Return the places of the bodies of claimed messages, in order."""
     found = list[Stretch]()
     with store.view.mutex:
         messages = store.view.index.messages
@@ -68,16 +68,16 @@ def held_stretches(store: Store, ranges: PositionRanges) -> list[Stretch]:
 
 
 def get_alone(core: Core, wanted: Wanted, before_commit: Callable[[], object]) -> list[Message]:
-    """Get messages in no transaction: claim them, read them, and commit their removal.
+    """Get messages without a transaction: claim and read messages, and commit their removal.
 
     Args:
-        before_commit: called when the messages have been read; an exception from it gives the messages back.
+        before_commit: called once the messages are read; an exception from it releases the messages.
 
     Raises:
         As ``Space.get_many``. No failure counts an attempt.
     """
     store, groups, claimed = core.store, GroupLocks(core.store.shared.xids, []), PositionRanges()
-    page: CounterPage | None = None  # as the last claim read it: the commit uses its durable mark
+    page: CounterPage | None = None  # the counters of the last claim: the commit uses their durable mark
 
     def look() -> PositionRanges:
         nonlocal page
@@ -90,7 +90,7 @@ def get_alone(core: Core, wanted: Wanted, before_commit: Callable[[], object]) -
             check_queue(store.settings, wanted.queue, page)
         got = claim(store, core.owners, wanted, page, groups)
         if not got:
-            store.shared.control.verify()  # or a caller would wait for ever where run/ was deleted
+            store.shared.control.verify()  # else a caller would wait for ever after run/ was deleted
         return got
 
     try:
@@ -103,7 +103,7 @@ def get_alone(core: Core, wanted: Wanted, before_commit: Callable[[], object]) -
     except WaitExpired as error:
         raise TransactionTimeout(f"{error}; the transaction was rolled back") from None
     finally:
-        if not store.guard.closed:  # else the locks go with the descriptors, which may be closed by now
+        if not store.guard.closed:  # else the kernel releases the locks with the descriptors, which may be closed
             for number, first, count in claimed:
                 store.shared.claims.release(number, first, count)
             if groups.names:
@@ -117,11 +117,11 @@ def receive(
     """Wait for messages, claim and read them. Arguments as of ``wait_for``.
 
     Returns:
-        Them, and their claims.
+        The messages, and their claims.
 
     Raises:
-        Empty: there is none within the time.
-        MessageInUse: the message was asked for by id, and a transaction held it all the time.
+        Empty: no message became free in time.
+        MessageInUse: the get names a message by id, and a transaction held that message all the time.
     """
     while True:
         got = look() if wanted.timeout == 0 else wait_for(store, wanted, begun, look, groups, check)
@@ -151,13 +151,13 @@ def receive(
 
 
 def messages_one_by_one(store: Store, ranges: PositionRanges) -> tuple[list[Message], PositionRanges]:
-    """Return the claimed messages, of which some cannot be read, and the claims of those that are not delivered.
+    """Read claimed messages separately, since some are unreadable; returns the messages, and the claims of the others.
 
-    A message is not delivered if its body is damaged (then it goes to quarantine), or if it follows one that no codec
-    here can read.
+    A message whose body is damaged moves to quarantine. If no codec here can decode a message, this message and all
+    later ones are not delivered.
 
     Raises:
-        UnknownCodec: no codec here can read the first one.
+        UnknownCodec: no codec here can decode the first message.
     """
     found: list[Message] = []
     bad: PositionRanges = []
@@ -180,7 +180,8 @@ def read_messages(store: Store, number: int, first: int, count: int, *, only_sho
 
     Raises:
         CorruptedFile: a body is damaged.
-        UnknownCodec: no codec here can read a body. With ``only_shown``, the message has the bytes as they are stored.
+        UnknownCodec: no codec here can decode a body, and ``only_shown`` is not set. With ``only_shown``, the message
+            has the body as it is stored.
     """
     found: list[Message] = []
     ordinal, end = first, first + count
@@ -229,7 +230,7 @@ def stored_body(files: Files, view: View, message: Message) -> bytes:
 def _decoded(
     raws: Sequence[bytes], codec: str, only_shown: bool, queue: str, branch: bytes, in_branch: int
 ) -> list[Any]:
-    """Decode neighbouring bodies, of which the first has the ordinal ``in_branch`` in its branch."""
+    """Decode neighbouring bodies. ``in_branch``: the ordinal of the first body's message in its branch."""
     bodies: list[Any] = []
     for raw in raws:
         try:
@@ -245,8 +246,8 @@ def _decoded(
 def set_aside(store: Store, position: Position, reason: str, deadline: Deadline) -> None:
     """Move a message whose body is damaged from its queue to quarantine, with the reason.
 
-    The file there is one msgpack map: the message's control fields, and the body's bytes as they lie, if they can be
-    read. Caller holds the claim.
+    The file in quarantine is one msgpack map: the message's control fields and, if they can be read, the stored bytes
+    of the body. Caller holds the claim.
     """
     with store.view.mutex:
         run = store.view.index.messages.find(position)
@@ -272,7 +273,7 @@ def set_aside(store: Store, position: Position, reason: str, deadline: Deadline)
 
 
 def find_message(store: Store, wanted_id: str) -> Message:
-    """Return the message with that id, from any queue, without a claim; BadMessageId if there is none."""
+    """Return the message with that id, from any queue, without a claim; raises BadMessageId if no message has it."""
     catch_up(store)
     with store.view.mutex:
         position = store.view.index.messages.position_of(*parse_message_id(wanted_id))
@@ -283,10 +284,10 @@ def find_message(store: Store, wanted_id: str) -> Message:
 
 
 def peek(store: Store, position: Position) -> Message | None:
-    """Return a message without a claim, or None if it was removed; CorruptedFile if it is damaged.
+    """Return a message without a claim, or None if it was removed; raises CorruptedFile if the message is damaged.
 
-    Other processes may remove it, and reclaim or recycle its file, during the read: then catching up shows that it is
-    gone.
+    During the read, other processes may remove the message, and reclaim or recycle its file. Catching up then shows
+    that the message was removed.
     """
     problem: Exception | None = None
     for _ in range(2):

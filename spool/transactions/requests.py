@@ -1,7 +1,7 @@
-"""A request: a message that is put, and the wait for its reply, which carries the request's correlation id.
+"""A request: put a message, and wait for its reply. The reply carries the correlation id of the request.
 
-A service that rejects the request answers into the failure queue, and a request that has failed too often moves to the
-error queue. The caller waits for these, too, and gets RequestFailed.
+A service that rejects the request answers into the failure queue. A request that has failed too often moves to the
+error queue. The caller waits for either message, too, and then gets RequestFailed.
 """
 
 import uuid
@@ -31,7 +31,7 @@ from spool.transactions.waiting import repeat_when_arrived
 class PendingRequest:
     """A request that was put, or is about to be.
 
-    options: those of its put. message_id: "" before its put.
+    options: the options of the put. message_id: the id of the request; "" before the put.
     """
 
     queue: str
@@ -45,7 +45,7 @@ class PendingRequest:
 
     @property
     def wanted(self) -> list[Wanted]:
-        """The answers: the reply, or the reply of a service that rejects the request."""
+        """One get for each queue of answers: the reply queue, and the failure queue for rejected requests."""
         queues = dict.fromkeys(queue for queue in (self.reply_queue, self.failure_queue) if queue is not None)
         return [Wanted(queue, correlation_id=self.correlation_id) for queue in queues]
 
@@ -97,7 +97,7 @@ def check_request(store: Store, queue: str, timeout: float | None, options: PutO
 
 
 def wait_for_reply(core: Core, request: PendingRequest, before_commit: Callable[[], object]) -> Message:
-    """Wait for the reply of a request that was put, and take it. Errors as of ``Space.request``."""
+    """Wait for the reply to a request that was put, and take the reply. Raises as ``Space.request``."""
     store, timeout = core.store, request.timeout
     at = None if timeout is None else store.clock.monotonic() + timeout
     deadline = Deadline(store.clock, timeout, at, store.guard.check)
@@ -111,7 +111,7 @@ def wait_for_reply(core: Core, request: PendingRequest, before_commit: Callable[
 
 
 def take_reply(core: Core, request: PendingRequest, before_commit: Callable[[], object]) -> Message | None:
-    """Take the reply if it has come; else return None. RequestFailed if the request has failed."""
+    """Take the reply; returns None if it has not arrived. Raises RequestFailed if the request has failed."""
     for wanted in request.wanted:
         with suppress(Empty):
             [reply] = get_alone(core, wanted, before_commit)
@@ -125,7 +125,7 @@ def take_reply(core: Core, request: PendingRequest, before_commit: Callable[[], 
 
 
 def reply_now(core: Core, request: PendingRequest, before_commit: Callable[[], object]) -> Message:
-    """Take the reply. Empty if it has not come; RequestFailed."""
+    """Take the reply. Raises Empty if it has not arrived, RequestFailed if the request has failed."""
     reply = take_reply(core, request, before_commit)
     if reply is None:
         raise Empty(f"there is no reply to request {request.message_id}")
@@ -133,12 +133,12 @@ def reply_now(core: Core, request: PendingRequest, before_commit: Callable[[], o
 
 
 def is_held(view: View, clock: Clock, request: PendingRequest) -> bool:
-    """Return whether an answer exists, which another transaction then holds."""
+    """Return whether an answer exists. After an attempt that took none, another transaction holds that answer."""
     return any(is_there(view, clock, wanted) for wanted in request.wanted)
 
 
 def _run_of(view: View, request: PendingRequest) -> Run | None:
-    """Return the run that the request itself lies in; None: it has left its queue."""
+    """Return the run of the request itself; None if the request is in no queue any more."""
     with view.mutex:
         messages = view.index.messages
         position = messages.position_of(*parse_message_id(request.message_id))
@@ -154,7 +154,7 @@ def _failed(request: PendingRequest, run: Run | None, reply: Message | None) -> 
 
 
 def no_reply(view: View, request: PendingRequest) -> Empty:
-    """Return the error of a wait that is over: it says where the request is, and how to get a late reply."""
+    """Return the error for a wait that is over. Its text says where the request is, and how to get a late reply."""
     run = _run_of(view, request)
     where = "has left its queue" if run is None else f"stays in queue {run.queue.name}"
     error = Empty(

@@ -1,8 +1,8 @@
 """Resolution of prepared branches without their coordinator: orphans, branches in doubt, an administrator's decisions.
 
-A branch whose coordinator is one of ours and has ended is rolled back. A branch of another coordinator stays in doubt
-until that coordinator decides, or an administrator does in its place. The administrator's decision is a fact, which is
-kept until the coordinator forgets it.
+A branch of one of our coordinators is rolled back once that coordinator has ended. A branch of another coordinator
+remains in doubt until that coordinator decides, or an administrator decides in its place. The administrator's decision
+is recorded as a fact, and kept until the coordinator forgets the decision.
 """
 
 from collections import Counter
@@ -40,11 +40,11 @@ _BY_ADMINISTRATOR = "an administrator rolled it back"
 
 
 def resolve_orphans(store: Store, deadline: Deadline) -> list[Xid]:
-    """Roll back the branches that are left over; returns their xids.
+    """Roll back the orphaned branches; returns their xids.
 
-    Those are undecided branches of coordinators of ours that have ended, and branches that an administrator decided to
-    roll back. The coordinator's lock is tested first, then its decision is looked for: the other way round, a
-    coordinator that decides and ends in between would be taken for one that never decided.
+    Orphans are undecided branches of our coordinators that have ended, and branches that an administrator decided to
+    roll back. This function tests the coordinator's lock first, and then looks for its decision. In the reverse order,
+    a coordinator that decides and ends between the two steps would seem never to have decided.
     """
     catch_up(store, finish_dead_writers(store, list_prepared(store).check()))
     done = []
@@ -69,7 +69,7 @@ def _rollback_reason(xids: LockFile, view: View, xid: Xid) -> str | None:
 
 
 def finish_moves(store: Store) -> list[Xid]:
-    """Move the branches whose committing process died between its commit and the move; returns their xids."""
+    """Move each adopted branch whose committing process died between the commit and the move; returns their xids."""
     catch_up(store)
     with store.view.mutex:
         adopted = dict(store.view.index.adopted)
@@ -88,7 +88,7 @@ def finish_moves(store: Store) -> list[Xid]:
 
 
 def in_doubt(store: Store, deadline: Deadline, *, known_votes: Collection[Xid] = ()) -> list[Xid]:
-    """Return the prepared, undecided branches that wait for a coordinator, each durable.
+    """Return the prepared, undecided branches that wait for a coordinator; each is durable.
 
     Branches whose owner is still voting at the deadline are left out, as are branches of our live coordinators.
 
@@ -116,8 +116,8 @@ def in_doubt(store: Store, deadline: Deadline, *, known_votes: Collection[Xid] =
 class InDoubt:
     """The effects that a branch in doubt would have.
 
-    ``puts`` and ``takes``: messages by queue; a message that it moves is in both. ``prepared_at``: seconds since the
-    epoch. ``writer``: the process that prepared it.
+    ``puts`` and ``takes``: the number of messages by queue; a message that the branch moves counts in both.
+    ``prepared_at``: the time of the vote, in seconds since the epoch. ``writer``: the process that prepared the branch.
     """
 
     xid: str
@@ -153,10 +153,10 @@ def describe(store: Store, xid: Xid) -> InDoubt:
 
 
 def decide_heuristically(core: Core, xid: Xid, deadline: Deadline, *, commit: bool) -> None:
-    """Decide in the coordinator's place.
+    """Decide a branch in the place of its coordinator.
 
-    The fact is the decision. A commit adopts the branch and has the fact in one file. A rollback is decided once the
-    fact is published; if this process dies after that, the next one that resolves orphans finishes the rollback.
+    A fact records the decision. For a commit, one file both adopts the branch and has the fact. A rollback is decided
+    once the fact is published; if this process then dies, the next process that resolves orphans finishes the rollback.
     """
     store, batch = core.store, CommitBatch()
     batch.fact(fact_key(xid), COMMITTED if commit else ROLLED_BACK)
@@ -174,13 +174,13 @@ def _finish_rollback(store: Store, xid: Xid, deadline: Deadline) -> None:
 
 
 def forget(store: Store, xid: Xid, deadline: Deadline) -> bool:
-    """Delete the fact of an administrator's decision, after it was acted on; False if there is none."""
+    """Delete the fact of an administrator's decision, which was carried out; False if no decision is recorded."""
     outcome = heuristic_outcome(store, xid)
     if outcome is None:
         return False
     if outcome == ROLLED_BACK:
         _finish_rollback(store, xid, deadline)
-        store.files.disk.flush_directory(layout.PREPARED)  # a branch that is there again would be in doubt again
+        store.files.disk.flush_directory(layout.PREPARED)  # a removed branch that reappears would be in doubt again
     batch = CommitBatch()
     batch.fact(fact_key(xid), None)
     commit_batch(store, batch, deadline, flush=True)

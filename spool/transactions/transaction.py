@@ -1,10 +1,10 @@
 """A transaction: puts and gets that happen together or not at all; one branch, in X/Open's terms.
 
-It lives in one process until it is prepared. Its claims are locks of this process. Its messages lie in memory or, if
-they are many, in a file in ``active/``. Nothing is promised before ``commit`` or ``prepare`` returns.
+A transaction lives in one process until it is prepared. Its claims are locks of this process. Its messages lie in
+memory or, if they are many, in a file in ``active/``. Nothing is promised before ``commit`` or ``prepare`` returns.
 
-A failure ends the transaction: it releases its claims, its file and its xid once, and sets the outcome in every future
-of a submitted message. Once its file has a number, a failure means that the outcome is unknown.
+A failure ends the transaction. The transaction then releases its claims, its file and its xid once, and sets the
+outcome in every future of a submitted message. If its file has a number already, the outcome is unknown.
 """
 
 import enum
@@ -49,7 +49,7 @@ from spool.transactions.validation import body_list, check_queue, check_size, co
 
 
 class TransactionState(enum.Enum):
-    """Where a transaction stands. UNKNOWN: it may or may not have been committed."""
+    """The state of a transaction. UNKNOWN: the transaction may or may not have been committed."""
 
     ACTIVE = "active"
     COMMITTING = "being committed"
@@ -63,12 +63,12 @@ class Transaction:
     """Puts and gets that are committed together. Calls from several threads are serialised.
 
     Args:
-        timeout: seconds from its begin after which it is rolled back and its next call says so; None: never.
-        xid: its id; a new one if left out.
-        counted: whether a rollback counts an attempt of the messages that it holds.
-        journaled: whether the death of this process does, too, from the claim on: claims are recorded in a journal.
-        guarded: whether it is rolled back, with a ResourceWarning, if it is dropped before it has ended. (What the
-            engine begins for itself it ends.)
+        timeout: the seconds after which the transaction is rolled back, so that its next call raises; None: never.
+        xid: the id of the transaction; a new one if left out.
+        counted: whether a rollback counts an attempt of the messages that the transaction holds.
+        journaled: whether the death of this process counts an attempt, too. A journal then records the claims.
+        guarded: whether a transaction that is dropped before its end is rolled back, with a ResourceWarning. (The
+            engine ends the transactions that it begins for itself.)
     """
 
     def __init__(
@@ -91,8 +91,8 @@ class Transaction:
         self._lock = threading.RLock()
         self._rollback_only: str | None = None
         self._lost: str | None = None
-        self._barred: str | None = None  # why it takes no puts and gets; see ``CoordinatedTransaction.bar``
-        self._page: CounterPage | None = None  # the counters, as a call found them that had nothing against it
+        self._barred: str | None = None  # why puts and gets are refused; see ``CoordinatedTransaction.bar``
+        self._page: CounterPage | None = None  # the counters that the last successful check read
         self._associations: list[Association] = []
         self._left = False
         self._promises: Promises | None = None  # made with the first future, unless the guard has them
@@ -103,12 +103,12 @@ class Transaction:
 
     @property
     def xid(self) -> Xid:
-        """Its id, by which ``spool-admin transaction`` names it once it is prepared."""
+        """The id of the transaction. ``spool-admin transaction`` shows this id once the transaction is prepared."""
         return self._branch.xid
 
     @property
     def is_active(self) -> bool:
-        """Whether it can still be committed or rolled back."""
+        """Whether the transaction can still be committed or rolled back."""
         return self.state is TransactionState.ACTIVE
 
     def set_rollback_only(self, reason: str = "the transaction was marked rollback-only") -> None:
@@ -117,7 +117,7 @@ class Transaction:
 
     @property
     def rollback_only(self) -> bool:
-        """Whether it was marked so that it will be rolled back."""
+        """Whether the transaction was marked to be rolled back."""
         return self._rollback_only is not None
 
     def __repr__(self) -> str:
@@ -142,7 +142,7 @@ class Transaction:
 
     def put_many(self, queue: str, bodies: Iterable[Any], **options: Unpack[PutOptions]) -> list[str]:
         """Add messages with the same options; returns their ids. Options and errors as of ``Space.put``."""
-        # An iterable is the caller's: it may be slow, and its own errors are no failure of the space's disk.
+        # The iterable is the caller's: it may be slow, and an error from it is no failure of the space's disk.
         return self._put_list(queue, body_list(bodies), **options)
 
     @public_call("putting into queue {queue}")
@@ -208,7 +208,7 @@ class Transaction:
 
     def _get(self, wanted: Wanted) -> list[Message]:
         store, branch = self._store, self._branch
-        # (the time in which another thread has the transaction counts)
+        # (the wait for another thread's call in this transaction is part of the time)
         begun = store.clock.monotonic() if wanted.timeout else 0.0
         with self._lock:
             look = partial(self._claim, wanted)
@@ -230,16 +230,16 @@ class Transaction:
             self._undo(str(error))
             raise TransactionTimeout(f"{error}; the transaction was rolled back") from None
         if not got:
-            store.shared.control.verify()  # or a caller would wait for ever where run/ was deleted
+            store.shared.control.verify()  # else a caller would wait for ever after run/ was deleted
             claiming.check_not_own(store.view, wanted, branch.claims)
         return got
 
     def _check_queue(self, queue: str) -> tuple[CounterPage, Settings]:
-        """Return counters and settings as they are now, if the transaction is active and the queue exists."""
+        """Return the current counters and settings; raises unless the transaction is active and the queue exists."""
         store = self._store
         page, settings = store.shared.counters.read(), store.settings.known
         if not (
-            page is self._page  # as the last call found it
+            page is self._page  # unchanged since the last call
             and self.state is TransactionState.ACTIVE
             and self._lost is None
             and self._barred is None
@@ -260,11 +260,11 @@ class Transaction:
 
     @public_call("committing")
     def commit(self) -> None:
-        """Commit all gets and puts: they are durable, then visible, then this returns. Without any it costs no flush.
+        """Commit all gets and puts: they are durable, then visible, then this returns. An empty commit needs no flush.
 
         Raises:
-            Full, QueueNotFound, TransactionTimeout, DiskFailure: it was rolled back.
-            CommitUnknown: it may or may not have been committed.
+            Full, QueueNotFound, TransactionTimeout, DiskFailure: the transaction was rolled back.
+            CommitUnknown: the transaction may or may not have been committed.
         """
         with self._lock:
             try:
@@ -302,7 +302,7 @@ class Transaction:
         return future
 
     def _on_committed(self, requests: Sequence[CommitRequest]) -> None:
-        """End the transaction as its commit has ended: called by the leader thread."""
+        """End the transaction with the outcome of its commit. Called by the leader thread."""
         [request] = requests
         self.number = request.number
         failed: BaseException | None = None
@@ -313,7 +313,7 @@ class Transaction:
                 self._end(TransactionState.COMMITTED)
             except Exception as error:
                 failed = error
-            if self.state is TransactionState.COMMITTING:  # the failure was that the space is closed
+            if self.state is TransactionState.COMMITTING:  # the commit failed because the space was closed
                 self.state = TransactionState.ROLLED_BACK
                 self._end_promises("the space was closed")
         if failed is None:
@@ -326,7 +326,7 @@ class Transaction:
         return BranchRequest(page, self._branch.id.hex(), self._branch.batch)
 
     def _commit_in_group(self, page: CounterPage) -> None:
-        """Commit together with the present commits of other threads."""
+        """Commit together with the commits that other threads make now."""
         request = self._request(page)
         try:
             self._core.group_commit.commit(request)
@@ -334,24 +334,24 @@ class Transaction:
             self.number = request.number
 
     def _commit_alone(self, page: CounterPage, file: CommitFileWriter) -> None:
-        """Commit the file to which it was written already, because it is large."""
+        """Commit a large transaction, which was written to this file already."""
         room = quota.room_for(self._store, lambda: file.tables)
         self.number = commit(self._store, file, self._branch.batch, check=room, page=page)
 
     @public_call("rolling back")
     def rollback(self, reason: str = "its transaction was rolled back") -> None:
-        """Undo all gets and puts. The messages that it held are available again after the retry delay of their queue,
-        with one more attempt counted."""
+        """Undo all gets and puts. The messages that the transaction held are available again after the retry delay of
+        their queue, with one more attempt counted."""
         with self._lock:
             if self.state is not TransactionState.ACTIVE:
                 raise ProtocolError(f"the transaction is {self.state.value}: it cannot be rolled back any more")
             self._undo(reason)
 
     def abandon(self) -> None:
-        """Undo all gets and puts unless it has ended, without counting an attempt of the messages that it took.
+        """Undo all gets and puts, unless the transaction has ended, without counting an attempt of its messages.
 
-        For a program that has not begun to handle them. (The next process that opens a closed space rolls its
-        transactions back.)
+        For a program that has not begun to handle the messages. (If the space is closed, the next process that opens
+        the space rolls the transaction back.)
         """
         if self.state is TransactionState.ACTIVE:
             with suppress(NotOpen), self._store.guard, self._lock:
@@ -379,10 +379,10 @@ class Transaction:
             self._promises.fail(lambda id: ProtocolError("its branch was prepared: the coordinator knows its outcome"))
 
     def _fail(self, doing: str, error: BaseException) -> NoReturn:
-        """End the transaction, whose commit or vote failed, and raise the error as the caller is to see it.
+        """End the transaction after its commit or vote failed, and raise the error in the form for the caller.
 
-        It is rolled back; once the file has its number (or a vote that could not be made durable cannot be withdrawn),
-        its outcome is unknown.
+        The transaction is rolled back. But its outcome is unknown if its file has a number, or if a vote could be
+        neither made durable nor withdrawn.
         """
         seen = self._store.translate_error(doing, error) if isinstance(error, OSError) else error
         if self.state in (TransactionState.ACTIVE, TransactionState.COMMITTING) and not self._store.closed:
@@ -401,7 +401,7 @@ class Transaction:
         raise seen from error
 
     def _end(self, state: TransactionState, why: str = "") -> None:
-        """Release everything."""
+        """Set the final state, and release everything that the transaction holds."""
         self.state = state
         if self._guard is not None:
             self._guard.dismiss()
@@ -409,7 +409,7 @@ class Transaction:
         self._branch.release()
 
     def _check_ending(self) -> CounterPage:
-        """As ``_check_active``, for an ending that is not a rollback."""
+        """Check as ``_check_active`` does, before a commit or vote; roll back if the transaction is rollback-only."""
         page = self._check_active()
         if self._rollback_only is not None:
             reason = self._rollback_only
@@ -418,7 +418,7 @@ class Transaction:
         return page
 
     def _check_active(self) -> CounterPage:
-        """Return the counters as they are now, if the transaction is active."""
+        """Return the current counters; raises unless the transaction is active."""
         page = self._store.check_usable()
         if self.state is TransactionState.ACTIVE:
             if self._store.clock.monotonic() >= self._until:
@@ -446,7 +446,7 @@ class Transaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with calls.deferred():  # (not in a call of the space: leaving a closed one leaves its transaction, too)
+        with calls.deferred():  # (no call of the space: the block of a closed space's transaction can be left, too)
             try:
                 end_block(self, kind, error)
             finally:
@@ -462,13 +462,16 @@ def enter(transaction: Transaction) -> None:
 
 
 def leave(transaction: Transaction) -> None:
-    """Put the caller back into its transaction of before."""
+    """Return the caller to the transaction that it had joined before, if any."""
     transaction._left = len(transaction._associations) == 1
     dissociate(transaction._associations.pop())
 
 
 def end_block(transaction: Transaction, kind: type[BaseException] | None, error: BaseException | None) -> None:
-    """End it as ``with`` does, unless it has ended: commit it; roll it back after an error, or if it is marked."""
+    """Commit the transaction, as ``with`` does, or roll it back after an error or if it is marked rollback-only.
+
+    A transaction that has ended is not touched.
+    """
     if transaction.state is TransactionState.ACTIVE:
         if kind is None and not transaction.rollback_only:
             transaction.commit()
@@ -477,20 +480,20 @@ def end_block(transaction: Transaction, kind: type[BaseException] | None, error:
 
 
 def mark_lost(transaction: Transaction, reason: str) -> None:
-    """Have the transaction's next call roll it back, and raise with this reason."""
+    """Make the next call roll the transaction back and raise with this reason."""
     transaction._lost = reason
 
 
 @public_call("taking dropped files")
 def record_captured_file(transaction: Transaction, directory: str, name: bytes) -> None:
-    """Record in the commit that the messages come from this dropped file, in a directory of ``active/``."""
+    """Record in the commit that its messages come from this dropped file, which lies in a directory of ``active/``."""
     with transaction._lock:
         transaction._check_active()
         transaction._branch.batch.record_captured_file(directory, name)
 
 
 def _reason(kind: type[BaseException], error: BaseException | None) -> str:
-    """Say why a ``with`` block was left. A generator that is closed, as ``consume`` is, does not learn why."""
+    """Return why a ``with`` block was left. A generator, e.g. ``consume``, does not learn why it is closed."""
     if kind is GeneratorExit:
         return "the loop was left before its body ended (break, return or an exception)"
     said, name = storable(error, LONGEST_REASON), class_name(error)

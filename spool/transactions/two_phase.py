@@ -4,8 +4,8 @@ Invariants. The rules are those of docs/architecture.md, "The rules that keep pr
 
 1. The decision to commit is a numbered file that adopts the branch. A commit and a rollback of one branch exclude each
    other: both are decided under the number lock, after every issued number was applied (rule 5).
-2. A process that got the vote adopts the branch's file unchanged. For any other process its bytes may not be durable
-   yet: it copies and flushes them first.
+2. A process that got the vote adopts the branch's file unchanged. Any other process cannot know whether the file's
+   bytes are durable, so that process copies and flushes the file first.
 3. A vote whose flush fails is withdrawn (rule 7).
 4. The attempts of a rollback are counted before the messages are free.
 """
@@ -42,7 +42,7 @@ log = logging.getLogger("spool")
 
 
 class UnknownBranch(SpoolError):
-    """There is no prepared branch with this xid. ``committed_by``: the commit that adopted it, or None."""
+    """No prepared branch has this xid. ``committed_by``: the number of the commit that adopted the branch, or None."""
 
     def __init__(self, xid: Xid, committed_by: int | None, why: str = "it was rolled back, or never prepared") -> None:
         was = why if committed_by is None else f"it was committed as number {committed_by}"
@@ -58,9 +58,9 @@ def vote(store: Store, file: CommitFileWriter, xid: Xid, check: Callable[[], Non
         check: called under the number lock; raises if the branch must not vote yes.
 
     Raises:
-        FileExistsError: a branch of that xid is prepared already.
+        FileExistsError: a branch with that xid is prepared already.
         OSError: the vote could not be made durable, and was withdrawn.
-        CommitUnknown: it could not be withdrawn either.
+        CommitUnknown: the vote could be neither made durable nor withdrawn.
     """
     if check is None:
         _list_as_prepared(store, file, xid)
@@ -97,7 +97,7 @@ def _list_as_prepared(store: Store, file: CommitFileWriter, xid: Xid) -> None:
 
 
 def _withdraw(store: Store, xid: Xid, why: OSError) -> None:
-    """Delete a branch whose vote no process got: its coordinator counts it as rolled back."""
+    """Delete a branch whose vote no process got: the coordinator counts the branch as rolled back."""
     try:
         _unlist(store.files.disk, store.shared, xid, store.deadline())
     except (OSError, WaitExpired) as error:
@@ -129,7 +129,7 @@ def adopt(
 
     Args:
         also: called under the number lock, once every issued number is settled; raises if the commit must not happen.
-        copied: prepared branches of whose contents the batch has a copy.
+        copied: the prepared branches whose contents were copied into the batch.
 
     Raises:
         UnknownBranch: one of the branches was rolled back or committed; nothing was done.
@@ -157,7 +157,10 @@ def adopt(
 
 
 class AdoptionRequest(CommitRequest):
-    """The commit of a prepared branch, with facts about it, if any. ``place``: its own among those adopted, from 1."""
+    """A request to commit a prepared branch, with facts about the branch if there are any.
+
+    ``place``: the place of the branch among the branches that the commit adopts, from 1.
+    """
 
     place = 0
 
@@ -182,23 +185,23 @@ class AdoptionRequest(CommitRequest):
         return None
 
     def _is_there(self, store: Store, page: CounterPage) -> bool:
-        """Whether the branch's file is unchanged since it was read."""
+        """Return whether the branch's file exists, unchanged since it was read."""
         disk, prepared = store.files.disk, store.view.prepared
         with store.view.mutex:
             is_known = page.prepared == prepared.version and prepared.branches.get(self.xid) is self.contents
-        if is_known:  # no branch came or went since
+        if is_known:  # no branch was added or removed since
             return disk.exists(layout.prepared(self.xid))
         found = prepared_contents(disk, prepared, self.xid)
         return found is not None and found.header.checksum == self.contents.header.checksum
 
 
 def commit_prepared(core: Core, xid: Xid, *, vote_known: bool, facts: CommitBatch | None = None) -> int:
-    """Commit one prepared branch, with facts about it if there are any; returns the number.
+    """Commit one prepared branch, with facts about the branch if there are any; returns the number of the commit.
 
     Branches that are decided at the same time share a flush.
 
     Args:
-        vote_known: the caller got the vote, so the branch is durable.
+        vote_known: whether the caller got the vote, so that the branch is durable.
 
     Raises:
         UnknownBranch: the branch was rolled back or committed, or never prepared.
@@ -226,7 +229,7 @@ def voted_contents(store: Store, xid: Xid) -> FileContents:
 def still_prepared(
     store: Store, xids: Sequence[Xid], branches: Sequence[FileContents], deadline: Deadline
 ) -> Callable[[Settings], None]:
-    """Return the check under the number lock that none of the branches was decided meanwhile. Rule 5."""
+    """Return a check, for a call under the number lock, that raises if one of the branches was decided (rule 5)."""
 
     def check(_: Settings) -> None:
         page = settle_all(store, deadline)
@@ -240,7 +243,7 @@ def still_prepared(
 
 
 def make_durable(store: Store, xid: Xid, deadline: Deadline) -> None:
-    """Make a prepared branch durable whose vote is not known: wait for its owner, then copy and flush its file."""
+    """Make a prepared branch durable if its vote is not known: wait for its owner, then copy and flush its file."""
     byte = xid_byte(xid)
     store.shared.xids.lock(byte, deadline, f"the branch {xid}")
     try:
@@ -248,7 +251,7 @@ def make_durable(store: Store, xid: Xid, deadline: Deadline) -> None:
         try:
             settle_all(store, deadline)
             catch_up(store)
-            # A branch that was adopted may just be moved to its committed name: a copy could bring it back.
+            # Another process may be moving an adopted branch to its committed name: a copy could restore the old name.
             if xid not in store.view.index.adopted and store.files.disk.exists(layout.prepared(xid)):
                 copy_over(store.files.disk, layout.prepared(xid))
         except FlushFailed:
@@ -263,17 +266,17 @@ def make_durable(store: Store, xid: Xid, deadline: Deadline) -> None:
 def rollback_prepared(
     store: Store, xid: Xid, deadline: Deadline, reason: str = "its transaction was rolled back"
 ) -> None:
-    """Roll back a prepared branch, without a flush: its puts are gone, its messages free, with one more attempt
-    counted.
+    """Roll back a prepared branch, without a flush: drop its puts, and release its messages with one more attempt.
 
-    A branch of our own coordinator counts none: the calls with its messages had ended before the branch voted, and only
-    the coordinator's end rolls the branch back.
+    A branch of our own coordinator counts no attempt: the calls with its messages had ended before the branch voted,
+    and only the coordinator's end rolls the branch back.
 
     Raises:
         UnknownBranch: the branch was rolled back or committed, or never prepared.
     """
     failed = _held_by(store, xid, deadline)
-    # Counted while the branch still holds them: no process may take a message before its count is visible.
+    # Count the attempts while the branch still holds the messages: no process may take a message before its new count
+    # is visible.
     if xid.format_id not in FORMATS_BOUND_TO_A_LIFE:
         retries.count_failures(store, failed, reason, deadline, held_by=xid)
     with_number_lock(store.shared.control, deadline)
@@ -298,11 +301,11 @@ def _held_by(store: Store, xid: Xid, deadline: Deadline) -> list[Position]:
 
 
 def move_adopted(store: Store, number: int, places: Iterable[tuple[int, Xid]]) -> None:
-    """Give adopted branches their committed names. An adopted file is committed wherever it lies: errors are logged.
+    """Give adopted branches their committed names. An adopted file is committed under either name: errors are logged.
 
     Args:
-        number: the commit that adopted them, durable and published.
-        places: (k, xid), where k counts the commit's adoptions from 1.
+        number: the number of the commit that adopted the branches; the commit is durable and published.
+        places: pairs of a branch's place among the commit's adoptions, from 1, and its xid.
     """
     disk, counters = store.files.disk, store.shared.counters
     moves = [_Adopted(disk, layout.prepared(xid), layout.committed(number, k), counters) for k, xid in places]
@@ -315,7 +318,7 @@ def move_adopted(store: Store, number: int, places: Iterable[tuple[int, Xid]]) -
 
 
 class _Adopted(Move):
-    """The move of an adopted branch, which another process may have made meanwhile."""
+    """The move of an adopted branch's file; another process may have moved the file meanwhile."""
 
     disk: Disk
 
@@ -326,13 +329,13 @@ class _Adopted(Move):
     def rename(self) -> None:
         try:
             self.disk.rename_new(self.source, self.target)
-        except FileExistsError:  # after a power cut the file may have both names: the later one counts
+        except FileExistsError:  # after a power cut the file may have both names: the committed one counts
             self.release()
         except FileNotFoundError:
             pass
 
     def link(self) -> bool:
-        if self._counters.read().is_suspect:  # a flush that failed may leave the new name off the disk
+        if self._counters.read().is_suspect:  # after a failed flush, the disk may not have the new name
             return False
         try:
             self.disk.link(self.source, self.target)
@@ -350,11 +353,11 @@ class _Adopted(Move):
 
 
 def is_prepared(store: Store, xid: Xid) -> bool:
-    """Whether the branch is prepared and undecided, as far as this process can see now."""
+    """Return whether the branch is prepared and undecided, as far as this process can see now."""
     catch_up(store)
     return xid not in store.view.index.adopted and store.files.disk.exists(layout.prepared(xid))
 
 
 def has_owner(xids: LockFile, xid: Xid) -> bool:
-    """Whether a live process holds the xid: the branch is not prepared yet, or just being prepared."""
+    """Return whether a live process holds the xid: its branch is not prepared yet, or is being prepared."""
     return not xids.is_free(xid_byte(xid))

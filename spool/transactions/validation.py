@@ -1,4 +1,4 @@
-"""The arguments of callers, checked. Errors are InvalidArgument unless a function names others."""
+"""Checks of callers' arguments. A failed check raises InvalidArgument unless the function names another error."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
@@ -21,9 +21,9 @@ from spool.transactions.core import Core
 
 
 def check_queue(reader: SettingsReader, queue: str, page: CounterPage) -> Settings:
-    """Return the settings as they are now, which have the queue; QueueNotFound if they have not.
+    """Return the current settings; raises QueueNotFound if they do not have the queue.
 
-    ``page``: the counters, just read.
+    ``page``: the counters, which the caller has just read.
     """
     settings = reader.known
     if queue in settings.config.queues and page.settings == settings.version:
@@ -36,7 +36,7 @@ def check_queue(reader: SettingsReader, queue: str, page: CounterPage) -> Settin
 
 
 def body_list(bodies: Iterable[Any]) -> list[Any]:
-    """List the bodies of a ``put_many``. A str, bytes or a map is one body, and is refused."""
+    """List the bodies of a ``put_many``. A str, bytes or a map is a single body, so it is refused."""
     if isinstance(bodies, str | bytes | bytearray | memoryview | dict):
         raise InvalidArgument(f"put_many takes bodies, e.g. a list, not one {type(bodies).__name__}: use put for that")
     return list(bodies)
@@ -50,7 +50,7 @@ def check_time_limit(seconds: object) -> None:
 
 
 def check_timeout(seconds: object, what: str) -> None:
-    """Check a number of seconds, or None. ``what``: the values that are allowed, for the error's text."""
+    """Check a number of seconds, or None. ``what``: the allowed values in words, for the error's text."""
     if seconds is None:
         return
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
@@ -58,7 +58,7 @@ def check_timeout(seconds: object, what: str) -> None:
 
 
 def put_request(core: Core, queue: str, bodies: Sequence[Any], **options: Unpack[PutOptions]) -> PutRequest:
-    """Check and encode messages that are put in no transaction."""
+    """Check and encode messages that are put outside of a transaction."""
     content_type = options.pop("content_type", None) if options else None
     store, commit_queue = core.store, core.group_commit.queue
     page = commit_queue.page if commit_queue.waiting else None
@@ -93,7 +93,7 @@ def control_fields(store: Store, settings: Settings, queue: str, options: Mappin
 def with_first_delay(
     config: QueueConfig, attributes: dict[str, Any], options: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Add the queue's delay before the first attempt, unless the options say when (a delay of 0 says "at once")."""
+    """Add the queue's delay before the first attempt, unless the options set a delay (also 0) or a time."""
     said = attributes if options is None else options
     if config.first_delay and said.get("delay") is None and said.get("not_before") is None:
         return {**attributes, "delay": config.first_delay}
@@ -101,7 +101,7 @@ def with_first_delay(
 
 
 def check_headers(headers: Mapping[str, str], limits: SpaceConfig) -> None:
-    """Check how many headers there are, and their size, against the limits of the space."""
+    """Check the number and the size of the headers against the limits of the space."""
     if len(headers) > limits.max_headers or (size := headers_bytes(headers)) > limits.max_headers_bytes:
         size = headers_bytes(headers)
         raise InvalidArgument(
@@ -111,8 +111,10 @@ def check_headers(headers: Mapping[str, str], limits: SpaceConfig) -> None:
 
 
 def _place(store: Store, config: QueueConfig, attributes: dict[str, Any]) -> None:
-    """Place a message out of order, where the queue allows it; BadMessageId if the message given as ``before`` was
-    removed."""
+    """Place a message out of order, if the queue allows that.
+
+    Raises BadMessageId if the message given as ``before`` was removed.
+    """
     wanted = TOP if TOP in attributes else BEFORE
     if wanted not in config.out_of_order:
         raise InvalidArgument(
@@ -136,7 +138,7 @@ def _place(store: Store, config: QueueConfig, attributes: dict[str, Any]) -> Non
 def encode_bodies(
     bodies: Sequence[Any], content_type: str | None, attributes: dict[str, Any], limit: int
 ) -> list[tuple[Sequence[bytes], dict[str, Any]]]:
-    """Encode bodies; returns groups of neighbours with the same control fields. ``limit``: bytes of a body."""
+    """Encode bodies; returns groups of neighbours with the same control fields. ``limit``: the most bytes of a body."""
     if content_type is not None:
         content_type = check_content_type(content_type)
     if set(map(type, bodies)) == {bytes}:

@@ -1,7 +1,8 @@
-"""Wait for messages: attempt a claim whenever one may have become free.
+"""Wait for messages: attempt a claim whenever a message may have become free.
 
-For the next message of a queue, one thread of the process looks for all that wait for it. For a message by its id or
-correlation id, each thread waits to be woken, and one of them listens for all (``spool.store.sought``).
+Of the threads that wait for the head of one queue, one thread of the process attempts claims at a time. A thread that
+waits for a message by id or correlation id sleeps until it is woken; one of these threads listens for all of them
+(``spool.store.sought``).
 """
 
 import threading
@@ -22,7 +23,7 @@ from spool.transactions.resolution import resolve_orphans
 
 T = TypeVar("T")
 
-# The longest time that a waiting thread relies on notifications alone. Ctrl-C and a close wait for it, too.
+# The longest time that a waiting thread relies on notifications alone. Ctrl-C and a close may wait as long.
 IDLE_SECONDS = 0.1
 # The shortest time between two attempts of a thread that was notified and claimed nothing.
 BUSY_SECONDS = 0.002
@@ -32,14 +33,14 @@ def wait_for(
     store: Store, wanted: Wanted, begun: float, look: Callable[[], PositionRanges], groups: GroupLocks,
     check: Callable[[], object],
 ) -> PositionRanges:  # fmt: skip
-    """Repeat a claim until it gets messages or the time of the get is over.
+    """Repeat the claim ``look`` until it gets messages or the time of the get is over.
 
-    Of the threads of this process that wait for one queue, one at a time repeats its attempts; the others wait for its
-    lock, so that a commit wakes one thread and not all.
+    Of the threads of this process that wait for one queue, one thread at a time repeats its attempts. The others wait
+    for the queue's poll lock, so that a commit wakes one thread and not all.
 
     Args:
-        begun: when the get began, by the monotonic clock.
-        check: called meanwhile; it raises if waiting has become pointless.
+        begun: the time when the get began, by the monotonic clock.
+        check: called during the wait; raises if waiting has become pointless.
     """
     got = look()
     if got or wanted.timeout == 0:
@@ -51,7 +52,7 @@ def wait_for(
     if wanted.by_key:
         held = partial(is_there, store.view, store.clock, wanted)
         return repeat_when_arrived(store, (wanted.sought,), held, look, deadline._replace(check=check))
-    if groups.names:  # what comes may be free for this transaction alone: it looks for itself
+    if groups.names:  # only this transaction may take further messages of its groups: it makes its own attempts
         return _repeat(store, wanted, look, deadline)
     polling = store.view.poll_locks.setdefault(wanted.queue, threading.Lock())
     while not polling.acquire(timeout=min(IDLE_SECONDS, deadline.remaining())):
@@ -66,14 +67,16 @@ def wait_for(
 
 
 def _repeat(store: Store, wanted: Wanted, look: Callable[[], PositionRanges], deadline: Deadline) -> PositionRanges:
-    """Attempt when something was published, and now and then, since not every message that becomes free is published,
-    and a notification may be lost."""
+    """Attempt a claim after each notification of a commit, and now and then without one.
+
+    Some messages become free without a commit, and a notification may be lost.
+    """
     notifier = store.shared.notifier
     seen, notified = notifier.generation, False
 
     def pause_for(short: float) -> bool:
         nonlocal seen, notified
-        if notified:  # and nothing was free: in a busy space, not every commit is worth a look of every waiter
+        if notified:  # but nothing was free: in a busy space, not every commit is worth an attempt of every waiter
             store.clock.sleep(min(BUSY_SECONDS, deadline.remaining()))
         seconds = min(pause_seconds(store.view, store.clock, wanted, short), deadline.remaining())
         notified = notifier.wait(seen, seconds, seconds_without_inotify=short)
@@ -92,7 +95,7 @@ def pause_seconds(view: View, clock: Clock, wanted: Wanted, short: float) -> flo
 
     A message that a claim or a prepared branch holds can become free without a notification: its holder dies, or
     releases a claim. So the next attempt follows after ``short`` seconds. A delayed message becomes due at a known
-    time. Everything else is published: then the wait is long, and its end matters only for a lost notification, Ctrl-C
+    time. Every other change is published, so the wait can be long: its end matters only for a lost notification, Ctrl-C
     and a closed space.
     """
     if is_there(view, clock, wanted):
@@ -108,10 +111,10 @@ def pause_seconds(view: View, clock: Clock, wanted: Wanted, short: float) -> flo
 def repeat_when_arrived(
     store: Store, sought: Collection[Sought], is_held: Callable[[], bool], look: Callable[[], T], deadline: Deadline
 ) -> T:
-    """Repeat an attempt until it returns something or the time is over; returns the last result.
+    """Repeat the attempt ``look`` until it returns something or the time is over; returns the last result.
 
-    It is repeated when a message of ``sought`` has come, and often while such a message is held, since its holder may
-    die, or release it without a commit.
+    An attempt follows each arrival of a message in ``sought``. While another transaction holds such a message, attempts
+    are frequent, since the holder may die, or release the message without a commit.
     """
     arrived = threading.Event()
 
@@ -132,7 +135,7 @@ def repeat_when_arrived(
 
 
 def _await_arrival(store: Store, arrived: threading.Event, deadline: Deadline) -> None:
-    """Wait until ``arrived`` is set by ``SoughtMessages``, or the time is over; listen if no other thread does."""
+    """Wait until ``SoughtMessages`` sets ``arrived`` or the time is over; listen if no other thread listens."""
     listener = store.view.sought.listener
     while not arrived.is_set() and (left := deadline.remaining()) > 0:
         seconds = min(IDLE_SECONDS, left)
@@ -149,8 +152,10 @@ def _await_arrival(store: Store, arrived: threading.Event, deadline: Deadline) -
 
 
 def _listen(store: Store, arrived: threading.Event, seconds: float) -> None:
-    """Wake the threads whose messages have come, until the time is over or ``arrived`` is set. Caller is the
-    listener."""
+    """Wake the threads whose messages have arrived, until the time is over or ``arrived`` is set.
+
+    The caller is the listener.
+    """
     sought, notifier = store.view.sought, store.shared.notifier
     deadline = Deadline(store.clock, seconds, store.clock.monotonic() + seconds)
     pause = POLL_MIN_SECONDS
@@ -159,16 +164,16 @@ def _listen(store: Store, arrived: threading.Event, seconds: float) -> None:
         sought.heard = notifier.generation
         if wake_arrived(store, thorough=deadline.remaining() <= 0):
             pause = POLL_MIN_SECONDS
-        elif notified:  # in a busy space, not every commit is worth a look
+        elif notified:  # in a busy space, not every commit is worth a check
             store.clock.sleep(min(pause, deadline.remaining()))
             pause = min(2 * pause, BUSY_SECONDS)
 
 
 def wake_arrived(store: Store, *, thorough: bool) -> bool:
-    """Catch up, and wake the calls whose messages have come; returns whether any call waits.
+    """Catch up, and wake the calls whose messages have arrived; returns whether any call was woken.
 
-    ``thorough``: also resolve prepared branches whose coordinator died, which may put messages, and check that the
-    files in ``run/`` are those that other processes use.
+    ``thorough``: whether to resolve prepared branches whose coordinator died, since that may put messages, and to check
+    that this process and the others use the same files in ``run/``.
     """
     page = store.check_usable()
     settings = store.settings.current(page)
