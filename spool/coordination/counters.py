@@ -5,8 +5,9 @@ between the two stores. Then *issued* is the larger copy, because the number may
 smaller copy, because the commit may not be visible yet. The next store writes both copies. A counter is stored only
 under the lock that makes the process its only writer; callers take that lock.
 
-Processes read the counters in shared memory. *issued* is stored there, too. The other counters are stored by calls,
-which wake the processes that watch the file: a process that waits for messages must wake at publication, not earlier.
+Processes read the counters in shared memory. They also write *issued* there. They write the other counters by system
+calls, because such a write wakes the processes that watch the file. A process that waits for messages must wake at
+publication, not earlier.
 """
 
 import struct
@@ -75,7 +76,7 @@ class CounterPage:
 
     @property
     def is_suspect(self) -> bool:
-        """A flush failed earlier in this boot: names that a directory lists may not be on the disk."""
+        """Whether a flush failed earlier in this boot: names that a directory lists may not be on the disk."""
         return self.data[_SUSPECT_OFFSET] == 1
 
     @property
@@ -84,7 +85,7 @@ class CounterPage:
 
 
 class Counters:
-    """The counters of one open space. A store writes both copies of a counter, one after the other, in one call."""
+    """The counters of one open space. Each write of a counter writes both copies, one after the other, in one call."""
 
     def __init__(self, disk: Disk, *, make: bool) -> None:
         """Open the file. ``make``: see ``open_shared``; the first opener then calls ``start``."""
@@ -124,7 +125,7 @@ class Counters:
             raise not_open() from None
 
     def publish_next(self, number: int, *, durable: bool) -> bool:
-        """Publish a number, as ``store_published`` does, if the previous number is published; False if not.
+        """Publish a number, as ``store_published`` does, if the previous number is published; otherwise return False.
 
         Raises SpaceStopped if a flush failed in any process.
         """
@@ -165,8 +166,8 @@ class Counters:
         self._store(_OWNERS, number)
 
     def stop(self) -> None:
-        """Stop the space after a failed flush: no process may publish or commit before the next first opener."""
-        self._stopped_here = True  # first, because the write may fail; it holds as long as this space is open
+        """Stop the space after a failed flush: no process may publish or commit until the next ``start``."""
+        self._stopped_here = True  # set first, because the write may fail; the flag remains while this space is open
         self.disk.write_at(self.handle, _STOP_OFFSET, b"\x01")
 
     def start(self, *, issued: int, published: int, durable: int, suspect: bool = False) -> None:

@@ -3,8 +3,8 @@
 The kernel releases the locks of a process that dies in any way. Three mechanisms serve three kinds of locks:
 
 * A byte, in ``LockFile``, ``OpenLock`` and ``Claims``: an open-file-description lock (F_OFD_SETLK). The byte stands for
-  a number, an xid, a claim, an owner, or an open space. Such locks are many, and a commit takes some of them, so many
-  share one file.
+  a number, an xid, a claim, an owner, or an open space. There are many such locks, and a commit takes several of them,
+  so many share one file.
 * The space's directory, in ``OpenLock``: ``flock``, held by a process while it opens the space. This lock needs no file
   that could be deleted.
 * Maintenance, in ``Disk.exclusively``: filelock on ``run/reclaim.lock``, held by one process at a time while it
@@ -12,8 +12,8 @@ The kernel releases the locks of a process that dies in any way. Three mechanism
 
 Byte locks separate processes (more exactly: open descriptions), but not the threads of one process, so a thread first
 takes the byte in a table under a mutex. A lock excludes other processes only if they find the same file by name. Only
-the first opener makes these files (see ``OpenLock``), and no process makes one again while another has the space open.
-So a process that finds such a file missing or replaced knows that ``run/`` was deleted, and stops.
+the first opener makes these files (see ``OpenLock``), and no process makes such a file again while another process has
+the space open. So a process that finds such a file missing or replaced knows that ``run/`` was deleted, and stops.
 """
 
 import hashlib
@@ -38,8 +38,8 @@ log = logging.getLogger("spool")
 
 # Bytes of run/control.
 NUMBER, PREPARED_LIST, CONFIG, FOLLOWING, HOUSEKEEPING = range(5)
-_ALIVE = 0  # of the space's directory
-_SILENT_SECONDS = 1.0  # an opener waits that long before it logs the wait
+_ALIVE = 0  # a byte of the space's directory
+_SILENT_SECONDS = 1.0  # an opener waits this long before it logs the wait
 _SLEEP_SECONDS = 0.02  # the longest sleep of a thread that waits for a byte: the holder may have died
 _HIDDEN = "a process that this user may not see"
 
@@ -116,15 +116,15 @@ class LockFile:
         return deadline.pauses(pause_for=partial(_sleep, futexes.expect(byte), deadline))
 
     def is_held_here(self, byte: int) -> bool:
-        """Whether a thread of this process holds the byte."""
+        """Return whether a thread of this process holds the byte."""
         return byte in self._held
 
     def is_held_elsewhere(self, byte: int) -> bool:
-        """Whether another open description holds the byte (not whether a thread of this one does)."""
+        """Return whether another open description holds the byte. Threads of this process do not count."""
         return self.disk.some_lock(self.handle, byte, 1) is not None
 
     def is_free(self, byte: int) -> bool:
-        """Whether neither this process nor another holds the byte."""
+        """Return whether no process holds the byte, this process included."""
         return not self.is_held_here(byte) and not self.is_held_elsewhere(byte)
 
     def expired(self, byte: int, deadline: Deadline, what: str) -> WaitExpired:
@@ -147,8 +147,8 @@ def open_shared(disk: Disk, name: str, *, make: bool) -> int:
     """Open a file of ``run/``.
 
     Args:
-        make: make the file if it is missing. Only the first opener may (see ``OpenLock``): for any other process a
-            missing file was deleted, and other processes may hold locks in the deleted file.
+        make: whether to make a missing file. Only the first opener may do so (see ``OpenLock``): for any other process
+            a missing file was deleted, and other processes may hold locks in the deleted file.
 
     Raises:
         SpaceStopped: the file is missing, or is not a plain file.
@@ -193,7 +193,7 @@ def coordinator_byte(gtrid: bytes) -> int:
 
 
 def capture_byte(directory: str) -> int:
-    """Return the byte of run/xids that the owner of a capture directory, an intake, holds."""
+    """Return the byte of run/xids that an intake holds while it owns a capture directory."""
     return _byte(b"taken:" + directory.encode("utf-8", "surrogateescape"))
 
 
@@ -220,12 +220,12 @@ def _byte(key: bytes) -> int:
 
 
 class Claims:
-    """The claims of this process: messages that its live transactions hold. No claim waits: it succeeds or fails at
-    once.
+    """The claims of this process: messages that its live transactions hold. A claim never waits, but succeeds or fails
+    at once.
 
     The byte of message (number, ordinal) is ``number << 24 | ordinal`` in one of 64 files: the kernel keeps the locks
     of a file in a list, and 20,000 scattered locks in one file take forty times longer. Number 0 has no messages; its
-    bytes are the owners' (see ``claim_journal``). Each claim file carries its owner's byte on the same descriptor, so
+    bytes stand for owners (see ``claim_journal``). Each claim file carries its owner's byte on the same descriptor, so
     the kernel releases both at once: a process that gets a dead owner's claim finds the owner's byte free.
 
     held: by number, the ordinals of the messages that this process has claimed.
@@ -306,7 +306,7 @@ class Claims:
                 del self.held[number]
 
     def become_owner(self, owner: int) -> None:
-        """Take the owner's byte in every claim file, which shows that the owner of its claim journals lives."""
+        """Take the owner's byte in every claim file: the held bytes show that the owner of the claim journals lives."""
         with self._mutex:
             for index in range(CLAIM_FILES):
                 if not self.disk.lock(self._file(index).handle, owner):
@@ -316,7 +316,7 @@ class Claims:
             self.owner = owner
 
     def is_owner_dead(self, owner: int, number: int) -> bool:
-        """Whether the owner released the claim file of that number: it died or closed the space."""
+        """Return whether the owner released its byte in the number's claim file: it died or closed the space."""
         return owner != self.owner and self.disk.some_lock(self._file(number).handle, owner, 1) is None
 
     def claims_elsewhere(self) -> PositionRanges:
@@ -382,7 +382,7 @@ class GroupLocks:
         return True
 
     def release(self, but: Collection[GroupName] = ()) -> None:
-        """Unlock all groups but these."""
+        """Unlock all groups except the groups in ``but``."""
         for name in [name for name in self._held if name not in but]:
             self._locks.unlock(self._held.pop(name))
 
@@ -391,7 +391,9 @@ class GroupLocks:
 
 
 class OpenLock:
-    """Locks of the processes that have the space open, on its directory, which cannot be deleted as ``run/`` can be.
+    """The locks on the space's directory that the processes with the space open hold.
+
+    These locks survive a deletion of ``run/``.
 
     A process locks the directory while it opens the space, and takes the *alive* byte, shared, before it unlocks the
     directory. A process that finds no *alive* byte is the first opener: only it recovers the space and makes files in
@@ -406,7 +408,8 @@ class OpenLock:
         """Begin to open the space, one process at a time.
 
         Returns:
-            Whether this process is the first opener: no other has the space open, or can before ``finish_opening``.
+            Whether this process is the first opener: no other process has the space open, and none can open the space
+            before ``finish_opening``.
 
         Raises:
             WaitExpired: another process is opening the space; the error names that process.
@@ -426,16 +429,16 @@ class OpenLock:
         return " and ".join(self.holders()) or _HIDDEN
 
     def finish_opening(self) -> None:
-        """Finish opening: other processes may open the space, and see that this process has it open."""
+        """Finish opening: other processes may open the space, and see that this process has the space open."""
         self.disk.lock(self.handle, _ALIVE, shared=True)
         self.disk.funlock(self.handle)
 
     def has_others(self) -> bool:
-        """Whether another process has the space open."""
+        """Return whether another process has the space open."""
         return self.disk.some_lock(self.handle, _ALIVE, 1) is not None
 
     def is_alone(self) -> bool:
-        """Whether no process has the space open or is opening it; for a process that does not open it."""
+        """Return whether no process has the space open or is opening it. The caller does not open the space itself."""
         handle = self.disk.open_directory("")
         try:
             return self.disk.some_lock(handle, _ALIVE, 1) is None and self.disk.flock(handle)

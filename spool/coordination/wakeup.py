@@ -32,7 +32,7 @@ class CommitNotifier:
         """Wait until the count exceeds ``seen``, or the time is over.
 
         Args:
-            seconds_without_inotify: how long to wait where the kernel cannot notify.
+            seconds_without_inotify: the time to wait if the kernel cannot notify this process.
 
         Returns:
             Whether the count exceeds ``seen``.
@@ -53,7 +53,7 @@ class CommitNotifier:
         return self.generation != seen
 
     def _watch(self) -> bool:
-        """Watch the counters; False if the kernel grants no watch. Each wait asks again: a user has few watches."""
+        """Watch the counters; False if the kernel grants no watch. Each wait asks again, as watches become free."""
         try:
             self._handle = self._disk.watch(COUNTERS)
         except OSError:

@@ -1,4 +1,4 @@
-"""Edits of ``space.toml``, by a call or by hand: one call at a time, durable when it returns.
+"""Edits of ``space.toml``, by a call or by hand. One call edits at a time; the edit is durable when the call returns.
 
 The counters carry the version of the settings. Every process with the space open reads the file again when the version
 has changed. The housekeeping of any process notices edits by hand.
@@ -30,9 +30,9 @@ def editing(store: Store) -> Iterator[None]:
 
 
 def edit_settings(store: Store, edit: Callable[[str, SpaceConfig], str]) -> SpaceConfig:
-    """Change the text of the file, which must be valid before and after; durable when this returns.
+    """Change the text of ``space.toml``; the new text is durable when this returns.
 
-    Caller holds ``editing``.
+    The text must be valid before and after the change. The caller holds ``editing``.
 
     Args:
         edit: makes the new text from the old text and its settings.

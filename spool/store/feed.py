@@ -1,14 +1,14 @@
 """The feed: the effects of commits in shared memory, so that a process follows others without reading their files.
 
 ``run/feed`` is a ring of slots. Number n uses slot n modulo the number of slots, so a later number overwrites the slot.
-A slot records its number and the life of the ring, and has a checksum. A torn, overwritten or older slot counts as
-empty. So nothing may depend on a slot.
+A slot records its number and the life of the ring, and has a checksum. (The life is a random value that each first
+opener chooses.) A torn, overwritten or older slot counts as empty. So nothing may depend on a slot.
 
 A slot has a note with the parts of a commit that the index needs: the positions that the commit removes or changes, and
 the content of its file and of the branches that it adopts. If the content does not fit into a slot, the note has the
 positions only; if the positions do not fit either, the note is empty. A reader takes the rest from the commit's files.
 
-Until its number is published, a note is a hint: its writer may die, and the number may end as an empty commit.
+Until its number is published, a note is only a hint: the writer may die, and the number may end as an empty commit.
 """
 
 import os
@@ -36,14 +36,14 @@ from spool.model.xid import FORMAT_LOCAL, Xid
 
 SLOTS = 2048
 SLOT_BYTES = 512
-_CHECKSUM = struct.Struct("<I")  # of the bytes after it, up to the end of the note
-_FRONT = struct.Struct("<I8sQ")  # bytes of the note, life, number
+_CHECKSUM = struct.Struct("<I")  # the checksum of the bytes after this field, up to the end of the note
+_FRONT = struct.Struct("<I8sQ")  # length of the note, life, number
 _SLOT = struct.Struct(_CHECKSUM.format + _FRONT.format[1:])
 NOTE_BYTES = SLOT_BYTES - _SLOT.size
 _LIFE_BYTES = 8
 _SLOTS_AT = SLOT_BYTES  # the life is stored first, in the room of a slot
 
-_LEAST_BRANCH_BYTES = 60  # of an adopted branch in a note
+_LEAST_BRANCH_BYTES = 60  # the least size of an adopted branch in a note
 _PLAIN: list[dict[str, Any]] = [{}]  # the control fields of most sections, shared
 
 
@@ -86,17 +86,17 @@ class Feed:
             self._memory = self.disk.map(self._handle, size)
             self._life = self._memory[0:_LIFE_BYTES]
 
-    # -- of commits -------------------------------------------------------------------------------------------------
+    # -- notes -----------------------------------------------------------------------------------------------------
 
     def put(self, number: int, contents: FileContents, adopted: Sequence[FileContents] = ()) -> None:
-        """Note a commit: the content of its file and of the branches that it adopts.
+        """Record a commit: the content of its file and of the branches that it adopts.
 
         Caller holds the number's byte, and no file has the number yet.
         """
         self.write(number, encode(contents, adopted))
 
     def retract(self, number: int) -> None:
-        """Empty the note of a commit: readers read the file. Caller holds the number's byte, or the number is
+        """Empty the note of a commit, so that readers read the file. Caller holds the number's byte, or the number is
         published."""
         self.write(number, b"")
 
@@ -120,7 +120,7 @@ class Feed:
     def write(self, number: int, note: bytes) -> None:
         """Write the note of a number. Caller holds the number's byte.
 
-        Raises OSError if that fails and an earlier note of the number may remain.
+        Raises OSError if the write fails and an earlier note of the number remains.
         """
         if self._memory is None:
             return
@@ -145,7 +145,7 @@ class Feed:
         except ValueError:
             raise not_open() from None
         except struct.error:
-            return None  # it ends here
+            return None  # the file ends here
         end = _SLOT.size + length
         if found != number or life != self._life or length > NOTE_BYTES:
             return None
@@ -155,7 +155,7 @@ class Feed:
 def encode(contents: FileContents, adopted: Sequence[FileContents] = ()) -> bytes:
     """Encode a commit as a note: the positions that it addresses, and the content of its file and adopted branches.
 
-    None stands for a content that does not fit. The note is empty if the positions do not fit either.
+    None stands for content that does not fit. The note is empty if the positions do not fit either.
     """
     addressed: list[list[int]] = []
     files: list[tuple[Any, ...]] = []
@@ -171,7 +171,7 @@ def encode(contents: FileContents, adopted: Sequence[FileContents] = ()) -> byte
                 if command[0] in ADDRESSING:
                     addressed.append(command[1:4])
             size += entry[0]
-            if size < 2 * NOTE_BYTES:  # otherwise it surely does not fit
+            if size < 2 * NOTE_BYTES:  # otherwise the content surely does not fit
                 sections.append((
                     entry, table.queues, table.attributes, table.runs, table.lengths.tobytes(),
                     table.checksums.tobytes(), table.commands, table.facts,
@@ -200,7 +200,7 @@ def decode(number: int, note: bytes) -> Commit | None:
     """Decode a commit, without the names of the writers; None if the note lacks the content."""
     parts: list[Part] = []
     adopts: list[Adoption] = []
-    end = 0  # of the ordinals of the messages
+    end = 0  # the ordinal after the last message
     try:
         _, files = msgpack.unpackb(note, strict_map_key=False)
         if files is None:

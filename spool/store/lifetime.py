@@ -12,7 +12,8 @@ from spool.runtime.calls import CallGuard
 class Lifetime:
     """The guard of an open space, and the disks and functions that end after the guard.
 
-    guard: each call is a step inside it. ``guard.end()`` ends the life, also of a space that could not be opened.
+    guard: each call is a step inside the guard. ``guard.end()`` ends the life, also of a space that could not be
+    opened.
     at_end: functions that are called in this order, after the last step has ended and every descriptor is closed.
     """
 
@@ -25,7 +26,7 @@ class Lifetime:
         _alive.add(self)
 
     def include(self, disk: Disk) -> None:
-        """Close this disk, the mirror's, with the space."""
+        """Close the disk of the mirror together with the space."""
         self._disks.append(disk)
 
     def _end(self) -> None:
@@ -37,7 +38,10 @@ class Lifetime:
                 end()
 
     def disown(self) -> None:
-        """End in a forked child, which shares the locks of its parent: close the copied descriptors, unlock nothing."""
+        """End the life in a forked child: close the copied descriptors, but unlock nothing.
+
+        The child shares the locks of its parent.
+        """
         for disk in self._disks:
             disk.disown()
         self.at_end.clear()  # callers that wait for the end are in the parent
@@ -48,7 +52,7 @@ _alive: "weakref.WeakSet[Lifetime]" = weakref.WeakSet()
 
 
 def _disown_all() -> None:
-    with ExitStack() as stack:  # if one of them raises, the others close their copies all the same
+    with ExitStack() as stack:  # if one call raises, the other calls still close their copies
         for life in list(_alive):
             stack.callback(life.disown)
     _alive.clear()

@@ -25,8 +25,9 @@ log = logging.getLogger("spool")
 
 _TEMPORARY = ".tmp"
 
-# Bytes of ``mirror.id`` in a mirror, which processes lock, shared. A restore locks both bytes and checks the first for
-# another lock; an opener locks the first byte, then checks the second for a lock. So one of the two sees the other.
+# Bytes of ``mirror.id`` in a mirror, on which processes take shared locks. A restore locks both bytes, then checks the
+# first byte for another lock. An opener locks the first byte, then checks the second for a lock. So one of the two sees
+# the other.
 _IN_USE, _RESTORE = 0, 1
 
 
@@ -38,7 +39,7 @@ class Mirror:
         self.disk = disk
 
     def flush_both(self, number: int, flush: Callable[[], None]) -> None:
-        """Make a commit durable here and in the space at the same time. Raises the first FlushFailed of the two.
+        """Make a commit durable in the mirror and in the space at the same time. Raises FlushFailed if either fails.
 
         Args:
             flush: makes the commit durable in the space.
@@ -63,10 +64,11 @@ class Mirror:
             raise failed[0]
 
     def copy(self, number: int, *, retired: bool = False) -> None:
-        """Copy a commit's numbered file and the branches that it adopts, durable when this returns. FlushFailed.
+        """Copy a commit's numbered file and its adopted branches, durable when this returns. Raises FlushFailed.
 
-        A branch without its head is in doubt, so a branch is copied before its head. The branches of a ``retired``
-        commit were decided long ago, and are removed before their head: they are copied after their head.
+        The numbered file is the head of the branches. A branch without its head is in doubt, so a branch is copied
+        before its head. The branches of a ``retired`` commit were decided long ago, and reclaim removes them before
+        their head, so these branches are copied after their head.
         """
         name = layout.committed(number)
         try:
@@ -77,7 +79,7 @@ class Mirror:
             for files in reversed(steps) if retired else steps:
                 for names in files:
                     source = open_first(self.source, names)
-                    if source is not None:  # otherwise the branch was reclaimed, and its head not yet
+                    if source is not None:  # otherwise reclaim has removed the branch, but not yet its head
                         self._copy(source, names[-1])
                 if files:
                     self.disk.flush_directory("")
@@ -99,10 +101,10 @@ class Mirror:
         self.disk.rename(temporary, target)
 
     def forget(self, adopted: Mapping[int, int]) -> None:
-        """Remove the files of commits before they are removed from the space, durable when this returns.
+        """Remove the files of commits, durable when this returns. The caller removes them from the space afterwards.
 
-        A file that remained here would count again in a space made from the mirror, once no later file removes its
-        messages.
+        If a file remained in the mirror, its messages would exist again in a space that is made from the mirror, once
+        no later file removes them.
 
         Args:
             adopted: by number, how many branches the commit adopts.
@@ -131,7 +133,7 @@ class Mirror:
         return {name.number for name in found if name is not None and not name.adoption}
 
     def header(self, number: int) -> Header:
-        """Read the header of a commit in the mirror. CorruptedFile if it is not whole, or of another number."""
+        """Read the header of a commit in the mirror. Raises CorruptedFile if it is not whole, or has another number."""
         name = _here(layout.committed(number))
         with opened(self.disk, name) as handle:
             header = read_header(self.disk, handle)
@@ -140,7 +142,7 @@ class Mirror:
         return header
 
     def is_whole(self, number: int) -> bool:
-        """Whether each byte of a commit's numbered file is as it was written."""
+        """Return whether each byte of a commit's numbered file is as it was written."""
         try:
             with opened(self.disk, _here(layout.committed(number))) as handle:
                 return prove(self.disk, handle).header.number == number
@@ -151,7 +153,7 @@ class Mirror:
         """Keep other spaces and restores away from the mirror, as long as this process has its space open.
 
         Args:
-            alone: no other process has this space open.
+            alone: whether no other process has this space open.
 
         Raises:
             MirrorMismatch: a process has the mirror open for another space, or restores a space from the mirror.
@@ -166,7 +168,10 @@ class Mirror:
             )
 
     def hold_for_restore(self) -> None:
-        """Keep the mirror unchanged until ``disk`` is closed. MirrorMismatch if its space is open or being restored."""
+        """Keep the mirror unchanged until ``disk`` is closed.
+
+        Raises MirrorMismatch if a process has the mirror's space open, or another process restores a space from it.
+        """
         handle = self.disk.open(layout.MIRROR_ID)
         ours = all(self.disk.lock(handle, byte, shared=True) for byte in (_RESTORE, _IN_USE))
         if not ours or self.disk.some_lock(handle, _IN_USE, 1) is not None:
@@ -179,7 +184,7 @@ class Mirror:
         return MirrorMismatch(f"{holders} uses the mirror {self.disk.root} {why}")
 
     def give_back(self, number: int) -> None:
-        """Copy a commit into the space, which lost it in a power cut; durable when this returns.
+        """Copy a commit that the space lost in a power cut into the space; durable when this returns.
 
         Adopted branches that the space lacks are copied first.
         """
@@ -201,7 +206,7 @@ class Mirror:
         Args:
             retired: the numbers that reclaim has recorded.
             adopted: by number, how many branches a commit of the space adopts.
-            agrees: every number without a file in the space was reclaimed, by the space's own record.
+            agrees: whether the space's record says that every number without a file in the space was reclaimed.
         """
         there = {name for name in self.source.names(layout.COMMITTED) if layout.parse_committed(name)}
         here = set(self.disk.names(""))
@@ -236,9 +241,9 @@ class Mirror:
 
 
 def begin_mirror(space: Disk, mirror: Disk, settings: str) -> None:
-    """Make an empty directory the mirror of a space, durable when this returns: its settings may name the mirror then.
+    """Make an empty directory the mirror of a space, durable when this returns. Then the settings may name the mirror.
 
-    The directory is made if it is missing, but its parent is not: the parent may be the mount point of another disk.
+    This makes the directory if it is missing, but not its parent: the parent may be the mount point of another disk.
     Files of an interrupted call are used again.
 
     Args:
@@ -273,7 +278,7 @@ def check_elsewhere(mirror: str, space: str) -> None:
 
 
 def lies_inside(path: str, directory: str) -> bool:
-    """Whether the first of two absolute paths is the second, or lies below it."""
+    """Return whether an absolute path is the directory, or lies below the directory."""
     return f"{path}/".startswith(f"{directory.rstrip('/')}/")
 
 

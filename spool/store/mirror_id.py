@@ -23,7 +23,7 @@ def new_id() -> str:
 
 
 def read_ids(disk: Disk) -> tuple[str, ...]:
-    """Return the ids of a space, or the id of a mirror; none without such a file."""
+    """Return the ids of a space, or the id of a mirror; none if the file is missing."""
     try:
         return tuple(read_start(disk, layout.MIRROR_ID, _MAX_BYTES).decode("ascii", "replace").split())
     except FileNotFoundError:
@@ -31,19 +31,19 @@ def read_ids(disk: Disk) -> tuple[str, ...]:
 
 
 def write_ids(disk: Disk, ids: Sequence[str]) -> None:
-    """Replace the ids, all of them or none; durable when this returns."""
+    """Replace all ids atomically; durable when this returns."""
     replace_text(disk, layout.MIRROR_ID, "".join(f"{one}\n" for one in ids))
 
 
 def replace_text(disk: Disk, name: str, text: str) -> None:
-    """Replace a small file of the directory itself, all of it or none; durable when this returns."""
+    """Replace a small file in the directory of a space or a mirror atomically; durable when this returns."""
     temporary = f"{name}.tmp"
     unlink_if_there(disk, temporary)
     replace(disk, name, [text.encode()], temporary)
 
 
 def forget_ids(space: Disk) -> None:
-    """Forget the mirror: the space continues without it, so it mirrors an earlier state from now on."""
+    """Forget the mirror: the space continues without the mirror, which keeps an earlier state from now on."""
     if space.exists(layout.MIRROR_ID):
         space.unlink(layout.MIRROR_ID)
         space.flush_directory("")

@@ -25,7 +25,7 @@ from spool.store.sought import SoughtMessages
 
 
 class Files:
-    """The directory of the space: the disk, recycled files, open files of bodies, and the mirror, if it has one."""
+    """The directory of the space: the disk, recycled files, open files of bodies, and the mirror, if any."""
 
     __slots__ = ("cache", "disk", "mirror", "recycler")
 
@@ -38,7 +38,7 @@ class Files:
 
 
 class Shared:
-    """What the processes that have the space open share: the locks on its directory, and the files of ``run/``."""
+    """The state that all processes with the space open share: locks on its directory, and the files of ``run/``."""
 
     __slots__ = ("claims", "control", "counters", "feed", "notifier", "numbers", "open_lock", "xids")
 
@@ -46,8 +46,9 @@ class Shared:
         """Open the files of ``run/``.
 
         Args:
-            open_lock: opened before everything else, so closed last: the next opener finds no locks of this process.
-            make: make missing files; only the first opener may.
+            open_lock: the open lock. It is opened first, and so closed last: the next opener finds no locks of this
+                process.
+            make: whether to make missing files; only the first opener may.
 
         Raises:
             SpaceStopped: a file is missing.
@@ -68,7 +69,7 @@ class Shared:
 class PreparedBranches:
     """The prepared branches without an outcome.
 
-    version: of the last listing; see ``CounterPage.prepared``.
+    version: the version of the last listing; see ``CounterPage.prepared``.
     branches: the branches, by xid.
     held: by position, the branch whose commands address the message.
     """
@@ -84,7 +85,7 @@ class PreparedBranches:
         self.held = {position: xid for xid, contents in branches.items() for position in addressed_positions(contents)}
 
     def add(self, version: int, xid: Xid, contents: FileContents) -> None:
-        """Add the branch that made this version of the list. The version is known if the previous version was."""
+        """Add the branch with which the list got this version. The version is known if the previous one was known."""
         if version == self.version + 1:
             self.version = version
         self.branches[xid] = contents
@@ -116,8 +117,8 @@ class View:
     settings: the settings by which the index sorts the messages of each queue.
     own_commits: by number, functions that return the commits of this process that are not applied yet.
     was_read: whether a caller searched for messages since the housekeeper last asked.
-    decodes_bodies: whether bodies are delivered as they were put; False: as bytes, as they are stored.
-    poll_locks: by queue, held by the one thread that polls for all threads that wait for its next message.
+    decodes_bodies: whether bodies are delivered as they were put. If False, they are delivered as the stored bytes.
+    poll_locks: by queue, the lock of the thread that polls for all threads that wait for the queue's next message.
     sought: the messages for which calls wait by id or correlation id.
     """
 

@@ -20,7 +20,7 @@ class Settings(NamedTuple):
     A function that checks options or limits and then acts takes the settings as an argument: between two readings of
     ``SettingsReader.known`` another thread may have read newer ones.
 
-    version: of the file, by the counters; -1: read before the counters were open.
+    version: the version of the file, by the counters; -1 if the file was read before the counters were open.
     """
 
     config: SpaceConfig
@@ -28,12 +28,12 @@ class Settings(NamedTuple):
 
 
 class SettingsReader:
-    """Reads ``space.toml`` again when its version changes. ``known``: the newest settings that were read here."""
+    """Reads ``space.toml`` again when its version changes. ``known``: the newest settings that were read."""
 
     __slots__ = ("_counters", "_disk", "_renewing", "_seen", "known")
 
     def __init__(self, disk: Disk, counters: Counters, config: SpaceConfig) -> None:
-        """``config``: the file's settings before the counters were open."""
+        """``config``: the settings that were read before the counters were open."""
         self._disk = disk
         self._counters = counters
         self.known = Settings(config, -1)
@@ -44,7 +44,7 @@ class SettingsReader:
         """Return the settings of the version that the counters name, or of a newer version.
 
         Args:
-            page: the counters, just read; None reads them.
+            page: the counters, just read; None: read them now.
 
         Raises:
             NotASpace, InvalidArgument, NewerFormat: the file is not valid; ``known`` is unchanged.
@@ -60,7 +60,7 @@ class SettingsReader:
             return self.known
 
     def is_replaced(self) -> bool:
-        """Whether the file was replaced or written since the last call, perhaps by an edit by hand."""
+        """Return whether the file was replaced or written since the last call, perhaps by an edit by hand."""
         identity = self._disk.identity(layout.SETTINGS)
         if identity is None:
             return False
@@ -72,12 +72,12 @@ class SettingsReader:
 
 
 def read_settings(disk: Disk) -> SpaceConfig:
-    """Read the settings. NotASpace without a file; InvalidArgument, NewerFormat for an invalid file."""
+    """Read the settings. Raises NotASpace without a file, and InvalidArgument or NewerFormat for an invalid file."""
     return parse(read_settings_text(disk), disk.path(layout.SETTINGS))
 
 
 def read_settings_text(disk: Disk) -> str:
-    """Read the text of the settings. NotASpace without a file; InvalidArgument if it is no text."""
+    """Read the text of the settings. Raises NotASpace without a file, and InvalidArgument if it is no text."""
     try:
         data = read_start(disk, layout.SETTINGS, MAX_SETTINGS_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
@@ -92,13 +92,13 @@ def read_settings_text(disk: Disk) -> str:
 
 
 def write_settings(disk: Disk, text: str) -> None:
-    """Replace the text of the settings, all of it or none; durable when this returns. One process at a time."""
+    """Replace the text of the settings atomically; durable when this returns. One process at a time may call this."""
     unlink_if_there(disk, layout.SETTINGS_TEMPORARY)
     replace(disk, layout.SETTINGS, [text.encode()], layout.SETTINGS_TEMPORARY)
 
 
 def _no_settings(disk: Disk) -> str:
-    """Return an error text for a directory without ``space.toml``, which says what to do."""
+    """Return an error text for a directory without ``space.toml``. The text says what to do."""
     if disk.exists(layout.RESTORING):
         return f"{disk.root} is not a queue space yet: its restore from a mirror was interrupted; run the restore again"
     if disk.exists(layout.IMPORTING):

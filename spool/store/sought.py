@@ -1,8 +1,8 @@
 """The messages for which calls of this process wait, each by its id or its correlation id.
 
 A call registers the message for which it waits, with a function that wakes the call. One of the waiting calls listens
-for all: after each notification it catches up and calls ``wake``, which searches the messages in memory. So a commit
-wakes only the calls that it concerns.
+for all: after each notification that call catches up and calls ``wake``, which searches the messages in memory. So a
+commit wakes only the calls whose messages may have arrived.
 """
 
 import threading
@@ -25,8 +25,8 @@ class Sought(NamedTuple):
 class SoughtMessages:
     """The messages for which calls of one open space wait.
 
-    mutex: that of the view.
-    listener: held by the one call that listens for all.
+    mutex: the mutex of the view.
+    listener: the lock of the one call that listens for all.
     heard: the generation of the notifier at the listener's last search.
     """
 
@@ -40,7 +40,7 @@ class SoughtMessages:
 
     @contextmanager
     def entered(self, sought: Collection[Sought], wake: Callable[[], object]) -> Iterator[None]:
-        """Call ``wake``, which must not wait, whenever one of these messages may have arrived, while the body runs."""
+        """During the body, call ``wake`` whenever one of these messages may have arrived. ``wake`` must not wait."""
         with self._mutex:
             for one in sought:
                 self._wakes.setdefault(one, []).append(wake)

@@ -1,7 +1,7 @@
 """An open space in one process: its files, the state that processes share, the view of this process, the settings.
 
-``spool.log``, ``spool.policies`` and ``spool.transactions`` have the protocol, as functions of a store or of its parts.
-The order of locks: docs/architecture.md, "Locks, and their order".
+``spool.log``, ``spool.policies`` and ``spool.transactions`` implement the protocol, as functions of a store or its
+parts. The order of locks: docs/architecture.md, "Locks, and their order".
 """
 
 import errno
@@ -34,10 +34,11 @@ WAIT_SECONDS = 30.0
 
 
 class Store:
-    """One open space. ``open_store``, ``attach_store`` and ``inspect_store`` make it complete.
+    """One open space, made by ``open_store``, ``attach_store`` or ``inspect_store``.
 
-    files, shared, view: its parts; see ``spool.store.parts``.
-    settings: ``settings.current(page)`` are the current settings of ``space.toml``, ``settings.known`` the last read.
+    files, shared, view: the parts of the space; see ``spool.store.parts``.
+    settings: ``settings.current(page)`` returns the current settings of ``space.toml``; ``settings.known`` are the
+        settings that were read last.
     guard: each call is a step inside the guard; ``guard.close()`` closes the space.
     at_end: functions that are called once the space is closed.
     dropped: functions that undo transactions which the program dropped before their end; the housekeeper calls them.
@@ -56,7 +57,7 @@ class Store:
         self.dropped: deque[Callable[[], None]] = deque()
 
     def deadline(self, seconds: float | None = WAIT_SECONDS) -> Deadline:
-        """Return a deadline for waits inside a step; NotOpen ends a wait when the space closes. None: no limit."""
+        """Return a deadline for waits inside a step; NotOpen ends a wait when the space closes. None means no limit."""
         at = None if seconds is None else self.clock.monotonic() + seconds
         return Deadline(self.clock, seconds, at, self.guard.check)
 
@@ -67,7 +68,7 @@ class Store:
         return self.guard.closed
 
     def check_usable(self) -> CounterPage:
-        """Return the current counters. NotOpen, or SpaceStopped after a failed flush in any process."""
+        """Return the current counters. Raises NotOpen, or SpaceStopped after a failed flush in any process."""
         if self.guard.closed:
             self.guard.check()
         try:
@@ -115,12 +116,12 @@ class _Opening:
         self.open_lock = OpenLock(disk)
 
     def check_not_forked(self) -> None:
-        """Raise NotOpen in a child that was forked during the opening: its descriptors are closed."""
+        """Raise NotOpen in a child that was forked during the opening: the child's descriptors are closed."""
         if self._life.guard.abandoned:
             self._life.guard.check()
 
     def enter(self) -> bool:
-        """Take the open lock, and make missing directories. True: no other process has the space open."""
+        """Take the open lock, and make missing directories. Return True if no other process has the space open."""
         until, check = self._clock.monotonic() + WAIT_SECONDS, self._life.guard.check
         alone = self.open_lock.enter(Deadline(self._clock, WAIT_SECONDS, until, check))
         for name in layout.DIRECTORIES:
@@ -144,7 +145,7 @@ class _Opening:
 
 @contextmanager
 def _opening(disk: Disk, clock: Clock) -> Iterator[_Opening]:
-    """Close everything that was opened if the body fails."""
+    """If the body fails, close everything that was opened."""
     life = Lifetime(disk)
     try:
         yield _Opening(life, disk, clock)
@@ -176,7 +177,7 @@ def open_store(disk: Disk, clock: Clock) -> tuple[Store, bool]:
 
 
 def attach_store(disk: Disk, clock: Clock) -> Store:
-    """Open a space for one branch of a transaction whose coordinator has it open; recover nothing.
+    """Open a space for one branch of a transaction whose coordinator has the space open; recover nothing.
 
     Raises:
         SpaceStopped: files in ``run/`` are missing.
@@ -189,7 +190,7 @@ def inspect_store(disk: Disk, clock: Clock) -> tuple[Store, bool]:
     """Open a space for inspection; returns the store, and whether no process has the space open.
 
     Args:
-        disk: keeps writes in memory; nothing in the directory changes.
+        disk: a disk that keeps writes in memory, so that nothing in the directory changes.
     """
     with _opening(disk, clock) as opening:
         check_stages(disk)
@@ -207,7 +208,7 @@ def _raise_translated(error: OSError, translated: Exception) -> NoReturn:
 
 
 def as_library_error(disk: Disk, doing: str, error: OSError) -> Exception:
-    """Return the error of the operating system as an error of the library; such an error is returned as it is."""
+    """Return the error of the operating system as an error of the library, or an error of the library unchanged."""
     if isinstance(error, SpoolError):
         return error
     if isinstance(error, Unsupported):
