@@ -25,7 +25,7 @@ _warn = warnings.warn  # (the end of the interpreter may remove the module warni
 class Branch:
     """A branch that this process began: its transaction, its state, and how many callers are associated with it.
 
-    Only a resource manager refers to it; the callers' contexts refer to the transaction.
+    Only a resource manager refers to this object; the callers' contexts refer to the transaction.
     """
 
     __slots__ = ("_at_close", "_engine", "associations", "state", "transaction")
@@ -39,10 +39,10 @@ class Branch:
         engine.at_close(self._at_close)
 
     def after(self, call: Call) -> BranchState:
-        """Return the state after a call that succeeds; XAError with XAER_PROTO if the call does not fit the state.
+        """Return the state after a successful call; raises XAError with XAER_PROTO if the call does not fit the state.
 
-        A branch that is still associated takes no puts and gets after a call that would have ended it: its program has
-        left the work, mostly by an exception. ``end`` lifts that.
+        If the call would end a branch that is still associated, the branch refuses puts and gets until ``end``: its
+        program has left the work, mostly by an exception.
         """
         found = TRANSITIONS.get((self.state, call))
         if found is not None:
@@ -55,7 +55,10 @@ class Branch:
         raise refusal(self.state, call)
 
     def __del__(self) -> None:
-        """Python drops objects between any two instructions of any thread: this takes no lock and touches no file."""
+        """Have the housekeeper roll back a dropped branch.
+
+        Python drops objects between any two instructions of any thread, so this takes no lock and touches no file.
+        """
         self._engine.not_at_close(self._at_close)
         if self._engine.closed or not self.transaction.is_active:
             return
@@ -84,9 +87,11 @@ class BranchBlock:
     """The work in a new branch, as a ``with`` statement: see ``ResourceManager.branch``.
 
     Args:
-        begin, end: called on entering, and on leaving without an exception.
-        undo: called when an exception leaves the block. XAError from it is logged, and the caller's exception raised.
-        leave: called when the block is dropped before its end: a signal came just before ``__exit__``.
+        begin: called on entering the block.
+        end: called on leaving the block without an exception.
+        undo: called when an exception leaves the block. An XAError from ``undo`` is logged, and the caller's exception
+            is raised.
+        leave: called when the block is dropped before its end: a signal arrived just before ``__exit__``.
     """
 
     def __init__(

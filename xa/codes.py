@@ -52,7 +52,7 @@ NAMES = {
 
 
 class XAError(Exception):
-    """An xa_* call failed: ``code`` is X/Open's, and the text says why and what to do."""
+    """An xa_* call failed. ``code`` is X/Open's return code; the text names the reason and the remedy."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"{NAMES.get(code, code)}: {text}")

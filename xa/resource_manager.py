@@ -1,8 +1,8 @@
 """The resource manager: a queue space under X/Open's names, for any transaction manager that speaks XA.
 
-A branch begins with ``start``; puts and gets of the same thread or task join it until ``end``; ``prepare`` votes, and
-``commit`` or ``rollback`` decide, in whatever process. A process that decides a branch that another one prepared first
-makes its bytes durable again.
+``start`` begins a branch; puts and gets of the same thread or task join the branch until ``end``. ``prepare`` votes,
+and ``commit`` or ``rollback`` decides, in any process. A process that commits a branch of another process makes the
+branch's bytes durable again first.
 """
 
 import threading
@@ -58,19 +58,19 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _about_a_branch(failure: int = XAER_RMERR) -> Callable[[F], F]:
-    """Decorate a call about one branch: its xid is checked, and our errors are raised as X/Open's.
+    """Decorate a call about one branch: check its xid, and raise our errors as X/Open's.
 
-    Calls about one branch follow each other; calls about different branches run side by side, also during a flush.
+    Calls about one branch are serialised; calls about different branches run side by side, also during a flush.
 
-    ``failure``: the code for a failure of the disk. XA_RBROLLBACK where the failure ends the branch; XA_RETRY where the
-    branch is prepared: XAER_RMERR would mean to the coordinator that the branch was rolled back.
+    ``failure``: the code for a failure of the disk. XA_RBROLLBACK if the failure ends the branch; XA_RETRY if the
+    branch is prepared, since XAER_RMERR would tell the coordinator that the branch was rolled back.
     """
 
     def around(method: F) -> F:
         @wraps(method)
         def call(self: "ResourceManager", xid: Xid, *arguments: Any, **options: Any) -> Any:
             try:
-                if type(xid) is not Xid or xid not in self._branches:  # (else it has been checked)
+                if type(xid) is not Xid or xid not in self._branches:  # (a known xid has been checked)
                     xid = Xid.checked(*xid)
             except (TypeError, ValueError) as error:
                 raise XAError(XAER_INVAL, str(error)) from None
@@ -78,7 +78,7 @@ def _about_a_branch(failure: int = XAER_RMERR) -> Callable[[F], F]:
             try:
                 with self._engine.call, turn:
                     while (earlier := self._turns.setdefault(xid, turn)) is not turn:
-                        with earlier:  # which is held until that call has ended
+                        with earlier:  # held until that call has ended
                             pass
                     try:
                         return method(self, xid, *arguments, **options)
@@ -114,7 +114,7 @@ def _translated(error: SpoolError | OSError, failure: int) -> XAError:
 class ResourceManager:
     """X/Open's xa_* calls on one open space. Calls may come from many threads.
 
-    ``timeout``: seconds after which a branch that was not prepared is rolled back; None: never.
+    ``timeout``: the seconds after which a branch that was not prepared is rolled back; None: never.
     """
 
     def __init__(self, space: Space, timeout: float | None = None) -> None:
@@ -124,7 +124,7 @@ class ResourceManager:
         self._branches: dict[Xid, Branch] = {}
         self._scan: list[Xid] | None = None
         self._scanning = threading.RLock()
-        self._turns: dict[Xid, threading.Lock] = {}  # of the branches with a call under way, each held by that call
+        self._turns: dict[Xid, threading.Lock] = {}  # one for each branch with a call in progress, held by that call
 
     # -- doing work -------------------------------------------------------------------------------------------------
 
@@ -133,7 +133,7 @@ class ResourceManager:
         """Associate the caller with a new branch, or with an existing one (TMJOIN, TMRESUME).
 
         XAER_DUPID: the branch exists, here or in another process. XAER_OUTSIDE: the caller is in a transaction that
-        is not under XA. XAER_PROTO: it is in a branch already, or the branch belongs to another process.
+        is not under XA. XAER_PROTO: the caller is in a branch already, or the branch belongs to another process.
         """
         if flags not in (TMNOFLAGS, TMJOIN, TMRESUME):
             raise XAError(XAER_INVAL, f"xa_start takes TMNOFLAGS, TMJOIN or TMRESUME, not {flags:#x}")
@@ -172,13 +172,13 @@ class ResourceManager:
 
     @_about_a_branch()
     def end(self, xid: Xid, flags: int = TMSUCCESS) -> int:
-        """The caller's work in the branch is done (TMSUCCESS), is done and must be undone (TMFAIL), or pauses."""
+        """End the caller's work in the branch (TMSUCCESS), end and undo it (TMFAIL), or suspend it (TMSUSPEND)."""
         call = _END_CALLS.get(flags)
         if call is None:
             raise XAError(XAER_INVAL, f"xa_end takes TMSUCCESS, TMFAIL or TMSUSPEND, not {flags:#x}")
         branch = self._branches.get(xid) or self._raise_not_here(xid)
         if branch.associations > 1 and branch.state is BranchState.ACTIVE and call is Call.END_SUCCESS:
-            branch.associations -= 1  # others are still at it
+            branch.associations -= 1  # other callers are still associated
         else:
             branch.state = branch.after(call)
             branch.associations = max(0, branch.associations - 1)
@@ -218,7 +218,7 @@ class ResourceManager:
         self.rollback(xid)
 
     def _leave(self, xid: Xid) -> None:
-        """Forget a branch that is not prepared: it is rolled back, as any that is dropped. Called by a ``__del__``."""
+        """Forget a branch that is not prepared, so that it is rolled back as dropped. Called by a ``__del__``."""
         branch = self._branches.get(xid)
         if branch is not None and branch.state is not BranchState.PREPARED:
             self._branches.pop(xid, None)
@@ -227,8 +227,7 @@ class ResourceManager:
 
     @_about_a_branch(XA_RBROLLBACK)
     def prepare(self, xid: Xid) -> int:
-        """Phase one. XA_OK: the branch can commit, even after a power cut. XA_RDONLY: the branch was empty, and has
-        ended."""
+        """Phase one. XA_OK: the branch can commit, even after a power cut. XA_RDONLY: an empty branch has ended."""
         branch = self._branches.get(xid) or self._raise_not_here(xid)
         state = branch.after(Call.PREPARE)
         voted = False
@@ -243,7 +242,7 @@ class ResourceManager:
 
     @_about_a_branch(XA_RETRY)
     def commit(self, xid: Xid, flags: int = TMNOFLAGS) -> int:
-        """Phase two, or both in one (TMONEPHASE). XA_RETRY: it cannot finish now, and can be asked again."""
+        """Phase two, or both phases in one call (TMONEPHASE). XA_RETRY: the commit cannot finish now; call again."""
         if flags == TMONEPHASE:
             return self._commit_one_phase(xid)
         if flags != TMNOFLAGS:
@@ -254,7 +253,7 @@ class ResourceManager:
         try:
             self._engine.commit_branch(xid, vote_known=branch is not None)
         except UnknownBranch as error:
-            self._answer_decided(xid)  # perhaps an administrator did
+            self._answer_decided(xid)  # perhaps an administrator has decided
             self._raise_nota(error)
         self._branches.pop(xid, None)
         return XA_OK
@@ -271,7 +270,7 @@ class ResourceManager:
 
     @_about_a_branch(XA_RETRY)
     def rollback(self, xid: Xid) -> int:
-        """Undo a branch, prepared or not. XAER_PROTO while a caller is associated with it: ``end`` it first."""
+        """Undo a branch, prepared or not. XAER_PROTO while a caller is associated with it: call ``end`` first."""
         branch = self._branches.get(xid)
         if branch is not None:
             branch.after(Call.ROLLBACK)
@@ -289,7 +288,7 @@ class ResourceManager:
         return XA_OK
 
     def recover(self, flags: int = TMSTARTRSCAN | TMENDRSCAN) -> list[Xid]:
-        """The branches in doubt: prepared, durable, undecided, and no live process's own business.
+        """Return the branches in doubt: the prepared, durable, undecided branches of foreign coordinators.
 
         TMSTARTRSCAN begins a scan and returns the whole list; TMENDRSCAN ends a scan; without a flag a scan continues.
         """
@@ -311,8 +310,10 @@ class ResourceManager:
 
     @_about_a_branch(XA_RETRY)
     def decide_heuristically(self, xid: Xid, *, commit: bool) -> None:
-        """Decide a branch as an administrator, in the place of its coordinator, which gets the decision until
-        ``forget``."""
+        """Decide a branch as an administrator, in the place of its coordinator.
+
+        The coordinator's calls get the decision until ``forget``.
+        """
         self._answer_decided(xid)
         try:
             self._engine.decide(xid, commit=commit)
@@ -322,7 +323,7 @@ class ResourceManager:
 
     @_about_a_branch()
     def forget(self, xid: Xid) -> int:
-        """The coordinator knows about the heuristic decision; XAER_NOTA if there was none."""
+        """Forget a heuristic decision, which the coordinator now knows; XAER_NOTA if no decision is recorded."""
         if not self._engine.forget(xid):
             raise XAError(XAER_NOTA, f"no heuristic decision about {xid} is recorded")
         return XA_OK
@@ -336,7 +337,7 @@ class ResourceManager:
     # -- branches that are not here ---------------------------------------------------------------------------------
 
     def _raise_not_here(self, xid: Xid) -> NoReturn:
-        """Say where the branch is: one that is not prepared belongs to one process."""
+        """Raise an error that says where the branch is: until it is prepared, it belongs to one process."""
         owner = self._engine.owner_of(xid)
         if owner is not None:
             named = "another ResourceManager of this process" if owner == "this process" else owner

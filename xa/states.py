@@ -1,7 +1,7 @@
 """One branch as a state machine: a pure table, after the XA Specification's tables 6-2 and 6-4.
 
-The states are those of a branch (S0..S5), together with the association (T0..T2) as far as one branch sees it: ACTIVE
-is S1 with at least one association, SUSPENDED is S1 with none but suspended ones.
+A state combines the state of the branch (S0..S5) with its associations (T0..T2). ACTIVE is S1 with at least one active
+association; SUSPENDED is S1 with suspended associations only.
 """
 
 import enum
@@ -10,9 +10,9 @@ from xa.codes import XAER_PROTO, XAError
 
 
 class BranchState(enum.Enum):
-    """Where a branch stands; the X/Open state is in brackets."""
+    """The state of a branch; X/Open's name of the state is in brackets."""
 
-    __hash__ = object.__hash__  # (that of Enum is a function of Python)
+    __hash__ = object.__hash__  # (Enum's own hash is written in Python, and slower)
 
     ACTIVE = "active (S1)"
     SUSPENDED = "suspended (S1, T2)"

@@ -1,18 +1,17 @@
-"""The engine's interface: the verbs with which ``xa``, the forwarder and the programs are built upon an open space.
+"""The engine's interface: the verbs with which ``xa``, the forwarder and the programs work on an open space.
 
 ``Space.engine`` returns an ``Engine``. Applications call the methods of ``spool.Space`` instead.
 
-Each verb is one call of the space, unless its text says otherwise: the space is not closed, and Ctrl-C waits, until the
-verb ends. All may be called from many threads, and each raises, beside the errors that its text names:
+Each verb is one call of the space, unless its text says otherwise: the close of the space and Ctrl-C wait until the
+verb ends. Many threads may call the verbs. Besides the errors that its text names, each verb raises:
 
 * NotOpen: the space is closed.
 * SpaceStopped: a flush has failed, in this process or another one, and nothing can be committed any more.
 * DiskFailure: the operating system refused to read or write a file.
 * WaitExpired: another process held a lock for 30 s.
 
-A module of this package is imported when it is used: most programs that open a space need little of the engine. Times
-are seconds. "Rule" means one of docs/architecture.md, "The
-rules that keep processes apart".
+Most verbs import the modules that they need only when they are called: most programs need little of the engine. Times
+are in seconds. "Rule" means a rule of docs/architecture.md, "The rules that keep processes apart".
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -55,33 +54,33 @@ Decision = Literal["committed", "rolled back"]
 
 
 class Room(NamedTuple):
-    """Room for messages. ``messages``: how many; None: any number. ``full``: the queue that takes none, if one is."""
+    """Room for messages. ``messages``: the number that fit; None: any number. ``full``: a full queue's name, or ""."""
 
     messages: int | None = None
     full: str = ""
 
 
 class BranchExists(SpoolError):
-    """A branch with this xid exists, is prepared, or was committed a while ago."""
+    """A branch with this xid exists, is prepared, or was committed earlier."""
 
 
 class Engine:
     """An open space, for packages that are built upon the library.
 
-    call: a context manager that makes one call of several verbs, between which the space is not closed. It may be
-        nested. Raises NotOpen on entering.
+    call: a context manager that makes several verbs one call, so that the space is not closed between the verbs. Such
+        blocks may be nested. Entering raises NotOpen if the space is closed.
     joined: ``joined()`` returns the transaction that the puts and gets of the caller (a thread or an asyncio task)
-        join; None if they join none.
-    join: ``join(transaction)`` makes the caller's puts and gets join a transaction of this space from now on; None:
-        none.
-    at_close: ``at_close(function)`` has a function called when the space is closed, after its last call has ended.
-        Takes no lock.
+        join; None if they join no transaction.
+    join: ``join(transaction)`` makes the caller's puts and gets join a transaction of this space from now on;
+        ``join(None)`` makes them join no transaction.
+    at_close: ``at_close(function)`` registers a function, which is called when the space is closed and its last call
+        has ended. Takes no lock.
     """
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._store = store = core.store
-        # (not methods: a call of Python more would be most of their cost)
+        # (not methods: one more Python call would be most of the cost of each)
         self.call: CallGuard = store.guard
         self.joined: Callable[[], Joinable | None] = partial(associated, store)
         self.join: Callable[[Joinable | None], object] = partial(associate, store)
@@ -96,7 +95,7 @@ class Engine:
 
     @property
     def closed(self) -> bool:
-        """Whether the space is closed, or closes now."""
+        """Whether the space is closed, or is being closed."""
         return self._store.closed
 
     @property
@@ -106,17 +105,19 @@ class Engine:
 
     @public_call("reading the settings")
     def config(self) -> SpaceConfig:
-        """Return the options of the space and of its queues, as ``space.toml`` has them now."""
+        """Return the options of the space and of its queues from the current ``space.toml``."""
         return self._store.settings.current().config
 
     def deliver_stored_bytes(self) -> None:
-        """Deliver bodies as the bytes that are stored, from now on: a program that only shows them needs no codecs."""
+        """Deliver bodies as the stored bytes from now on: a program that only shows bodies needs no codecs."""
         self._store.view.deliver_stored_bytes()
 
     @public_call("looking for processes")
     def other_processes(self) -> list[str]:
-        """Return the other processes that have the space open, as far as this user may see them: ``process 4711
-        (python3)``."""
+        """Return the other processes that have the space open, e.g. ``process 4711 (python3)``.
+
+        The list has only processes that this user may see.
+        """
         return self._store.shared.open_lock.others()
 
     @public_call("counting messages")
@@ -124,23 +125,25 @@ class Engine:
         """Return when the first delayed message of a queue is due, in seconds since the epoch; None if none is delayed.
 
         Raises:
-            KeyError: there is no such queue.
+            KeyError: the queue does not exist.
         """
         return first_due(self._store, queue)
 
     def not_at_close(self, function: Callable[[], None]) -> None:
-        """Undo ``at_close``; a function that was not given is ignored. Takes no lock."""
+        """Undo ``at_close`` for a function; a function that was not registered is ignored. Takes no lock."""
         self._store.at_end.pop(function, None)
 
     # -- branches of a foreign coordinator: phase one ------------------------------------------------------------------
 
     def begin_branch(self, xid: Xid, timeout: float | None = None) -> CoordinatedTransaction:
-        """Begin a branch of a global transaction. Its xid is locked from now on (Rule 6), so that no other process can
-        begin, commit or roll back a branch of that xid. Called inside ``call``; errors of the system come as they are.
+        """Begin a branch of a global transaction, and lock its xid (Rule 6).
+
+        Because of the lock, no other process can begin, commit or roll back a branch with that xid. The caller is
+        inside ``call``; errors of the operating system are raised unchanged.
 
         Args:
-            xid: of the branch.
-            timeout: seconds after which the branch is rolled back unless it is prepared; None: never.
+            xid: the xid of the branch.
+            timeout: the seconds after which the branch is rolled back unless it is prepared; None: never.
 
         Raises:
             BranchExists: another process has the branch, or the xid was used before.
@@ -148,10 +151,10 @@ class Engine:
         transaction = CoordinatedTransaction(self._core, timeout=timeout, xid=xid)
         if not transaction.lock_xid_now():
             raise BranchExists(f"another process has the branch {xid}: use another xid")
-        try:  # with the lock: the process that had it may have prepared the branch
+        try:  # checked with the lock: its previous holder may have prepared the branch
             if two_phase.is_prepared(self._store, xid):
                 raise BranchExists(f"there is a branch {xid} already, which is prepared: use another xid")
-            if xid in self._store.view.index.adopted:  # the new file would be taken for the committed one
+            if xid in self._store.view.index.adopted:  # the new file would look like the committed one
                 raise BranchExists(f"a branch {xid} was committed a while ago: an xid is used once, take another")
         except BaseException:
             transaction.abandon()
@@ -159,9 +162,9 @@ class Engine:
         return transaction
 
     def roll_back_later(self, transaction: CoordinatedTransaction, reason: str) -> None:
-        """Have the housekeeper roll back a branch that its program has dropped. It takes no more puts and gets.
+        """Have the housekeeper roll back a branch that its program has dropped. The branch refuses puts and gets.
 
-        Takes no lock and touches no file, so a ``__del__`` may call this.
+        This method takes no lock and touches no file, so a ``__del__`` may call it.
         """
         mark_lost(transaction, reason)
         if associated(self._store) is transaction:
@@ -171,28 +174,30 @@ class Engine:
     # -- branches of a foreign coordinator: phase two ------------------------------------------------------------------
 
     def commit_branch(self, xid: Xid, *, vote_known: bool) -> int:
-        """Commit a prepared branch; returns the number of the commit. Branches that are committed at the same time
-        share a flush. Called inside ``call``; errors of the system come as they are.
+        """Commit a prepared branch; returns the number of the commit.
+
+        Branches that are committed at the same time share a flush. The caller is inside ``call``; errors of the
+        operating system are raised unchanged.
 
         Args:
-            vote_known: whether this process was told the vote, so that the branch is durable. Otherwise its bytes are
-                made durable first.
+            vote_known: whether this process got the vote, so that the branch is durable. Otherwise the bytes of the
+                branch are made durable first.
 
         Raises:
-            UnknownBranch: there is no such prepared branch.
-            Full: it does not fit.
+            UnknownBranch: no prepared branch has this xid.
+            Full: the messages of the branch do not fit.
             CommitUnknown: the outcome is unknown; ask again once the space is open again.
         """
         return two_phase.commit_prepared(self._core, xid, vote_known=vote_known)
 
     @public_call("rolling back a branch")
     def roll_back_branch(self, xid: Xid) -> None:
-        """Roll back a prepared branch: its puts are gone, and its gets free, with one attempt more counted.
+        """Roll back a prepared branch: drop its puts, and release the messages of its gets with one more attempt.
 
-        Costs no flush. A commit and a rollback of one branch exclude each other (Rule 5).
+        A rollback needs no flush. A commit and a rollback of one branch exclude each other (Rule 5).
 
         Raises:
-            UnknownBranch: there is no such prepared branch.
+            UnknownBranch: no prepared branch has this xid.
         """
         two_phase.rollback_prepared(self._store, xid, self._store.deadline())
 
@@ -200,17 +205,21 @@ class Engine:
     def in_doubt(self, known_votes: Collection[Xid] = ()) -> list[Xid]:
         """Return the prepared, undecided branches of foreign coordinators, sorted; each is durable.
 
-        Branches whose processes still vote are left out. Branches of our own coordinators that have ended are rolled
-        back first.
+        Branches whose processes are still voting are left out. Branches of our own coordinators that have ended are
+        rolled back first.
 
         Args:
-            known_votes: the branches whose votes this process was told. All others are made durable first.
+            known_votes: the branches whose votes this process got. All other branches are made durable first.
         """
         return resolution.in_doubt(self._store, self._store.deadline(), known_votes=known_votes)
 
     @public_call("looking at a branch")
     def describe(self, xid: Xid) -> InDoubt:
-        """Return how many messages a prepared branch puts and takes, and which process prepared it. UnknownBranch."""
+        """Return how many messages a prepared branch puts and takes, and which process prepared the branch.
+
+        Raises:
+            UnknownBranch: no prepared branch has this xid.
+        """
         return resolution.describe(self._store, xid)
 
     @public_call("looking at a branch")
@@ -220,7 +229,7 @@ class Engine:
 
     @public_call("looking at a branch")
     def owner_of(self, xid: Xid) -> Literal["this process", "another process"] | None:
-        """Return which live process has a branch that is not prepared yet; None if none has."""
+        """Return which live process has a branch that is not prepared yet; None if no process has the branch."""
         if not two_phase.has_owner(self._store.shared.xids, xid):
             return None
         return "this process" if self._store.shared.xids.is_held_here(xid_byte(xid)) else "another process"
@@ -231,33 +240,35 @@ class Engine:
     def decide(self, xid: Xid, *, commit: bool) -> None:
         """Commit or roll back a prepared branch in the place of its coordinator, durably.
 
-        The decision is kept until ``forget``, so that the coordinator gets it when it asks.
+        The decision is kept until ``forget``, so that the coordinator gets the decision when it asks.
 
         Raises:
-            UnknownBranch: there is no such prepared branch.
+            UnknownBranch: no prepared branch has this xid.
         """
         resolution.decide_heuristically(self._core, xid, self._store.deadline(), commit=commit)
 
     @public_call("looking for decisions")
     def decision(self, xid: Xid) -> Decision | None:
-        """Return an administrator's decision about a branch; None if there was none, or if it was forgotten."""
+        """Return an administrator's decision about a branch; None without a decision, or after ``forget``."""
         return heuristics.heuristic_outcome(self._store, xid)  # type: ignore[return-value]
 
     @public_call("looking for decisions")
     def decisions(self) -> dict[str, Decision]:
-        """Return the decisions of administrators that are not forgotten, by the xid as text."""
+        """Return the decisions of administrators that are not forgotten, by xid (as a text)."""
         return heuristics.heuristic_outcomes(self._store)  # type: ignore[return-value]
 
     @public_call("forgetting a decision")
     def forget(self, xid: Xid) -> bool:
-        """Forget an administrator's decision, durably; False if none is kept."""
+        """Forget an administrator's decision, durably; False if no decision about the branch is kept."""
         return resolution.forget(self._store, xid, self._store.deadline())
 
     # -- coordinators of ours ------------------------------------------------------------------------------------------
 
     def coordinate(self) -> "Coordinator":
-        """Begin a coordinator: it claims messages, processes without an index write branches of its id, and it commits
-        them. This process holds the lock on its id until ``Coordinator.close`` (Rule 6)."""
+        """Begin a coordinator: it claims messages, and commits the branches that processes without an index write.
+
+        This process holds the lock on the coordinator's id until ``Coordinator.close`` (Rule 6).
+        """
         from spool.remote.coordinator import Coordinator
 
         return Coordinator(self._core)
@@ -265,8 +276,8 @@ class Engine:
     def locked_coordinator(self, gtrid: bytes) -> AbstractContextManager[tuple[int, int]]:
         """Lock a new coordinator's id, for a process that inherits the lock: see ``remote.coordinator``.
 
-        The block has the descriptors of two locks, of the id and of the space as open. On leaving, this process closes
-        them.
+        The block gets the descriptors of two locks: the lock on the id, and the lock that marks the space as open. At
+        the end of the block, this process closes the descriptors.
 
         Args:
             gtrid: the id, 1 to 64 bytes.
@@ -282,11 +293,11 @@ class Engine:
     def commit_branches(self, xids: Sequence[Xid], batch: "BatchOf | None" = None) -> bool:
         """Commit prepared branches of one coordinator, whose votes the caller got, in this order, as one commit.
 
-        A message is left out if one with its deduplication key was put before.
+        A message is left out if another message with its deduplication key was put before.
 
         Args:
-            batch: the batch of an application that they are; it is recorded in the same commit. A batch is committed
-                once, however often it comes.
+            batch: the application's batch that the branches make up, if any; the same commit records the batch. A batch
+                is committed once, however often the application repeats it.
 
         Returns:
             False if the batch, or a later one of the application, was committed before; nothing was done then.
@@ -312,9 +323,9 @@ class Engine:
 
     @public_call("counting what is in the queues")
     def room(self, queues: Iterable[str]) -> Room:
-        """Return how many messages all of these queues still take, each, as far as this process has seen.
+        """Return the number of messages that still fit into each of these queues, as far as this process has seen.
 
-        A queue that does not exist has no limit. Prepared branches count; the commit itself is checked exactly.
+        A queue that does not exist has no limit. Messages of prepared branches count. The commit makes the exact check.
         """
         store = self._store
         settings = store.settings.current()
@@ -334,8 +345,9 @@ class Engine:
 
     @public_call("counting an attempt")
     def count_failure(self, position: Position, reason: str) -> str | None:
-        """Count a failed attempt of a message that the caller holds: the message comes back later, moves to the error
-        queue, or is dropped. Costs no flush.
+        """Count a failed attempt of a message that the caller holds, without a flush.
+
+        The message is available again later, moves to the error queue, or is dropped.
 
         Returns:
             The queue that the message is in now; None if it was dropped.
@@ -344,13 +356,13 @@ class Engine:
         return self.queue_of(position)
 
     def queue_of(self, position: Position) -> str | None:
-        """Return the queue of a message, by the commits that this process has applied; None if it was removed."""
+        """Return the queue of a message, by the commits that this process has applied; None for a removed message."""
         with self._store.view.mutex:
             run = self._store.view.index.messages.find(position)
         return None if run is None else run.queue.name
 
     def waiting(self, queue: str, places: Iterable[Position]) -> int:
-        """Count the messages at these positions that are in a queue and not due yet."""
+        """Count the messages at these positions that are in the queue and not due yet."""
         now = self._store.clock.now()
         with self._store.view.mutex:
             runs = [self._store.view.index.messages.find(position) for position in places]
@@ -359,12 +371,12 @@ class Engine:
 
     @public_call("moving a damaged message to quarantine")
     def quarantine(self, position: Position, reason: str) -> None:
-        """Move a message whose body is damaged, and which the caller holds, to quarantine, durably, with the reason."""
+        """Move a message that the caller holds, and whose body is damaged, to quarantine, durably, with the reason."""
         set_aside(self._store, position, reason, self._store.deadline())
 
     @public_call("reading a message")
     def stored_body(self, message: Message) -> bytes:
-        """Return the body of a message that the caller holds, as it is stored. CorruptedFile."""
+        """Return the stored bytes of the body of a message that the caller holds; raises CorruptedFile."""
         return stored_body(self._store.files, self._store.view, message)
 
     # -- reading without taking ----------------------------------------------------------------------------------------
@@ -375,7 +387,7 @@ class Engine:
 
         Args:
             queues: the names of the queues; none: all queues.
-            headers: only messages that have at least these.
+            headers: the headers that a message must have at least.
 
         Raises:
             QueueNotFound: one of the queues does not exist.
@@ -386,8 +398,10 @@ class Engine:
 
     @public_call("looking for the newest commit")
     def durable_number(self) -> int:
-        """Return the number of the newest visible commit, once it is durable: a power cut takes no commit up to it
-        (Rule 2). Costs a flush if commits without one are newer."""
+        """Make the newest visible commit durable, and return its number: a power cut loses no commit up to it (Rule 2).
+
+        If commits were made without a flush, this call flushes them.
+        """
         page = self._store.check_usable()
         if page.durable == page.published:
             return page.published
@@ -403,11 +417,11 @@ class Engine:
         Args:
             name: 1 to 255 characters.
             queues: the names of its queues, sorted; none: all queues.
-            seconds: until it ends unless it is renewed before.
-            anew: replace a subscription of this name that has read commits.
+            seconds: the seconds after which the subscription ends unless it is renewed before.
+            anew: whether to replace a subscription of this name that has read commits.
 
         Returns:
-            The number of the commit that registered it, which tells it from others of its name.
+            The number of the commit that registered the subscription; subscriptions with one name differ by it.
 
         Raises:
             InvalidArgument: a subscription of this name has read commits, or has other queues.
@@ -422,15 +436,15 @@ class Engine:
 
     @public_call("renewing a subscription")
     def advance_subscription(self, name: str, since: int, after: int, seconds: float) -> bool:
-        """Record that a subscription has read all commits up to one, durably, and renew the subscription.
+        """Record durably that a subscription has read all commits up to ``after``, and renew the subscription.
 
         Args:
-            since: the commit that registered it.
-            after: the commit.
-            seconds: until it ends unless it is renewed before.
+            since: the number of the commit that registered the subscription.
+            after: the number of the last commit that the subscription has read.
+            seconds: the seconds after which the subscription ends unless it is renewed before.
 
         Returns:
-            False if it has ended.
+            False if the subscription has ended.
         """
         return subscriptions.advance(self._store, name, since, after, seconds)
 
@@ -438,7 +452,7 @@ class Engine:
 def _roll_back(transaction: CoordinatedTransaction, reason: str) -> None:
     try:
         transaction.rollback(reason)
-    except (NotOpen, ProtocolError):  # it has ended since, by a call from a copied context
+    except (NotOpen, ProtocolError):  # a call from a copied context has ended the transaction
         pass
 
 
@@ -446,9 +460,9 @@ def _roll_back(transaction: CoordinatedTransaction, reason: str) -> None:
 
 
 def examine(path: str) -> "list[Proof]":
-    """Try out everything that a space needs of a directory's file system; return one proof for each need.
+    """Try every operation that a space needs of a directory's file system; return one proof for each need.
 
-    The directory exists. It may be a space that is in use. No file stays there.
+    The directory exists, and may be a space that is in use. All files of the trial are removed.
     """
     from spool.admin import doctor
 
@@ -456,13 +470,13 @@ def examine(path: str) -> "list[Proof]":
 
 
 def examine_kind(path: str) -> "Proof":
-    """Return the kind of the file system of a directory that exists: the one proof that needs no trial."""
+    """Return the proof about the kind of a directory's file system, which needs no trial. The directory exists."""
     from spool.admin import doctor
 
     return doctor.examine_kind(Disk(path))
 
 
 def local_file_system(path: str) -> str | None:
-    """Return the kind of the file system of a directory that exists; None if it is one of a network."""
+    """Return the kind of a directory's file system; None for a network file system. The directory exists."""
     disk = Disk(path)
     return disk.file_system().kind if disk.network_file_system() is None else None

@@ -1,12 +1,12 @@
-"""The verbs of processes that have not opened the space, as the tasks of a Spark job are.
+"""The verbs of processes that have not opened the space, e.g. of the tasks of a Spark job.
 
 Such a process has no index and takes no claims. It reads messages at places that a process with the space open has
 listed, and writes a branch, which the coordinator's process commits.
 
-* ``RemoteBranch``: one branch of a coordinator: reads the messages that the coordinator holds, takes puts and outcomes,
-  and votes.
+* ``RemoteBranch``: one branch of a coordinator. It reads the messages that the coordinator holds, records puts and
+  outcomes, and votes.
 * ``reader``: reads messages in bulk without taking them; the places come from ``Engine.backlog``.
-* ``Stretch``, ``cut``: neighbouring messages with their place, and the division of many.
+* ``Stretch``, ``cut``: neighbouring messages with their place, and a function that divides many of them into parts.
 * ``Coordinator``, ``BatchOf``, ``Backlog``: types that ``Engine`` takes and returns.
 """
 
@@ -31,7 +31,7 @@ __all__ = [
 
 
 def boot_id() -> str:
-    """Return the id of this boot of this machine, which no other machine has."""
+    """Return the id of this boot of this machine. No other machine, and no other boot, has the same id."""
     return Disk(".").boot_id()
 
 
@@ -50,6 +50,6 @@ def reader(
         open_space: opens the space; called when a message is not at its place.
         with_body: whether bodies are read.
         missing: the action for messages that are not at their places.
-        largest_body: the most bytes of a body that the caller takes.
+        largest_body: the most bytes of a body that the caller accepts; None: any number.
     """
     return MessageReader(Disk(path), open_space, with_body=with_body, missing=missing, largest_body=largest_body)

@@ -1,1 +1,1 @@
-"""Messages read without being taken: their places, from the index, and their bodies, from the files."""
+"""Reading messages without taking them: their places from the index, and their bodies from the files."""

@@ -1,4 +1,4 @@
-"""The messages of an open space by commit, from its index: their places and sizes, and the place of one that moved."""
+"""The places and sizes of the messages of an open space, by commit, from its index; ``locate`` finds moved messages."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -35,11 +35,11 @@ class CommitSize(NamedTuple):
 
 
 class Backlog:
-    """The messages of some queues, or of all, by commit. It takes no message.
+    """The messages of some queues, or of all queues, by commit. Reading a backlog takes no message.
 
     Args:
         queues: the names of the queues; none: all queues.
-        headers: only messages that have at least these.
+        headers: the headers that a message must have at least.
 
     Raises:
         QueueNotFound: one of the queues does not exist.
@@ -53,7 +53,7 @@ class Backlog:
             if name not in there:
                 raise no_queue(name, there, "name queues of this space, or none to read all of them")
         self._queues = {name: there[name] for name in queues or there}
-        self._all = Subscription(tuple(queues), 0, 0, 0.0)  # (all that is put, from the first commit on)
+        self._all = Subscription(tuple(queues), 0, 0, 0.0)  # (all messages from the first commit on)
 
     @public_call("reading messages")
     def items(self, first: int, last: int) -> list[tuple[Item, int]]:
@@ -77,11 +77,11 @@ class Backlog:
 
     @public_call("reading messages")
     def kept_items(self, first: int, last: int) -> tuple[list[tuple[Item, int]], list[int]]:
-        """Read the messages that the commits ``first`` to ``last`` put, consumed or not, from their files.
+        """Read from their files the messages that the commits ``first`` to ``last`` put, consumed or not.
 
         Returns:
-            The places of the messages as they were put, each with the bytes of its bodies; and the commits that put
-            messages and cannot be read.
+            The places where the messages were put, each with the bytes of its bodies; and the numbers of the commits
+            that put messages but cannot be read.
         """
         found: list[tuple[Item, int]] = []
         lost: list[int] = []
@@ -137,7 +137,7 @@ class Backlog:
         return [CommitSize(number, *sums[number]) for number in sorted(sums)]
 
     def _runs(self, first: int, last: int) -> Iterator[Run]:
-        """Yield the runs of these commits, queues and headers, in the order of the commits."""
+        """Yield the runs of these commits that match the queues and headers, in the order of the commits."""
         known, now = self._store.view.index.messages.runs, self._store.clock.now()
         few = range(first, min(last, self._store.view.index.applied) + 1)
         numbers: Iterable[int] = few
@@ -149,7 +149,7 @@ class Backlog:
                     yield run
 
     def _segments(self, first: int, last: int) -> Iterator[tuple[Segment, CompactedTable, list[Piece]]]:
-        """Yield the segments that have messages of these commits, queues and headers, with the pieces that do."""
+        """Yield the segments with matching messages of these commits, each with its table and the matching pieces."""
         messages, now = self._store.view.index.messages, self._store.clock.now()
         for segment in messages.segments.irange_key(None, pack_position(last, MAX_ORDINAL)):
             if segment.queue.name not in self._queues or segment.high <= pack_position(first, 0):
@@ -186,10 +186,11 @@ def _rows_but(pieces: Sequence[Piece], rows: int) -> bytes:
 
 
 def locate(store: Store, queue: str, number: int, ordinal: int, end: int) -> tuple[Stretch | None, int]:
-    """Find messages of commit ``number`` whose ordinals are from ``ordinal`` on and below ``end``.
+    """Find messages of commit ``number`` with ordinals from ``ordinal`` to below ``end``.
 
     Returns:
-        The first that are still in the queue, and the ordinal after them; or None, and the ordinal from which to go on.
+        The first messages that are still in the queue, and the ordinal after them; or None, and the ordinal from which
+        to continue.
 
     Raises:
         CorruptedFile: a table is damaged.
@@ -211,5 +212,5 @@ def locate(store: Store, queue: str, number: int, ordinal: int, end: int) -> tup
 
 
 def damaged(queue: str, problem: Exception) -> CorruptedFile:
-    """Return the error for messages that cannot be read at their place."""
+    """Return the error for messages of a queue that cannot be read at their place."""
     return CorruptedFile(f"messages of queue {queue} are damaged: {problem}; {WHAT_TO_DO}")

@@ -1,4 +1,4 @@
-"""The places of messages: neighbours of one commit, or the rest of a compacted section."""
+"""The places of messages: of neighbouring messages of one commit, or of the messages left in a compacted section."""
 
 import zlib
 from collections.abc import Iterator, Mapping
@@ -17,10 +17,10 @@ from spool.model.position import PositionRanges
 
 
 class Compacted(NamedTuple):
-    """Compacted messages of one queue in one section, whose table has their control fields.
+    """Compacted messages of one queue in one section. The section's table has their control fields.
 
-    removed: one bit a row, set for the rows to leave out.
-    positions: of the other messages, packed, in case the file was removed: see ``unpacked``.
+    removed: one bit for each row, set for the rows to leave out.
+    positions: the packed positions of the messages in the other rows, in case the file was removed: see ``unpacked``.
     """
 
     file: FileRef
@@ -42,9 +42,11 @@ Item = Stretch | Compacted
 class Missing(Enum):
     """The action of a reader for messages that are not at their place, or are damaged there.
 
-    RELOCATE: it finds their place of now, and leaves out those that have left their queue.
-    FAIL, SKIP: the messages are kept for a subscription where they were put, and lie nowhere else. FAIL: it raises
-        CorruptedFile. SKIP: it logs a warning and leaves the messages out.
+    RELOCATE: find the current place of the messages, and leave out the messages that have left their queue.
+    FAIL: raise CorruptedFile.
+    SKIP: log a warning and leave the messages out.
+
+    FAIL and SKIP are for messages that are kept for a subscription: those lie only where they were put.
     """
 
     RELOCATE = "relocate"
@@ -68,7 +70,7 @@ def _stretch_of(
 
 
 def packed(ranges: PositionRanges) -> bytes:
-    """Return ranges of positions in few bytes: most are close to each other."""
+    """Return ranges of positions in few bytes. Most positions are close to each other, so differences are stored."""
     ranges = sorted(ranges)
     numbers = [number for number, _, _ in ranges]
     steps = [numbers[0], *map(int.__sub__, numbers[1:], numbers)]
@@ -78,6 +80,6 @@ def packed(ranges: PositionRanges) -> bytes:
 
 
 def unpacked(positions: bytes) -> PositionRanges:
-    """Return the ranges of positions that were packed."""
+    """Return the ranges of positions that ``packed`` was given."""
     steps, firsts, counts = msgpack.unpackb(zlib.decompress(positions))
     return list(zip(accumulate(steps), firsts, counts, strict=True))

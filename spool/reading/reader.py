@@ -1,7 +1,7 @@
-"""Messages read in bulk from their files, by a process that has not opened the space.
+"""Reading messages in bulk from their files, by a process that has not opened the space.
 
-The reader gets the places of the messages, and proves each body by its checksum. A file that was removed or changed
-was compacted or reclaimed after the places were listed. The reader then opens the space, finds the places of now, and
+The reader gets the places of the messages, and checks each body by its checksum. If a file was removed or changed, it
+was compacted or reclaimed after the places were listed. The reader then opens the space, finds the current places, and
 leaves out the messages that have left their queue.
 """
 
@@ -27,19 +27,19 @@ from spool.transactions.core import HasCore, core_of
 
 # A batch that stays in the processor's cache is read, joined and sent twice as fast as one of 4 MiB.
 _BATCH_ROWS, _BATCH_BYTES = 4096, 512 << 10
-_MOST_ATTEMPTS = 3  # to read messages that move meanwhile
+_MOST_ATTEMPTS = 3  # to read messages while other processes move them
 
 log = logging.getLogger("spool")
 
 
 class OpenedSpace(HasCore, Protocol):
-    """A ``spool.Space``, as far as a reader uses it."""
+    """The part of ``spool.Space`` that a reader uses."""
 
     def close(self) -> None: ...
 
 
 class ReadMessages(NamedTuple):
-    """Neighbouring messages. ``lengths``: of their bodies, in bytes; ``bodies``: empty if the reader reads none."""
+    """Neighbouring messages. ``lengths``: the bytes of each body; ``bodies``: empty if the reader reads no bodies."""
 
     stretch: Stretch
     lengths: Sequence[int]
@@ -50,7 +50,7 @@ class MessageReader:
     """Reads messages of a space; the caller closes it.
 
     Args:
-        disk: of the space.
+        disk: the disk of the space.
         open_space: opens the space; called when a message is not at its place.
         with_body: whether bodies are read.
         missing: the action for messages that are not at their places.
@@ -75,9 +75,9 @@ class MessageReader:
         self._opened: OpenedSpace | None = None
 
     def check_machine(self, boot_id: str) -> None:
-        """Raise UnsafeFileSystem if this process runs on another machine than the one with this boot id.
+        """Raise UnsafeFileSystem unless this process runs on the machine with this boot id.
 
-        To find messages the reader opens the space, which is safe on one machine only.
+        To find moved messages the reader opens the space, which only processes of one machine may have open.
         """
         if self._disk.boot_id() != boot_id:
             raise on_another_machine(self._disk.root)
@@ -138,7 +138,7 @@ class MessageReader:
             first += piece.stretch.length
 
     def _without_lost(self, whole: Stretch, problem: CorruptedFile) -> Iterator[ReadMessages]:
-        """Yield the readable ones of messages that are kept for a subscription; CorruptedFile with ``Missing.FAIL``."""
+        """Yield the readable messages of ``whole``, which a subscription keeps; CorruptedFile with ``Missing.FAIL``."""
         what = f"of what commit {whole.number} put into queue {whole.queue}"
         if self._missing is Missing.FAIL:
             raise CorruptedFile(f"messages {what} cannot be read: {problem}") from problem
@@ -149,7 +149,7 @@ class MessageReader:
             yield from self._read(whole.part(ordinal, 1))
 
     def _read_together(self, group: Sequence[Stretch], table: Table) -> Iterator[ReadMessages]:
-        """Yield messages that follow each other in a section, with as few reads as if they were of one commit."""
+        """Yield messages that follow each other in a section, with as few reads as for messages of one commit."""
         bodies = self._bodies_of(group) if len(group) > 1 else None
         for part in group:
             if bodies is None:
@@ -160,18 +160,18 @@ class MessageReader:
             yield ReadMessages(part, table.lengths[row : row + part.length], bodies[begin : begin + part.length])
 
     def _bodies_of(self, group: Sequence[Stretch]) -> Sequence[memoryview] | None:
-        """Return the bodies of such messages, [] if none are read; None if they must be read one by one."""
+        """Return the bodies of such messages, [] if no bodies are read; None if each must be read separately."""
         if not self._with_body:
             return []
         first, last = group[0], group[-1]
         begin, end = first.first - first.base, last.first - last.base + last.length
         try:
-            return self._cache.views(first._replace(base=0), begin, end - begin)  # (rows are its ordinals then)
+            return self._cache.views(first._replace(base=0), begin, end - begin)  # (its ordinals are then the rows)
         except CorruptedFile:
             return None
 
     def _relocated(self, queue: str, ranges: PositionRanges) -> Iterator[ReadMessages]:
-        """Yield the messages that are still in the queue, from their places of now."""
+        """Yield the messages that are still in the queue, from their current places."""
         self._opened = self._opened or self._open_space()
         for number, first, count in ranges:
             ordinal, end = first, first + count
@@ -197,7 +197,7 @@ class MessageReader:
         raise damaged(queue, problem)
 
     def _read_part(self, whole: Stretch) -> ReadMessages:
-        """Read as many of the messages as fit into a batch, at least one; CorruptedFile."""
+        """Read as many of the messages as fit into a batch, at least one; raises CorruptedFile."""
         if isinstance(whole.bodies, BodyPlace):
             part, lengths = whole, array("I", [whole.bodies.length])
         else:
@@ -208,7 +208,7 @@ class MessageReader:
             part, lengths = whole.part(whole.first, stop - row), table.lengths[row:stop]
         if not self._with_body:
             return ReadMessages(part, lengths, [])
-        if self._largest_body is not None and lengths[0] > self._largest_body:  # (then it is alone)
+        if self._largest_body is not None and lengths[0] > self._largest_body:  # (such a message is read separately)
             raise InvalidArgument(
                 f"message {message_id(part.branch, part.in_branch)} of queue {part.queue} has a body of {lengths[0]:,} "
                 f"bytes, and the reader takes {self._largest_body:,} at most"
@@ -223,7 +223,7 @@ class MessageReader:
 
 
 def _neighbours(stretches: Iterator[Stretch], ends: Sequence[int]) -> Iterator[list[Stretch]]:
-    """Yield groups of stretches whose rows follow each other, none larger than a batch unless it is one stretch.
+    """Yield groups of stretches whose rows follow each other. No group of several stretches is larger than a batch.
 
     ``ends``: the offset at which the body of each row ends.
     """

@@ -1,1 +1,1 @@
-"""Branches that are written by processes which have not opened the space, and the locks of their coordinator."""
+"""Branches that processes write without opening the space, and the lock of their coordinator."""

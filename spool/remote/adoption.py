@@ -1,15 +1,17 @@
-"""The commit of branches that were written without an index, except messages whose keys were put before.
+"""The commit of branches that were written without an index, leaving out messages whose keys were put before.
 
-A process without an index cannot know which deduplication keys were put before. It writes the key's fact beside each
-message, as a put does, and the commit looks. Where there is nothing to leave out, which is nearly always, the branches
-are adopted as they lie. A prepared file is never changed, so of a branch with a message that is to be left out the
-others are copied into the commit's own file, and those of all branches before it, too: the order stays.
+A process without an index cannot know which deduplication keys were put before. The process writes the key's fact
+beside each message, as a put does, and the commit checks the keys. If no message is to be left out, which is nearly
+always so, the commit adopts the branches' files unchanged.
 
-Between the look and the commit no key comes in unseen:
+A prepared file is never changed. So if a branch has a message to leave out, the commit copies the branch's other
+messages into its own file. To keep the order, the commit also copies the messages of all earlier branches.
 
-1. The branches are prepared, so a put that takes a key's byte from now on finds its fact in them, and is refused.
-2. A put that had the byte before may not have seen them: its end is waited for, byte by byte, before the look.
-3. Another commit of this kind is seen under the number lock, behind every issued number; then the look is repeated.
+Between the check and the commit no key is put unseen:
+
+1. The branches are prepared. A put that locks a key's byte from now on finds the key's fact in them, and is refused.
+2. A put that locked the byte earlier may not have seen the branches: before the check, the commit waits for the byte.
+3. Another commit of this kind is seen under the number lock, after every issued number; the check is then repeated.
 """
 
 import logging
@@ -44,15 +46,19 @@ log = logging.getLogger("spool")
 
 
 class _CommittedBefore(Exception):
-    """The batch of the application was committed before."""
+    """The application's batch was committed before."""
 
 
 class _PutMeanwhile(Exception):
-    """A commit between the check and this commit has put one of the keys."""
+    """Another commit has put one of the keys since the check."""
 
 
 class _Key(NamedTuple):
-    """A deduplication key in a prepared branch. ``fact``: its key; ``ordinal``: of the message in the branch."""
+    """A deduplication key in a prepared branch.
+
+    fact: the key of the deduplication key's fact.
+    ordinal: the ordinal of its message in the branch.
+    """
 
     fact: str
     ordinal: int
@@ -62,7 +68,7 @@ def commit_branches(core: Core, xids: Sequence[Xid], batch: BatchOf | None = Non
     """Commit prepared branches of one coordinator, whose votes the caller got, in this order, as one commit.
 
     Args:
-        batch: the application's batch that they are. It is recorded in the commit itself.
+        batch: the application's batch that the branches make up, if any. The commit itself records the batch.
 
     Returns:
         False if the batch, or a later one of its application, was committed before; nothing was done then.
@@ -86,7 +92,7 @@ def commit_branches(core: Core, xids: Sequence[Xid], batch: BatchOf | None = Non
 
 
 def _record_apart(store: Store, batch: BatchOf, number: int) -> None:
-    """Release the files of a committed batch; an error is only logged: the next batch releases them."""
+    """Release the files of a committed batch. An error is only logged, because the next batch releases the files."""
     try:
         with store.guard:
             batch.record_apart(store, number)
@@ -104,12 +110,12 @@ def adopt_branches(
 
     Args:
         facts: facts that the same commit records.
-        check: called with every commit applied, before the keys are checked and under the number lock; raises if the
-            commit must not happen.
+        check: called before the keys are checked, and again under the number lock, each time after every commit was
+            applied; raises if the commit must not happen.
 
     Raises:
         UnknownBranch: one of the branches was rolled back or committed; nothing was done.
-        Full: they do not fit; nothing was done.
+        Full: the messages do not fit; nothing was done.
         MessageInUse: another branch in doubt, or a transaction that does not end, has one of the keys; nothing was
             done.
         CommitUnknown: the commit could not be finished.
@@ -122,10 +128,10 @@ def adopt_branches(
 class _Look(NamedTuple):
     """The contents of branches before their adoption.
 
-    contents: of each branch.
+    contents: the contents of each branch.
     keys: the deduplication keys of each branch.
-    seen: the last commit that was applied.
-    left_out: of each branch, the ordinals of the messages whose keys were put before.
+    seen: the number of the last commit that was applied.
+    left_out: for each branch, the ordinals of the messages whose keys were put before.
     """
 
     contents: list[FileContents]
@@ -135,7 +141,7 @@ class _Look(NamedTuple):
 
 
 def _adopt(core: Core, xids: Sequence[Xid], facts: CommitBatch | None, check: Callable[[], object]) -> int | None:
-    """Make one attempt; None if a commit after the check has put one of the keys."""
+    """Attempt the commit; returns its number, or None if another commit has put one of the keys since the check."""
     store = core.store
     transaction = CoordinatedTransaction(core, timeout=None, counted=False)
     try:
@@ -222,7 +228,7 @@ def _put_before(view: View, now: float, xids: Sequence[Xid], keys: Sequence[Sequ
 
 
 def _came_behind(view: View, keys: Sequence[Sequence[_Key]], seen: int) -> bool:
-    """Whether a commit after number ``seen`` has put one of the keys."""
+    """Return whether a commit after number ``seen`` has put one of the keys."""
     with view.mutex:
         facts = view.index.facts
         return any(facts.get(key.fact, (0,))[0] > seen for some in keys for key in some)
@@ -252,7 +258,7 @@ def _copy(disk: Disk, branch: Branch, xid: Xid, contents: FileContents, left_out
 
 
 def _pieces(table: Table) -> Iterator[tuple[str, dict[str, object], int]]:
-    """Yield (queue, control fields, count) of neighbouring messages, few at a time."""
+    """Yield (queue, control fields, count) of neighbouring messages, in pieces of at most ``_COPIED_MESSAGES``."""
     for queue, attributes, count in table.runs:
         while count:
             piece = min(count, _COPIED_MESSAGES)

@@ -1,8 +1,8 @@
-"""A branch written by a process that has not opened the space: a Spark task, say.
+"""A branch written by a process that has not opened the space, e.g. by a Spark task.
 
-No index, no claims, no recovery: it reads bodies by their places, writes its own branch and prepares it. The
-coordinator's process holds the claims and decides. Once the coordinator's lock is free, the next process that meets the
-branch rolls the branch back.
+Such a process has no index and no claims, and recovers nothing: it reads bodies by their places, writes its own branch
+and prepares the branch. The coordinator's process holds the claims and decides. Once the coordinator's lock is free,
+the next process that meets the branch rolls the branch back.
 """
 
 import os
@@ -38,7 +38,7 @@ _ENDED = "its coordinator has ended: the transaction is rolled back"
 
 
 class Vote(NamedTuple):
-    """A prepared branch, by name and content; ``checksum`` is its header's."""
+    """A prepared branch, by name and content. ``size`` and ``checksum`` are those of its file's header."""
 
     xid: Xid
     size: int
@@ -46,8 +46,11 @@ class Vote(NamedTuple):
 
 
 class ReadMessage(NamedTuple):
-    """A message, its body as stored in ``raw``, and in ``unreadable`` why no codec here can decode the body; "" if one
-    can. The message has the body as stored then."""
+    """A message, and its body as stored, ``raw``.
+
+    ``unreadable``: the reason why no codec here can decode the body; then the message itself has the body as stored. ""
+    if a codec has decoded the body.
+    """
 
     message: Message
     raw: bytes
@@ -74,7 +77,7 @@ def _decoded(part: Stretch, position: Position, raw: bytes) -> ReadMessage | Dam
 
 
 def identity_of(path: str) -> tuple[int, int] | None:
-    """Return the device and inode of a directory, which no other of the machine has; None if it does not exist."""
+    """Return the device and inode, which identify a directory on this machine; None if the directory does not exist."""
     found = Disk(path).identity("")
     return None if found is None else (found.device, found.inode)
 
@@ -103,8 +106,8 @@ class RemoteBranch:
 
     Args:
         path: the directory of the space.
-        xid: of the branch; its gtrid is the coordinator's id.
-        branch_id: for tests.
+        xid: the xid of the branch, whose gtrid is the coordinator's id.
+        branch_id: an id that tests choose.
 
     Raises:
         TransactionRolledBack: the coordinator has ended.
@@ -118,7 +121,7 @@ class RemoteBranch:
         self._batch = CommitBatch()
         self._batch.begin_branch(xid, self._id)
         self._file: CommitFileWriter | None = None
-        self._keys: set[str] = set()  # of facts, in this branch
+        self._keys: set[str] = set()  # the keys of the facts in this branch
         self._marks: SharedBytes | None = None
         self._first_mark = 0
         disk = Disk(path)
@@ -136,9 +139,9 @@ class RemoteBranch:
     def put(self, queue: str, bodies: Iterable[Any], **options: Unpack[PutOptions]) -> None:
         """Add messages with the same options; full sections of the branch's file are written to the disk.
 
-        Errors as of ``Space.put_many``, but for limits, which are checked when the branch is adopted. Of the messages
-        with one ``deduplication_key`` the branch has the first; ``adoption`` checks whether another commit has put the
-        key. The option ``before`` needs an index, so it is refused.
+        Raises as ``Space.put_many``, except for limits, which are checked when the branch is adopted. The branch has
+        only the first message with a ``deduplication_key``; ``adoption`` checks whether another commit has put the key.
+        The option ``before`` needs an index, so it is refused.
         """
         store = self._store
         settings = store.settings.known
@@ -170,8 +173,8 @@ class RemoteBranch:
         """Add the effects of a call with a message that the coordinator holds.
 
         Args:
-            policy: as of ``spool.workers.effects``.
-            at: when the call ended, in seconds since the epoch.
+            policy: see ``spool.workers.effects``.
+            at: the time when the call ended, in seconds since the epoch.
 
         Returns:
             The effect on the message, and the reason if the call failed.
@@ -190,7 +193,10 @@ class RemoteBranch:
 
     @public_call("reading messages")
     def _read(self, whole: Stretch) -> list[tuple[Stretch, list[bytes] | str]]:
-        """Read the bodies of neighbouring messages together; if one is damaged, each separately, or the reason."""
+        """Read the bodies of neighbouring messages together. If one is damaged, read each separately.
+
+        Returns stretches, each with its bodies, or with the reason why its one body cannot be read.
+        """
         try:
             return [(whole, self._store.files.cache.bodies(whole, whole.first, whole.length))]
         except CorruptedFile as error:
@@ -201,7 +207,7 @@ class RemoteBranch:
 
     @public_call("opening the record of calls")
     def record_calls(self, marks: CallMarks) -> None:
-        """Record calls in progress by these marks, so that a call which ends all processes counts as an attempt.
+        """Record calls in progress by these marks, so that a call that kills all processes counts as an attempt.
 
         Raises:
             TransactionRolledBack: the coordinator has ended.
@@ -214,7 +220,7 @@ class RemoteBranch:
         self._marks, self._first_mark = disk.map(handle, disk.handle_identity(handle).size), marks.first
 
     def begin_call(self, place: int) -> None:
-        """Record that the call is in progress for the message at this place among the marks."""
+        """Record that the call with a message is in progress. ``place``: the place of the message among the marks."""
         self._mark(place, MARKED)
 
     def end_call(self, place: int) -> None:
@@ -227,7 +233,7 @@ class RemoteBranch:
             at = self._first_mark + place
             try:
                 marks[at : at + 1] = mark
-            except OSError:  # of a disk that is full, where it is written by calls: no attempt is counted
+            except OSError:  # a full disk, if marks are written by calls: no attempt is counted
                 self._marks = None
 
     @public_call("preparing a branch")

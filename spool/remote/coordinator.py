@@ -1,8 +1,8 @@
 """A coordinator: it claims messages, has processes without an index write branches, and commits those branches.
 
 A coordinator lives as long as the lock on its id is held (Rule 6). Once the lock is free, the next process that meets
-an undecided branch of the coordinator rolls the branch back. The lock need not be held by the process that began the
-coordinator or by the one that decides: it is taken on an open file description, which other processes may inherit.
+an undecided branch of the coordinator rolls the branch back. The holder of the lock may be another process than the
+one that began the coordinator or decides: the lock belongs to an open file description, which processes may inherit.
 """
 
 import os
@@ -45,14 +45,15 @@ class Coordinator:
                 raise ProtocolError(f"the coordinator {self.id.hex()} exists already")
 
     def close(self) -> None:
-        """Give back the messages that it holds, without an attempt counted, and release its lock.
+        """Release the held messages, without an attempt counted, and the lock on the coordinator's id.
 
-        Its undecided branches are rolled back after that. A second call does nothing.
+        Afterwards, the next process that meets an undecided branch of the coordinator rolls the branch back. A second
+        call does nothing.
         """
         if not self._is_open:
             return
         self._is_open = False
-        with suppress(NotOpen), self._store.guard:  # (a closed space has released all)
+        with suppress(NotOpen), self._store.guard:  # (the end of a space has released all its locks)
             self._transaction.abandon()
             self._store.shared.xids.unlock(self._byte)
 
@@ -60,14 +61,14 @@ class Coordinator:
         self, queue: str, max_messages: int, *, timeout: float, passed: Set[tuple[int, int]] = frozenset(),
         in_order: bool = False,
     ) -> list[Stretch]:  # fmt: skip
-        """Claim messages without taking them; returns them in the queue's order, [] if there are none in time.
+        """Claim messages without taking them; returns them in the queue's order, [] if none becomes free in time.
 
         Args:
-            max_messages: the most messages.
+            max_messages: the most messages to claim.
             timeout: seconds to wait for the first message.
             passed: positions of messages that are not claimed.
-            in_order: the messages are handled one after the other, so several of one group may be claimed. Otherwise at
-                most one message of each group is claimed.
+            in_order: whether the caller handles the messages one after the other. If so, several messages of one group
+                may be claimed, otherwise at most one of each group.
 
         Raises:
             QueueNotFound: the queue does not exist.
@@ -75,22 +76,22 @@ class Coordinator:
         return self._transaction.hold(queue, max_messages, timeout=timeout, passed=passed, in_order=in_order)
 
     def record_calls(self) -> CallMarks | None:
-        """Write a journal of the messages that it holds, with a mark for each, which ``RemoteBranch.begin_call`` sets.
+        """Write a journal of the held messages, with a mark for each message; ``RemoteBranch.begin_call`` sets a mark.
 
-        If all processes die, the next one counts an attempt of each message whose mark is set. None: the disk is full,
-        and no attempt would be counted.
+        If all processes die, the next process counts an attempt of each message whose mark is set. Returns None if the
+        disk is full; then no attempt would be counted.
         """
         self._marks = self._transaction.begin_calls()
         return self._marks
 
     def clear_marks(self, first: int, count: int) -> None:
-        """Unset marks of calls that have ended with their process. ``first``: the place of the first mark."""
+        """Unset the marks of ``count`` calls that ended with their process. ``first``: the place of the first mark."""
         self._transaction.end_calls(first, count)
 
     def count_calls(self, reason: str, seconds: float) -> None:
-        """Count an attempt of each message whose mark is set, within so many seconds. Errors are swallowed.
+        """Count an attempt of each message whose mark is set, within ``seconds``. Errors are ignored.
 
-        For a program that ends at once. A later process does not count these attempts again.
+        For a program that is about to end. A later process does not count these attempts again.
         """
         store, marks = self._store, self._marks
         if marks is not None:
@@ -100,7 +101,9 @@ class Coordinator:
                 self._transaction.end_call()
 
     def commit(self, xids: Sequence[Xid]) -> None:
-        """Commit branches whose votes it got, in this order, in one commit. Messages that none removes remain.
+        """Commit branches whose votes the caller got, in this order, in one commit.
+
+        Claimed messages that no branch removes remain in their queues.
 
         Raises:
             UnknownBranch: one of the branches was rolled back; nothing was done.
@@ -113,7 +116,7 @@ class Coordinator:
 
 @contextmanager
 def locked_coordinator(store: Store, gtrid: bytes) -> Iterator[tuple[int, int]]:
-    """Lock a new coordinator's id, and the space as open once more; yields the descriptors of the two locks.
+    """Lock a new coordinator's id, and take another lock on the open space; yields the descriptors of both locks.
 
     A process that inherits the descriptors holds the locks until it closes them or dies. While they are held, no other
     process rolls back a branch of the coordinator, and no opener takes itself for the first one.
@@ -132,7 +135,7 @@ def locked_coordinator(store: Store, gtrid: bytes) -> Iterator[tuple[int, int]]:
 
 
 def lock_coordinator(disk: Disk, gtrid: bytes) -> tuple[int, int]:
-    """Lock a new coordinator's id, and the space as open once more; the caller closes the two descriptors."""
+    """Lock a new coordinator's id, and take another lock on the open space; the caller closes both descriptors."""
     xids = LockFile(disk, layout.XIDS, make=False)
     if not xids.try_lock(coordinator_byte(gtrid)):
         raise ProtocolError(f"the coordinator {gtrid.hex()} exists already")

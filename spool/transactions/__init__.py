@@ -1,1 +1,1 @@
-"""Transactions: messages put and taken together, two-phase commit, and branches of other coordinators."""
+"""Transactions: puts and gets that are committed together, two-phase commit, and branches of other coordinators."""
