@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 def register(spark: "SparkSession") -> None:
     """Make ``format("spool")`` known to a Spark session.
 
-    Sessions that are started where xaspool is installed find it by themselves, in the package ``pyspark_xaspool``. This
-    is for a checkout, and for a second session of one Spark, which does not know the formats that the first one
-    registered.
+    If xaspool is installed, a new session finds the format by itself, in the package ``pyspark_xaspool``. Call this
+    function in a checkout, and for a second session of one Spark: the second session does not know the formats that
+    the first session registered.
     """
     from forwarder.dataframes.source import SpoolSource  # (it needs PySpark, which is an extra)
 

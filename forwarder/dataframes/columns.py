@@ -56,13 +56,16 @@ COLUMNS: Mapping[str, tuple[DataType, bool]] = {
     "origin_attempts": (IntegerType(), False),
     "failure_reason": (_TEXT, True),
 }
-"""The type of each column, and whether it may be null. Names and meanings are those of ``spool.Message``, but for
-``number`` and ``ordinal``, which are its position; ``body``, which is its bytes as they are stored; ``body_bytes``, how
-many those are; and ``codec``, which names their encoding (null: bytes)."""
+"""The type of each column, and whether the column may be null.
+
+Names and meanings are those of ``spool.Message``, with five exceptions. ``number`` and ``ordinal`` are the position of
+the message. ``body`` is the body as stored, and ``body_bytes`` its size. ``codec`` names the encoding of the body; null
+means bytes.
+"""
 
 
 def columns(body: bool) -> StructType:
-    """Return the columns of a read. ``body``: with the messages' bodies."""
+    """Return the columns of a read. ``body``: whether the messages' bodies are read."""
     return StructType([StructField(name, *of) for name, of in COLUMNS.items() if body or name != BODY])
 
 
@@ -73,7 +76,7 @@ def _which(name: str, what: str, there: Collection[str]) -> str:
 
 
 def check_columns(schema: StructType) -> StructType:
-    """Return the columns that a program chose. InvalidArgument if there is none of a name, or its type is another."""
+    """Return the columns that a program chose. InvalidArgument if a column does not exist, or is of another type."""
     for chosen in schema.fields:
         known = COLUMNS.get(chosen.name)
         if known is None:
@@ -95,12 +98,12 @@ def parse_options(given: Options, known: Mapping[str, ValueCheck], doing: str) -
     """Return the values of the options that are given, by name.
 
     Args:
-        given: as Spark has them: their names in any case, their values as text.
-        known: the options; ``path`` is always one.
+        given: the options as Spark passes them, with names in any case and values as text.
+        known: the options that the action takes, besides ``path``.
         doing: the action that takes the options, e.g. ``reading``.
 
     Raises:
-        InvalidArgument: an option is not known, or has a value that it does not take; or the path is missing.
+        InvalidArgument: an option is unknown or has a wrong value, or the path is missing.
     """
     names = {name.lower(): name for name in ("path", *known)}
     found: dict[str, Any] = {}
@@ -208,9 +211,9 @@ STREAMING: Mapping[str, ValueCheck] = {
 
 
 def chosen_columns(given: Options) -> StructType:
-    """Return the columns of a read with these options, while it is not known yet whether it is a batch or a stream.
+    """Return the columns of a read with these options. Spark has not yet said whether the read is a batch or a stream.
 
-    InvalidArgument if neither of them takes the options.
+    InvalidArgument if neither kind of read takes an option.
     """
     return columns(parse_options(given, {**READING, **STREAMING}, "reading a space").get("body", True))
 
@@ -220,11 +223,11 @@ class ReadOptions:
     """The messages to read, and their division among tasks.
 
     path: the directory of the space.
-    queues: their names; none: all queues.
-    first, last: the commits whose messages are read, both included; ``last`` None: as many as there are.
-    headers: at least these.
+    queues: the names of the queues to read; empty: all queues.
+    first, last: the first and the last commit whose messages are read; ``last`` None: the newest commit.
+    headers: the headers that a message must have to be read; it may have others.
     body: whether the schema has the bodies, unless the program chooses its columns.
-    partition_bytes: how much one task reads; None: chosen by the processors and the amount.
+    partition_bytes: about how many bytes one task reads; None: a number that suits the processors and the total size.
     """
 
     path: str
@@ -237,7 +240,7 @@ class ReadOptions:
 
     @classmethod
     def of(cls, given: Options) -> "ReadOptions":
-        """Make it of the options of a batch read; InvalidArgument."""
+        """Return the checked options of a batch read. InvalidArgument if one is wrong."""
         found = cls(**_arguments(parse_options(given, READING, "reading a space")))
         if found.last is not None and found.last < found.first:
             raise InvalidArgument(f"the option from, {found.first}, is behind the option to, {found.last}: swap them")
@@ -248,11 +251,11 @@ class ReadOptions:
 class StreamOptions(ReadOptions):
     """The messages to read as a stream.
 
-    first: the commit with whose messages a new query begins; LATEST: the next one then.
-    max_messages, max_bytes: about how much a batch has at most; None: all that there is.
-    subscription: its name; "": none, so unread messages are not kept for the query.
-    expiry: seconds after which the subscription ends if the query has not come back.
-    fail_on_loss: whether the query fails, or continues, if kept messages were lost.
+    first: the commit with whose messages a new query begins; LATEST: the first commit after the start of the query.
+    max_messages, max_bytes: about the largest size of a batch; None: no limit.
+    subscription: the name of the subscription; "": no subscription, so unread messages are not kept for the query.
+    expiry: the seconds after which the subscription ends unless the query renews it.
+    fail_on_loss: whether the query fails if kept messages were lost; otherwise it continues.
     """
 
     max_messages: int | None = None
@@ -263,7 +266,7 @@ class StreamOptions(ReadOptions):
 
     @classmethod
     def of(cls, given: Options) -> "StreamOptions":
-        """Make it of the options of a stream read; InvalidArgument."""
+        """Return the checked options of a stream read. InvalidArgument if one is wrong."""
         found = parse_options(given, STREAMING, "reading a space as a stream")
         for name in ("subscriptionExpiry", "failOnDataLoss"):
             if name in found and "subscription" not in found:

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def decode(body: "Column | str" = "body", codec: "Column | str" = "codec") -> "Column":
-    """Return a column with the bodies as text: a text as it is, any other value as JSON, null where a body is bytes.
+    """Return a column with the bodies as text: a text as it is, any other value as JSON, null for bytes.
 
-    Spark's own functions read the JSON, e.g. get_json_object. In it a time is text in ISO 8601, bytes are base64, and
-    the keys of a map are text.
+    Spark's own functions read the JSON, e.g. get_json_object. In the JSON, a time is text in ISO 8601, bytes are
+    base64, and the keys of a map are text.
 
     Args:
         body, codec: the columns of a read by ``format("spool")``, or their names.
@@ -29,7 +29,7 @@ def decode(body: "Column | str" = "body", codec: "Column | str" = "codec") -> "C
 
 
 def text_of(raw: bytes, name: str | None) -> str | None:
-    """Return one body as text. ``name``: of its codec; None for bytes."""
+    """Return one body as text. ``name``: the name of its codec; None for bytes."""
     if name is None:
         return None
     if name == "json":
@@ -39,7 +39,7 @@ def text_of(raw: bytes, name: str | None) -> str | None:
         return value
     try:
         return json.dumps(value, default=_as_text, ensure_ascii=False)
-    except TypeError:  # JSON refuses the keys of a map
+    except TypeError:  # a map has keys that JSON refuses
         return json.dumps(_with_text_keys(value), default=_as_text, ensure_ascii=False)
 
 

@@ -1,6 +1,6 @@
 """Rows as puts: the columns of a DataFrame, and their values as options of ``put``.
 
-The columns are checked before the first task starts, the values in the tasks, where ``put`` checks them.
+The columns are checked before the first task starts. ``put`` checks the values, in the tasks.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -33,7 +33,7 @@ _MICROSECONDS = 1_000_000
 
 
 class Kind(NamedTuple):
-    """What a column holds. ``name``: for errors; ``accepts``: whether a type of Spark's is one of its."""
+    """The kind of a column's values. ``name``: for errors; ``accepts``: tests a type of Spark's."""
 
     name: str
     accepts: Callable[[DataType], bool]
@@ -77,16 +77,18 @@ COLUMNS: Mapping[str, Kind] = {
     "top": _of("boolean", BooleanType),
     KEY: _TEXT,
 }
-"""The columns of a DataFrame that is written: ``body``, ``queue``, the options of ``put``, and ``codec``, which says
-what a body's bytes are, as the column of that name of a DataFrame that was read does."""
+"""The columns of a DataFrame that is written: ``body``, ``queue``, ``codec``, and the options of ``put``.
+
+``codec`` names the encoding of a body's bytes, like the column ``codec`` of a DataFrame that was read.
+"""
 
 
 class Put(NamedTuple):
     """Messages with the same options, for ``put``.
 
-    row: of the first message, from 0, in its partition.
-    queue: None if the row names none.
-    bodies: None for a row without one.
+    row: the row of the first message in its partition, counted from 0.
+    queue: the queue; None if the rows name no queue.
+    bodies: the bodies, with None for a row without a body.
     """
 
     row: int
@@ -95,13 +97,17 @@ class Put(NamedTuple):
     options: dict[str, Any]
 
     def of_each_row(self) -> Iterator[Self]:
-        """Return a put for each of the messages."""
+        """Yield a separate put for each message."""
         return (self._replace(row=row, bodies=[body]) for row, body in enumerate(self.bodies, self.row))
 
 
 @dataclass(frozen=True)
 class RowsAsPuts:
-    """How the rows of one write become puts. ``names``: of the columns, in order; ``queue``: for rows without one."""
+    """Turns the rows of one write into puts.
+
+    names: the names of the columns, in order.
+    queue: the queue for all rows; None if a column names the queues.
+    """
 
     names: tuple[str, ...]
     queue: str | None
@@ -118,8 +124,8 @@ class RowsAsPuts:
     def puts(self, batch: "RecordBatch", first: int) -> Iterator[Put]:
         """Return the puts for the rows of a batch, in order; neighbours with the same options are one put.
 
-        A row with a deduplication key is a put of its own, also beside another one of that key. ``first``: the number
-        of the batch's first row in the partition.
+        A row with a deduplication key is always a separate put, even next to a row with the same key. ``first``: the
+        number of the batch's first row in the partition.
         """
         columns = {name: _values(column) for name, column in zip(self.names, batch.columns, strict=True)}
         bodies = columns.pop(BODY)

@@ -29,8 +29,8 @@ def read(
     """Return the messages of a plan as batches with these columns.
 
     Args:
-        boot_id: of the machine on which the plan was made.
-        missing: the action for messages that are not at the place of the plan.
+        boot_id: the boot id of the machine on which the plan was made.
+        missing: the action for messages that are not at their planned place.
 
     Raises:
         CorruptedFile: a body is damaged.
@@ -61,10 +61,11 @@ def _batches(
 
 
 class _Columns:
-    """Makes batches with the columns that are wanted.
+    """Makes batches with the columns of a schema.
 
-    Most columns have one value for neighbouring messages: they are made with one value a piece, which is then repeated.
-    A column with one value for the whole batch is kept, because the next batch mostly has the same.
+    In most columns, neighbouring messages have the same value. Such a column is made with one value for each piece, and
+    the values are then repeated. A column with one value for the whole batch is kept, because the next batch mostly has
+    the same column.
     """
 
     def __init__(self, schema: StructType) -> None:
@@ -101,7 +102,7 @@ class _Columns:
 
 
 def _described(part: Stretch) -> Message:
-    """Return the first message of a stretch without its body: all have its control fields."""
+    """Return the first message of a stretch without its body; all messages of the stretch have its control fields."""
     id_ = message_id(part.branch, part.in_branch)
     return Message(id_, part.queue, None, part.committed_at, Position(part.number, part.first), part.attributes)
 
@@ -116,7 +117,7 @@ def _value(message: Message, name: str) -> Any:
 
 
 def _ids(pieces: Sequence[ReadMessages], of: pa.DataType) -> "pa.Array[Any]":
-    """Return the ids as one column: neighbouring ids differ in an ordinal, which is written for all at once."""
+    """Return the ids as one column: neighbouring ids differ in an ordinal, and all ordinals are written at once."""
     joined, count = "", 0
     for stretch in (piece.stretch for piece in pieces):
         ordinals = array("I", range(stretch.in_branch, stretch.in_branch + stretch.length))
@@ -139,7 +140,7 @@ def _lengths(pieces: Sequence[ReadMessages]) -> "array[int]":
 
 
 def _bodies(pieces: Sequence[ReadMessages], of: pa.DataType) -> "pa.Array[Any]":
-    """Return the bodies as one column: they are joined once, and not made bytes of their own before."""
+    """Return the bodies as one column: all bodies are joined at once, without a separate copy of each body."""
     ends = array("i", accumulate(_lengths(pieces), initial=0))
     joined = b"".join(chain.from_iterable(piece.bodies for piece in pieces))
     return pa.Array.from_buffers(of, len(ends) - 1, [None, pa.py_buffer(ends), pa.py_buffer(joined)])

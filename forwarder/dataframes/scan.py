@@ -1,7 +1,7 @@
-"""The driver's side of a read: which task reads which messages.
+"""The driver's side of a read: a plan, which divides the messages among tasks.
 
-The plan is made once, of the index of the space, in a process of its own in which Spark runs it. It holds places and
-control fields, and no bodies. A task opens the files itself (``rows``).
+Spark has the plan made once, in a separate process, from the index of the space. The plan has places and control
+fields, and no bodies. A task opens the files itself (``rows``).
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,11 +17,11 @@ from forwarder.dataframes.columns import BODY, ReadOptions, check_columns
 from spool.engine.tasks import Item, Missing, Stretch, boot_id
 from spool.model.layout import MAX_NUMBER
 
-# The cost of a message and of a file besides the bytes of bodies, in bytes that are read in the same time.
+# The costs of a message and of a file, apart from bodies, as the number of bytes that are read in the same time.
 _MESSAGE_BYTES, _FILE_BYTES = 256, 4096
 
-# To begin a task in Python costs 60 ms of a processor, as much as to read 40 MiB. With two for each processor, one slow
-# task delays the end less.
+# The start of a Python task costs 60 ms of processor time, as much as reading 40 MiB. With two tasks a processor, one
+# slow task delays the end less.
 _LEAST_TASK_BYTES, _MOST_TASK_BYTES = 4 << 20, 64 << 20
 _TASKS_A_PROCESSOR = 2
 
@@ -29,8 +29,8 @@ _TASKS_A_PROCESSOR = 2
 class Partition(InputPartition):
     """The messages that one task reads.
 
-    missing: its action for messages that it cannot read.
-    boot_id: of the machine on which the plan was made.
+    missing: the action for messages that the task cannot read.
+    boot_id: the boot id of the machine on which the plan was made.
     """
 
     def __init__(self, items: Sequence[Item], missing: Missing, boot_id: str) -> None:
@@ -40,7 +40,7 @@ class Partition(InputPartition):
         self.boot_id = boot_id
 
     def read(self, path: str, schema: StructType) -> Iterator[pa.RecordBatch]:
-        """Read it, in a worker. Raises as ``rows.read``."""
+        """Read the messages, in a worker. Raises as ``rows.read`` does."""
         return rows.read(path, self.items, schema, self.boot_id, self.missing)
 
 
@@ -52,13 +52,13 @@ class BatchReader(DataSourceReader):
         self._schema = check_columns(schema)
 
     def partitions(self) -> list[InputPartition]:  # (Spark takes no other sequence)
-        """Plan the tasks; at least one, which may have nothing to read.
+        """Plan the tasks: at least one task, which may have nothing to read.
 
-        Opens the space beside the processes that have it open.
+        This opens the space; other processes may have the space open at the same time.
 
         Raises:
             QueueNotFound: one of the queues does not exist.
-            CorruptedFile: a table is damaged, so that it is not known which messages there are.
+            CorruptedFile: a table is damaged, so its messages are not known.
         """
         options = self._options
         with spool.open(options.path) as space:
@@ -75,7 +75,7 @@ class BatchReader(DataSourceReader):
 def planned(
     found: Sequence[tuple[Item, int]], options: ReadOptions, schema: StructType, missing: Missing = Missing.RELOCATE
 ) -> Iterator[Partition]:
-    """Yield the tasks that read these places, each with the bytes of its bodies; at least one."""
+    """Yield at least one task. ``found``: the places to read, each with the bytes of its bodies."""
     for items in divided(found, options.partition_bytes, with_body=BODY in schema.names):
         yield Partition(items, missing, boot_id())
 
@@ -83,7 +83,7 @@ def planned(
 def divided(items: Sequence[tuple[Item, int]], size: int | None, *, with_body: bool) -> Iterator[list[Item]]:
     """Divide items, each with the bytes of its bodies, among tasks of about ``size`` bytes each; at least one task.
 
-    Without a size, among as many tasks as suit the processors: all workers are on this machine, which has the space.
+    Without a size, the number of tasks suits the processors of this machine: all workers run here, with the space.
     """
     weights, last_file = [], None
     for item, body_bytes in items:

@@ -25,7 +25,7 @@ class PipelineError(ServiceError):
 
 
 def _list_of(value: object) -> list[Any]:
-    """Return several values as they are, and one as a list of it."""
+    """Return a list or a tuple as a list, and any other value as the only item of a list."""
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
@@ -65,7 +65,7 @@ def _taken(value_check: ValueCheck, default: Any = MISSING) -> Any:
 
 
 def _of_queue(option: str, default: Any = MISSING) -> Any:
-    """Return a field that is an option of queues, with its default, or another one."""
+    """Return a field for an option of queues, with the default of that option unless ``default`` is given."""
     listed = QUEUE_OPTIONS[option]
     return _taken(listed.check, listed.default if default is MISSING else default)
 
@@ -75,16 +75,17 @@ def _of_queue(option: str, default: Any = MISSING) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Destination:
-    """Where messages are delivered.
+    """A destination, to which messages are delivered.
 
-    service: the URL of a service, as of a route of ``spool-forward``.
+    service: the URL of a service, as in a route of ``spool-forward``.
     outbound: hooks, called before the service.
-    stopped: nothing is delivered; the messages wait.
-    ordered: messages are delivered one after the other; one that fails keeps those behind it waiting. As the pipeline
-        says, if it is left out.
-    on_failure: what a refusal of the service means, as of a ``Forwarder``.
-    timeout: seconds for a call. threads: calls at a time, where the service allows several and nothing is ordered.
-    retries: attempts after the first one; left out: it is tried for ever, and the messages behind it wait.
+    stopped: whether delivery is stopped, so that the messages wait.
+    ordered: whether messages are delivered one after the other, so that a message that fails holds up later messages.
+        None: the same as for the pipeline.
+    on_failure: the effect of a refusal of the service, as for a ``Forwarder``.
+    timeout: the time limit of a call in seconds.
+    threads: the most calls at a time, if the service allows several and messages are not ordered.
+    retries: the number of attempts after the first. None: attempts go on until one succeeds, and later messages wait.
     retry_delay, retry_delay_max, max_messages, max_bytes, reply_queue: options of the queue.
     """
 
@@ -105,13 +106,13 @@ class Destination:
 
 @dataclass(frozen=True, kw_only=True)
 class RouteDescription:
-    """A way of a message to its destinations.
+    """A route, by which messages reach destinations.
 
-    when: the headers that a message has which takes it, each with a value or several; or a function that tells.
-        Left out: every message takes it.
-    translate: functions, called one after the other; left out: the message goes as it is.
-    to: the destinations.
-    severity: if it fails, the whole message fails ("message"), or this route alone ("route").
+    when: the condition for a message to take the route: headers, each with its allowed values, or a function. None:
+        every message takes the route.
+    translate: functions, called one after the other; without functions, the message is not changed.
+    to: the names of the destinations.
+    severity: if the route fails, the whole message fails ("message"), or only this route ("route").
     """
 
     name: str = _taken(_ROUTE_NAME)
@@ -125,14 +126,16 @@ class RouteDescription:
 class Description:
     """A pipeline.
 
-    name: its queues begin with it. source: the queue that messages come into; the name, if it is left out.
+    name: the name of the pipeline, with which the names of its queues begin.
+    source: the queue from which the pipeline takes messages. None: the queue with the name of the pipeline.
     inbound: hooks, called before the routes.
-    unrouted: a message that no route takes is an error ("error"), or is dropped ("kill").
-    ordered: messages are handled one after the other, so that they arrive in sequence.
-    timeout: seconds for the functions of a stage, together.
-    retries, retry_delay, retry_delay_max: of messages whose hooks or translation fail for now.
+    unrouted: a message that takes no route fails ("error"), or is dropped ("kill").
+    ordered: whether messages are handled one after the other, so that they arrive in sequence.
+    timeout: the time limit in seconds for all functions of a stage together.
+    retries, retry_delay, retry_delay_max: options for messages whose hooks or translation fail temporarily.
     max_messages, max_bytes: limits of the source.
-    error_queue: for messages that failed; failure_queue: for those of which a route failed alone.
+    error_queue: the queue for messages that failed.
+    failure_queue: the queue for messages of which only a route failed.
     """
 
     name: str = _taken(QUEUE_NAME)
@@ -152,7 +155,7 @@ class Description:
     failure_queue: str | None = _taken(_QUEUE, None)
 
     def mistakes(self) -> Iterator[str]:
-        """Yield the mistakes that no option shows alone, each with its place."""
+        """Yield the mistakes that only several options together show, each with its place."""
         yield from self._wrong_routes()
         yield from self._wrong_services()
         yield from self._wrong_names()
@@ -196,48 +199,48 @@ class Description:
 
     @property
     def queue_names(self) -> list[str]:
-        """The names of all its queues."""
+        """The names of all queues of the pipeline."""
         stages = [self.source_queue, *([self.translate_queue] if self.inbound else [])]
         for name, destination in self.destinations.items():
             stages += [self.first_queue(name), *([self.last_queue(name)] if destination.outbound else [])]
         return [*stages, self.errors, self.failures]
 
     def is_of_another_shape(self, queue: str) -> bool:
-        """Return whether a pipeline of this name has a queue of that name in another shape, and not in this one."""
+        """Return whether a queue has the name of a stage's queue, for a stage that this description lacks."""
         is_stage = queue == f"{self.name}.translate" or queue.startswith(f"{self.name}.to.")
         return is_stage and queue not in self.queue_names
 
     @property
     def source_queue(self) -> str:
-        """Where messages come in."""
+        """The queue from which the pipeline takes messages."""
         return self.source or self.name
 
     @property
     def translate_queue(self) -> str:
-        """Where messages wait for the routes: the source, if there are no inbound hooks."""
+        """The queue in which messages wait for the routes: the source, if there are no inbound hooks."""
         return f"{self.name}.translate" if self.inbound else self.source_queue
 
     def first_queue(self, destination: str) -> str:
-        """Where the routes put the messages of a destination."""
+        """Return the queue into which the routes put the messages of a destination."""
         return f"{self.name}.to.{destination}"
 
     def last_queue(self, destination: str) -> str:
-        """Where messages wait for the service of a destination: its first queue, if there are no outbound hooks."""
+        """Return the queue of messages for a destination's service; without outbound hooks, this is the first queue."""
         first = self.first_queue(destination)
         return f"{first}.deliver" if self.destinations[destination].outbound else first
 
     @property
     def errors(self) -> str:
-        """The error queue of all its queues."""
+        """The error queue of all queues of the pipeline."""
         return self.error_queue or f"{self.name}.errors"
 
     @property
     def failures(self) -> str:
-        """Where messages go of which a route failed alone."""
+        """The queue for messages of which only a route failed."""
         return self.failure_queue or f"{self.name}.failures"
 
 
-# -- reading one ------------------------------------------------------------------------------------------------------
+# -- reading a description --------------------------------------------------------------------------------------------
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -251,8 +254,10 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def described(given: Mapping[str, Any], where: str) -> Description:
-    """Return a checked description. ``where``: the file or the pipeline, for the text of errors. Raises
-    PipelineError, which has a line for each mistake."""
+    """Return a checked description. Raises PipelineError, whose text has a line for each mistake.
+
+    ``where``: the file or the pipeline, for the text of errors.
+    """
     mistakes: list[str] = []
     found = _read(Description, given, "", mistakes)
     if found is not None:
@@ -263,7 +268,7 @@ def described(given: Mapping[str, Any], where: str) -> Description:
 
 
 def _read(kind: type[T], given: object, place: str, mistakes: list[str]) -> T | None:
-    """Return a table as an object of that class; None after a mistake, which is added to ``mistakes``."""
+    """Return a table as an object of the class ``kind``; after a mistake, add it to ``mistakes`` and return None."""
     if not isinstance(given, Mapping):
         mistakes.append(f"{place}: it is a table, not {shown(given)}")
         return None
@@ -289,7 +294,7 @@ def _read(kind: type[T], given: object, place: str, mistakes: list[str]) -> T | 
 
 
 def _read_all(metadata: Mapping[str, Any], given: object, place: str, mistakes: list[str]) -> Any:
-    """Return the tables of a list, or of a table by their names, which are names of queues."""
+    """Return the tables of a list; or the tables of a table by name, if each name is valid for a queue."""
     if "each" in metadata:
         found = _list_of(given)
         read: Any = tuple(

@@ -1,4 +1,4 @@
-"""Dispositions: the results by which a hook or a translation decides over its message.
+"""Dispositions: the results by which a hook or a translation decides about its message.
 
 The names are those of integration engines: continue, send, kill, error.
 """
@@ -23,7 +23,7 @@ KeptBody: TypeAlias = Literal[Kept.BODY]
 class Changes(TypedDict, total=False):
     """Control fields that a disposition changes, as in ``spool.PutOptions``; None removes a field.
 
-    headers: are merged into the headers of the message; None removes a header.
+    headers: merged into the headers of the message; None removes a header.
 
     No disposition changes the correlation id, because all messages of a chain share it.
     """
@@ -67,7 +67,7 @@ class Kill:
 class Error:
     """The message fails for good; in a translation, the route fails.
 
-    A reply goes to the message's failure queue, if the message names one.
+    A reply is put into the failure queue of the message, if the message names one.
     """
 
     def __init__(self, reason: str, reply: object = None) -> None:
@@ -78,7 +78,7 @@ Disposition: TypeAlias = Continue | Send | Kill | Error
 
 
 def dispositions_of(value: object) -> list[Disposition]:
-    """Return the result of a hook as a list. A hook returns a disposition, several, or None for ``Continue()``.
+    """Return the dispositions of a hook's result: one disposition, several, or None for ``Continue()``.
 
     Raises:
         TypeError: the result is of another type.

@@ -1,4 +1,4 @@
-"""A message on its way through the functions of a stage: what they see of it, and what comes out of it."""
+"""A message on its way through the functions of a stage: the input of each function, and the resulting messages."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
@@ -10,7 +10,7 @@ from spool.model.message import Message, attributes_of, check_content_type
 from spool.workers.outcome import NewMessage
 
 ROUTE_HEADER = "spool-route"
-"""The header of a message in the failure queue: the only route that it takes when it comes back."""
+"""The header of a message in the failure queue; it names the only route that the message takes after a redrive."""
 
 _TRAVELLING = (
     "priority", "correlation_id", "reply_queue", "failure_queue", "user_code", "client_id", "application_key",
@@ -21,7 +21,7 @@ _TIMES = {"delay": "not_before", "not_before": "delay", "time_to_live": "expires
 
 
 class Draft(NamedTuple):
-    """A message as the next function sees it. ``raw``, ``fields``: its body and its control fields, as stored."""
+    """A message as the next function sees it. ``raw``, ``fields``: the body and the control fields as stored."""
 
     message: Message
     raw: bytes
@@ -29,7 +29,7 @@ class Draft(NamedTuple):
 
     @classmethod
     def of(cls, message: Message, raw: bytes) -> Self:
-        """Return what a message of a stage's queue becomes if nothing changes it. It has a correlation id."""
+        """Return the draft of a message of a stage's queue, before any change. The draft has a correlation id."""
         found = {name: getattr(message, name) for name in (*_TRAVELLING, *_OF_ITS_TRY)}
         found["headers"] = dict(message.headers)
         found["correlation_id"] = message.correlation_id or message.id
@@ -42,7 +42,7 @@ class Draft(NamedTuple):
         return cls(_with(message, message.body, fields), raw, fields)
 
     def changed(self, body: Any, changes: Changes) -> Self:
-        """Return the draft with another body and control fields. InvalidArgument if they cannot be put."""
+        """Return the draft with another body and other control fields. InvalidArgument if these cannot be put."""
         if body is BODY and not changes:
             return self
         given: dict[str, Any] = dict(changes)
@@ -76,9 +76,9 @@ class Draft(NamedTuple):
 
 
 def failed_alone(source: Draft, queue: str, route: str, reason: str) -> NewMessage:
-    """Return what goes to the failure queue when a route fails alone: the message as it was, and why it failed.
+    """Return the message for the failure queue if only one route fails: the unchanged message, with the reason.
 
-    ``redrive`` takes it back to the queue that it came from, where it takes that route only. It does not expire.
+    ``redrive`` moves the message back to its former queue, where it takes only that route. The message does not expire.
     """
     message = source.message
     fields = {name: value for name, value in source.fields.items() if name not in _OF_ITS_TRY}
@@ -96,7 +96,7 @@ def _with(message: Message, body: Any, fields: Mapping[str, Any]) -> Message:
 
 
 def _merged(headers: Mapping[str, str], more: Mapping[str, str | None] | None) -> dict[str, str] | None:
-    """Return headers with others added; without those that are None."""
+    """Return headers with ``more`` headers added, without headers that are None; None if ``more`` is None."""
     if more is None:
         return None
     return {name: value for name, value in {**headers, **more}.items() if value is not None}

@@ -48,7 +48,7 @@ class Function:
         return self.given
 
     def by_name(self) -> "Function":
-        """Return the function by its name, for other processes.
+        """Return the function without its object, for other processes, which import it by name.
 
         Raises:
             ServiceError: other processes cannot import the function by its name.

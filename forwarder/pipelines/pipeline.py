@@ -84,7 +84,7 @@ class Pipeline:
         """Return the route of each queue, without the queues of stopped destinations.
 
         Args:
-            by_name: other processes import the functions, so each must have a name.
+            by_name: whether other processes import the functions, so that each must have a name.
 
         Raises:
             ServiceError: a function cannot be called, or has no name.
@@ -112,13 +112,13 @@ class Pipeline:
 
         Raises:
             MessagesLeft: messages wait in former queues; no message was handled.
-            ServiceError, SparkUnavailable: as ``Forwarder``.
+            ServiceError, SparkUnavailable: as for ``Forwarder``.
         """
         self._check_left(path, leave)
         return Forwarder(path, self.routes(), spark, master=master).run(once)
 
     def work(self, path: str, *, once: bool = False, leave: bool = False) -> Summary:
-        """Run the pipeline in threads of this process, without Spark. Arguments, result and errors as of ``run``."""
+        """Run the pipeline in threads of this process, without Spark. Arguments, result and errors as for ``run``."""
         self._check_left(path, leave)
         return ThreadForwarder(path, self.routes(by_name=False)).run(once)
 
@@ -132,8 +132,10 @@ class Pipeline:
 
 
 def routes_of(of: Description, *, by_name: bool) -> list[Route]:
-    """Return the routes of a pipeline, as ``Pipeline.routes``. The forwarder checks the services, and this function the
-    rest."""
+    """Return the routes of a pipeline, as ``Pipeline.routes`` does.
+
+    This function checks the stages; the forwarder checks the services.
+    """
     routes = [_hooks(of, of.source_queue, of.inbound, of.translate_queue, 0, by_name)] if of.inbound else []
     routes.append(_translation(of, by_name))
     for name, destination in of.destinations.items():

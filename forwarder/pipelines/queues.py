@@ -9,7 +9,7 @@ from spool import Space
 
 
 def queue_options(description: Description) -> dict[str, dict[str, Any]]:
-    """Return the options of each queue by its name. A queue comes after the queues that its options name."""
+    """Return the options of each queue by its name. Each queue is listed after the queues that its options name."""
     stage = {
         "order": ("priority", "fifo"),
         "ordered": description.ordered,
@@ -80,7 +80,7 @@ def left_queues(space: Space, descriptions: Sequence[Description], served: Colle
     """Return the number of messages in each former queue of the pipelines.
 
     Args:
-        served: queues that other routes forward.
+        served: queues that other routes forward; they are not counted.
     """
     stats, others = space.stats(), {*served, *(queue for one in descriptions for queue in one.queue_names)}
     found = {}

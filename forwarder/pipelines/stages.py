@@ -1,6 +1,6 @@
 """The stages of a pipeline that call its functions: hooks, and translation with its routes. Each stage is a service.
 
-A stage turns a message into any number of new messages, as one outcome: the commit that puts them removes the message.
+A stage turns a message into any number of new messages, as one outcome: one commit puts them and removes the message.
 """
 
 import logging
@@ -21,7 +21,7 @@ log = logging.getLogger("spool.forwarder")
 
 
 class _Failed(Exception):
-    """A function failed. ``outcome``: has the function's name in its reason."""
+    """A function failed. ``outcome``: the outcome, with the function's name in its reason."""
 
     def __init__(self, function: Function, error: BaseException) -> None:
         outcome = of_error(error, MAX_REPLY)
@@ -44,7 +44,7 @@ def passed_through(functions: tuple[Function, ...], draft: Draft, last_queues: M
     """Call functions, each with the drafts of the previous one.
 
     Args:
-        last_queues: of the destinations, by name.
+        last_queues: the last queue of each destination, by the destination's name.
 
     Raises:
         _Failed: a function failed.
@@ -95,7 +95,7 @@ def _apply(
 
 
 class Stage(ABC):
-    """A service that calls functions. ``timeout``: seconds for a message."""
+    """A service that calls functions. ``timeout``: the time limit in seconds for one message."""
 
     timeout: float
     threads = 1
@@ -111,7 +111,7 @@ class Stage(ABC):
 
     @property
     def watched(self) -> float | None:
-        """The time limit: a function may hang its process."""
+        """The time limit of a call, because a function may hang its process."""
         return self.timeout
 
     def check(self) -> None:
@@ -129,7 +129,8 @@ class Stage(ABC):
 class HookStage(Stage):
     """Hooks, one after the other; the resulting messages are put into the queue ``into``.
 
-    last_queues: (destination, queue) for messages that a hook sends. timeout: seconds for a message.
+    last_queues: pairs of a destination and its last queue, for messages that a hook sends to a destination.
+    timeout: the time limit in seconds for one message.
     """
 
     hooks: tuple[Function, ...]
@@ -152,7 +153,7 @@ class HookStage(Stage):
 
 @dataclass(frozen=True)
 class Way:
-    """A route of a translation, as in ``description.RouteDescription``. ``into``: first queues of its destinations."""
+    """A route of a translation, as in ``description.RouteDescription``. ``into``: its destinations' first queues."""
 
     name: str
     when: Function | tuple[tuple[str, tuple[str, ...]], ...]
@@ -178,10 +179,10 @@ class Way:
 
 @dataclass(frozen=True)
 class TranslationStage(Stage):
-    """Routes. All messages that they make of one, and its removal, are one commit.
+    """The routes of a pipeline. One commit removes a message and puts all messages that the routes make of it.
 
-    A route that fails alone puts the message into ``failures``, for that route only. ``retries``: of the queue; once
-    they are used up, a temporary failure of a route is final.
+    If a route fails alone, the message is put into ``failures`` for that route only. ``retries``: the retries of the
+    queue; after the last retry, a temporary failure of such a route is final.
     """
 
     ways: tuple[Way, ...]
