@@ -17,7 +17,7 @@ _TRY_AGAIN = {
 
 
 def advice(error: OSError, otherwise: str = "remove the cause, then try again") -> str:
-    """Return the advice about an error; `otherwise` for an unknown error."""
+    """Return the advice about an error, or `otherwise` for an unknown error."""
     if error.errno in (errno.EACCES, errno.EPERM):
         return _about_owners(error)
     return _TRY_AGAIN.get(error.errno or 0, otherwise)
@@ -27,9 +27,9 @@ def as_failure(doing: str, error: OSError, kept: str = "", directory: str = "") 
     """Return the error of the operating system as an error of the library: the call, the failure, the advice.
 
     Args:
-        doing: begins the text.
+        doing: the call, as the beginning of the text.
         kept: a note about the space's messages.
-        directory: is named if the error names no file, as after a write to a full disk.
+        directory: the place to name if the error names no file, as after a write to a full disk.
     """
     place = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else directory
     where = f": {place}" if place else ""

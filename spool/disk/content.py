@@ -41,16 +41,16 @@ def open_first(disk: Disk, names: Iterable[str]) -> int | None:
 
 
 def read_start(disk: Disk, name: str, length: int) -> bytes:
-    """Return a file's first bytes: at most so many."""
+    """Return the first ``length`` bytes of a file, or all bytes of a shorter file."""
     with opened(disk, name) as handle:
         return disk.read_at(handle, 0, length)
 
 
 def opened_ahead(disk: Disk, names: Sequence[str], length: int) -> Generator[int | None, None, None]:
-    """Open files that are read one after the other; yield each handle, None for a file that cannot be opened.
+    """Open files that are read one after the other; yield each handle, or None for a file that cannot be opened.
 
     The kernel reads the first ``length`` bytes of a group of files ahead, while the caller reads earlier files.
-    Otherwise the caller would wait for each file that is not in memory, and the disk for the caller.
+    Otherwise the caller would wait for each file that is not in memory, and the disk would wait for the caller.
     """
     for begin in range(0, len(names), _FILES_AHEAD):
         handles: list[int | None] = []
@@ -67,7 +67,7 @@ def opened_ahead(disk: Disk, names: Sequence[str], length: int) -> Generator[int
 
 
 def chunks(disk: Disk, handle: int, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-    """Read a file in pieces up to the offset ``end``, or to the end of the file. OSError if the file ends before."""
+    """Read a file in pieces up to the offset ``end``, or to its end. Raises OSError if the file ends before ``end``."""
     offset = start
     while offset != end:
         data = disk.read_at(handle, offset, _CHUNK_BYTES if end is None else min(_CHUNK_BYTES, end - offset))
@@ -80,7 +80,7 @@ def chunks(disk: Disk, handle: int, start: int = 0, end: int | None = None) -> I
 
 
 def write_chunks(disk: Disk, handle: int, pieces: Iterable[bytes], offset: int = 0) -> None:
-    """Write the pieces one after the other, from that offset on."""
+    """Write the pieces one after the other, from ``offset`` on."""
     for data in pieces:
         disk.write_at(handle, offset, data)
         offset += len(data)
@@ -102,10 +102,11 @@ def copy(disk: Disk, source: str, target: str) -> None:
 
 
 def replace(disk: Disk, name: str, pieces: Iterable[bytes], temporary: str) -> None:
-    """Give a name new content on a new inode, all of it or none, durable when this returns.
+    """Give a name new content on a new inode, atomically; durable when this returns.
 
     ``temporary``: a free name in a directory of the same file system. The bytes are durable before the file gets the
-    name. The file is still open then, so that a flush of the file carries the name where the file system does so.
+    name. The file remains open during the rename, because on some file systems a flush of the file then makes the name
+    durable, too.
     """
     with new_file(disk, temporary) as handle:
         write_chunks(disk, handle, pieces)
@@ -133,7 +134,7 @@ def unlink_unless_gone(disk: Disk, name: str) -> None:
 
 
 def same_bytes(disk: Disk, one: str, other: str) -> bool:
-    """Whether two files hold the same bytes; False also if one of the two cannot be opened."""
+    """Return whether two files hold the same bytes; False also if one of the two cannot be opened."""
     with ExitStack() as stack:
         try:
             handles = [stack.enter_context(opened(disk, name)) for name in (one, other)]

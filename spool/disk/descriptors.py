@@ -12,8 +12,8 @@ from contextlib import suppress
 from spool.errors import DiskFailure
 from spool.model import layout
 
-# Held from a file's opening until its handle is in a table. A fork in between would leave the child an unknown copy of
-# the descriptor, and with it the locks of the parent.
+# A thread holds this lock from a file's opening until the handle is in a table. A fork in between would leave the child
+# an unknown copy of the descriptor, and thereby the locks of the parent.
 opening = threading.RLock()
 os.register_at_fork(before=opening.acquire, after_in_parent=opening.release, after_in_child=opening.release)
 
@@ -28,9 +28,10 @@ def not_open() -> OSError:
 
 
 class Directory(int):
-    """The descriptor of a directory, as ``dir_fd`` of the calls on names in it.
+    """The descriptor of a directory, used as ``dir_fd`` by calls on names in the directory.
 
-    It is closed once, by ``close`` or with the last reference: afterwards its number may belong to another file.
+    The descriptor is closed once, by ``close`` or with the last reference: afterwards its number may belong to another
+    file.
     """
 
     _is_open = True
@@ -45,7 +46,7 @@ class Directory(int):
 
 
 class Directories(dict[str, Directory]):
-    """The directories of a space, by name relative to the space: ``""`` is the space's own.
+    """The directories of a space, by name relative to the space: ``""`` is the space itself.
 
     A directory is opened below its parent's descriptor, and no symlink is followed, except one to the space itself. So
     the owner of the space cannot rename directories to lead a process of root to files outside the space.
@@ -53,7 +54,7 @@ class Directories(dict[str, Directory]):
     The space, its four stages and ``run/`` are opened once; a space whose ``run/`` was removed has stopped. Other
     directories are opened for each call: a queue's drop folder can be removed and made again while the space is open.
 
-    owner: the user to whom the space belongs, for a process of root; another user's directory is not opened.
+    owner: for a process of root, the user who owns the space. That process opens no directory of another user.
     """
 
     def __init__(self, root: str, owner: int | None = None) -> None:
@@ -80,7 +81,7 @@ class Directories(dict[str, Directory]):
         return found
 
     def _of(self, error: OSError, name: str) -> OSError:
-        """Return the error with the directory's whole path; another error for a symlink, instead of "no directory"."""
+        """Return the error with the whole path; for a symlink, an error that says so instead of "no directory"."""
         path = f"{self.root}/{name}" if name else self.root
         if error.errno == errno.ENOTDIR and name and os.path.islink(str(path)):
             return OSError(errno.ELOOP, "it is a symlink, and none is followed", path)

@@ -31,8 +31,8 @@ from spool.disk.stat import FileIdentity, FileSystem, identity_of
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
-PASSAGE_MODE = 0o711  # of the space and of drop/, where a group may drop files: others may pass through, not list
-SHARED_MODE = 0o2770  # of such a folder: dropped files belong to the group, too
+PASSAGE_MODE = 0o711  # of the space and drop/, if a group may drop files: others may pass through, not list
+SHARED_MODE = 0o2770  # of a folder for a group: dropped files belong to the group, too
 
 _BY_NAME_ALONE = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW  # any kind of file, of any mode; nothing is read
 _TO_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
@@ -46,7 +46,7 @@ class FlushFailed(OSError):
 
 
 class Disk:
-    """The files of one space on a real file system, for one opening of it at a time.
+    """The files of one space on a real file system, for one opening of the space at a time.
 
     flushes: how many flushes this disk has asked for.
     durability: the strategy that makes names durable here.
@@ -54,7 +54,7 @@ class Disk:
 
     # User and group for which a process of root works in another user's space; None for any other process.
     owner: tuple[int, int] | None = None
-    futexes: Futexes | None = None  # of byte locks, where processes can wake each other
+    futexes: Futexes | None = None  # of byte locks, if processes can wake each other
 
     def __init__(self, root: str, owner: tuple[int, int] | None = None) -> None:
         self.root = os.path.abspath(root)
@@ -128,7 +128,7 @@ class Disk:
         return handle
 
     def _checked(self, handle: int) -> int:
-        """Return the handle if it is open here; otherwise its number may belong to another file by now (EBADF)."""
+        """Return the handle if it is open here. Otherwise raise EBADF: its number may belong to another file by now."""
         if handle not in self._handles:
             raise not_open()
         return handle
@@ -256,7 +256,7 @@ class Disk:
             raise
 
     def exists(self, name: str) -> bool:
-        """Whether the name exists; a symlink is not followed.
+        """Return whether the name exists; a symlink is not followed.
 
         Raises OSError if the file system gives no answer: False always means that the name does not exist.
         """
@@ -294,7 +294,7 @@ class Disk:
         return identity_of(found)
 
     def same_file(self, name: str, identity: FileIdentity) -> bool:
-        """Whether the name is still that file.
+        """Return whether the name still leads to the file with this identity.
 
         The name is resolved by its path, as another process would: locks on a file that was moved away exclude nobody.
         """
@@ -374,7 +374,7 @@ class Disk:
     # -- bytes by handle ----------------------------------------------------------------------------------------
 
     def read_at(self, handle: int, offset: int, length: int) -> bytes:
-        """Read ``length`` bytes, or fewer at the end of the file, without more memory than the file is long."""
+        """Read ``length`` bytes, or fewer at the end of the file. This needs no more memory than the file has bytes."""
         if handle not in self._handles:
             raise not_open()
         if length > _SMALL_READ_BYTES:
@@ -408,7 +408,7 @@ class Disk:
         os.ftruncate(self._checked(handle), length)
 
     def map(self, handle: int, length: int) -> SharedBytes:
-        """Share the first ``length`` bytes of a file, which is as long, with all processes that share them."""
+        """Share the first ``length`` bytes of a file with all processes that do the same. The file has them all."""
         self._memory += [share(self, self._checked(handle), length, in_place=file_stat.overwrites_in_place(self.root))]
         return self._memory[-1]
 
@@ -435,10 +435,11 @@ class Disk:
             raise FlushFailed(error.errno, f"{flush.__name__}: {error.strerror}") from error
 
     def flush_everything(self, handle: int) -> None:
-        """Flush all bytes and names of the file system: for many files, a small part of the cost of a flush of each.
+        """Flush all bytes and names of the file system. For many files this is much faster than a flush of each.
 
         Args:
-            handle: was open before the files were written. A later one gets no error that another program got first.
+            handle: a handle that was open before the files were written. A handle that was opened later would miss an
+                error that another program got first.
         """
         self._flush_once(kernel.syncfs, handle)
 
@@ -451,8 +452,8 @@ class Disk:
         """Flush the data, and the file's name in ``directory`` too unless recovery can restore the name.
 
         Args:
-            new: this handle was open when the file was renamed to that name, and no other file had the name before.
-            stamped: the file carries the number from which recovery restores its name.
+            new: whether this handle was open when the file got its name by a rename, and no other file had that name.
+            stamped: whether the file carries the number from which recovery restores its name.
         """
         self.durability.commit_name(self, handle, directory, new=new, stamped=stamped)
 
@@ -474,7 +475,7 @@ class Disk:
         return handle
 
     def wait_for_change(self, handle: int, seconds: float) -> bool:
-        """Wait at most so long; True if the file was written since the last call."""
+        """Wait at most ``seconds``; return True if the file was written since the last call."""
         poll = select.poll()
         poll.register(self._checked(handle), select.POLLIN)
         if not poll.poll(1000 * seconds):
@@ -485,14 +486,14 @@ class Disk:
 
     @contextmanager
     def descriptor_path(self, directory: str) -> Iterator[bytes]:
-        """Give a path to a directory of the space, by its descriptor: so it leads nowhere else in this context."""
+        """Yield a path to a directory of the space by its descriptor, so that the path leads to no other directory."""
         descriptor = self._directories[directory]  # closed with the last reference
         yield os.fsencode(f"{kernel.by_descriptor(descriptor)}/.")
 
     # -- locks --------------------------------------------------------------------------------------------------
 
     def lock(self, handle: int, start: int, length: int = 1, *, shared: bool = False) -> bool:
-        """Try an open-file-description lock (fcntl(2)); False if another description holds a byte of it."""
+        """Try an open-file-description lock (fcntl(2)); False if another description holds one of the bytes."""
         if handle not in self._handles:
             raise not_open()
         asked = FLOCK.pack(F_RDLCK if shared else F_WRLCK, os.SEEK_SET, start, length, 0)
@@ -539,7 +540,7 @@ class Disk:
             yield ours
 
     def has_writer(self, name: str) -> bool | None:
-        """Whether any process has this file open for writing; None if this user may not ask."""
+        """Return whether any process has this file open for writing; None if this user may not ask."""
         handle = self._open_named(name, _TO_READ)
         try:
             return kernel.has_writer(handle)
@@ -547,7 +548,7 @@ class Disk:
             self._close(handle)
 
     def run_beside(self, name: str, run: Callable[[], None]) -> bool:
-        """Start a thread; False on a disk without threads, where the caller does the work."""
+        """Start a thread; False on a disk without threads: then the caller does the work."""
         threading.Thread(target=run, name=name, daemon=True).start()
         return True
 

@@ -1,20 +1,21 @@
 """How names reach the disk: the strategies of three kinds of file systems, behind one interface.
 
-* ``Journaled``: ext4 with a journal. ``fdatasync`` of a file that is overwritten, and keeps its size and blocks, makes
-  its bytes durable alone. Renames reach the disk later, in their order, with the journal.
+* ``Journaled``: ext4 with a journal. If a file is overwritten and keeps its size and blocks, ``fdatasync`` makes only
+  its bytes durable. Renames reach the disk later, in their order, with the journal.
 * ``Ordered``: xfs and btrfs. ``fsync`` of a file makes its bytes and every earlier rename durable.
 * ``Strict``: any other file system. A flush of the directory that a name moved to makes the name durable. The directory
-  that the name left is not flushed: at worst a power cut shows the file in both, and recovery believes the later stage.
+  that the name left is not flushed: at worst the file is in both directories after a power cut, and recovery believes
+  the later stage.
 
 ext4 without a journal is ``Strict`` with one flush less: a flush of a file whose name is new also writes the directory
-in which the file has that name (``ext4_sync_parent``). A name that was another file's is not new: such a rename only
-changes the file that the entry points at.
+in which the file has that name (``ext4_sync_parent``). A name is not new if another file had it: such a rename only
+changes the file to which the entry points.
 
 If we cannot tell whether a file system has a journal, we use ``Strict``, which is correct without one.
 
 Without a journal ext4 writes a directory's blocks from a list that a flush takes for itself. A second flush at that
 moment finds nothing to write and returns, although its names are not on the disk (seen on Linux 6.18, with either kind
-of flush, a few times in ten thousand). So processes flush the names of a directory there in turn, one at a time.
+of flush, a few times in ten thousand). So on such a file system only one process at a time flushes a directory's names.
 """
 
 from abc import ABC, abstractmethod
@@ -29,7 +30,7 @@ Exclusion = Callable[[], AbstractContextManager[object]]
 
 
 class NameCalls(Protocol):
-    """The calls of ``Disk`` of which a strategy is made."""
+    """The calls of ``Disk`` that a strategy uses."""
 
     def rename_new(self, source: str, target: str) -> None: ...
     def link(self, source: str, target: str) -> None: ...
@@ -44,7 +45,7 @@ class NameCalls(Protocol):
 
 
 class Move:
-    """The move of one file to another directory, step by step. A caller with rules of its own overrides a step."""
+    """The move of one file to another directory, step by step. A caller with other rules overrides a step."""
 
     def __init__(self, disk: NameCalls, source: str, target: str) -> None:
         self.disk = disk
@@ -72,9 +73,9 @@ class Move:
 class Durability(ABC):
     """How one file system makes names durable.
 
-    description: of commits, for ``spool-admin doctor``.
+    description: the flushes of a commit, as a text for ``spool-admin doctor``.
     needs_links: whether ``move`` gives a file two names for a moment.
-    is_assumed: the settings of the space say that renames are ordered, and the file system is not known to do that.
+    is_assumed: whether only the settings of the space say that renames are ordered, not the file system.
     """
 
     description: str
@@ -90,30 +91,32 @@ class Durability(ABC):
 
     @abstractmethod
     def move(self, moves: Iterable[Move], exclusion: Exclusion = nullcontext) -> None:
-        """Move files so that no power cut takes both names of one.
+        """Move files so that no power cut removes both names of a file.
 
         Args:
-            exclusion: keeps others away from the names; entered only where a file has two names for a moment.
+            exclusion: a context that keeps others away from the names; it is entered only if files have two names for a
+                moment.
         """
 
     @abstractmethod
     def move_durably(self, moves: Iterable[Move], exclusion: Exclusion = nullcontext) -> None:
-        """Move files; the new names are durable when this returns. Arguments as of ``move``."""
+        """Move files; the new names are durable when this returns. The arguments are those of ``move``."""
 
     @abstractmethod
     def flush_arrivals(self, disk: NameCalls, directory: str) -> None:
-        """Make names durable that moved to ``directory``; the directory that they left has been flushed."""
+        """Make the names that moved to ``directory`` durable. The caller has flushed the directory that they left."""
 
     @abstractmethod
     def defers_removal(self, suspect: bool) -> bool:
-        """Whether nothing may be removed until the machine restarts, because a flush failed (``suspect``). Rule 7."""
+        """Return whether nothing may be removed until the machine restarts, because a flush failed (``suspect``). Rule
+        7."""
 
     @abstractmethod
     def keeps_spares(self, after_power_cut: bool) -> bool:
-        """Whether a file in ``free/`` has no other name for certain."""
+        """Return whether a file in ``free/`` certainly has no other name."""
 
     def note_two_steps(self) -> None:  # noqa: B027 (only one file system's flushes depend on it)
-        """Note that the kernel lacks the rename of a file to a free name, so that such a rename is a link."""
+        """Record that the kernel cannot rename a file to a free name in one step, but only by a link."""
 
     def flush_all(self, disk: NameCalls, handle: int) -> bool:
         """Call ``Disk.flush_everything``; False where no single call flushes all reliably."""
@@ -123,9 +126,10 @@ class Durability(ABC):
 
     @contextmanager
     def turn(self, disk: NameCalls, directory: str) -> Iterator[int]:
-        """Open a directory to flush its names; where names are flushed in turn, keep other threads and processes out.
+        """Open a directory to flush its names. If the file system needs it, keep other threads and processes out.
 
-        The space's own directory needs no turn: the process that holds it flushes it, or a process with a lock.
+        The directory of the space itself is exempt: only one process at a time flushes that directory, under another
+        lock.
         """
         handle = disk.open_directory(directory)
         try:
@@ -133,7 +137,7 @@ class Durability(ABC):
                 await_turn(disk.flock, handle, directory)
             yield handle
         finally:
-            if self._guarantees.needs_turns:  # (a forked child may have a copy, with which the lock would live on)
+            if self._guarantees.needs_turns:  # (a copy in a forked child would keep the lock)
                 with suppress(OSError):
                     disk.funlock(handle)
             disk.close(handle)
@@ -162,7 +166,7 @@ class Ordered(Durability):
         _flush_folders(moved)
 
     def flush_arrivals(self, disk: NameCalls, directory: str) -> None:
-        """The flush of the directory that the names left has made both durable."""
+        """Do nothing: the flush of the directory that the names left made the new names durable, too."""
 
     def defers_removal(self, suspect: bool) -> bool:
         return False  # the file system itself stops after a failed flush
@@ -179,7 +183,7 @@ class Journaled(Ordered):
 
 
 class Strict(Durability):
-    """Nothing orders renames: each is flushed, and a file has two names while it moves."""
+    """The file system orders no renames: each rename is flushed, and a file has two names while it moves."""
 
     description = "flush mode strict: two flushes a commit"
     needs_links = True
@@ -209,7 +213,7 @@ class Strict(Durability):
         disk.flush_directory(directory)
 
     def defers_removal(self, suspect: bool) -> bool:
-        return suspect  # a removed file may remain on the disk, and come back after its remover is gone
+        return suspect  # a removed file may remain on the disk, and reappear when the record of its removal is gone
 
     def keeps_spares(self, after_power_cut: bool) -> bool:
         return not after_power_cut  # the file may also have the name that it left

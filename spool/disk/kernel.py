@@ -1,7 +1,7 @@
 """System calls on descriptors and paths that Python's ``os`` lacks: RENAME_NOREPLACE, inotify, leases, byte locks.
 
-Plain functions on descriptors: only ``Disk`` knows which of them are open. Errors are ``OSError``; ``Unsupported`` if
-the file system lacks a call that the protocol needs.
+The functions take descriptors; only ``Disk`` knows which descriptors are open. Errors are ``OSError``, or
+``Unsupported`` if the file system lacks a call that the protocol needs.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 _libc = ctypes.CDLL(None, use_errno=True)
-renameat2 = _libc.renameat2  # 0, or an error in ctypes.get_errno()
+renameat2 = _libc.renameat2  # returns 0, or sets ctypes.get_errno()
 renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
 RENAME_NOREPLACE = 1
 # Earlier kernels return 0 from syncfs(2) even if they could not write all dirty pages.
@@ -27,9 +27,10 @@ EVENTS_BYTES = 4096
 
 # struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid (0 for open-file-description locks), padding.
 FLOCK = struct.Struct("hhqqi4x")
-NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # of a file system without locks
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # errors of a file system without locks
 
-# How long a flush waits for its turn, and how often it asks. The thread whose turn it is flushes, or was stopped.
+# How long a flush waits for its turn, and the pause between two attempts. The thread that has the turn flushes, or was
+# stopped.
 _TURN_SECONDS, _TURN_POLL_SECONDS = 30.0, 0.0002
 
 
@@ -38,7 +39,7 @@ class Unsupported(OSError):
 
 
 def as_unsupported(error: OSError, *codes: int) -> OSError:
-    """Return the error, as ``Unsupported`` if its code is one of these."""
+    """Return the error, as ``Unsupported`` if its code is in ``codes``."""
     if error.errno not in codes:
         return error
     return Unsupported(error.errno, error.strerror, error.filename, None, error.filename2)
@@ -58,19 +59,19 @@ def syncfs(descriptor: int) -> None:
 
 
 def set_mode(descriptor: int, mode: int) -> None:
-    """Set the mode of a new file, where a umask cleared too many bits; some file systems have one mode for all."""
+    """Set the mode of a new file if a umask cleared too many bits. Some file systems have one mode for all files."""
     with suppress(PermissionError):
         os.chmod(by_descriptor(descriptor), mode)
 
 
 def owner_of(root: str) -> tuple[int, int] | None:
-    """Return user and group of a directory; None if it is root's."""
+    """Return user and group of a directory; None if the directory belongs to root."""
     found = os.stat(root)
     return None if found.st_uid == 0 else (found.st_uid, found.st_gid)
 
 
 def give(descriptor: int, owner: tuple[int, int], path: str) -> None:
-    """Give an open file to this user and group, if this process is root's.
+    """Give an open file to this user and group, if this process runs as root.
 
     The call uses the descriptor, because the owner may rename files meanwhile; ``path`` is for the error text.
     """
@@ -110,7 +111,7 @@ def watch_writes(watcher: int, directory: int, name: str) -> None:
 
 
 def has_writer(descriptor: int) -> bool | None:
-    """Whether any process has this file open for writing; None if this user may not ask (fcntl(2), "Leases").
+    """Return whether any process has this file open for writing; None if this user may not ask (fcntl(2), "Leases").
 
     The kernel grants a read lease only while no process has the file open for writing. A writer that opens the file at
     that moment would kill this process with SIGIO, so the signal is set to SIGURG, which is ignored by default.
@@ -151,7 +152,7 @@ def flock(descriptor: int) -> bool:
 
 
 def funlock(descriptor: int) -> None:
-    """Release what ``flock`` got."""
+    """Release a lock of ``flock``."""
     fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
@@ -173,9 +174,9 @@ def file_locked(directory: int, name: str, mode: int) -> Iterator[bool]:
 
 
 def await_turn(flock: Callable[[int], bool], descriptor: int, directory: str) -> None:
-    """Wait until ``flock`` locks the directory. TimeoutError after a while: its holder may be stopped.
+    """Wait until ``flock`` locks the directory. Raises TimeoutError after a while: the holder may be stopped.
 
-    Without such locks no space is opened, so this returns at once.
+    On a file system without such locks this returns at once, because no space is opened there.
     """
     until = time.monotonic() + _TURN_SECONDS
     try:
@@ -192,7 +193,7 @@ def await_turn(flock: Callable[[int], bool], descriptor: int, directory: str) ->
 def lock_holders(descriptor: int, start: int) -> list[str]:
     """Return the holders of the byte or of the whole file, for error texts, e.g. ``["process 4711 (python3)"]``.
 
-    They are read from /proc/<pid>/fdinfo.
+    The holders are read from /proc/<pid>/fdinfo.
     """
     inode = os.fstat(descriptor).st_ino
     found = []
@@ -214,7 +215,7 @@ def _lines(path: str) -> list[str]:
 
 
 def _holds(line: str, inode: int, start: int) -> bool:
-    """Whether a line of fdinfo, ``lock: 1: OFDLCK ADVISORY WRITE -1 fe:00:123 7 7``, is a lock on that byte."""
+    """Return whether a line of fdinfo, e.g. ``lock: 1: OFDLCK ADVISORY WRITE -1 fe:00:123 7 7``, locks the byte."""
     words = line.split()
     if len(words) < 9 or words[0] != "lock:" or words[-3].rsplit(":", 1)[-1] != str(inode):
         return False

@@ -9,7 +9,7 @@ from spool.model import layout
 
 
 class LookingDisk(Disk):
-    """A `Disk` that reads and locks, and changes nothing. A missing lock file in ``run/`` is an empty one in memory."""
+    """A `Disk` that reads and locks, and changes nothing. It replaces a missing file of ``run/`` in memory."""
 
     def sibling(self, root: str) -> "LookingDisk":
         return LookingDisk(root)
@@ -58,7 +58,7 @@ class LookingDisk(Disk):
         return ByCalls(self, handle)
 
     def names(self, directory: str) -> list[str]:
-        """List a directory; a missing one is empty, because opening the space would make it."""
+        """List a directory; a missing directory counts as empty, because opening the space would make it."""
         try:
             return super().names(directory)
         except FileNotFoundError:

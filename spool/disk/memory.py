@@ -1,10 +1,10 @@
-"""A file as memory that processes share: all see a write at once, without a system call.
+"""A file as memory that processes share: all processes see a write at once, without a system call.
 
 A thread can sleep until another thread of any process changes a word of such memory (futex(2)).
 
 If a page of a mapped file cannot be written or read, the kernel ends the process (SIGBUS). So a file is mapped only on
-file systems that overwrite blocks in place: a full disk cannot refuse that. On other file systems the same bytes are
-read and written by calls, which can fail with OSError.
+file systems that overwrite blocks in place: a full disk cannot refuse such a write. On other file systems the same
+bytes are read and written by calls, which can fail with OSError.
 """
 
 import ctypes
@@ -21,12 +21,12 @@ WORD_BYTES = 4
 FUTEX_BYTES = 2 * WORD_BYTES
 CLEAR, SET = bytes(WORD_BYTES), (1).to_bytes(WORD_BYTES, sys.byteorder)
 
-# futex(2), for which glibc has no function; on other machines no thread is woken.
+# The numbers of futex(2), for which glibc has no function. On other machines no thread is woken.
 _NUMBERS = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "loongarch64": 98, "ppc64le": 221, "s390x": 238}
 _FUTEX = _NUMBERS.get(os.uname().machine, 0) if sys.maxsize > 1 << 32 else 0
 _WAIT, _WAKE, _ALL = 0, 1, (1 << 31) - 1
 _TIME = struct.Struct("qq")  # seconds, nanoseconds
-_NO_FUTEX_SECONDS = 0.001  # of a sleep where the kernel cannot wake the thread
+_NO_FUTEX_SECONDS = 0.001  # the sleep of a thread that the kernel cannot wake
 _futex = ctypes.CDLL(None, use_errno=True).syscall
 _futex.argtypes = (
     ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int
@@ -47,7 +47,7 @@ class SharedBytes(Protocol):
     def __setitem__(self, place: slice, data: bytes, /) -> None: ...
 
     def wait(self, at: int, value: bytes, seconds: float) -> bool:
-        """Sleep while the word has that value, at most so long; returns whether it changed. A signal ends the sleep."""
+        """Sleep at most ``seconds`` while the word has this value; return whether it changed. A signal ends this."""
 
     def change(self, at: int, value: bytes) -> None:
         """Store a value in the word, and wake all threads that sleep on it."""
@@ -65,7 +65,7 @@ class Calls(Protocol):
 
 
 class Mapped(mmap.mmap):
-    """The bytes of a file, mapped."""
+    """The bytes of a mapped file."""
 
     wakes = _FUTEX != 0
 
@@ -113,7 +113,7 @@ class ByCalls:
 
 
 def share(disk: Calls, handle: int, length: int, *, in_place: bool) -> SharedBytes:
-    """Share the first bytes of an open file, which is at least as long. ``in_place``: whether they may be mapped."""
+    """Share the first ``length`` bytes of an open file, which has them all. ``in_place``: whether to map the file."""
     return Mapped(handle, length) if in_place else ByCalls(disk, handle)
 
 
@@ -139,8 +139,9 @@ class Futexes:
         """Ask to be woken by the thread that releases the byte. The caller checks the byte once more, and then waits.
 
         Returns:
-            The function that waits, at most so many seconds, until the byte is released, or at once if it was released
-            since this call. It returns whether the byte was released, and asks to be woken again.
+            A function that waits at most the given seconds until the byte is released; it returns at once if the byte
+            was released since this call. The function returns whether the byte was released, and asks to be woken
+            again.
         """
         mark = self._at(byte)
         kept = self._expect(mark)
@@ -159,7 +160,7 @@ class Futexes:
         return kept
 
     def wake(self, byte: int) -> None:
-        """Wake the threads that wait for the byte, which the caller has released. The mark is set."""
+        """Wake the threads that wait for the byte. The caller has released the byte, and found the mark set."""
         mark = self._at(byte)
         self.memory[mark : mark + WORD_BYTES] = CLEAR
         self.memory.change(mark + WORD_BYTES, struct.pack("=I", time.monotonic_ns() & 0xFFFFFFFF))

@@ -1,7 +1,7 @@
 """Move unreadable files to quarantine, with the reason beside each: nothing is ever silently deleted.
 
-A reason file has a sentence for people. Its last line is a JSON object for programs: the kind, and for a message or a
-dropped file the queue and the name under which it was dropped.
+A reason file has a sentence for people. Its last line is a JSON object for programs: the kind of the file, and for a
+message or a dropped file also the queue and the name of the dropped file.
 """
 
 import enum
@@ -22,7 +22,7 @@ _MAX_STEM = 200
 
 
 class Cause(enum.StrEnum):
-    """The kind of a file in quarantine. Acknowledged messages lay in a file of the first two kinds only."""
+    """The kind of a file in quarantine. Only a file of the first two kinds had acknowledged messages."""
 
     DAMAGED = "damaged"  # a file of the space whose bytes were durable
     MESSAGE = "message"  # one message whose body is damaged
@@ -39,9 +39,9 @@ class Cause(enum.StrEnum):
 class Reason(NamedTuple):
     """The reason for which a file is in quarantine.
 
-    text: for people.
+    text: the sentence for people.
     cause: None if no reason is recorded.
-    queue: of a dropped file or a message.
+    queue: the queue of a dropped file or a message.
     dropped: the name under which a file was dropped.
     """
 
@@ -74,7 +74,7 @@ def decode_reason(data: bytes) -> Reason:
 def quarantine(disk: Disk, name: str, reason: Reason) -> str:
     """Move a file to quarantine under a free name; returns the new name.
 
-    The reason is written first. The move is durable: a file that takes the old name must not outlive it.
+    The reason is written first. The move is durable: a file that takes the old name must not outlive the move.
     """
     target = _free_name(disk, name, reason)
     disk.give_to_owner(name)
@@ -86,7 +86,7 @@ def quarantine(disk: Disk, name: str, reason: Reason) -> str:
 
 
 def quarantine_bytes(disk: Disk, name: str, data: bytes, reason: Reason) -> str:
-    """Keep bytes of acknowledged messages without a separate file, e.g. one damaged body; returns the new name."""
+    """Keep bytes of acknowledged messages that have no separate file, e.g. a damaged body; returns the new name."""
     target = _free_name(disk, name, reason)
     write_new(disk, target, data, durable=True)
     log.warning("%s was kept as %s: %s", name, target, reason.text)
@@ -94,7 +94,7 @@ def quarantine_bytes(disk: Disk, name: str, data: bytes, reason: Reason) -> str:
 
 
 def is_quarantined(disk: Disk, name: str) -> bool:
-    """Whether a damaged file, or a copy of it, is in quarantine."""
+    """Return whether a damaged file, or a copy of it, is in quarantine."""
     there = f"{layout.QUARANTINE}/{stem_of(name)}"
     if not disk.exists(there + layout.REASON_SUFFIX) or not disk.exists(there):
         return False

@@ -4,8 +4,9 @@ No file system orders an overwrite in place before a rename. So after a power cu
 and its old, valid bytes. The number in the file then differs from the number of the name, so only files that carry
 their own number and have one name are recycled.
 
-On ext4 with a journal a power cut can also leave a recycled file in ``free/`` with the new bytes of a commit, which
-counts. So the name in ``free/`` records the file's former number: any other number in the file is a commit (Rule 13).
+On ext4 with a journal a power cut can also leave a recycled file in ``free/`` with the new bytes of a commit, and that
+commit counts. So the name in ``free/`` records the file's former number: any other number in the file is a commit (Rule
+13).
 """
 
 import os
@@ -21,7 +22,7 @@ from spool.model import layout
 MAX_BYTES = 64 << 20  # under load, enough for the files that are consumed between two reclaims
 QUIET_BYTES = 4 << 20
 MAX_FILE_BYTES = 4 << 20
-_LEAST_BYTES = 32 << 10  # a smaller file counts as this, or the names to list would be too many
+_LEAST_BYTES = 32 << 10  # a smaller file counts as this size: too many names would be slow to list
 _NEW_SUFFIX = ".new"
 _MOST_DIGITS = 10
 _TRIES = 3
@@ -59,10 +60,10 @@ class Recycler:
         """Take a file of about ``size`` bytes to overwrite, and rename it to ``name``, which no other file has.
 
         Args:
-            keep: leave the last so many for commits that need them more.
+            keep: how many files to leave for commits that need them more.
 
         Returns:
-            Its handle, open for writing, and its size; None without such a file.
+            The file's handle, open for writing, and its size; None if there is no such file.
         """
         for _ in range(_TRIES):
             spare = self._pop(size, keep)
@@ -85,15 +86,15 @@ class Recycler:
             if is_alone:
                 return handle, found
             self.disk.close(handle)
-            self.disk.unlink(name)  # it has another name, which may still be in use
+            self.disk.unlink(name)  # the file has another name, which may still be in use
         self.refresh()  # the known names are old
         return None
 
     def _pop(self, size: int, keep: int) -> str | None:
         """Forget a file of the nearest size, and return its name.
 
-        Of two sizes as near, the larger is taken, which need not grow. Of several files of one size, each process takes
-        a different file, so that processes do not compete for one.
+        Of two equally near sizes the larger is taken, because that file need not grow. Of several files of one size,
+        each process takes a different file, so that processes do not compete for the same file.
         """
         with self._mutex:
             if self._count > keep:
@@ -114,7 +115,7 @@ class Recycler:
         return None
 
     def stock(self) -> None:
-        """Make two files for a full disk: for a get, and for the reclaim after it. Only for the first opener."""
+        """Make two files for a full disk: for a get and for the reclaim afterwards. Only the first opener may."""
         missing = _STOCK - self._count
         for _ in range(missing):
             name = f"{layout.FREE}/{_STOCK_BYTES}-{os.urandom(8).hex()}"
@@ -127,14 +128,14 @@ class Recycler:
             self.disk.flush_directory(layout.FREE)
         self.refresh()
 
-    # -- giving, by the reclaimer alone -----------------------------------------------------------------------------
+    # -- giving: only the reclaimer does it -------------------------------------------------------------------------
 
     def room(self) -> int:
         """Return how many more bytes may be moved into ``free/``."""
         return MAX_BYTES - sum(map(weight, self.disk.names(layout.FREE)))
 
     def give(self, name: str, room: int) -> str | None:
-        """Move a consumed file in, not yet for use; returns its name there, or None if the file does not qualify."""
+        """Move a consumed file to ``free/``, not yet for use; return its name there, or None if it does not qualify."""
         identity = self.disk.identity(name)
         if identity is None or not identity.is_plain or identity.size > min(room, MAX_FILE_BYTES):
             return None
@@ -163,11 +164,11 @@ class Recycler:
         self.refresh()
 
     def recover(self, *, after_power_cut: bool) -> None:
-        """Remove files that were being moved in, and all that may have another name. Only for the first opener."""
+        """Remove files that were being moved in, or all if they may have other names. Only the first opener may."""
         self.clear(everything=not self.disk.durability.keeps_spares(after_power_cut))
 
     def clear(self, *, everything: bool) -> None:
-        """Remove files that were being moved in, or all. Only for the first opener."""
+        """Remove files that were being moved in, or all files. Only the first opener may."""
         for name in self.disk.names(layout.FREE):
             identity = self.disk.identity(f"{layout.FREE}/{name}")
             if identity is not None and identity.is_regular and (everything or name.endswith(_NEW_SUFFIX)):

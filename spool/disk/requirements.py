@@ -1,6 +1,6 @@
 """The requirements of a file system that `spool.create` and `spool.open` check without a trial.
 
-`spool.admin.doctor` tests the others by trials.
+`spool.admin.doctor` tests the other requirements by trials.
 """
 
 import errno
@@ -16,7 +16,7 @@ APART = (layout.DROP, layout.RUN)
 
 
 def check_kind(disk: Disk, allowed: str | None) -> None:
-    """Refuse a network file system, unless it is of the `allowed` kind.
+    """Refuse a network file system, unless its kind is `allowed`.
 
     Raises:
         UnsafeFileSystem: the space lies on another network file system.

@@ -44,7 +44,7 @@ def network_file_system(path: str) -> str | None:
 
 
 def overwrites_in_place(path: str) -> bool:
-    """Whether the bytes of a file are overwritten in place, without new blocks, even on a full disk."""
+    """Return whether the bytes of a file are overwritten in place, without new blocks, even on a full disk."""
     return _magic(path) in (_EXT, _XFS, _TMPFS)
 
 
@@ -58,13 +58,13 @@ def _magic(path: str) -> int:
 
 
 class Guarantees(NamedTuple):
-    """The guarantees of a file system about flushes; the default guarantees nothing. ``spool.disk.durability`` needs
+    """The guarantees of a file system about flushes; the default guarantees nothing. ``spool.disk.durability`` uses
     them.
 
     orders_renames: renames reach the disk in their order.
-    names_follow: besides, ``fdatasync`` of an overwritten file makes its bytes durable and leaves its name to later.
+    names_follow: also, ``fdatasync`` of an overwritten file makes only its bytes durable; the name follows later.
     carries_new_names: a flush of a file makes its name durable if no other file had the name before.
-    needs_turns: two flushes of one directory at a time could lose names.
+    needs_turns: two flushes of one directory at the same time could lose names.
     flushes_all: syncfs(2) flushes everything and reports errors. Elsewhere the call may flush nothing and report
         success (FUSE), or delay the flushes of others.
     """
@@ -98,16 +98,16 @@ def renames_are_ordered(path: str) -> bool:
 
 
 def _has_journal(path: str) -> bool:
-    """Whether an ext file system has a journal: jbd2 then lists its device (proc name ``<device>-<inode>``)."""
+    """Return whether an ext file system has a journal: jbd2 then lists its device (proc name ``<device>-<inode>``)."""
     try:
         name = _device_name(path)
         return any(entry.startswith(f"{name}-") for entry in os.listdir("/proc/fs/jbd2"))
     except OSError:
-        return False  # unknown: the sequence for file systems without a journal is correct on each
+        return False  # unknown: the sequence for a file system without a journal is always correct
 
 
 def is_ext4(path: str) -> bool:
-    """Whether the ext4 driver serves the path, and lists its device. (ext2 has the same magic number.)"""
+    """Return whether the ext4 driver serves the path, and lists its device. (ext2 has the same magic number.)"""
     try:
         return _magic(path) == _EXT and os.path.isdir(f"/sys/fs/ext4/{_device_name(path)}")
     except OSError:
@@ -125,8 +125,8 @@ def _device_name(path: str) -> str:
 class FileIdentity(NamedTuple):
     """The identity of a file, independent of its names. Times are in nanoseconds since the epoch.
 
-    modified_ns: of the last change of its bytes; programs can set this time.
-    changed_ns: of the last change of any kind, of its name too; no program can set this time.
+    modified_ns: the time of the last change of the bytes; programs can set this time.
+    changed_ns: the time of the last change of any kind, also of a name; no program can set this time.
     """
 
     device: int
