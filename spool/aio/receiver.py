@@ -1,7 +1,7 @@
-"""How tasks get messages: each claims in a thread; of the tasks that wait for one queue, one checks for all.
+"""How tasks get messages: each task claims in a thread. Of the tasks that wait for one queue, one checks for all.
 
-A task that gets a message passes the turn to the next one. One thread listens for commits, for all queues. A task that
-waits for a message by its id or correlation id is woken by a further task (``_listen_for_all``).
+When the checking task has got a message, the next task checks. One thread listens for the commits of all queues. A
+separate task (``_listen_for_all``) wakes the tasks that wait for a message by its id or correlation id.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class Receiver:
-    """The gets of one space's tasks. ``get_once`` gets without waiting, or raises Empty."""
+    """The gets of one space's tasks. The arguments ``get_once`` get without waiting, or raise Empty."""
 
     def __init__(self, core: Core, threads: Threads) -> None:
         self.core = core
@@ -44,12 +44,12 @@ class Receiver:
         self._listening_for_all: asyncio.Task[None] | None = None
 
     async def take(self, wanted: Wanted) -> list[Message]:
-        """Get messages in no transaction."""
+        """Get messages outside of any transaction."""
         return await self.receive(wanted, partial(self._take, wanted))
 
     def _take(self, wanted: Wanted) -> Awaitable[list[Message]]:
         self._store.guard.check()
-        now = replace(wanted, timeout=0)  # the task waits, and no thread
+        now = replace(wanted, timeout=0)  # the task waits, so no thread has to wait
         return _CancellableGet(self.core, self.threads, partial(get_alone, self.core, now)).take(wanted.queue)
 
     async def take_reply(self, request: PendingRequest) -> Message:
@@ -117,7 +117,7 @@ class Receiver:
         """Wait until a message may have arrived, or until the time is over."""
         if self._listening is None or self._listening.done():
             self._listening = self.threads.loop.run_in_executor(self._listener, self._listen)
-            self._listening.add_done_callback(asyncio.Future.exception)  # of a closed space: the next get raises it
+            self._listening.add_done_callback(asyncio.Future.exception)  # if the space is closed, the next get raises
         await asyncio.wait((self._listening,), timeout=seconds)
 
     @public_call("waiting for a message")
@@ -134,9 +134,9 @@ class Receiver:
         until: float | None,
         get_once: Callable[[], Awaitable[T]],
     ) -> T:
-        """Look whenever one of these messages may have come; and often while one is there and held.
+        """Try to get whenever one of these messages may have arrived, and often while one of them exists and is held.
 
-        Raises Empty or MessageInUse as the last attempt does.
+        Raises the Empty or MessageInUse of the last attempt.
         """
         arrived = asyncio.Event()
         wake = partial(self._wake, arrived)
@@ -197,7 +197,7 @@ class Receiver:
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, _PAUSE_MAX_SECONDS)
         finally:
-            self._store.view.sought.wake_all()  # each task checks, and raises the error that ended this
+            self._store.view.sought.wake_all()  # each task checks, and raises the error that ended this task
 
     @public_call("waiting for a message")
     def _wake_arrived(self, thorough: bool) -> bool:

@@ -135,7 +135,7 @@ class Space:
     def _resolve(self, requests: Sequence[CommitRequest]) -> None:
         for request in requests:
             if request.future.done():
-                continue  # cancelled, too late
+                continue  # cancelled after the commit had begun
             if request.error is None:
                 request.future.set_result(None)
             else:
@@ -208,7 +208,8 @@ class Space:
         """As ``spool.Space.work``. Up to ``tasks`` tasks call ``function``, a coroutine function or a plain one. A
         coroutine that takes longer than ``timeout`` seconds is cancelled.
 
-        If this is cancelled, so are the calls that are under way: their messages go back, with one more attempt.
+        If ``work`` is cancelled, the calls under way are cancelled, too: their messages return to the queue with one
+        more attempt.
         """
         worker = TaskWorker(self.sync, self._receiver, queue, function, timeout, once=once)
         return await worker.work(tasks, stop)
@@ -268,7 +269,7 @@ class Space:
 
     async def close(self) -> None:
         """As ``spool.Space.close``."""
-        closing = ThreadPoolExecutor(1, "spool-aio-close")  # the others, and the loop's, may have much to do
+        closing = ThreadPoolExecutor(1, "spool-aio-close")  # the other threads, and the loop's, may be busy
         await self._threads.loop.run_in_executor(closing, self.sync.close)
         closing.shutdown(wait=False)
         self._threads.end()
@@ -308,6 +309,6 @@ def import_space(
 
 async def verify_export(file: BinaryIO, *, progress: Callable[[Progress], None] | None = None) -> ExportReport:
     """Prove that a file is a whole export, in a thread. Errors as of ``spool.verify_export``."""
-    from spool.admin.unpack import verify_export  # with all that reads exports, for a rare call
+    from spool.admin.unpack import verify_export  # imports all code that reads exports: only for a rare call
 
     return await asyncio.to_thread(verify_export, file, progress=progress)

@@ -45,7 +45,7 @@ async def wait_to_end(work: "asyncio.Future[T]", give_up: Callable[[], bool] = l
                 raise
             cancelled = error
         except BaseException:
-            break  # the work has raised it
+            break  # the work has raised this error, and ``result`` raises it again
     if cancelled is not None:
         asyncio.get_running_loop().call_soon(_cancel_again, asyncio.current_task(), *cancelled.args)
     return work.result()

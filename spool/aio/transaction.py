@@ -17,7 +17,8 @@ from spool.transactions.validation import body_list
 
 
 class Transaction:
-    """A transaction of the task that entered it, and of tasks that this task starts. ``sync``: the same for threads."""
+    """A transaction of the task that entered it, and of tasks that this task starts. ``sync``: the transaction for
+    threads."""
 
     def __init__(self, transaction: "spool.transactions.transaction.Transaction", receiver: Receiver) -> None:
         """Not for applications, which call ``Space.transaction``."""
@@ -60,7 +61,7 @@ class Transaction:
         return (await self.get_many(queue, 1, **options))[0]
 
     async def get_many(self, queue: str, max_messages: int, **options: Unpack[GetOptions]) -> list[Message]:
-        """As ``Space.get_many``, in this transaction; cancelled, as ``get``."""
+        """As ``Space.get_many``, in this transaction. A cancellation has the same effect as for ``get``."""
         wanted = check_wanted(queue, max_messages, **options)
         return await self._receiver.receive(wanted, partial(self._attempt, wanted))
 
@@ -74,7 +75,7 @@ class Transaction:
             return await asyncio.shield(taking)
         except asyncio.CancelledError:
             mark_lost(self.sync, "a get in it was cancelled")
-            taking.add_done_callback(asyncio.Future.exception)  # nothing asks for it any more
+            taking.add_done_callback(asyncio.Future.exception)  # no task asks for the result any more
             raise
 
     def set_rollback_only(self, reason: str = "the transaction was marked rollback-only") -> None:

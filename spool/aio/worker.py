@@ -1,8 +1,8 @@
 """``spool.aio.Space.work``: the loop that takes messages and calls a function for each, in tasks.
 
-One task claims; it starts a task for each message, up to a number that run side by side. A coroutine that takes too
-long is cancelled, so its time limit is a real one. A plain function is called in a thread, which nothing can end: the
-worker gives up a call that takes too long, as ``spool.workers.worker`` does.
+One task claims messages and starts a task for each, up to a limit of concurrent tasks. A coroutine that takes too long
+is cancelled, so its time limit is strict. A plain function is called in a thread, which nothing can end: the worker
+gives up a call that takes too long, as ``spool.workers.worker`` does.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ class TaskWorker:
                 if len(self._under_way) == tasks:
                     await self._wait(asyncio.FIRST_COMPLETED)
                 elif (pause := self._run.pause_left(self._clock.monotonic())) > 0:
-                    await asyncio.sleep(min(pause, IDLE_SECONDS))  # short, because of ``stop``
+                    await asyncio.sleep(min(pause, IDLE_SECONDS))  # a short sleep, so that ``stop`` is noticed
                 elif not await self._take() and self._run.once:
                     if not self._under_way:
                         break
@@ -98,7 +98,8 @@ class TaskWorker:
         return self._is_stopping or self._run.is_over
 
     async def _take(self) -> bool:
-        """Begin with a message, waiting a little for one, or not with ``once``. False if there is none."""
+        """Claim a message and begin its call; return False if no message could be claimed. Without ``once``, wait a
+        little for a message."""
         passed = self._run.passed(self._clock.monotonic())
         wanted = Wanted(self._queue, timeout=0 if self._run.once else IDLE_SECONDS, passed=passed)
         try:
@@ -151,7 +152,7 @@ class TaskWorker:
             task.result()
 
     async def _end(self) -> None:
-        """Cancel the calls under way: their messages come back with one attempt more."""
+        """Cancel the calls under way: their messages return to the queue with one more attempt."""
         for task in self._under_way:
             task.cancel()
         for task, attempt in self._under_way.items():

@@ -1,13 +1,13 @@
 """Arrivals in drop folders: watchdog reads inotify(7), which wakes the intake and proves that files were renamed.
 
-A rename is evidence that a file is complete: its writer gave the file its name at the end. No other change is. In
-particular a later status change proves nothing: a ``chmod``, or a second name, changes the status while the writer goes
-on. A file that existed before the watch began is not known to be renamed.
+A rename is evidence that a file is complete: its writer gave the file its name at the end. No other change is evidence.
+In particular, a later status change proves nothing: a ``chmod``, or a second name, changes the status while the writer
+continues. A file that existed before the watch began is not known to be renamed.
 
-Such evidence must be current when the intake judges a file. watchdog's thread may lag behind the kernel, and its
-observers deliver a rename half a second late, so the intake uses watchdog's reader of inotify and a *fence*: it writes
-into a file of its own, which the same reader watches, and waits for that event. The kernel has one queue for all of
-them, so every earlier event was delivered then.
+The evidence must be current when the intake judges a file. watchdog's observers deliver a rename half a second late, so
+the intake uses watchdog's reader of inotify directly. The reader's thread may lag behind the kernel, so the intake uses
+a *fence*: it writes into a separate file, which the same reader watches, and waits for the event of this write. The
+kernel has one queue for all events, so every earlier event has been delivered then.
 """
 
 import os
@@ -27,7 +27,7 @@ _FENCE_SECONDS = 10.0  # only a reader that has died takes longer
 
 
 class _Wake:
-    """An event of the intake's own: something happened that is no change of a file."""
+    """An event that wakes the intake without any change of a file."""
 
 
 class _Lost:
@@ -35,7 +35,7 @@ class _Lost:
 
 
 class Arrivals:
-    """The files that arrive in the watched folders of one space. One thread uses it; ``wake`` is free to all."""
+    """The files that arrive in the watched folders of one space. Only one thread uses this; any may call ``wake``."""
 
     def __init__(self, disk: Disk, clock: Clock) -> None:
         self._disk = disk
@@ -45,7 +45,7 @@ class Arrivals:
         self._fence_number = -1
         self._folders: dict[str, tuple[int, int, WatchDescriptor]] = {}  # of each queue: device, inode, watch
         self._renamed: set[tuple[WatchDescriptor, str]] = set()
-        # No Event: a signal handler that sets one may have to wait for the thread that it interrupts.
+        # No threading.Event: a signal handler that sets it may have to wait for the thread that the signal interrupts.
         self._events: SimpleQueue[InotifyEvent | _Wake | _Lost] = SimpleQueue()
 
     def watch(self, queue: str) -> None:
@@ -69,7 +69,7 @@ class Arrivals:
         return known is not None and known[:2] == (identity.device, identity.inode)
 
     def _started(self) -> "InotifyFD":
-        """Return watchdog's reader, which reads from now on."""
+        """Return watchdog's reader; start the reader if it does not run yet."""
         from watchdog.observers.inotify_c import CallbackId, InotifyConstants, InotifyFD
 
         if self._reader is None:
@@ -90,7 +90,7 @@ class Arrivals:
         self._events.put(_Lost())
 
     def on_watch_deleted(self, wd: "WatchDescriptor") -> None:
-        """The folder was removed; its queue's next folder is another file, and is watched then."""
+        """Do nothing: the folder was removed, and the queue's next folder will be watched as a new folder."""
 
     # -- called by the intake -------------------------------------------------------------------------------------
 
@@ -112,12 +112,13 @@ class Arrivals:
     def is_renamed(self, queue: str, name: str) -> bool:
         """Return whether the file with this name was renamed into place.
 
-        The caller has read the file's identity before: so the kernel has queued each earlier change of that name.
+        The caller has read the file's identity before this call, so the kernel has queued each earlier change of that
+        name.
         """
         return queue in self._folders and self._pass_fence() and (self._folders[queue][2], name) in self._renamed
 
     def _pass_fence(self) -> bool:
-        """Note every event that the kernel has queued until now; False if the reader has died."""
+        """Record every event that the kernel has queued until now; return False if the reader has died."""
         assert self._fence is not None
         self._fence.seek(0)
         self._fence.write(b".")
@@ -131,7 +132,7 @@ class Arrivals:
             return False
 
     def _note(self, event: "InotifyEvent | _Wake | _Lost") -> bool:
-        """Note an event; return whether it wakes the intake."""
+        """Record an event; return whether it wakes the intake."""
         if isinstance(event, _Wake):
             return True
         if isinstance(event, _Lost):

@@ -1,12 +1,12 @@
 """Capture of dropped files: they move from ``drop/`` to a directory where only their intake opens them by name.
 
-What an intake captured before it died belongs to the next intake that gets its directory: if a commit names the file,
-it is removed; otherwise it is read from where it lies, and never put back.
+The files that an intake captured before it died belong to the next intake that gets its directory. If a commit names a
+file, the file is removed. Otherwise the file is read from where it lies, and is never put back.
 
-Where renames are not ordered, a file has both its names for a moment. Then the first one is never removed from the
-folder by its name alone, since a program may have renamed its next file to it. It is moved to ``.first.<name>`` in the
-capture directory and compared there: the captured file's second name is removed; another file is captured under that
-name.
+Where renames are not ordered, a file has both its names for a moment. The intake does not remove the first name at
+once, since a program may have renamed its next file to that name. Instead, the intake moves the file of that name to
+``.first.<name>`` in the capture directory, and compares it there. If it is the captured file, this second name is
+removed; if it is another file, that file is captured under this name.
 """
 
 import errno
@@ -40,7 +40,7 @@ class Capture:
     """The captured files of one intake.
 
     queues: returns the names of all queues.
-    report: called with (name, reason) of each file that is left alone.
+    report: called with (name, reason) of each file that the intake does not take.
     move_to_quarantine: moves a file to quarantine, by (path, queue, reason, cause).
     """
 
@@ -58,14 +58,14 @@ class Capture:
         self._report = report
         self._quarantine = move_to_quarantine
         self._directories = CaptureDirectories(store)
-        self._locked_folders: set[str] = set()  # queues of which this intake has the ``drop_folder_byte``
+        self._locked_folders: set[str] = set()  # queues whose ``drop_folder_byte`` this intake holds
 
     @public_call("taking dropped files")
     def capture(self, queue: str, arrivals: list[tuple[str, Complete]]) -> list[CapturedFile]:
         """Move dropped files, by name, to a capture directory.
 
         Returns:
-            Those that could be captured, and those of intakes that were found dead.
+            The files that could be captured, and the files of dead intakes that were found meanwhile.
         """
         self._directories.release_unused()
         batch = _Batch()
@@ -83,7 +83,7 @@ class Capture:
         with self._folder_locked(queue):
             if self._copied_names(queue):
                 batch.captured += self.finish_dead_intakes()
-            batch.left_to_others = self._copied_names(queue)  # another intake is about to finish those
+            batch.left_to_others = self._copied_names(queue)  # another intake is about to finish these files
             self._directories.flush_of_the_dead(queue)
             yield
             for folder in batch.folders_with_copies:
@@ -120,9 +120,9 @@ class Capture:
     # -- around the commit --------------------------------------------------------------------------------------------
 
     def make_durable(self, batch: list[CapturedFile]) -> None:
-        """Flush the directories of captured files, before the commit: after a power cut, none may be in drop/ again.
+        """Flush the directories of captured files before the commit: after a power cut, none may be in drop/ again.
 
-        On btrfs, too: there the flush of the commit covers the renames of its own file, and of no other.
+        btrfs needs this, too: there the flush of a commit covers only the renames of the commit's own file.
         """
         folders = {f"{layout.ACTIVE}/{file.directory}" for file in batch}
         folders |= {f"{layout.DROP}/{file.queue}" for file in batch} | {layout.ACTIVE}
@@ -134,7 +134,7 @@ class Capture:
             self._store.fail("taking dropped files", error)
 
     def remove(self, file: CapturedFile) -> None:
-        """Remove a file whose messages are committed; one that may still have a writer is watched (``late_writes``)."""
+        """Remove a file whose messages are committed; watch it if it may still have a writer (``late_writes``)."""
         try:
             if file.seen is None or file.seen.evidence is Evidence.NO_WRITER:
                 self._disk.unlink(file.path)
@@ -158,9 +158,9 @@ class Capture:
 
     @public_call("finishing dropped files")
     def finish_dead_intakes(self) -> list[CapturedFile]:
-        """Take over what intakes captured before they died.
+        """Take over the files that intakes captured before they died.
 
-        A file that a commit names is removed; the others are returned, to be read from where they lie.
+        A file that a commit names is removed; the other files are returned, to be read from where they lie.
         """
         captured: list[CapturedFile] = []
         for directory in self._directories.of_all():
@@ -169,7 +169,7 @@ class Capture:
             try:
                 left = self._finish_directory(directory)
             except BaseException:
-                self._directories.unlock(directory)  # the next look finishes it
+                self._directories.unlock(directory)  # a later call finishes it
                 raise
             if left is None:
                 self._directories.unlock(directory)
@@ -178,7 +178,8 @@ class Capture:
         return captured
 
     def _finish_directory(self, directory: str) -> list[CapturedFile] | None:
-        """Return what is to be read of a directory; None if this intake does not keep it. Caller holds its byte."""
+        """Return the files of a directory that are to be read; None if this intake does not keep the directory. Caller
+        holds its byte."""
         path, queue = f"{layout.ACTIVE}/{directory}", layout.queue_of_capture(directory)
         identity = self._disk.identity(path)
         if identity is None:
@@ -189,7 +190,7 @@ class Capture:
         if queue not in self._queues():
             self._report(path, f"files taken for queue {queue}, which is gone: create it again")
             return None
-        # A commit of the dead intake may be unpublished: settle every number before concluding that there is none.
+        # A commit of the dead intake may be unpublished: settle every number before concluding that none names a file.
         settle_all(self._store, self._store.deadline())
         catch_up(self._store)
         self._recover_copies(queue, path)
@@ -203,7 +204,7 @@ class Capture:
             if meanwhile and self._is_second_name(file):
                 self._disk.unlink(file.path)
                 continue
-            if self._has_first_name(file):  # the death of the intake, or a power cut, left it both
+            if self._has_first_name(file):  # the intake's death, or a power cut, left both names
                 for folder in (layout.ACTIVE, file.folder):
                     self._disk.flush_directory(folder)
                 left += self._remove_first_name(file)
@@ -222,7 +223,7 @@ class Capture:
             safety_copies.recover(self._disk, path, queue)
 
     def _remove_of_the_dead(self, file: CapturedFile) -> None:
-        """Remove a file that a commit of a dead intake names. How it was when it was read is not known."""
+        """Remove a file that a commit of a dead intake names. The state in which the intake read it is not known."""
         identity = self._disk.identity(file.path)
         if identity is None or not identity.is_regular or self._has_no_writer(file.path):
             self.remove(file)
@@ -247,8 +248,8 @@ class Capture:
     def _remove_first_name(self, file: CapturedFile) -> list[CapturedFile]:
         """Remove the first name of a file whose new name is durable.
 
-        Another file that has the first name by now is left there. If it got that name at the very moment of the
-        removal, it is captured, too, and returned.
+        If another file has the first name by now, that file is not touched. If the other file got the name at the very
+        moment of the removal, it is captured, too, and returned.
         """
         if not self._has_first_name(file):
             return []
@@ -260,7 +261,7 @@ class Capture:
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENAMETOOLONG):
                 raise
-            with suppress(FileNotFoundError):  # it cannot be moved there, and was compared just now
+            with suppress(FileNotFoundError):  # the file cannot be moved there, and was compared just now
                 self._disk.unlink(file.first)
             return []
         if self._is_second_name(moved):
@@ -270,7 +271,7 @@ class Capture:
         return [moved]
 
     def _is_second_name(self, moved: CapturedFile) -> bool:
-        """Return whether what was moved from the folder to be compared is the captured file."""
+        """Return whether the file that was moved here to be compared is the captured file."""
         identity = self._disk.identity(moved.path)
         return identity is not None and identity.same_file(self._disk.identity(f"{moved.folder}/{moved.name}"))
 
@@ -278,7 +279,7 @@ class Capture:
 
     @public_call("finishing dropped files")
     def close(self) -> None:
-        """Release the capture directories. What lies in them waits for the next intake."""
+        """Release the capture directories. The files in them wait for the next intake."""
         self.late_writes.close()
         self._directories.release_all()
 
@@ -287,7 +288,7 @@ class Capture:
 class _Batch:
     """The files of one call of ``capture``.
 
-    captured: in order of their capture.
+    captured: the captured files, in the order of their capture.
     folders_with_copies: capture directories with safety copies that this call made.
     left_to_others: names of files that another intake finishes.
     """
@@ -300,8 +301,8 @@ class _Batch:
 class _FileMove(Move):
     """The move of a dropped file to its capture directory.
 
-    A file that cannot be moved is reported, and left where it is. Of another user's file, which cannot get a second
-    name, a copy is durable before the file is renamed.
+    A file that cannot be moved is reported, and remains where it is. If another user's file cannot get a second name, a
+    copy of it is made durable before the file is renamed.
     """
 
     disk: Disk

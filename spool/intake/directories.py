@@ -1,8 +1,8 @@
 """Capture directories: directories in ``active/`` for the files that an intake has captured.
 
-Such a directory belongs to the intake that holds its byte (``capture_byte``). A name in it is never used twice, so a
-commit's record of a name can never mean another file. After an intake has died, the next intake to get the byte takes
-the directory over.
+A capture directory belongs to the intake that holds its byte (``capture_byte``). No name in the directory is used
+twice, so a commit's record of a name can never mean another file. After an intake has died, the next intake that gets
+the byte takes over the directory.
 """
 
 import os
@@ -16,16 +16,17 @@ from spool.model import layout
 from spool.policies.writers import Complete
 from spool.store.store import Store
 
-_MOST_NAMES = 10_000  # in one directory, since its intake remembers them
+_MOST_NAMES = 10_000  # the most names in one directory, since its intake remembers them
 
 
 @dataclass(frozen=True)
 class CapturedFile:
     """A file in a capture directory.
 
-    name: as it was dropped.
-    seen: the evidence that it was complete; None if an intake that died had captured it.
-    came_meanwhile: it was dropped under a name whose file was just being captured, so it has another name here.
+    name: the name under which the file was dropped.
+    seen: the evidence that the file was complete; None if an intake that died had captured it.
+    came_meanwhile: whether the file was dropped while another file of the same name was being captured. Then it has a
+        different name in the capture directory.
     """
 
     queue: str
@@ -58,14 +59,14 @@ class CapturedFile:
 
 
 class CaptureDirectories:
-    """The capture directories of one intake, and the names of those of other intakes."""
+    """The capture directories of one intake, and the names of other intakes' capture directories."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._disk = store.files.disk
         self._current: dict[str, str] = {}  # by queue: the directory of its next file
-        self._used: dict[str, set[str]] = {}  # names in each of those
-        self._held: list[str] = []  # all directories of which this intake has the byte
+        self._used: dict[str, set[str]] = {}  # the names that each of these directories has had
+        self._held: list[str] = []  # all directories whose byte this intake holds
 
     def of_all(self) -> Iterator[str]:
         """Yield the directories of all intakes."""
@@ -77,7 +78,7 @@ class CaptureDirectories:
         return [name for name in self._disk.names(layout.ACTIVE) if name.startswith(prefix)]
 
     def for_file(self, queue: str, name: str) -> str:
-        """Return this intake's directory for a file: a new one if the last one has used the name, or too many names."""
+        """Return this intake's directory for a file: a new one if the last directory has had that name, or too many."""
         directory = self._current.get(queue)
         if directory is not None:
             used = self._used[directory]
@@ -88,8 +89,8 @@ class CaptureDirectories:
             raise SpoolError(f"the new directory {directory} is taken already")
         self._held.append(directory)
         self._disk.make_directory(f"{layout.ACTIVE}/{directory}")
-        # A power cut must not lose the directory with its files. Flush it before its name: without a journal, the name
-        # could otherwise lead to another inode.
+        # A power cut must not lose the directory with its files. Flush the directory before its name: on a file system
+        # without a journal, the name could otherwise lead to another inode.
         self._disk.flush_directory(f"{layout.ACTIVE}/{directory}")
         self._disk.flush_directory(layout.ACTIVE)
         self._used.pop(self._current.get(queue, ""), None)
@@ -112,8 +113,8 @@ class CaptureDirectories:
         self._store.shared.xids.unlock(capture_byte(directory))
 
     def flush_of_the_dead(self, queue: str) -> None:
-        """Flush the directories of intakes that died. One of them may have removed a copy without a flush; after a
-        power cut the copy would exist again, and count once its original was captured."""
+        """Flush the directories of intakes that died. A dead intake may have removed a copy without a flush: after a
+        power cut the copy would exist again, and would be taken for a lost file once its original was captured."""
         for directory in self.of_queue(queue):
             identity = self._disk.identity(f"{layout.ACTIVE}/{directory}")
             if (

@@ -1,4 +1,5 @@
-"""Dropped files as messages: a ``.msgpack`` file is a stream of maps with ``put``'s argument names, others one message.
+"""Dropped files as messages: a ``.msgpack`` file is a stream of maps with ``put``'s argument names, any other file is
+one message.
 
 The suffix of a file determines the type of the body: a JSON value, a text, or bytes. A queue's ``drop_types`` changes
 the types.
@@ -16,7 +17,7 @@ from spool.model.message import PUT_OPTIONS, attributes_of, check_content_type
 from spool.model.settings import AS_BYTES
 
 STREAM_SUFFIX = ".msgpack"
-TYPES: Mapping[str, str] = {".json": codecs.JSON_TYPE, ".txt": "text/plain"}  # of every queue; other files are bytes
+TYPES: Mapping[str, str] = {".json": codecs.JSON_TYPE, ".txt": "text/plain"}  # in every queue; other files are bytes
 STREAM = "stream"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MAX_STREAM_MESSAGES = 1_000_000
@@ -31,9 +32,9 @@ class PutArguments(NamedTuple):
 
 
 def type_of(name: str, types: Mapping[str, str]) -> str:
-    """Return the type of a file by the longest suffix that it has, in upper or lower case; "bytes" without any.
+    """Return the type of a file by its longest known suffix, in upper or lower case; "bytes" without a known suffix.
 
-    ``types``: those of the queue, which come before ``TYPES``.
+    ``types``: the types of the queue, which override ``TYPES``.
     """
     known = {STREAM_SUFFIX: STREAM, **TYPES, **types}
     suffixes = [suffix for suffix in known if name.lower().endswith(suffix)]
@@ -41,9 +42,10 @@ def type_of(name: str, types: Mapping[str, str]) -> str:
 
 
 def body_of(data: bytes, kind: str) -> tuple[Any, str | None]:
-    """Return a file's content as a body, and its content type; InvalidArgument if it is not of that type.
+    """Return a file's content as a body, and its content type. Raise InvalidArgument if the content has another type.
 
-    A text that is not UTF-8 stays bytes. The mark that some editors write before UTF-8 is left out of texts and JSON.
+    A text that is not UTF-8 remains bytes. The byte order mark that some editors write before UTF-8 is removed from
+    texts and JSON.
     """
     codec = codecs.codec_of(kind)
     if kind in (AS_BYTES, STREAM):
@@ -75,10 +77,10 @@ def puts_of(
 
     Args:
         types: the queue's ``drop_types``.
-        check: called with the options of each put; raises if its queue does not take them.
+        check: called with the options of each put; raises if the queue does not accept them.
 
     Raises:
-        InvalidArgument: a part of the file is not acceptable, so no message of it is put.
+        InvalidArgument: a part of the file is not acceptable, so none of its messages is put.
     """
     kind = type_of(name, types)
     puts = _stream(data) if kind == STREAM else [_one(name, data, kind)]
@@ -116,7 +118,7 @@ def _stream(data: bytes) -> list[PutArguments]:
     end = 0
     try:
         for found in unpacker:
-            end = unpacker.tell()  # (after a truncated message, this would be the end of the data)
+            end = unpacker.tell()  # (after a truncated message, ``tell`` would return the end of the data)
             puts.append(_put(found, len(puts) + 1))
             if len(puts) > _MAX_STREAM_MESSAGES:
                 raise InvalidArgument(f"it holds more than {_MAX_STREAM_MESSAGES} messages: split it")

@@ -1,8 +1,8 @@
 """Files dropped from outside become messages, each exactly once, even if this process dies at any step.
 
 A file that is believed to be complete (see ``writers``) is *captured* first: no other process can open it by name any
-more (see ``capture``). Then one commit has its messages and the fact that it was captured. Only after that commit is
-the file removed, or watched for a while if it may still have a writer (see ``late_writes``).
+more (see ``capture``). Then one commit puts the messages of the file and records that the file was captured. After that
+commit the file is removed, or is watched for a while if it may still have a writer (see ``late_writes``).
 """
 
 import logging
@@ -35,7 +35,7 @@ _RESCAN_SECONDS = 1.0
 
 @dataclass
 class IntakeCounts:
-    """What an intake did so far.
+    """The counts of an intake so far.
 
     files, messages: how many files became how many messages.
     quarantined: files that it moved to ``quarantine/``.
@@ -63,8 +63,8 @@ class Intake:
         self._arrivals = Arrivals(self._disk, store.clock)
         self._writers = Writers(store, self._leave, self._report)
         self._capture = Capture(store, space.queues, self._report, self._quarantine)
-        self._waiting: dict[tuple[str, bytes], CapturedFile] = {}  # by their records
-        self._left: dict[str, str] = {}  # by name, the reason; of the last scan
+        self._waiting: dict[tuple[str, bytes], CapturedFile] = {}  # files that wait, by their records
+        self._left: dict[str, str] = {}  # of the last scan: the reason by the entry's name
         self._reported: set[str] = set()
         self._stop = False
 
@@ -73,7 +73,7 @@ class Intake:
     def run(self, once: bool = False) -> IntakeCounts:
         """Take the files in ``drop/``; then, unless ``once``, take new files until ``stop`` is called.
 
-        With ``once``, every remaining file is logged; otherwise a file that waits for its writer is not.
+        With ``once``, every remaining file is logged. Otherwise a file that waits for its writer is not logged.
         """
         try:
             self._left.clear()
@@ -84,9 +84,9 @@ class Intake:
             else:
                 self._run_until_stopped()
         finally:
-            with suppress(NotOpen):  # closing the space released them, too
+            with suppress(NotOpen):  # closing the space has released the folders, too
                 self._release_folders()
-            self._waiting.clear()  # the next intake that gets the directories finds them there
+            self._waiting.clear()  # the next intake that gets the directories finds these files
         return self.counts
 
     def _run_until_stopped(self) -> None:
@@ -108,7 +108,8 @@ class Intake:
 
     @public_call("watching the folders")
     def _watch(self) -> None:
-        """Watch the folders, before they are listed: a file that exists already may have been made in place."""
+        """Watch the folders before they are listed: a file that exists before the watch may have been written in
+        place."""
         for queue in self._queues():
             self._arrivals.watch(queue)
 
@@ -232,7 +233,7 @@ class Intake:
     # -- committing -------------------------------------------------------------------------------------------------
 
     def _commit(self, batch: list[CapturedFile]) -> None:
-        """Commit files together, or one by one if the queue of one file has no room: this file waits."""
+        """Commit files together. If the queue of one file has no room, commit them one by one: only that file waits."""
         try:
             self._commit_together(batch)
             if self._progress is not None:

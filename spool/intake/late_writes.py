@@ -1,11 +1,13 @@
 """Late writes: the bytes that a writer adds to a dropped file after the file became messages.
 
 Where the kernel does not tell whether a file has a writer, a file without a change for ``drop_settle`` seconds counts
-as complete (``writers``). The intake does not remove such a file after its commit, but keeps it in the folder
-``.late.<size>.<modified_ns>/`` of its capture directory. The folder is named after the state in which the file was
-read, and keeps it for ten minutes, or for ``drop_settle`` if that is longer. A file that changes meanwhile moves to
-quarantine. A program that has the file open goes on writing there, so no bytes are lost, and the log says which part
-the messages have. Later intakes watch the file, too.
+as complete (``writers``). After the commit, the intake does not remove this file, but keeps it in the folder
+``.late.<size>.<modified_ns>/`` of its capture directory. The folder is named after the size and the modification time
+that the file had when it was read. The file remains there for ten minutes, or for ``drop_settle`` if that is longer.
+
+A file that changes in this time is moved to quarantine. A program that has the file open continues to write into the
+moved file, so no bytes are lost. The log tells which part of the file is in the messages. Later intakes watch the file,
+too.
 """
 
 import logging
@@ -26,7 +28,7 @@ _FOLDER = re.compile(r"\.late\.([0-9]+)\.(-?[0-9]+)")
 
 
 class _LateFile(NamedTuple):
-    """A file that has become messages. ``size`` and ``modified_ns``: of the file when it was read."""
+    """A file that has become messages. ``size``, ``modified_ns``: its size and modification time when it was read."""
 
     queue: str
     folder: str
@@ -63,7 +65,7 @@ class LateWrites:
         self._files.append(_LateFile(queue, folder, name, read.size, read.modified_ns))
 
     def take_over(self, queue: str, folder: str) -> None:
-        """Watch the file of another intake, if this entry of its capture directory is such a folder."""
+        """Watch the files of another intake, if this entry of its capture directory is a folder of late files."""
         named = _FOLDER.fullmatch(folder.rpartition("/")[2])
         identity = self._disk.identity(folder)
         if named is not None and identity is not None and identity.is_directory:
@@ -87,7 +89,7 @@ class LateWrites:
             if abs(self._store.clock.now() - identity.changed_ns / 1e9) < period:
                 return True
             self._disk.unlink(file.path)
-        with suppress(OSError):  # something else lies in it
+        with suppress(OSError):  # the folder contains another file
             self._disk.remove_directory(file.folder)
         return False
 

@@ -1,12 +1,12 @@
 """Safety copies of dropped files while they are renamed, on file systems where renames are not ordered.
 
-There a power cut can lose both names of a file that is renamed. A file of this user gets its second name by a link; the
-kernel refuses that for files that this user does not own and cannot write (fs.protected_hardlinks). Such a file is
-copied first, to ``.spare.<inode of the original>/`` in the capture directory (``.part.…`` until the copy is complete).
-The copy is durable before the rename, and it is removed before anything is committed. It counts only if the original
-is lost.
+On these file systems, a power cut can lose both names of a file that is renamed. So a file gets its second name by a
+link. The kernel refuses a link to a file that this user neither owns nor can write (fs.protected_hardlinks). The intake
+copies this file first, to ``.spare.<inode of the original>/`` in the capture directory (``.part.…`` until the copy is
+complete). The copy is durable before the rename, and is removed before anything is committed. The copy is used only if
+the original is lost.
 
-One intake at a time does this for each folder (``drop_folder_byte``).
+For each folder, only one intake at a time makes copies (``drop_folder_byte``).
 """
 
 import errno
@@ -43,7 +43,7 @@ def remove(disk: Disk, folder: str) -> None:
 
 
 def folders(disk: Disk, directory: str) -> list[str]:
-    """Return the folders of copies in a capture directory; [] if that is gone."""
+    """Return the folders of copies in a capture directory; [] if the directory was removed."""
     if not _is_directory(disk, directory):
         return []
     try:
@@ -54,15 +54,15 @@ def folders(disk: Disk, directory: str) -> list[str]:
 
 
 def recover(disk: Disk, directory: str, queue: str) -> None:
-    """Recover the copies of an intake that died: a copy becomes the captured file if its original is lost; otherwise it
-    is removed. Durable when this returns."""
+    """Recover the copies of an intake that died: a copy becomes the captured file if its original is lost, and is
+    removed otherwise. The changes are durable when this returns."""
     left = folders(disk, directory)
     for folder in [folder for folder in left if _SPARE in folder]:
         for name in disk.names(folder):
             captured, first = f"{directory}/{name}", f"{layout.DROP}/{queue}/{name}"
             if not disk.exists(captured) and not _is_original(disk, first, folder):
                 disk.link(f"{folder}/{name}", captured)
-    disk.flush_directory(directory)  # a captured file's name, before its copy goes
+    disk.flush_directory(directory)  # a captured file's name is durable before its copy is removed
     for folder in left:
         remove(disk, folder)
     disk.flush_directory(directory)
@@ -74,8 +74,8 @@ def _is_directory(disk: Disk, name: str) -> bool:
 
 
 def _is_original(disk: Disk, first: str, folder: str) -> bool:
-    """Return whether a dropped file is the one that was copied: by its inode, or by its bytes, since a file system may
-    give it another inode."""
+    """Return whether a dropped file is the original of a copy: it has the original's inode, or, since a file system may
+    give it another inode, the same bytes."""
     identity = disk.identity(first)
     if identity is None or not identity.is_regular:
         return False

@@ -1,18 +1,18 @@
 """The calls of an open space: each ends before the files are closed, and SIGINT is handled between two calls.
 
-``with guard:`` is one call. After the guard is closed no call enters, and a call that waits inside raises NotOpen. The
+``with guard:`` is one call. After the guard is closed, no call enters, and a call that waits inside raises NotOpen. The
 last call to end closes the files, so no thread uses a descriptor's number after the number belongs to another file. No
 lock guards the table of calls. A thread that enters adds itself to the table, then checks whether the guard is closed;
 a thread that closes the guard marks it closed, then reads the table.
 
 SIGINT waits while the main thread is inside a call, or inside ``deferred``. Python raises KeyboardInterrupt between any
-two instructions of the main thread, even between taking a lock and noting it. So inside a call SIGINT is only noted.
-Its handler runs when the call ends, or where the call can be abandoned. A second SIGINT is handled at once: if its
-handler raises, the call is torn, and the space closes as if the process had died. Without a handler in Python (SIG_DFL,
-SIG_IGN), SIGINT is not deferred. Other signals are never deferred.
+two instructions of the main thread, even between taking a lock and recording that it is taken. So inside a call SIGINT
+is only noted. Its handler runs when the call ends, or where the call can be abandoned. A second SIGINT is handled at
+once: if its handler raises, the call is torn, and the space closes as if the process had died. Without a handler in
+Python (SIG_DFL, SIG_IGN), SIGINT is not deferred. Other signals are never deferred.
 """
 
-# The C half of ``signal``: its Python half takes ten times as long, to tell numbers from names.
+# The C module of ``signal``: the Python module takes ten times as long, because it converts numbers to names.
 import _signal as raw  # type: ignore[import-not-found]
 import inspect
 import logging
@@ -30,7 +30,7 @@ from spool.errors import NotOpen
 log = logging.getLogger("spool")
 
 _DELIVERED = "_xaspool_delivered"
-_NONE_OF_PYTHON = (None, signal.SIG_DFL, signal.SIG_IGN)  # as handlers
+_NONE_OF_PYTHON = (None, signal.SIG_DFL, signal.SIG_IGN)  # handlers that are no Python functions
 _uninterruptible: set[CodeType] = set()
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -47,7 +47,7 @@ def uninterruptible(function: F) -> F:
 class _Deferral:
     """Defers SIGINT while the main thread is inside a call, and calls the handler afterwards.
 
-    main: the main thread. depth: its nested calls. noted: the number of deferred signals.
+    main: the main thread. depth: how many nested calls it is inside. noted: the number of deferred signals.
     handler: the handler between calls. note: the handler during a call.
     """
 
@@ -152,7 +152,7 @@ class CallGuard:
             if deferral.depth:
                 deferral.depth += 1
             elif (found := raw.getsignal(signal.SIGINT)) not in _NONE_OF_PYTHON:
-                if found is not deferral.note:  # (otherwise an exception kept ``end`` from restoring it)
+                if found is not deferral.note:  # (otherwise an exception kept ``end`` from restoring the handler)
                     deferral.handler = found
                 deferral.noted = 0
                 try:
@@ -235,7 +235,7 @@ _outside = CallGuard(lambda: None)  # for work outside of any open space
 class deferred:
     """Defer SIGINT outside of any open space.
 
-    ``undo``: called if the block raises, and for an interrupt at its very end.
+    ``undo``: called if the block raises, or if an interrupt comes at its very end.
     """
 
     def __init__(self, undo: Callable[[], None] = lambda: None) -> None:
@@ -275,12 +275,12 @@ class PartOfSpace(Protocol):
 
 
 def public_call(doing: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorate a method that applications call, of an object with a ``_store``.
+    """Decorate a method that applications call; its object has a ``_store``.
 
-    During the call the space is not closed and SIGINT is deferred; an error of the operating system is raised as the
-    library's own.
+    During the call the space is not closed, and SIGINT is deferred. An error of the operating system is raised as an
+    error of the library.
 
-    ``doing``: begins the error's text; names in braces are arguments of the call.
+    ``doing``: the beginning of the error's text; names in braces are replaced by the arguments of the call.
     """
 
     def around(method: Callable[P, T]) -> Callable[P, T]:

@@ -1,4 +1,4 @@
-"""Time as the engine sees it: one object, so that tests can step it, even backwards.
+"""Time as the engine sees it: one object, so that tests can step the time, even backwards.
 
 Wall time is only ever compared with wall time that was stored (due times, ages); waiting and deadlines use the
 monotonic clock, so a step of the wall clock neither ends nor prolongs a wait.
@@ -25,14 +25,14 @@ class Clock:
         time.sleep(seconds)
 
     def wait(self, woken: Callable[[float], bool], seconds: float) -> bool:
-        """Sleep until an event. ``woken`` waits for the event, at most so many seconds, and returns whether it came."""
+        """Wait for an event. ``woken`` waits for it, at most the given seconds, and returns whether the event came."""
         return woken(seconds)
 
 
 class Deadline(NamedTuple):
     """A point in monotonic time after which waiting stops.
 
-    at: this point; None: waiting never stops.
+    at: the point in monotonic time; None: waiting never stops.
     seconds: the length of the whole wait, for error texts.
     check: called after each pause; raises if waiting has become pointless. None: the wait cannot be abandoned.
     """
@@ -62,7 +62,8 @@ class Deadline(NamedTuple):
         The last yield comes after the deadline, so the caller notices a condition that became true in the last sleep.
 
         Args:
-            pause_for: pauses instead of the clock; True: an event came, and the pauses are short again.
+            pause_for: called to pause, instead of the clock. It returns True if an event came: then the pauses are
+                short again.
         """
         pause_for = pause_for or self.clock.sleep
         pause = POLL_MIN_SECONDS

@@ -22,12 +22,12 @@ joined_by_caller: ContextVar[Mapping[int, Joinable]] = ContextVar("spool.runtime
 
 
 def associated(store: object) -> Joinable | None:
-    """Return the transaction that the caller's puts and gets join, or None. ``store``: the open space's."""
+    """Return the transaction that the caller's puts and gets join, or None. ``store``: the store of the open space."""
     return joined_by_caller.get().get(id(store))
 
 
 def associate(store: object, transaction: Joinable | None) -> Association:
-    """Make the caller's puts and gets join a transaction, or none; the token undoes this."""
+    """Make the caller's puts and gets join a transaction, or none; ``dissociate`` undoes this by the returned token."""
     joined = dict(joined_by_caller.get())
     joined.pop(id(store), None)
     if transaction is not None:
@@ -40,4 +40,4 @@ def dissociate(association: Association) -> None:
     try:
         joined_by_caller.reset(association)
     except ValueError:
-        pass  # left in another context than entered: that one keeps pointing at an ended transaction
+        pass  # the block ended in another context than it began in: the first context keeps an ended transaction

@@ -1,9 +1,9 @@
 """One attempt of a message in this process: its transaction, from the claim to the commit of the outcome.
 
-``spool.workers.states`` decides; this module claims, commits and releases. While the attempt lasts, the message stays
-in its queue, claimed. One commit then has all effects of the outcome: the puts of the function, the reply and the
-removal; or, after a failure, the retry, the move to the error queue or the drop, without the puts of the function. The
-claim is held until that commit has ended.
+``spool.workers.states`` decides; this module claims, commits and releases. While the attempt lasts, the message remains
+in its queue, claimed. Then one commit has all effects of the outcome. After a success, these are the puts of the
+function, the reply and the removal of the message. After a failure, they are the retry, the move to the error queue or
+the drop, without the puts of the function. The claim is held until that commit has ended.
 """
 
 import threading
@@ -57,7 +57,7 @@ class Conclusion(NamedTuple):
 
     @property
     def waits(self) -> bool:
-        """Whether the message alone waits, for room in a queue that no other message names."""
+        """Whether only this message waits, for room in a queue that no other message names."""
         return self.effect is Effect.KEPT and not self.pause
 
 
@@ -72,10 +72,10 @@ class Attempt:
             worker pauses before another thread can claim the message.
 
     transaction: holds the message; puts and gets of the function join it.
-    message: None until one is claimed.
+    message: the claimed message; None before the claim.
     unreadable: why the body could not be decoded; "" if it could.
     state: the state of the attempt.
-    abandoned: the conclusion, once the attempt is abandoned and the reason concerns others.
+    abandoned: the conclusion, if the attempt was abandoned because a queue had no room or the service was not reached.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Attempt:
 
     @property
     def position(self) -> Position:
-        """The position of the claimed message, also if its body is damaged."""
+        """The position of the claimed message, even if its body is damaged."""
         return self._held.position
 
     @public_call("reading a message of queue {queue}")
@@ -123,7 +123,7 @@ class Attempt:
 
         Returns:
             QUARANTINED if the body is damaged: the message is in quarantine, and the attempt has ended. Otherwise None;
-            ``message`` is None if there is no message.
+            ``message`` is None if no message was claimed.
         """
 
         def check() -> None:
@@ -149,7 +149,7 @@ class Attempt:
         try:
             return delivery.read_messages(self._store, number, ordinal, 1)[0]
         except UnknownCodec as error:
-            self.unreadable = one_line(error.__context__ or error)  # without the id, so that all failures are one kind
+            self.unreadable = one_line(error.__context__ or error)  # without the id: the same text for all messages
             return delivery.read_messages(self._store, number, ordinal, 1, only_shown=True)[0]
 
     def _move(self, event: Event) -> bool:
@@ -165,8 +165,8 @@ class Attempt:
         """Record that the call begins. The death of this process counts an attempt from now until ``conclude``.
 
         Returns:
-            False if no call may be made: a queue has no room for the answer (the attribute has the conclusion), or the
-            worker has ended. The message is released then.
+            False if no call may be made: a queue has no room for the answer (``abandoned`` is the conclusion), or the
+            worker has ended. Then the message is released.
         """
         assert self.message is not None
         reply = [self.message.reply_queue] if self._replies and self.message.reply_queue is not None else []
@@ -185,7 +185,7 @@ class Attempt:
         self.transaction.abandon()
 
     def conclude(self, outcome: Outcome) -> Conclusion | None:
-        """End the attempt with the outcome of the call. Raises like ``commit``.
+        """End the attempt with the outcome of the call. Raises the same errors as ``commit``.
 
         Returns:
             None if the attempt was withdrawn in the meantime: its result does not count.
@@ -198,7 +198,7 @@ class Attempt:
         return self._commit(outcome)
 
     def withdraw(self, reason: str, event: Event = Event.LATE) -> Conclusion | None:
-        """End the attempt as failed, from another thread than the function's.
+        """End the attempt as failed. Called in a thread other than the function's.
 
         From now on, calls of the function in its transaction raise ProtocolError. If the function is inside such a call
         and the call does not end, the function's thread has to call ``finish_withdrawn``.
@@ -226,7 +226,8 @@ class Attempt:
 
     @public_call("committing")
     def _commit(self, outcome: Outcome) -> Conclusion:
-        """Commit the effects of the outcome. A commit without room abandons the attempt, unless it is withdrawn."""
+        """Commit the effects of the outcome. If a queue has no room for them, abandon the attempt, unless it is
+        withdrawn."""
         assert self.message is not None
         with self.transaction.mutex:
             if self.transaction.state is TransactionState.ROLLED_BACK:
@@ -257,8 +258,8 @@ class Attempt:
         return record(branch.batch, policy, message, raw, outcome, self._store.clock.now())
 
     def _note_rollback(self) -> None:
-        """Note the effect of the rollback: the last attempt moves or drops the message. Nothing else can have moved the
-        message, because the claim is held."""
+        """Record the effect of the rollback. After the last attempt, the rollback has moved or dropped the message.
+        Nothing else can have moved the message, because the claim is held."""
         with self._store.view.mutex:
             run = self._store.view.index.messages.find(self._held.position)
         if run is None:
@@ -295,7 +296,7 @@ class Attempt:
 
 
 def _full_queue(store: Store, queues: Sequence[str]) -> str | None:
-    """Return the first of these queues that is full; None if each takes a message. Called inside a public call."""
+    """Return the first of these queues that is full; None if each has room for a message. Called in a public call."""
     settings = store.settings.current()
     configs = [settings.config.queues[queue] for queue in queues if queue in settings.config.queues]
     limits = {config.name: {config.max_messages, config.max_bytes} - {None} for config in configs}

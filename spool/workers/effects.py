@@ -54,7 +54,7 @@ FAILURES_FOR_GOOD = frozenset({Effect.REJECTED, Effect.DEAD_LETTERED, Effect.DRO
 
 @dataclass(frozen=True)
 class OutcomePolicy:
-    """The options that decide the effects of an outcome: of the queue, and of the space with all its queues.
+    """The options of a queue and of its space, which decide the effects of an outcome.
 
     on_failure: the effect of a rejection by the service: "reject"; "delete" the message if the failure queue gets the
         service's reply, and reject it otherwise; or "retry", as after a failed attempt.
@@ -70,7 +70,7 @@ class OutcomePolicy:
         return cls(with_error_queue(space, queue), space, on_failure)
 
     def goes_back(self, outcome: Outcome, attempts: int) -> bool:
-        """Return whether the message remains in its queue. ``attempts``: those that failed before."""
+        """Return whether the message remains in its queue. ``attempts``: how many attempts failed before."""
         return isinstance(outcome, Retried) and not is_last(self.queue, attempts)
 
     @property
@@ -87,11 +87,11 @@ def record(
     outcome: Outcome,
     now: float,
 ) -> tuple[Effect, str]:
-    """Add the effects of the outcome to the branch. The outcome is that of an attempt that counts.
+    """Add the effects of the outcome of an attempt that counts to the branch.
 
     Args:
         raw: the body as stored, for an outcome that passes the body on.
-        now: seconds since the epoch, for delays.
+        now: the time in seconds since the epoch, for delays.
 
     Returns:
         The effect on the message, and the reason of a failure or a note of the function.
@@ -113,7 +113,7 @@ def record(
 
 
 def effective_outcome(policy: OutcomePolicy, message: Message, raw: bytes, outcome: Outcome) -> Outcome:
-    """Return the outcome that counts by the policy. ``raw``: the body as stored.
+    """Return the outcome that takes effect under the policy. ``raw``: the body as stored.
 
     An answer whose queue does not exist, or is too small for the answer even when empty, is a failed attempt. A new
     message over the limits of the space is a rejection.
@@ -136,7 +136,7 @@ def effective_outcome(policy: OutcomePolicy, message: Message, raw: bytes, outco
 
 
 def _over_limits(policy: OutcomePolicy, outcome: Translated) -> str:
-    """Return why a message exceeds the limits of the space; "" if none does."""
+    """Return why a message exceeds the limits of the space; "" if no message does."""
     for new in outcome.messages:
         try:
             check_size(len(new.raw), policy.space.max_body_bytes)
@@ -197,7 +197,7 @@ def _retry(batch: CommitBatch, policy: OutcomePolicy, message: Message, outcome:
 
 
 def _answer(batch: CommitBatch, policy: OutcomePolicy, queue: str, request: Message, answer: Replied) -> None:
-    """Put an answer, with the request's correlation id, or else its id, and its other travelling fields."""
+    """Put an answer with the travelling fields of the request, and with its correlation id, or else its id."""
     attributes: dict[str, Any] = {"correlation_id": request.correlation_id or request.id}
     for name in _TRAVELLING:
         value = getattr(request, name)
@@ -211,15 +211,15 @@ def _answer(batch: CommitBatch, policy: OutcomePolicy, queue: str, request: Mess
 
 
 def _fields_of(policy: OutcomePolicy, new: NewMessage, source: Message) -> dict[str, Any]:
-    """Return the control fields of a new message: its own, and by default the correlation id of its source."""
+    """Return the control fields of a new message: its own fields, and by default the correlation id of its source."""
     fields = {"correlation_id": source.correlation_id or source.id, **new.attributes}
     warn_of_put("", policy.queues[new.queue], new.attributes)
     return with_first_delay(policy.queues[new.queue], fields)
 
 
 def _fields_for(policy: OutcomePolicy, queue: str, message: Message) -> dict[str, Any]:
-    """Return the control fields for the next queue: without the attempts, waits and place that belong to this one."""
+    """Return the control fields for the next queue: without the attempts, waits and place in the present queue."""
     fields = {name: value for name, value in stored_fields(message).items() if name not in _OF_ITS_QUEUE}
-    if fields.pop("time_to_live", None) is not None:  # it counts from the first put
+    if fields.pop("time_to_live", None) is not None:  # the time to live counts from the first put
         fields["expires_at"] = message.expires_at
     return with_first_delay(policy.queues[queue], fields)

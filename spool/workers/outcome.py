@@ -13,14 +13,14 @@ from spool.model.settings import check_queue_name
 from spool.model.text import class_name, shown, storable
 
 LONGEST_DELAY = 7 * 86400.0
-"""Seconds. A longer delay of a service is cut to this: a mistake there must not delay a message for years."""
+"""Seconds. A longer delay is cut to this limit: a mistake of a service must not delay a message for years."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replied:
     """Success. The reply goes to the reply queue, if one is set; an empty reply has the body b"".
 
-    codec: by which `body` becomes a value again ("text", "json", "msgpack"); None for bytes.
+    codec: the codec that decodes `body` into a value ("text", "json", "msgpack"); None for bytes.
     """
 
     body: bytes = b""
@@ -57,10 +57,9 @@ class Passed:
 
 
 class NewMessage:
-    """A message that takes another one's place: see ``Translated``. ``options`` are those of ``put``.
+    """A message that replaces another message: see ``Translated``. ``options`` are the options of ``put``.
 
-    ``top``, ``before`` and ``deduplication_key`` are for ``put`` alone, because they depend on the contents of the
-    queue.
+    ``top``, ``before`` and ``deduplication_key`` are not accepted, because they depend on the contents of the queue.
 
     queue: the queue of the put. raw: the body as stored. attributes: the control fields as stored.
 
@@ -101,10 +100,10 @@ _OF_PUT_ALONE = ("top", "before", "deduplication_key")
 
 @dataclass(frozen=True, slots=True, init=False)
 class Translated:
-    """New messages, any number and in any queues, replace the message. The commit that puts them removes the message.
+    """Any number of new messages, in any queues, replace the message. The commit that puts them removes the message.
 
-    A function returns it instead of a reply. The default correlation id of a new message is that of its source, or else
-    the id of its source.
+    A function returns this outcome instead of a reply. By default, a new message has the correlation id of its source,
+    or else the id of its source as correlation id.
 
     note: a note for the summary; "" for none.
     """
@@ -126,10 +125,11 @@ Outcome = Replied | Retried | Rejected | Passed | Translated
 class Retry(Exception):
     """Raised by a function that handles messages: the attempt has failed, and another follows.
 
-    delay: the seconds before the next attempt; None for the queue's own delay. InvalidArgument if no number from 0.
+    delay: the seconds before the next attempt, a number from 0; None for the queue's own delay. Raises InvalidArgument
+        otherwise.
     """
 
-    # For a subclass, too, whose __init__ does not call this one.
+    # Also class attributes, for a subclass whose __init__ does not call this __init__.
     reason: str = ""
     delay: float | None = None
 
@@ -189,7 +189,7 @@ def of_error(error: BaseException, max_reply: int) -> Retried | Rejected:
 
 
 def replied(body: bytes, content_type: str | None, codec: str | None, max_reply: int) -> Replied | Rejected:
-    """Return the reply; or a rejection if the reply is too large, as it would be at every further attempt."""
+    """Return the reply, or a rejection if the reply is too large: every further attempt would make the same reply."""
     return Replied(body, content_type, codec) if len(body) <= max_reply else too_large(max_reply)
 
 

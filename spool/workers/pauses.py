@@ -1,17 +1,17 @@
-"""How long a worker or route pauses, and how long it passes over one message. Decided without touching anything."""
+"""How long a worker or route pauses, and how long it passes over one message: decisions that change no space."""
 
 from spool.model.position import Position
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
-"""Before the next call to an unreachable service, or while a queue has no room: twice as long each time."""
+"""The pause before the next call to an unreachable service, or while a queue has no room: each time twice as long."""
 
 MOST_WAITING = 10_000
-"""Messages that wait for room in queues that they alone name. With more, the worker or route pauses instead, because
-each claim has to pass over all of them."""
+"""The most messages that may wait for room in queues that no other message names. With more, the worker or route pauses
+instead, because each claim has to pass over all of them."""
 
 
 def not_reached(reason: str) -> str:
-    """Return why a worker or route pauses whose service cannot be reached."""
+    """Return why a worker or route pauses while its service cannot be reached."""
     return f"the service was not reached ({reason})"
 
 
@@ -32,24 +32,24 @@ class Pauses:
         self._next_pause = FIRST_PAUSE_SECONDS
 
     def find_down(self, reason: str, retry_after: float | None = None) -> None:
-        """Note that nothing can be handled now. ``retry_after``: the shortest pause in seconds, if the service named
+        """Record that nothing can be handled now. ``retry_after``: the shortest pause in seconds, if the service named
         one."""
         self.down = reason
         self._pause = max(self._next_pause, retry_after or 0.0)
         self._next_pause = min(self._next_pause * 2, LONGEST_PAUSE_SECONDS)
 
     def find_up(self) -> None:
-        """Note that a message was handled: the next pause is a short one again."""
+        """Record that a message was handled: the next pause is short again."""
         self.down, self._pause, self._next_pause = "", 0.0, FIRST_PAUSE_SECONDS
 
     def take_pause(self) -> float:
-        """Return the seconds of the pause that begins now; 0 for none, and if the pause was taken already."""
+        """Return the seconds of the pause that begins now; 0 if no pause is due, or the pause was taken already."""
         pause, self._pause = self._pause, 0.0
         return pause
 
 
 class WaitingMessages:
-    """Messages that are passed over because a queue that they alone name has no room, each for a growing time.
+    """Messages that are passed over, each for a growing time, because a queue that no other message names has no room.
 
     Times are in seconds of the monotonic clock.
     """
@@ -63,7 +63,7 @@ class WaitingMessages:
         return len(self._waits) >= MOST_WAITING
 
     def add(self, position: Position, now: float) -> None:
-        """Pass over a message: at first for a second, twice as long each time."""
+        """Pass over a message: at first for a second, then each time for twice as long."""
         _, before = self._waits.pop(position, (0.0, FIRST_PAUSE_SECONDS / 2))
         seconds = min(before * 2, LONGEST_PAUSE_SECONDS)
         self._waits[position] = (now + seconds, seconds)

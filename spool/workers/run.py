@@ -1,6 +1,6 @@
 """A worker's run, apart from its threads or tasks: which messages may be claimed now, and the summary.
 
-Threads and asyncio tasks share it. All methods may be called from any thread.
+Workers with threads and workers with asyncio tasks share this code. Any thread may call any method.
 """
 
 import logging
@@ -20,11 +20,11 @@ from spool.workers.pauses import Pauses, WaitingMessages
 log = logging.getLogger("spool")
 
 MOST_FAILED = 10_000
-"""Messages that may fail in a run with ``once``. Each claim has to pass over all of them; and if so many fail, the
-cause is not in the messages."""
+"""The most messages that may fail in a run with ``once``. Each claim has to pass over all of them; and if this many
+fail, the cause is not in the messages."""
 
 MOST_ABANDONED = 8
-"""Calls that have not ended although their attempts were withdrawn. One more ends the worker."""
+"""The most calls that may go on although their attempts were withdrawn. One more ends the worker."""
 
 ENDED = "the worker was ended while its function was called"
 DAMAGED = "its body was damaged: it is in quarantine"
@@ -38,7 +38,7 @@ class WorkSummary:
     left: after a run with ``once``, messages that remain in the queue: they failed or were kept, other transactions
         hold them, or the run ended early.
     abandoned: calls in threads that took too long and have been given up.
-    reasons: by the name of a count, the latest reason for it.
+    reasons: the latest reason for each count, by the name of the count.
     """
 
     delivered: int = 0
@@ -67,11 +67,11 @@ class Run:
     """One run of a worker over a queue.
 
     Args:
-        once: the run claims each message once.
-        passed: with ``once``, messages to pass over, because an earlier run attempted them.
+        once: whether the run claims each message only once.
+        passed: with ``once``, the messages to pass over, because an earlier run attempted them.
         on_pause: called with the reason and the seconds when the run pauses; the seconds are 0 if ``once`` ends it.
 
-    summary: the messages so far. mutex: guards the run; its holder sees no other thread's change.
+    summary: the counts so far. mutex: guards the run; while a thread holds it, no other thread changes the run.
     """
 
     def __init__(
@@ -117,8 +117,8 @@ class Run:
     # -- an attempt -------------------------------------------------------------------------------------------------
 
     def begin(self, position: tuple[int, int], now: float) -> bool:
-        """Note that a message is claimed; False if the message has to be released: the run attempted it since the claim
-        began, or pauses by now."""
+        """Record that a message is claimed. Return False if the message has to be released: the run has attempted it
+        since the claim began, or has begun to pause."""
         with self.mutex:
             if self._is_cut_short or now < self._paused_until or position in self._passed:
                 return False
@@ -135,14 +135,14 @@ class Run:
             elif self.once:
                 self._is_cut_short = True
                 self._on_pause(conclusion.pause or conclusion.reason, 0.0)
-            elif now >= self._paused_until:  # calls that were under way at the same time find the same
+            elif now >= self._paused_until:  # otherwise a concurrent call has begun this pause
                 self._pauses.find_down(conclusion.pause or conclusion.reason, conclusion.delay)
                 seconds = self._pauses.take_pause()
                 self._paused_until = now + seconds
                 self._on_pause(self._pauses.down, seconds)
 
     def end(self, position: Position, conclusion: Conclusion, now: float) -> None:
-        """Note the end of an attempt."""
+        """Record the end of an attempt."""
         effect = conclusion.effect
         with self.mutex:
             self.summary.add(effect, conclusion.reason)
@@ -182,11 +182,11 @@ class Run:
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def count_left(self, stats: QueueStats, *, was_stopped: bool) -> None:
-        """Note in the summary how many messages the run leaves in its queue.
+        """Record in the summary how many messages the run leaves in its queue.
 
         Args:
             stats: the current figures of the queue.
-            was_stopped: a caller stopped the run before its end.
+            was_stopped: whether a caller stopped the run before its end.
         """
         if not (self._is_cut_short or was_stopped):
             self.summary.left = self._left + stats.claimed + stats.in_doubt

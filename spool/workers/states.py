@@ -2,7 +2,7 @@
 
 An attempt begins when a message is claimed and ends in *concluded*, *withdrawn* or *abandoned*. A driver
 (``spool.workers.worker``, ``spool.aio.worker``, ``forwarder.routes.in_threads``, ``forwarder.task`` with
-``forwarder.round``) turns each thing that happens into an ``Event`` and does as the new state says.
+``forwarder.round``) turns every occurrence into an ``Event``, and then acts by the new state.
 
 | state     | event                          | next      | the driver                                                  |
 |-----------|--------------------------------|-----------|-------------------------------------------------------------|
@@ -30,7 +30,7 @@ from spool.workers.outcome import Outcome, Retried
 
 
 class State(enum.Enum):
-    """The state of an attempt. ``is_end``: nothing changes it any more."""
+    """The state of an attempt. ``is_end``: whether no event changes the state any more."""
 
     CLAIMED = "claimed"
     CALLING = "calling"
@@ -96,7 +96,7 @@ def end_of_call(outcome: Outcome) -> Event:
 
 
 def holds_up_its_message_alone(full: str | None, named: Collection[str | None], shared: Collection[str | None]) -> bool:
-    """Return whether a full queue is the concern of one message, so that the worker goes on with others.
+    """Return whether a full queue concerns only one message, so that the worker goes on with other messages.
 
     Args:
         full: the queue; None for the whole space.

@@ -46,7 +46,7 @@ AT_ONCE = ValueCheck(f"a whole number from 1 to {_MOST_AT_ONCE}", lambda value: 
 
 
 class OpenSpace(Protocol):
-    """A ``spool.Space``, as far as its workers use it."""
+    """The part of a ``spool.Space`` that workers use."""
 
     _core: Core
 
@@ -71,20 +71,19 @@ class Worker:
 
     Args:
         threads: how many threads call the function side by side.
-        once: end when each message that can be claimed was claimed once; otherwise, go on until ``stop()`` is called or
-            the event ``stop`` is set.
-        passed: with ``once``, positions of messages to pass over.
-        timeout: seconds for a call; None for no limit.
+        once: whether to end when each message that can be claimed was claimed once. Otherwise the worker goes on until
+            ``stop()`` is called or the event ``stop`` is set.
+        passed: with ``once``, the positions of messages to pass over.
+        timeout: the most seconds for a call; None for no limit.
         on_handled: called at the end of each attempt with the position of the message, the conclusion and the seconds
             since the claim, in a thread of the worker, one call at a time.
         on_pause: called with the reason and the seconds of each pause, in a thread of the worker; the seconds are 0 if
             ``once`` ends the run instead. Without it, pauses are logged.
         on_unreadable: called instead of the function with a message whose body no codec here can decode (the body is
             the bytes as stored) and the reason; without it, such a message has a failed attempt.
-        on_failure: a refusal ends the message at once ("reject"), deletes it if the failure queue has the reply of the
-            refusal ("delete"), or counts as an attempt ("retry").
+        on_failure: the effect of a rejection, as in ``OutcomePolicy``.
         into: queues that every outcome may put messages into. While one of them is full, no call begins.
-        replies: False if no outcome puts a reply into the reply queue of its message.
+        replies: whether an outcome may put a reply into the reply queue of its message.
 
     Raises:
         QueueNotFound, InvalidArgument: before any message is claimed.
@@ -127,7 +126,7 @@ class Worker:
         self._on_failure, self._into, self._replies = on_failure, into, replies
         self._is_stopping = False
         self._error: BaseException | None = None
-        # Guards the run and all that follows; notified when a thread or a call ends.
+        # Guards the run and all attributes below; notified when a thread or a call ends.
         self._changed = threading.Condition(self._run.mutex)
         self._serving: set[threading.Thread] = set()
         self._hanging: list[threading.Thread] = []
@@ -138,7 +137,8 @@ class Worker:
     def run(self) -> WorkSummary:
         """Handle messages until the end.
 
-        A KeyboardInterrupt ends it as ``stop`` does, a second one as ``end``; it is raised afterwards.
+        A KeyboardInterrupt ends the run as ``stop`` does, a second KeyboardInterrupt as ``end`` does. The exception is
+        raised afterwards.
 
         Raises:
             SystemFailure: too many calls that were given up have not ended.
@@ -171,7 +171,7 @@ class Worker:
         self._is_stopping = True
 
     def end(self) -> None:
-        """Stop, and give up the calls under way: their messages come back with one attempt more."""
+        """Stop, and give up the calls under way: their messages return to the queue with one more attempt."""
         self.stop()
         with self._changed:
             calls = list(self._calls)
@@ -185,13 +185,13 @@ class Worker:
 
     @property
     def is_paused(self) -> bool:
-        """Whether it claims nothing now, because the service cannot be reached or a queue has no room."""
+        """Whether the worker claims nothing now, because the service cannot be reached or a queue has no room."""
         return self._run.pause_left(self._clock.monotonic()) > 0
 
     # -- the caller's thread ----------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        """Stop after a KeyboardInterrupt, within the time limit of each call; at once if there is a second one."""
+        """Stop after a KeyboardInterrupt, within the time limit of each call; at once after a second one."""
         try:
             if self.is_stopping:
                 self.end()
@@ -210,8 +210,8 @@ class Worker:
                 if not late:
                     if not self._serving:
                         return
-                    # Not longer: a signal that the kernel gave to another thread does not wake this one, in which its
-                    # handler runs.
+                    # The wait is short, because this thread runs the handlers of signals. A signal that the kernel gave
+                    # to another thread does not wake this thread.
                     self._changed.wait(min([_POLL_SECONDS, *(call.until - now for call in self._calls)]))
                     continue
             for call in late:
@@ -366,7 +366,7 @@ class Worker:
         self._run.hold_back(position, conclusion, self._clock.monotonic())
 
     def _count(self, call: Call, conclusion: Conclusion) -> None:
-        """Note the end of a call. Caller holds the lock."""
+        """Record the end of a call. Caller holds the lock."""
         self._report(call.message.position, conclusion, self._clock.monotonic() - call.begun)
         self._busy -= 1
 
