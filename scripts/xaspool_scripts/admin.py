@@ -8,7 +8,7 @@ import click
 
 from xaspool_scripts.common import Program, space_option, version_option
 
-# Where each command is: its module, and its name there.
+# By command, its module, and its name in the module.
 _MODULES = {
     "check": ("admin_check", "check"),
     "docs": ("admin_docs", "docs"),

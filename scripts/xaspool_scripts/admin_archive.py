@@ -143,7 +143,7 @@ def _compression(file: str) -> str:
 class _NewFile:
     """A file that gets its name when it is complete and durable; until then it is FILE.part, which is locked.
 
-    The next export overwrites the FILE.part of a killed one.
+    The next export overwrites the FILE.part of a killed export.
     """
 
     def __init__(self, file: str, *, replace: bool) -> None:
@@ -177,7 +177,7 @@ class _NewFile:
         return self
 
     def _is_ours(self, handle: int) -> bool:
-        """Lock the file; False if another export has it, or has just given it its name."""
+        """Lock FILE.part. Returns False if another export has locked it, or has just renamed it to FILE."""
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -242,7 +242,7 @@ def _verify_written(file: str, target: _NewFile) -> None:
 
 @contextmanager
 def _read(file: str) -> Iterator[BinaryIO]:
-    """Open an export; its damage is a failure that names the file."""
+    """Open an export; if it is damaged, the command fails and names the file."""
     import spool
 
     try:

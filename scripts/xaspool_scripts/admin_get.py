@@ -128,7 +128,7 @@ class _BodyWriter:
         self.as_json = as_json
 
     def write(self, message: "Message") -> None:
-        """Write a body; it is flushed, to the disk if it is a file, when this returns."""
+        """Write and flush a body. A body in a file is on the disk when this returns."""
         if self.directory is None:
             if self.as_json:
                 write_json(message_object(message))
@@ -136,7 +136,7 @@ class _BodyWriter:
                 write_bytes(message.body + (b"\n" if on_terminal() and not message.body.endswith(b"\n") else b""))
             return
         name = os.path.join(self.directory, message.id)
-        with open(name, "wb") as file:  # (a file of that name is left of an earlier take of this message, which failed)
+        with open(name, "wb") as file:  # (a file of that name is left from a failed earlier take of this message)
             file.write(message.body)
             file.flush()
             os.fsync(file.fileno())

@@ -80,7 +80,7 @@ def put(
 
 
 def _object(message_id: str) -> dict[str, Any]:
-    """Return an id for JSON; of a put with a deduplication key, also whether it is that of an earlier message."""
+    """Return an id for JSON; after a put with a deduplication key, also whether an earlier message has this id."""
     from spool import MessageId
 
     return {"id": message_id, **({"duplicate": message_id.duplicate} if isinstance(message_id, MessageId) else {})}
@@ -108,12 +108,12 @@ def _standard_input() -> BinaryIO:
 
 
 def _all_of(space: "Space", file: BinaryIO) -> bytes:
-    """Read the file, at most one byte more than a body may have, which is refused."""
+    """Read the file, at most one byte more than a body may have: the put refuses such a body."""
     return file.read(space.engine.config().max_body_bytes + 1)
 
 
 def _put_file(space: "Space", queue: str, file: BinaryIO, chosen: dict[str, Any]) -> str:
-    """Put a file's content as the type of its suffix: see ``type_of`` of ``spool.intake``."""
+    """Put a file's content with the type that belongs to its suffix: see ``type_of`` in ``spool.intake``."""
     from spool.errors import InvalidArgument
     from spool.intake import body_of, type_of
 

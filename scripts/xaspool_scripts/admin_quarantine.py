@@ -116,7 +116,7 @@ def delete(name: str, yes: bool) -> None:
 
 
 def _file(space: "Space", name: str) -> "QuarantinedFile":
-    """Return the file of that name; a missing one is exit code 1, as with messages."""
+    """Return the file of that name. If the file is missing, the exit code is 1, as for a missing message."""
     import spool
 
     try:

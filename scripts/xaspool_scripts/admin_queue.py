@@ -30,7 +30,7 @@ _CREATE_MISSING = click.option(
     is_flag=True,
     help="Make the error, reply and failure queues that these options name and that do not exist yet.",
 )
-_REMOVABLE = QUEUE_OPTIONS.keys() - {"durability"}  # which has a value none
+_REMOVABLE = QUEUE_OPTIONS.keys() - {"durability"}  # (``none`` is one of its values)
 _QUEUE = click.argument("queue", metavar="QUEUE", shell_complete=complete_queue)
 
 

@@ -153,7 +153,7 @@ def redrive(queue: str, to: str | None, dry_run: bool, as_json: bool, **options:
 
 
 def note_held(queue: str, held: int) -> None:
-    """Print how many messages a bulk command left because they are held."""
+    """Print how many messages a bulk command did not change because they are held."""
     if held:
         verb = "is" if held == 1 else "are"
         note(f"{messages(held)} of queue {queue} {verb} held and stay{'s' if held == 1 else ''}: see message list")

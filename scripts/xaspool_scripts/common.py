@@ -28,7 +28,7 @@ _SETTINGS = "space.toml"
 _DISTRIBUTION = "xaspool"
 _LINES = "\n\t"
 
-# The names of the programs that run in this process: one, but for tests.
+# The names of the programs that run in this process. Only tests run more than one.
 _running = ["spool"]
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
@@ -82,7 +82,7 @@ class NoSuchCommand(click.UsageError):
 
 
 class Commands(click.Group):
-    """Commands, of which the help shows the first sentences whole, not cut to a line each."""
+    """A group of commands. Its help shows the whole first sentence of each command, not only one line of it."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -135,7 +135,7 @@ def _print_misuse(program: str, error: click.UsageError, typed: list[str]) -> No
     """Print the error on one line, with a suggestion and the command that shows the usage."""
     from xaspool_scripts.suggestions import suggestion
 
-    is_unknown = isinstance(error, click.NoSuchOption)  # to whose text click adds guesses of its own
+    is_unknown = isinstance(error, click.NoSuchOption)  # (click adds guesses to its text)
     text = (error.message if is_unknown else describe(error)).rstrip(".")
     if error.ctx is None:
         _print(program, text)
@@ -210,7 +210,7 @@ def note_at_once(text: str) -> None:
 
 
 def _print(program: str, text: str) -> None:
-    """Print a line on stderr. An exception's text may hold anything: no control character of it reaches a terminal."""
+    """Print a line on stderr. An exception's text may hold anything, so its control characters are escaped."""
     try:
         click.echo(f"{program}: {printable(text, keep=_LINES)}", err=True)
     except OSError:
@@ -280,8 +280,8 @@ def named_space(context: click.Context | None = None) -> str | None:
 def space_path(context: click.Context | None = None, otherwise: str = "") -> str:
     """Return the path of the space that the command is about.
 
-    Without -s and $SPOOL_SPACE, it is the current directory if that is a space, then `otherwise`; if that is empty, it
-    is wrong usage.
+    Without -s and $SPOOL_SPACE, this is the current directory if it is a space, and `otherwise` if it is not. An empty
+    `otherwise` is wrong usage.
     """
     named = named_space(context)
     if named is not None:
@@ -297,7 +297,7 @@ def space_path(context: click.Context | None = None, otherwise: str = "") -> str
 
 @contextmanager
 def opened(*, tell: bool = True) -> Iterator["Space"]:
-    """Open the space. Bodies are bytes, also those with a codec. `tell`: print the damaged files."""
+    """Open the space. Bodies are bytes, even with a codec. `tell`: print the damaged files."""
     with open_space() as space:
         space.engine.deliver_stored_bytes()
         for finding in space.recovery.damaged if tell else ():
@@ -334,7 +334,7 @@ def typed_values() -> Iterator[None]:
 
 
 def _offers(names: Iterable[str], incomplete: str) -> "list[CompletionItem]":
-    from click.shell_completion import CompletionItem  # for a shell that completes, and for no command
+    from click.shell_completion import CompletionItem  # only shell completion needs it
 
     return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
 

@@ -158,10 +158,10 @@ class _Demo:
         return int(server.stdout.readline())
 
     def _kill_half_way(self, space: spool.Space, forwarder: Process, least: int) -> tuple[int, int, int]:
-        """Wait for so many replies, and for prepared branches; stop the forwarder, count, and kill it.
+        """Wait for ``least`` replies, and for prepared branches; stop the forwarder, count, and kill the forwarder.
 
         Returns:
-            The messages that it held, its prepared branches, and the replies.
+            The numbers of messages that the forwarder held, of its prepared branches, and of replies.
         """
         counts: list[tuple[int, int, int]] = []
 
@@ -202,7 +202,7 @@ def _end(process: Process, number: int) -> None:
 
 @contextmanager
 def _stopped(process: Process) -> Iterator[None]:
-    """Stop a process meanwhile, so that nothing changes between the count and the kill."""
+    """Stop a process for a while, so that nothing changes between the count and the kill."""
     process.send_signal(signal.SIGSTOP)
     try:
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
@@ -274,7 +274,7 @@ def is_perfect(counts: dict[str, int]) -> bool:
 
 
 def kill_pipeline(space: spool.Space, directory: str, start: Start) -> int:
-    """Translate orders, kill the program on its way, and have another one do the rest.
+    """Translate orders, kill the program halfway, and let another program do the rest.
 
     Returns:
         The number of orders that were translated at the kill.
@@ -302,7 +302,8 @@ def kill_pipeline(space: spool.Space, directory: str, start: Start) -> int:
 
 
 def _whole(space: spool.Space) -> set[str]:
-    """Return the orders that were translated. Raises Failure if one was in part, twice, or in several commits."""
+    """Return the orders that were translated. Raises Failure if an order was translated partly, twice,
+    or in several commits."""
     parts = defaultdict[str, list[tuple[str, int]]](list)
     for queue in _DESTINATIONS:
         for message in space.browse(queue):

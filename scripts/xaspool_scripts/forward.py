@@ -42,9 +42,9 @@ _SHOW_CURSOR = "\x1b[?25h"
 
 
 class EventLines:
-    """Writes events to standard output. When it cannot be written, nothing more is, and the forwarder is stopped.
+    """Writes events to standard output. After a failed write, it writes nothing more and stops the forwarder.
 
-    stop: stops the forwarder.
+    stop: the function that stops the forwarder.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class EventLines:
 
 
 def _routes(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    """Parse the routes; one without a service has that of the queue's name, if ``--services`` says where it is."""
+    """Parse the routes. Without a service, a route uses the service of its queue's name at ``--services``, if given."""
     services: str | None = context.params.get("services")
 
     def of_queue(queue: str) -> str:
@@ -78,7 +78,7 @@ def _routes(context: click.Context, parameter: click.Parameter, given: tuple[str
 
 
 def _settings(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    """Parse settings of Spark's."""
+    """Parse settings of Spark."""
     settings = {}
     for text in given:
         name, equals, value = text.partition("=")
@@ -91,7 +91,7 @@ def _settings(context: click.Context, parameter: click.Parameter, given: tuple[s
 
 
 def _check_combination(context: click.Context) -> None:
-    """Refuse options that would do nothing beside the others."""
+    """Refuse options that have no effect together with the other options."""
     given = {
         str(option.name): option.opts[0]
         for option in context.command.params
@@ -284,7 +284,7 @@ def main(
 
 
 def _exit_code(summary: "Summary", once: bool) -> int:
-    """Return the exit code of a run; without ``once``, only an error is one."""
+    """Return the exit code of a run; without ``once``, only an error counts."""
     if not once:
         return code_of_effects((), failed=summary.errors, left=False)
     effects = {effect for counts in summary.effects.values() for effect, count in counts.items() if count}
@@ -292,7 +292,7 @@ def _exit_code(summary: "Summary", once: bool) -> int:
 
 
 def _left_queues(pipelines: "list[Pipeline]", routes: "list[Route]") -> dict[str, int]:
-    """Return the queues of the pipelines' former shapes that hold messages, without queues that a route serves."""
+    """Return the queues of earlier versions of the pipelines that hold messages, without queues that a route serves."""
     from forwarder.pipelines.queues import left_queues
 
     with opened() as space:

@@ -52,7 +52,7 @@ def duration_or_forever(text: str) -> float | None:
 
 
 def lifetime(text: str) -> float:
-    """Parse a time span as `duration` does, but for 0."""
+    """Parse a time span as `duration` does, but refuse 0."""
     seconds = duration(text)
     if not seconds:
         raise click.BadParameter(f"{text!r} would let the message expire at once: leave it out, and it never expires")
@@ -60,7 +60,7 @@ def lifetime(text: str) -> float:
 
 
 def short_duration(text: str) -> float:
-    """Parse a time span of at least 0.1 seconds: that of a call, or between two lists."""
+    """Parse a time span of at least 0.1 seconds, e.g. the time limit of a call."""
     seconds = duration(text)
     if seconds < _SHORTEST_SECONDS:
         raise click.BadParameter(f"{text!r} is less than {_SHORTEST_SECONDS} seconds, the shortest time")
@@ -148,9 +148,9 @@ def by_queue(
 
     Args:
         kind: the name of a target, e.g. "route".
-        form: how a text is written, for the error of one that is not.
-        example: the same.
-        default: makes the target for a text that is only a queue; None: such a text is an error.
+        form: the form of a text, for the error about a text of another form.
+        example: an example of a text, for the same error.
+        default: makes the target for a text that names only a queue; None: such a text is an error.
     """
     targets: dict[str, str] = {}
     for text in given:
@@ -169,7 +169,7 @@ def by_queue(
 
 
 def _drop_types(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> Any:
-    """Parse the values of --drop-type; None without any, so that the option is not given."""
+    """Parse the values of --drop-type; None without values, so that the option counts as not given."""
     if values == ("none",):
         return NONE
     found: dict[str, str] = {}
@@ -185,7 +185,7 @@ def _headers(context: click.Context, parameter: click.Parameter, values: tuple[s
     return headers(values) or None
 
 
-# How a value is written, by its metavar: the type of the option, and the words that end its help.
+# By metavar: the type of the option, and the words at the end of its help, which tell how a value is written.
 _WRITTEN: dict[str, tuple[Callable[[str], Any], str]] = {
     "TIME": (duration, " Written in seconds or e.g. 5m."),
     "SIZE": (size, " Written in bytes or e.g. '1 GiB'."),
@@ -193,7 +193,7 @@ _WRITTEN: dict[str, tuple[Callable[[str], Any], str]] = {
     "N": (whole, ""),
     "ID": (message_id, ""),
 }
-# Options that may be given several times: the name of one, and how the values are read.
+# By metavar, the options that may be given several times: the name of the option, and the parser of its values.
 _SEVERAL = {"NAME=VALUE": ("--header", _headers), "SUFFIX=TYPE": ("--drop-type", _drop_types)}
 
 
@@ -213,7 +213,7 @@ def options_of(
 
     Args:
         removable: the names of the options that the value ``none`` removes.
-        types: of options that are not written as their metavars say.
+        types: the types of the options whose values are not written as their metavars say.
     """
 
     def add(function: AnyFunction) -> AnyFunction:

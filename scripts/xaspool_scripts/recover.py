@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _MAX_SHOWN = 20
 
-# (kind, one of them, many of them), the worst first. Kinds that are not here are shown under their own name.
+# (kind, singular, plural), the worst kind first. Kinds that are not in the list are shown under their own names.
 _IN_WORDS = (
     ("damaged", "file was durable and is not whole any more", "files were durable and are not whole any more"),
     (

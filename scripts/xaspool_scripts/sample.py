@@ -89,7 +89,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Server(ThreadingHTTPServer):
-    """Accepts as many connections at once as the cores of a forwarder may begin; the five of the standard are few."""
+    """Accepts all connections that the cores of a forwarder may begin at once; the default of five is too small."""
 
     request_queue_size = 256
 
@@ -100,7 +100,7 @@ class _Server(ThreadingHTTPServer):
 
 
 def main() -> None:
-    """Serve on a free port of this machine, which is the first line printed, until killed."""
+    """Serve on a free port of this machine until killed; the first line of the output is the port."""
     server = _Server(("127.0.0.1", 0), _Handler)
     print(server.server_address[1], flush=True)
     server.serve_forever()

@@ -1,4 +1,4 @@
-"""Start the installed programs. During the imports too, Ctrl-C prints one line and exits with 130."""
+"""Start the installed programs. Even during the imports, Ctrl-C prints one line and exits with 130."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ def worker() -> None:
 
 def write_at_once(line: str) -> None:
     """Write a line to standard error without Python's buffer, as a signal handler must."""
-    if sys.stderr is not None:  # (otherwise number 2 may be that of a file)
+    if sys.stderr is not None:  # (otherwise descriptor 2 may be another file)
         try:
             os.write(sys.stderr.fileno(), f"{line}\n".encode())
         except OSError:
@@ -45,7 +45,7 @@ def write_at_once(line: str) -> None:
 
 def _run(name: str) -> None:
     def end(*_: object) -> NoReturn:
-        """End at once: an import that is interrupted prints a traceback, and there is nothing to clean up."""
+        """End at once: an interrupted import would print a traceback, and nothing has to be cleaned up."""
         write_at_once(f"spool-{name}: interrupted")
         os._exit(INTERRUPTED)
 

@@ -1,7 +1,7 @@
-"""Suggestions for a command, an option or an argument that does not exist: by known synonyms, or by likeness.
+"""Suggestions for a command, an option or an argument that does not exist: by known synonyms, or by similarity.
 
-A suggestion can be pasted into a shell. If no name is alike, there is no suggestion: a wrong guess costs more than
-none.
+A suggestion can be pasted into a shell. If no name is similar, nothing is suggested: a wrong guess costs more than no
+guess.
 """
 
 import re
@@ -10,7 +10,7 @@ from shlex import quote
 
 import click
 
-# Words of other systems, and the verbs of our commands.
+# By word of another system, the verbs of our commands that it may mean.
 _VERBS = {
     "add": ("create", "put"), "backup": ("export",), "browse": ("list",), "cat": ("show",), "clear": ("purge",),
     "consume": ("get",), "dequeue": ("get",), "describe": ("show",), "drop": ("delete",), "dump": ("export",),
@@ -22,7 +22,7 @@ _VERBS = {
     "stats": ("list",), "status": ("list",), "take": ("get",), "update": ("change",), "verify": ("check",),
     "view": ("show",),
 }  # fmt: skip
-# The commands that a verb without a noun means, where more nouns have it.
+# By verb without a noun, the commands that it may mean, for verbs of several nouns.
 _COMMANDS = {
     verb: (f"queue {verb}", f"message {verb}") for verb in ("change", "delete", "list", "show")
 }  # fmt: skip
@@ -40,7 +40,7 @@ _OPTIONS = {
     "--payload": "--body", "--processes": "--threads", "--text": "--body", "--ttl": "--time-to-live",
     "--wait": "--timeout", "--workers": "--threads",
 }  # fmt: skip
-# The option or command that the caller of each command most likely meant by one argument too many, {}.
+# By command, the option or command that the caller most likely meant by one argument too many, {}.
 _ARGUMENTS = {
     "spool-admin message put": "--body {}", "spool-admin queue list": "spool-admin queue show {}",
     "spool-forward": "--route {}", "spool-admin import": "-s {}", "spool-admin check": "-s {}",
@@ -52,7 +52,7 @@ _LIKENESS = 0.75
 
 
 def suggestion(error: click.UsageError, typed: list[str]) -> str:
-    """Return the probably intended command or option; "" if no name is near. ``typed``: the arguments."""
+    """Return the probably intended command or option; "" if no name is similar. ``typed``: the arguments."""
     context = error.ctx
     if context is None:
         return ""
@@ -72,7 +72,7 @@ def _near(name: str, names: Iterable[str]) -> list[str]:
 
 
 def _command(name: str, context: click.Context) -> list[str]:
-    """Return the commands that a wrong one may mean: of the same group, then of the whole program."""
+    """Return the commands that a wrong name may mean, from the same group, else from the whole program."""
     group, root = context.command, context.find_root()
     assert isinstance(group, click.Group)
     verbs = _VERBS.get(name, (name,))

@@ -134,10 +134,10 @@ class _WorkerGroup:
         self._show = show
         self.errors: dict[str, BaseException] = {}
         self.signals: list[int] = []
-        self.ended = 0  # the number of the signal that ended all at once
+        self.ended = 0  # the number of the signal that ended all workers at once
 
     def run(self) -> None:
-        """Run all workers to their end. An error of one ends all."""
+        """Run all workers to their end. An error of one worker ends all of them."""
         previous = {number: signal.signal(number, self._signalled) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             self._wait_for_all()
@@ -151,14 +151,14 @@ class _WorkerGroup:
             thread.start()
         for thread in threads:
             while thread.is_alive():
-                thread.join(_POLL_SECONDS)  # short, so that a signal's handler runs in this, the main thread
+                thread.join(_POLL_SECONDS)  # short, because signal handlers run in this thread, the main thread
                 if len(self.signals) > 1 and not self.ended:
                     self.ended = self.signals[1]
                     for worker in self.workers.values():
                         worker.end()
 
     def exit_code(self, once: bool) -> int:
-        """Return the exit code of the run; without ``once``, only an error is one."""
+        """Return the exit code of the run; without ``once``, only an error counts."""
         from spool.workers.effects import Effect
 
         summaries = [worker.summary for worker in self.workers.values()] if once else []

@@ -73,7 +73,7 @@ class Administration:
         drop_group: str | Keep | None = KEEP,
         **options: Unpack[QueueOptions],
     ) -> QueueConfig:
-        """Change options of a queue, durably when this returns; the other options stay. None removes an option.
+        """Change options of a queue, durably when this returns; other options do not change. None removes an option.
 
         Args:
             create_missing: also make the queues that the options name and that do not exist.
@@ -109,11 +109,11 @@ class Administration:
     ) -> "ExportReport":
         """Write the space as it is at one moment into one file; returns the contents. Claims are not exported.
 
-        ``spool.import_space`` makes a space of it, and ``spool.verify_export`` proves it. Other threads and processes
-        go on meanwhile.
+        ``spool.import_space`` makes a space of the file, and ``spool.verify_export`` proves that the file is whole.
+        Other threads and processes may use the space meanwhile.
 
         Args:
-            file: open for writing bytes; it need not be seekable.
+            file: a file open for writing bytes; it need not be seekable.
             compress: True, ``"gz"``, ``"bz2"`` or ``"xz"``.
             progress: called with the number of files so far.
 
@@ -150,8 +150,8 @@ class Administration:
 
     @public_call("looking into quarantine")
     def quarantined_file(self, name: str) -> QuarantinedFile:
-        """Describe the file with that name in ``quarantine/``, with its first bytes and advice. InvalidArgument if
-        there is none."""
+        """Describe the file with that name in ``quarantine/``, with its first bytes and advice. InvalidArgument if no
+        file has the name."""
         self._store.check_usable()
         return quarantined.look(self._store.files.disk, name)
 
@@ -164,14 +164,14 @@ class Administration:
 
     @public_call("deleting from quarantine")
     def delete_quarantined(self, name: str) -> None:
-        """Delete a file in ``quarantine/`` and its reason for good. InvalidArgument if there is none."""
+        """Delete a file in ``quarantine/`` and its reason for good. InvalidArgument if no file has the name."""
         self._store.check_usable()
         quarantined.delete(self._store.files.disk, name)
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def browse(self, queue: str, **filters: Unpack[MessageFilters]) -> Iterator[Message]:
-        """Yield the queue's messages in the order of delivery, delayed ones last, without claiming any.
+        """Yield the queue's messages in the order of delivery, delayed messages last. Nothing is claimed.
 
         A damaged message is left out, with a warning in the log; ``entries`` yields it.
 
@@ -189,9 +189,9 @@ class Administration:
                 yield entry.message
 
     def entries(self, queue: str, **filters: Unpack[MessageFilters]) -> Iterator[QueueEntry]:
-        """Yield the queue's messages, also damaged ones and those in doubt, each with its state and holder.
+        """Yield the queue's messages, including damaged messages and messages in doubt, each with its state and holder.
 
-        Order and filters as of ``browse``. Nothing is claimed.
+        Order and filters are those of ``browse``. Nothing is claimed.
         """
         self._look(queue)
         return self._entries(queue, Cursor(queue, Filter.of(filters)))
@@ -312,8 +312,8 @@ class Administration:
         """Delete the queue's messages that match; returns how many. Held messages are not deleted.
 
         Args:
-            dry_run: only count them.
-            progress: called with their number so far, after each commit.
+            dry_run: only count the messages.
+            progress: called after each commit with the number of messages so far.
             filters: see ``spool.MessageFilters``.
         """
         chosen = bulk.Bulk(queue, Filter.of(filters), dry_run, progress)
@@ -329,10 +329,10 @@ class Administration:
         progress: Callable[[int], None] | None = None,
         **filters: Unpack[MessageFilters],
     ) -> int:
-        """Move messages of an error queue back to the queue of each, or all to one queue; returns how many.
+        """Move messages of an error queue back to their original queues, or all to one queue; returns how many.
 
-        A moved message is ready at once, with all attempts of a new one. A message that came from no other queue, or
-        from a deleted one, is moved only if ``to`` names a queue. The other arguments as of ``purge``.
+        A moved message is ready at once, with all attempts of a new message. A message that came from no other queue,
+        or from a deleted queue, is moved only if ``to`` names a queue. The other arguments are those of ``purge``.
         """
         settings = self._store.settings.current()
         if to is not None:

@@ -1,9 +1,9 @@
 """The tar of an export, as a stream: its compression, its members, and the checksum of each.
 
-It is written and read without ``tarfile``, which follows headers that refer to headers, allocates the size that a
-header declares, and accepts a compressed stream that ends early. Here each member is a plain file with at most one long
-name before it (GNU tar's). ``header`` makes the one form that its header can have, so a reader compares instead of
-interpreting: every bit of the tar that differs from the writer's is noticed.
+This module does not use ``tarfile``, which follows headers that refer to headers, allocates the size that a header
+declares, and accepts a compressed stream that ends early. Here each member is a plain file with at most one long name
+before it (as in GNU tar). ``header`` makes the only header that a member can have, so a reader compares headers instead
+of interpreting them, and notices every bit that differs.
 """
 
 import bz2
@@ -19,7 +19,7 @@ from spool.model.text import shown
 
 PIECE_BYTES = 1 << 20
 
-_MOST_MEMORY_BYTES = 1 << 28  # of xz: its strongest level takes a quarter, and a stream may ask for 4 GiB
+_MOST_MEMORY_BYTES = 1 << 28  # for xz: its strongest level needs a quarter of this, but a stream may ask for 4 GiB
 _COMPRESSIONS: dict[str, tuple[bytes, Callable[[], Any], Callable[[], Any]]] = {
     "gz": (b"\x1f\x8b", lambda: zlib.compressobj(wbits=31), lambda: zlib.decompressobj(wbits=31)),
     "bz2": (b"BZh", bz2.BZ2Compressor, bz2.BZ2Decompressor),
@@ -66,9 +66,9 @@ class Writer:
         self._length = 0
 
     def add(self, name: str, size: int, read: Callable[[int, int], bytes]) -> bool:
-        """Add a file of that many bytes, which ``read(offset, length)`` returns.
+        """Add a file of ``size`` bytes; ``read(offset, length)`` returns its bytes.
 
-        False if the file has fewer bytes by now: the member has zeros in their place.
+        Returns False if the file has become shorter: the member then has zeros in place of the missing bytes.
         """
         encoded = name.encode("utf-8", "surrogateescape")
         if len(encoded) > _NAME_BYTES:
@@ -121,7 +121,7 @@ class Reader:
         self._offset = 0
 
     def next(self) -> tuple[str, int] | None:
-        """Return the name and the size of the next member, whose ``pieces`` are to be read; None at the end mark."""
+        """Return the name and the size of the next member, or None at the end mark. The caller reads its ``pieces``."""
         block = self._exactly(_BLOCK_BYTES)
         if not block.strip(b"\0"):
             return None

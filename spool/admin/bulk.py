@@ -1,7 +1,7 @@
 """Delete, move and change messages in queues, one or many, for an administrator.
 
 Only messages that no transaction holds are changed: a command claims them, looks them up again, and commits durably,
-some thousand messages in one commit. A process that is stopped has made whole commits. A held message is not changed;
+some thousand messages in one commit. A process that is killed leaves whole commits only. A held message is not changed;
 if a caller named it by its id, the caller gets MessageInUse.
 """
 
@@ -60,7 +60,7 @@ def redrive_to(queue: str | None) -> Edit:
 
 
 def can_go_back(queues: Mapping[str, object]) -> Callable[[Mapping[str, Any]], bool]:
-    """Return a test whether a message with these fields came from a queue that exists."""
+    """Return a function that tells whether a message with given fields came from a queue that exists."""
     return lambda attributes: attributes.get("origin_queue") in queues
 
 

@@ -1,7 +1,7 @@
 """Prove, by trials, that a directory's file system is good enough for a queue space.
 
-The trials are made in a directory of their own, which is removed again: a space in the directory may be in use
-meanwhile, and none needs to be there yet. Only the last ones rename an empty file between the space's own directories.
+The trials run in a separate directory, which is removed afterwards. A space in the tested directory may be in use, or
+may not exist yet. Only the last trials rename an empty file between the space's own directories.
 """
 
 import errno
@@ -27,7 +27,7 @@ from spool.model.text import quoted
 from spool.runtime.clock import Clock
 
 _LITTLE_ROOM_BYTES, _FEW_INODES = 64 << 20, 1000
-_EARLIEST_TIME = 1_700_000_000.0  # seconds since the epoch; a clock behind this one is wrong
+_EARLIEST_TIME = 1_700_000_000.0  # seconds since the epoch; a clock that shows an earlier time is wrong
 _CLOCK_TOLERANCE_SECONDS = 5.0
 
 
@@ -113,7 +113,7 @@ def _reason(error: OSError) -> str:
 
 
 def _settings(disk: Disk) -> SpaceConfig:
-    """Return the settings of the space; without a space, those of a new one."""
+    """Return the settings of the space; without a space, the settings of a new space."""
     try:
         handle = disk.open(layout.SETTINGS)
     except OSError:
@@ -121,7 +121,7 @@ def _settings(disk: Disk) -> SpaceConfig:
     try:
         return parse(disk.read_at(handle, 0, MAX_SETTINGS_BYTES).decode("utf-8", "replace"), layout.SETTINGS)
     except SpoolError:
-        return SpaceConfig()  # opening the space reports it
+        return SpaceConfig()  # opening the space reports the error
     finally:
         disk.close(handle)
 
@@ -153,7 +153,7 @@ def _room(disk: Disk) -> str:
 
 
 def _owner(disk: Disk) -> str:
-    """Prove that the directory is this user's; of a space, also that no other user may read its files.
+    """Prove that the directory belongs to this user; if it is a space, also that no other user may read its files.
 
     Dropped files are not tested: they may belong to other users.
     """

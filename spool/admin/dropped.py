@@ -1,7 +1,8 @@
 """The dropped files of an export: files that an intake would take, and files that intakes have captured.
 
-Intakes continue meanwhile, so an export reads the files before it fixes its moment: a file that became a message or was
-removed up to that moment no longer counts (``waiting``). So the export has each file once, as a file or as a message.
+Intakes continue meanwhile, so an export first reads the files, and then takes its snapshot. A file that became a
+message, or was removed, before the snapshot does not count (``waiting``). So the export has each file once, as a file
+or as a message.
 The reclaim lock, which the caller holds, keeps the record of each captured file.
 """
 
@@ -39,10 +40,9 @@ class DroppedFiles:
         self._writers = Writers(store, self._leave_out, self._leave_out)
 
     def to_read(self) -> Iterator[DroppedFile]:
-        """Yield the files that are complete, each queue's by the time of their last change.
+        """Yield the complete files, those of each queue in the order of their last change.
 
-        The captured files are listed after the others were read, so a file that an intake moves meanwhile is among one
-        or the other.
+        Captured files are listed after all other files were read, so no file is missed that an intake moves meanwhile.
         """
         for folder in self._folders():
             yield from self._by_time(file for name in self._names(folder) for file in self._dropped(folder, name))
@@ -50,10 +50,10 @@ class DroppedFiles:
             yield from self._by_time(file for name in self._names(folder) for file in self._captured(folder, name))
 
     def waiting(self) -> dict[Version, str]:
-        """Return the name of each file that waits now, for its version. Caller holds the number lock.
+        """Return the name of each file that waits now, by the file's version. Caller holds the number lock.
 
-        The search finds also a file that an intake moves meanwhile: no commit has a number meanwhile, so no intake
-        removes it.
+        The search also finds a file that an intake moves meanwhile: no commit gets a number during the search, so no
+        intake removes the file.
         """
         found: dict[Version, str] = {}
         for folder in self._folders():

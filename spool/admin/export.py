@@ -32,7 +32,8 @@ from spool.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """The space at the moment of the export. ``names``: of its commits and branches. ``waiting``: of dropped files."""
+    """The space at the moment of the export. ``names``: the files of its commits and branches. ``waiting``: the dropped
+    files."""
 
     settings: str
     names: list[str]
@@ -47,7 +48,7 @@ class _Snapshot:
 
 
 def check_stream(stream: object, method: str) -> None:
-    """Raise InvalidArgument if `stream` lacks that method, as a name does."""
+    """Raise InvalidArgument if `stream` lacks that method, e.g. because it is the name of a file."""
     if not callable(getattr(stream, method, None)):
         raise InvalidArgument(f"an export is a file that is open for bytes, not {shown(stream)}")
 
@@ -115,7 +116,7 @@ class _Export:
         return report
 
     def _snapshot(self) -> _Snapshot:
-        """Look at the space at one moment, when no commit is unpublished."""
+        """Take a snapshot of the space at a moment when every commit with a number is published."""
         store, deadline = self._store, self._store.deadline()
         with_number_lock(store.shared.control, deadline)
         try:
@@ -141,7 +142,7 @@ class _Export:
                 self._left_out[name] = "it is no regular file"
 
     def _still_waiting(self, read: list[DroppedFile], waiting: dict[Version, str]) -> dict[str, int]:
-        """Return the dropped files that were read and waited at the moment of the export: names, and their times."""
+        """Return the dropped files that were read and still waited at the moment of the export: their times by name."""
         waiting = dict(waiting)
         kept = {
             file.name: max(0, file.identity.modified_ns)
@@ -155,7 +156,7 @@ class _Export:
     # -- one file ------------------------------------------------------------------------------------------------------
 
     def _add(self, name: str, handle: int | None) -> bool | None:
-        """Add an open file, and close it; None without one, False if it has lost bytes meanwhile."""
+        """Add an open file, and close it. Returns None if no file is given, False if it has lost bytes meanwhile."""
         if handle is None:
             return None
         try:
@@ -175,9 +176,9 @@ class _Export:
             return None
 
     def _open_of_commit(self, name: str) -> int | None:
-        """Open a file of the snapshot; None if it is a branch that was rolled back since.
+        """Open a file of the snapshot; None if its branch was rolled back since.
 
-        A branch that was committed since has its file under another name.
+        If the branch was committed since, its file has another name.
         """
         xid = layout.parse_xid(name.rpartition("/")[2]) if name.startswith(layout.PREPARED) else None
         if xid is None:
@@ -188,7 +189,7 @@ class _Export:
 
 
 def messages_of(store: Store) -> dict[str, int]:
-    """Return how many messages each queue has that has any, as of the commits that this process has read."""
+    """Return the number of messages in each queue that is not empty, as of the commits that this process has read."""
     with store.view.mutex:
         return {name: queue.live for name, queue in sorted(store.view.index.messages.queues.items()) if queue.live}
 

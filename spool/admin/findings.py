@@ -7,23 +7,23 @@ from spool.model.position import Position
 
 
 class Kind(enum.StrEnum):
-    """The kind of a finding. A finding of no other kind than DAMAGED can mean that messages are lost."""
+    """The kind of a finding. Only a finding of the kind DAMAGED can mean that messages are lost."""
 
     FINISHED = "finished"  # a whole commit whose writer died before it was published
     TORN = "torn"  # a file whose flush had not ended
     EMPTY_NUMBER = "empty number"  # a sequence number that was issued and has no file
     IN_DOUBT = "in doubt"  # a prepared branch that waits for its coordinator
-    RETURNED = "returned"  # an adopted branch whose commit did not survive: decided on like a prepared one
+    RETURNED = "returned"  # an adopted branch whose commit did not survive; it is decided like a prepared branch
     MOVED = "moved"  # a committed file that did not have its committed name
     ROLLED_BACK = "rolled back"  # a branch whose owner died
     COUNTED = "counted"  # messages whose holder died: an attempt was counted
-    ALIVE = "alive"  # a live process works on it
+    ALIVE = "alive"  # a live process works on the file
     TAKEN = "taken"  # dropped files that an intake captured and did not finish
     STRAY = "stray"  # no file of a space
     MISSING = "missing"  # a directory of the space
     EXPOSED = "exposed"  # other users may read or write it
     DAMAGED = "damaged"  # bytes that were durable cannot be read; also in quarantine, if messages lay in the file
-    QUARANTINED = "quarantined"  # another file in quarantine
+    QUARANTINED = "quarantined"  # a file in quarantine in which no messages lay
 
 
 LEFT_ALONE = "left alone"
@@ -36,7 +36,7 @@ class Finding:
     name: the file, relative to the space.
     detail: the problem, as a sentence.
     action: the repair that was made, or will be made; "" if none.
-    reason: why, for programs: one of few texts, e.g. "missing queue"; "" if only the detail says it.
+    reason: the cause, for programs: one of few texts, e.g. "missing queue"; "" if only the detail says the cause.
     position: the commit and the ordinal of the damaged message, or of the first of several.
     """
 
@@ -49,7 +49,7 @@ class Finding:
 
     @property
     def repaired(self) -> bool:
-        """Whether something was done about it."""
+        """Whether an action was taken about the problem."""
         return self.action not in ("", LEFT_ALONE)
 
     def __str__(self) -> str:
@@ -60,12 +60,12 @@ class Finding:
 class RecoveryReport:
     """The report of opening a space.
 
-    alone: no other process had the space open, so this one recovered it.
+    alone: no other process had the space open, so this process recovered it.
     findings: the problems, with their repairs.
     in_doubt: the xids of the branches in doubt, as text.
     published: the highest published sequence number.
-    seconds: how long it took.
-    others: of a plan, the other processes that have the space open, as far as this user may see them.
+    seconds: how long the opening took.
+    others: in the report of a plan, the other processes that have the space open, as far as this user may see them.
     """
 
     alone: bool

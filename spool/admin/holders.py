@@ -1,6 +1,6 @@
 """Find the transaction that holds a message: by a claim and its journal, or by a prepared branch.
 
-A claim is a lock, and the lock alone decides; the journal only tells people more about it. A plain get holds its
+A claim is a lock, and only the lock decides; the journal tells people more about the claim. A plain get holds its
 message only while it commits, and writes no journal.
 """
 
@@ -20,9 +20,9 @@ HELD, IN_DOUBT = "held", "in doubt"
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The transaction that holds a message. All but the state is None if it is not known.
+    """The transaction that holds a message. Each field but the state is None if it is not known.
 
-    state: "held" by an active transaction, or "in doubt", held by one that is prepared and undecided.
+    state: "held" (by an active transaction) or "in doubt" (held by a prepared and undecided transaction).
     xid: the identifier of the transaction, as text.
     pid, program: the process that took the message, or prepared the transaction.
     since: when the transaction took its first message, or was prepared, in seconds since the epoch.
@@ -78,7 +78,7 @@ def _add_journaled(disk: Disk, xids: LockFile, claimed: Iterable[Position], held
 def _named_by(journal: JournalContents, places: list[Position]) -> Iterable[Position]:
     """Return the sorted `places` that a journal names.
 
-    A journal may be damaged and name any range, so its ranges are never counted through.
+    A damaged journal may name a range of any length, so the messages of a range are never counted one by one.
     """
     for number, first, count in journal.ranges:
         start, end = (bisect_left(places, Position(number, ordinal)) for ordinal in (first, first + count))

@@ -50,7 +50,7 @@ def entry_of(store: Store, wanted_id: str) -> QueueEntry:
     """Return the message with that id, in any queue.
 
     Raises:
-        BadMessageId: there is none.
+        BadMessageId: no message has this id.
     """
     catch_up(store)
     list_prepared(store)

@@ -25,7 +25,7 @@ _MAX_LINE_BYTES = 1 << 13
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How many files are done, of about `of`."""
+    """The number of files that are done; ``of`` is about the number of all files."""
 
     files: int
     of: int
@@ -35,7 +35,7 @@ class Progress:
 class ExportReport:
     """The contents of an export.
 
-    files: how many files of the space.
+    files: the number of files of the space.
     newest: the number of its last commit.
     messages: the number of messages in each queue, without messages that transactions in doubt put.
     dropped: for each dropped file that is no message yet, by name below the space's directory, the time of its last
@@ -54,7 +54,7 @@ _FIELDS = {"files": int, "newest": int, "messages": dict, "dropped": dict, "left
 
 
 def begin(files: int) -> bytes:
-    """Return the first member. ``files``: about how many follow."""
+    """Return the first member. ``files``: about how many files follow."""
     return _sealed(_line({"format": FORMAT, "files": files}))
 
 
@@ -75,7 +75,7 @@ def manifest(report: ExportReport, members: Iterable[Member]) -> bytes:
 
 
 def max_manifest_bytes(members: int) -> int:
-    """Return the most bytes that the manifest of so many members may have."""
+    """Return the largest size, in bytes, of the manifest of so many members."""
     return _MAX_SUMMARY_BYTES + members * _MAX_LINE_BYTES
 
 
@@ -83,7 +83,7 @@ def read_manifest(data: bytes, members: Collection[Member]) -> ExportReport:
     """Return the manifest's summary.
 
     Raises:
-        CorruptedFile: its own checksum is wrong, or it lists other members.
+        CorruptedFile: the manifest's own checksum is wrong, or the manifest lists other members.
     """
     summary, _, listed = _unsealed(data).partition(b"\n")
     found = _object(summary, format=int, **_FIELDS)

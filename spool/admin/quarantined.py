@@ -1,10 +1,11 @@
 """Show the files in ``quarantine/``, with advice for each, and put dropped files back.
 
 Only a dropped file can be put back: ``restore`` moves it to its queue's folder, and the next intake takes it. A damaged
-file cannot: its whole messages are served all the time, and nothing proves the others.
+file cannot be put back: its undamaged messages are delivered anyway, and nothing proves the others.
 
-Where renames are not ordered, a file that is put back has both names for a moment, in which no intake may look. If the
-process dies then, the next intake or the next ``restore`` removes the name in quarantine first.
+Where renames are not ordered, a file that is put back has both names for a moment, and no intake may read the folder
+during that moment. If the process dies then, the next intake or the next ``restore`` removes the name in quarantine
+first.
 """
 
 import os
@@ -34,7 +35,7 @@ BEGINNING_BYTES = 1024
 class QuarantinedFile:
     """A file in ``quarantine/``.
 
-    name: its name there.
+    name: its name in ``quarantine/``.
     since: when it was moved there, in seconds since the epoch; None if no reason is recorded.
     size: in bytes; None if it is no regular file.
     kind: one of the kinds in docs/commands.md, e.g. ``refused``; None if no reason is recorded.
@@ -71,7 +72,7 @@ def findings(disk: Disk) -> list[Finding]:
 
 
 def count_by_queue(disk: Disk) -> Counter[str | None]:
-    """Count the files in quarantine by their queue, which is None for files of no queue."""
+    """Count the files in quarantine by queue; None counts the files of no queue."""
     return Counter(_reason(disk, f"{layout.QUARANTINE}/{entry}").queue for entry in _entries(disk))
 
 
@@ -83,7 +84,7 @@ def look(disk: Disk, name: str) -> QuarantinedFile:
     """Describe the file with that name in quarantine.
 
     Raises:
-        InvalidArgument: there is none.
+        InvalidArgument: no file in quarantine has this name.
     """
     path = _path(disk, name)
     entry = path.rpartition("/")[2]
@@ -109,7 +110,7 @@ def restore(store: Store, name: str) -> str:
 
     Raises:
         QueueNotFound: the queue does not exist any more.
-        InvalidArgument: it is no dropped file, or a file of that name is in the folder.
+        InvalidArgument: the file is no dropped file, or the folder has another file of that name.
     """
     disk = store.files.disk
     path = _path(disk, name)
@@ -129,7 +130,7 @@ def restore(store: Store, name: str) -> str:
 
 
 def finish_restoring(disk: Disk, target: str, identity: FileIdentity) -> None:
-    """Remove the name in quarantine of a file that has its new name already, because `restore` died in between.
+    """Remove a file's name in quarantine if the file has its new name already, because ``restore`` died in between.
 
     Otherwise the file could be restored a second time after an intake took it.
     """
@@ -181,13 +182,13 @@ class _Restoring(Move):
         except FileExistsError:
             identity = self.disk.identity(self.source)
             if identity is None or not identity.same_file(self.disk.identity(self.target)):
-                raise  # otherwise an earlier call died here
+                raise  # (if both names lead to one file, an earlier call died here)
         return True
 
     def _link(self) -> None:
         try:
             self.disk.link(self.source, self.target)
-        except Unsupported:  # another user's file: replaced by a copy that belongs to this user
+        except Unsupported:  # another user's file: a copy that belongs to this user replaces it
             part = f"{layout.QUARANTINE}/.part.{os.urandom(8).hex()}"
             try:
                 replace_by_copy(self.disk, self.source, part)

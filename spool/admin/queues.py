@@ -52,7 +52,7 @@ def add_queue(
 ) -> QueueConfig:
     """Add a queue to the settings, and make its directory; returns the queue's configuration.
 
-    Arguments and errors as of ``Administration.create_queue``.
+    Arguments and errors are those of ``Administration.create_queue``.
     """
     queue_config(name, options)
 
@@ -97,7 +97,8 @@ def _present(store: Store, name: str, options: Mapping[str, Any]) -> QueueConfig
 def change_queue(
     store: Store, name: str, *, create_missing: bool = False, drop_group: str | Keep | None = KEEP, **options: Any
 ) -> QueueConfig:
-    """Change options of a queue, and the group of its drop folder. Errors as of ``Administration.change_queue``."""
+    """Change options of a queue, and the group of its drop folder. Errors are those of
+    ``Administration.change_queue``."""
     reset = {option for option in options if options[option] is None and option in QUEUE_OPTIONS}
     reset -= OPTIONAL
     given = {option: value for option, value in options.items() if option not in reset}
@@ -112,7 +113,7 @@ def change_queue(
         del current["name"]
         longest = current.get("retry_delay_max")
         if longest is not None and given.get("retry_delay", 0.0) > longest:
-            del current["retry_delay_max"]  # it is raised with the delay, unless it is given
+            del current["retry_delay_max"]  # it rises to the new delay unless the caller gives it
         config = queue_config(name, {**current, **given}, defaults=known.defaults)
         return _settings_text(store.files.disk, text, known, config, given.keys() & set(_REFERRING), create_missing)
 
@@ -127,7 +128,7 @@ def change_queue(
 
 
 def _flush_all(store: Store) -> None:
-    """Make durable all commits that were begun under the settings before: their messages may be lost no longer."""
+    """Flush all commits that began under the earlier settings, so that no power cut can take their messages."""
     again = "the queue is changed; change it once more to flush earlier messages"
     # A commit that gets its number after this reads the new settings.
     with_number_lock(store.shared.control, store.deadline(), again)
@@ -149,14 +150,14 @@ def _settings_text(
     QueueNotFound for a missing queue unless ``create_missing``."""
     made = {config.name: config}
     named = [(option, getattr(config, option)) for option in sorted(referring)]
-    for option, queue in named:  # which grows meanwhile
+    for option, queue in named:  # (the loop appends to this list)
         if queue is None or queue in known.queues or queue in made:
             continue
         if not create_missing:
             advice = "create it first, or at once with ", Argument("create_missing=True")
             raise no_queue(queue, known.queues, *advice, where=(f"queue {config.name}: ", Argument(option), ": "))
         made[queue] = queue_config(queue, {}, defaults=known.defaults)
-        named += [(option, getattr(made[queue], option)) for option in _REFERRING]  # by the space's defaults
+        named += [(option, getattr(made[queue], option)) for option in _REFERRING]  # from the space's defaults
     for each in made.values():
         if each.name not in known.queues:
             ensure_directory(disk, f"{layout.DROP}/{each.name}")
@@ -179,8 +180,9 @@ def delete_queue(store: Store, name: str) -> None:
     """Delete an empty queue, and its directory.
 
     Raises:
-        QueueNotFound: it is not there.
-        QueueNotEmpty: a message is in it, claimed or in doubt, or files wait in its directory, or a queue names it.
+        QueueNotFound: the queue does not exist.
+        QueueNotEmpty: the queue has a message, also if it is claimed or in doubt; or files wait in the queue's
+            directory; or another queue names the queue.
     """
 
     def edit(text: str, known: SpaceConfig) -> str:
@@ -225,7 +227,8 @@ def _puts(contents: FileContents, queue: str) -> Iterator[int]:
 
 @contextmanager
 def _commits_blocked(store: Store) -> Iterator[None]:
-    """Keep commits from getting a number, and branches from voting; afterwards each reads the settings first."""
+    """Keep commits from getting a number, and branches from voting. Afterwards, every commit and branch first reads the
+    settings."""
     with_number_lock(store.shared.control, store.deadline())
     try:
         catch_up(store, settle_all(store, store.deadline()))

@@ -20,8 +20,8 @@ from spool.store.store import Store
 class QueueStats:
     """The figures of a queue at one moment.
 
-    bytes: of all bodies in it.
-    oldest_age: seconds; None if no message is ready.
+    bytes: the size of all bodies in the queue.
+    oldest_age: the age of the oldest ready message, in seconds; None if no message is ready.
     quarantined: files in ``quarantine/`` that hold a damaged message of the queue, or were dropped for it and refused.
 
     ``enqueued``, ``dequeued``, ``failed``, ``expired`` and ``deleted`` count since the space was created. ``deleted``
@@ -93,7 +93,7 @@ def _of(counts: Counter[Run], line: Queue) -> int:
 
 
 def _claimed(claims: Claims, view: View) -> Counter[Run]:
-    """Count the claimed messages of each run, of all processes."""
+    """Count, for each run, the messages that any process has claimed."""
     return _per_run(view, claims.positions())
 
 

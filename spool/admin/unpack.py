@@ -1,8 +1,8 @@
 """Read an export: to prove it, or to write its files into the directory of a new space.
 
-A reader believes nothing before the end: each file has the checksum that the manifest lists, the manifest has its own,
-and the compressed stream is read to its end. Anyone can write an export, so a reader accepts only names of files that
-an export has, and follows, allocates and nests nothing that the export claims.
+A reader trusts nothing before the end. Each file must have the checksum that the manifest lists, the manifest must have
+its own, and the compressed stream must end. Anyone can write an export, so a reader accepts only names that an export
+has. It follows no links, and does not allocate memory or nest calls just because the export says so.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ Keep = Callable[[str, Iterator[bytes]], None]
 
 
 class Unpacked(NamedTuple):
-    """The parts of an export that is proven. ``void``: members that do not belong to the space."""
+    """The parts of a verified export. ``void``: the members that do not belong to the space."""
 
     settings: str
     config: SpaceConfig
@@ -39,14 +39,14 @@ class Unpacked(NamedTuple):
 
 
 def verify_export(file: BinaryIO, *, progress: Callable[[Progress], None] | None = None) -> ExportReport:
-    """Prove that a file is a whole export, to its last byte; returns its contents. Nothing is made of it.
+    """Prove that a file is a whole export, to its last byte; returns its contents. No space is made.
 
     Args:
         file: the export, open for reading bytes; its compression is recognised.
         progress: called with the number of files so far.
 
     Raises:
-        CorruptedFile: it is damaged, or no export.
+        CorruptedFile: the file is damaged, or no export.
         NewerFormat: a later version of the library wrote it.
     """
     return read(file, _pass_over, progress).report
@@ -61,7 +61,7 @@ def unpack(disk: Disk, stream: BinaryIO, progress: Callable[[Progress], None] | 
     """Write an export's files into the empty directories of a space, durably, all but its settings.
 
     Raises:
-        CorruptedFile: it is no whole export of a space. Some of its files may be there.
+        CorruptedFile: the stream is no whole export of a space. Some of its files may have been written.
     """
     folders: set[str] = set()
 
@@ -94,9 +94,9 @@ def unpack(disk: Disk, stream: BinaryIO, progress: Callable[[Progress], None] | 
 
 
 def differences(store: Store, report: ExportReport) -> list[Finding]:
-    """Return the differences between the messages of an imported space and of the exported one.
+    """Return the differences between the messages of an imported space and of the exported space.
 
-    The bytes are proven, so the space was damaged already when it was exported.
+    The bytes were verified, so the exported space was damaged already.
     """
     there = messages_of(store)
     return [
@@ -116,7 +116,7 @@ def read(stream: BinaryIO, keep: Keep, progress: Callable[[Progress], None] | No
     """Read an export to its end; ``keep`` is called with the name and the bytes of each file but the settings.
 
     Raises:
-        CorruptedFile, NewerFormat: the files that were kept by then prove nothing.
+        CorruptedFile, NewerFormat: the files that ``keep`` got until then are not verified.
     """
     check_stream(stream, "read")
     try:
@@ -152,7 +152,7 @@ class _Members:
         self._name, self._size = "", 0
 
     def next(self) -> str:
-        """Return the name of the next member, which is to be read by ``content`` or ``keep``."""
+        """Return the name of the next member. The caller then calls ``content`` or ``keep``."""
         found = self._archive.next()
         if found is None:
             raise CorruptedFile("its manifest is missing")
@@ -162,7 +162,7 @@ class _Members:
         return self._name
 
     def content(self, most: int) -> bytes:
-        """Read a member that has so many bytes at most."""
+        """Read a member of at most ``most`` bytes."""
         if self._size > most:
             raise CorruptedFile(f"{self._name} has {self._size:,} bytes in it, and {most:,} is the most")
         return b"".join(self._pieces())
@@ -199,7 +199,7 @@ def _is_ours(name: str) -> bool:
 
 
 def _consistent(settings: bytes, report: ExportReport, names: set[str]) -> Unpacked:
-    """Compare the parts of an export with each other: each is proven, but perhaps no export wrote them."""
+    """Compare the parts of an export: each has its checksum, but possibly another program wrote them."""
     text, config = _parsed(settings)
     committed = (layout.parse_committed(name.removeprefix(f"{layout.COMMITTED}/")) for name in names)
     newest = max((name.number for name in committed if name is not None), default=0)
@@ -215,7 +215,7 @@ def _consistent(settings: bytes, report: ExportReport, names: set[str]) -> Unpac
 
 
 def _parsed(settings: bytes) -> tuple[str, SpaceConfig]:
-    """Return the settings as the new space has them: without a mirror, since each space has its own."""
+    """Return the settings of the new space: without the mirror, which belongs to the exported space."""
     try:
         text = settings.decode("utf-8")
         config = parse(text, layout.SETTINGS)

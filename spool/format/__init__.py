@@ -1,1 +1,1 @@
-"""The bytes of a commit file: header, tables, bodies; how they are written and read."""
+"""Write and read the bytes of a commit file: header, tables and bodies."""

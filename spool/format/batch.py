@@ -1,7 +1,6 @@
 """The content of a commit, gathered in memory: new messages, commands on committed messages, facts.
 
-A batch touches no file. It closes a section as soon as that is full, so that a large branch streams to disk while it
-is written.
+A batch touches no file. It closes each full section, so that a large branch streams to disk while the branch grows.
 """
 
 import os
@@ -19,12 +18,12 @@ from spool.format.table import SECTION_BYTES, CompactedTable, Table, body_head
 from spool.model.layout import MAX_ORDINAL
 from spool.model.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, Xid
 
-_ENTRY_BYTES = 64  # the most that a run, a command or a fact takes in the table, without its control fields or value
+_ENTRY_BYTES = 64  # the largest size of a run, a command or a fact in the table, without control fields and values
 
 
 class Section(NamedTuple):
-    """A section ready to be written: its ``parts``, in order. ``entry.offset`` is 0 until the file has a place for
-    it."""
+    """A section ready to be written: its ``parts``, in order. ``entry.offset`` is 0 until the section has a place in
+    the file."""
 
     table: Table
     entry: SectionEntry
@@ -43,13 +42,13 @@ def encode_table(table: Table) -> bytes:
     columns["checksums"] = table.checksums.tolist()
     columns["commands"] = table.commands
     columns["facts"] = table.facts
-    packed: bytes = msgpack.Packer().pack(columns)  # (as ``packb``, which makes a packer, too)
+    packed: bytes = msgpack.Packer().pack(columns)  # (``packb`` makes a packer, too)
     return packed
 
 
 def section_of(table: Table, bodies: Sequence[bytes]) -> Section:
     """Encode a section, whose table has the lengths and checksums of the bodies."""
-    encoded, new = encode_table(table), tuple.__new__  # (a named tuple's own is a function of Python)
+    encoded, new = encode_table(table), tuple.__new__  # (NamedTuple's own ``__new__`` runs Python code)
     parts, size, count = [encoded], len(encoded), len(bodies)
     bodies_bytes = 0
     if count:
@@ -64,8 +63,8 @@ def section_of(table: Table, bodies: Sequence[bytes]) -> Section:
 class CommitBatch:
     """The content of a file to be written: messages, commands and facts, of any number of branches.
 
-    messages, commands, facts: how many there are. Ordinals count the messages from 0.
-    branches: in order, each with the messages that were added since it was begun.
+    messages, commands, facts: the number of each. Ordinals count the messages from 0.
+    branches: the branches in order, each with the range of the messages that were added to it.
     sections: the closed sections, ready to be written.
     adopts, adopted: the prepared branches that the file commits, as its header names them, and their contents.
     supersedes: the numbers of the commits whose content the file repeats.
@@ -94,7 +93,7 @@ class CommitBatch:
 
     @property
     def size(self) -> int:
-        """About how many bytes it will take in a file."""
+        """The approximate size of the content in a file, in bytes."""
         return self._bytes + sum(section.entry.size for section in self.sections)
 
     @property
@@ -135,7 +134,7 @@ class CommitBatch:
     # -- messages, commands, facts ------------------------------------------------------------------------------------
 
     def put(self, queue: str, bodies: Sequence[bytes], attributes: Mapping[str, Any]) -> int:
-        """Append messages with the same control fields; the first one's ordinal."""
+        """Append messages with the same control fields; return the ordinal of the first message."""
         first, count, left = self.messages, len(bodies), 0
         if first + count > MAX_ORDINAL + 1:
             raise SystemFailure(f"a transaction holds at most {MAX_ORDINAL + 1} messages: commit it and begin another")
@@ -164,7 +163,7 @@ class CommitBatch:
             else:
                 self._add_run(queue, attributes, count)
             bodies = bodies[count:]
-            size, count, left = SECTION_BYTES, left, 0  # the rest begins with a separate piece
+            size, count, left = SECTION_BYTES, left, 0  # (with this size, the loop takes a new piece of the rest)
         return first
 
     def _next_piece(self, bodies: Sequence[bytes]) -> Sequence[bytes]:
@@ -217,7 +216,7 @@ class CommitBatch:
         self.facts += other.facts
 
     def add_section(self, table: Table, bodies: Sequence[bytes]) -> None:
-        """Append messages as a whole section, whose table is made."""
+        """Append messages as a whole section with a complete table."""
         self.sections += (section_of(table, bodies),)
         self.messages += len(bodies)
         self.branches[-1].count += len(bodies)
@@ -256,7 +255,7 @@ class CommitBatch:
         self._command(["take", directory, name])
 
     def leave(self, first: int, count: int) -> None:
-        """Record that compaction does not move these messages after all; ``first`` is their ordinal in this file."""
+        """Record that compaction does not move these messages after all. ``first``: the first ordinal in this file."""
         self._command(["left", first, count])
 
     def fact(self, key: str, value: Any, expiry: float | None = None) -> None:
@@ -301,7 +300,7 @@ def destinations_of(tables: Iterable[Table]) -> list[str]:
 
 
 def is_large(messages: int, size: int) -> bool:
-    """Whether bodies of so many bytes are to be written section by section."""
+    """Whether so many messages, or bytes of bodies, are written section by section."""
     return size >= SECTION_BYTES or messages > SECTION_MESSAGES
 
 

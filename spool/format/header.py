@@ -1,11 +1,11 @@
 """The header of a file of messages, as ``docs/format.md`` says. Pure.
 
 A file is a plain msgpack stream: a header map, then sections, each a table-of-contents map followed by its bodies, one
-``bin`` each. The header's checksum covers every section's table by length and checksum, a table holds every body's
-length and checksum, so one number, the header's checksum, vouches for the whole file.
+``bin`` each. The header's checksum covers the length and checksum of every section's table, and a table holds the
+length and checksum of every body. So one number, the header's checksum, vouches for the whole file.
 
 The header starts with fields of fixed width, so that the sequence number can be stamped into a finished file by one
-write. It lies outside the header's checksum and has its own.
+write. The header's checksum does not cover the number, which has a separate checksum.
 """
 
 import struct
@@ -50,7 +50,7 @@ _FRONT = (
     + zlib.crc32(bytes(8)).to_bytes(4, "big") + _LENGTH_KEY
 )  # fmt: skip
 _FRONT_CHECKSUM = zlib.crc32(_NUMBER_CHECK_KEY + _LENGTH_KEY, zlib.crc32(_FRONT[:_NUMBER_AT]))
-# Numbers are written in their widest form, so that one ``pack`` writes all that is of fixed width.
+# Numbers are written in their widest form, so that one ``pack`` writes all fields of fixed width.
 _TIME = struct.Struct(">6sd")
 _TIME_KEY, _WRITER_KEY, _BRANCHES_KEY = b"\xa4time\xcb", b"\xa6writer", b"\xa8branches"
 _ADOPTS_KEY, _SUPERSEDES_KEY, _SECTIONS_KEY = b"\xa6adopts", b"\xaasupersedes", b"\xa8sections"
@@ -66,7 +66,7 @@ _DURABLE_MARK_KEY, _FLUSHED_KEY, _PADDING_KEY = b"\xacdurable_mark\xcf", b"\xa7f
 _TAIL = b"\xa8checksum\xce"
 _AROUND_BYTES = len(_FRONT) + 4 + _REST.size + len(_TAIL) + 4  # all but the fields in the middle
 
-# Errors that well-formed msgpack with a right checksum can still raise, if a value is of another type.
+# Errors that well-formed msgpack with a right checksum can still raise, if a value has the wrong type.
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OverflowError, msgpack.UnpackException)
 
 
@@ -82,7 +82,8 @@ class BranchEntry:
 
 @dataclass(slots=True)
 class Adoption:
-    """A prepared branch that this numbered file commits; ``size`` and ``checksum`` (its header's) say which bytes."""
+    """A prepared branch that this numbered file commits; ``size`` and the ``checksum`` of its header identify the
+    bytes."""
 
     xid: Xid
     size: int
@@ -92,7 +93,7 @@ class Adoption:
 
 
 class SectionEntry(NamedTuple):
-    """The place of a section (byte offsets in the file), and the sums that its table must have."""
+    """The place of a section (byte offsets in the file), and the checksum and counts that its table must have."""
 
     offset: int
     table_bytes: int
@@ -106,8 +107,8 @@ class SectionEntry(NamedTuple):
 
 
 class Header(NamedTuple):
-    """The header of one file. ``number``: 0 for a prepared branch, or before it is issued. ``time``: seconds since the
-    epoch."""
+    """The header of one file. ``number``: 0 for a prepared branch, or before a number is issued. ``time``: seconds
+    since the epoch."""
 
     number: int
     time: float
@@ -131,11 +132,11 @@ class Header(NamedTuple):
 
 
 def encode_header(header: Header, *, room: int = 0) -> bytes:
-    """Return the header's bytes with number 0. ``room``: pad to at least this length (the sections were written
-    already)."""
+    """Return the header's bytes with number 0. ``room``: pad to at least this length, because the sections were written
+    already."""
     branches: list[bytes] = []
     for branch in header.branches:
-        if branch.xid == (FORMAT_LOCAL, branch.id, b"") and len(branch.id) == BRANCH_ID_BYTES:  # as nearly all are
+        if branch.xid == (FORMAT_LOCAL, branch.id, b"") and len(branch.id) == BRANCH_ID_BYTES:  # as for nearly all
             text = b2a_base64(branch.id, newline=False).translate(_URL_SAFE)
             branches += (
                 _LOCAL_BRANCH.pack(*_LOCAL_START, text, _LOCAL_ID, branch.id, 0xCE, branch.first, 0xCE, branch.count),
@@ -170,7 +171,7 @@ def encode_header(header: Header, *, room: int = 0) -> bytes:
 
 
 def pad_header(encoded: bytes, length: int) -> bytes:
-    """Return an encoded header without padding as one of this length, in bytes."""
+    """Pad an encoded header, which has no padding, to this length in bytes."""
     padding = length - len(encoded)
     content = encoded[len(_FRONT) + 4 : -(4 + len(_TAIL) + 4)]  # up to the length of the padding
     behind = _CHECKSUM.pack(length) + content + _CHECKSUM.pack(padding) + bytes(padding) + _TAIL
@@ -185,13 +186,13 @@ def header_checksum(encoded: bytes) -> int:
 
 
 def stamp(number: int) -> tuple[int, bytes]:
-    """Return (offset, bytes) that write a number with its checksum into a finished file."""
+    """Return the (offset, bytes) of the write that stamps a number with its checksum into a finished file."""
     checksum = zlib.crc32(number.to_bytes(8, "big"))
     return _STAMP_AT, _STAMP.pack(_NUMBER_KEY, number, _NUMBER_CHECK_KEY, checksum)
 
 
 def header_length(start: bytes) -> int:
-    """Return the header's length, from a file's first bytes, at least ``FIXED_BYTES``; CorruptedFile if not ours."""
+    """Return the header's length from a file's first ``FIXED_BYTES`` or more; CorruptedFile if it is no commit file."""
     if len(start) < FIXED_BYTES or start[0] & 0xF0 != 0x80 or start[1:_VERSION_AT] != _START:
         raise CorruptedFile("it does not begin with a header")
     length = int.from_bytes(start[_LENGTH_AT : _LENGTH_AT + 4], "big")
@@ -203,7 +204,7 @@ def header_length(start: bytes) -> int:
 def decode_header(data: bytes, file_size: int) -> Header:
     """Return the header from a file's first bytes, proven by its checksum; CorruptedFile otherwise.
 
-    A number whose own checksum fails comes back as -1: the rest of the header can still be believed.
+    A number that does not match its own checksum is returned as -1: the rest of the header is still valid.
     """
     length = header_length(data)
     if len(data) < length:
@@ -267,7 +268,7 @@ _last_writer: tuple[object, bytes] = (None, b"")
 
 
 def _pack_writer(writer: Mapping[str, Any]) -> bytes:
-    """Encode a writer, and keep it: a process writes the same one in all of its files."""
+    """Encode a writer, and cache the result: a process writes the same writer into all of its files."""
     global _last_writer
     _last_writer = writer, msgpack.packb(writer)
     return _last_writer[1]
@@ -290,9 +291,9 @@ def _following(first: Any, count: Any, end: int) -> int:
 
 
 def _branch_xid(text: str, branch_id: Any) -> Xid:
-    """Parse a branch's xid. Nearly all xids are local: their text is compared with the text that the id gives.
+    """Parse a branch's xid. Nearly all xids are local, so the text is first compared with the local xid of the id.
 
-    ValueError if the id is not one of a branch.
+    ValueError if no branch can have this id.
     """
     if type(branch_id) is not bytes or len(branch_id) != BRANCH_ID_BYTES:
         raise ValueError(f"{branch_id!r:.40} is no branch's id")

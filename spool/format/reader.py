@@ -1,6 +1,6 @@
 """Read a file of messages: headers and tables for the index, one body at a time, or the whole file to prove it.
 
-Names and open descriptors can carry other content at any time, so every read is checked against
+Names and open descriptors can lead to other content at any time, so every read is checked against
 a checksum that the reader already trusts.
 """
 
@@ -22,14 +22,14 @@ _CHUNK_BYTES = 1 << 20
 
 
 class FileContents(NamedTuple):
-    """The header and the tables of a file: all but its bodies."""
+    """The header and the tables of a file, without its bodies."""
 
     header: Header
     tables: tuple[Table, ...]
 
 
 def read_header(disk: Disk, handle: int) -> Header:
-    """Read the header of a file. Raises CorruptedFile if it is not whole."""
+    """Read the header of a file. Raises CorruptedFile if the header is not whole."""
     size = disk.handle_identity(handle).size
     data = disk.read_at(handle, 0, min(size, FIRST_READ_BYTES))
     length = header_length(data)
@@ -39,13 +39,13 @@ def read_header(disk: Disk, handle: int) -> Header:
 
 
 def read_contents(disk: Disk, handle: int, *, salvage: bool = False) -> FileContents:
-    """Read header and tables, a small file's in one read.
+    """Read header and tables; a small file takes one read.
 
     ``salvage``: a damaged table counts as empty, so that the messages of other tables can be served.
     """
     start = disk.read_at(handle, 0, FIRST_READ_BYTES)
     size = len(start)
-    if size == FIRST_READ_BYTES:  # there may be more
+    if size == FIRST_READ_BYTES:  # the file may be larger
         size = disk.handle_identity(handle).size
         length = header_length(start)
         if length > len(start):
@@ -66,7 +66,7 @@ def read_contents(disk: Disk, handle: int, *, salvage: bool = False) -> FileCont
 
 
 def open_file(disk: Disk, name: str) -> int:
-    """Open a file for reading. Raises CorruptedFile if the name is not a regular file's."""
+    """Open a file for reading. Raises CorruptedFile if the name is not that of a regular file."""
     try:
         return disk.open(name)
     except OSError as error:
@@ -74,14 +74,14 @@ def open_file(disk: Disk, name: str) -> int:
 
 
 def cannot_open(name: str, error: OSError) -> OSError | CorruptedFile:
-    """Return the error of an open as a reader is to see it: CorruptedFile if the name is not a regular file's."""
+    """Return the error to raise for a failed open: CorruptedFile if the name is not that of a regular file."""
     return CorruptedFile(f"{name}: it cannot be opened: {error.strerror}") if error.errno in NO_FILE else error
 
 
 def contents_of(
     disk: Disk, name: str, *, salvage: bool = False, known: FileContents | None = None
 ) -> FileContents | None:
-    """Read header and tables of the file with this name; None if there is none. Raises CorruptedFile, which names it.
+    """Read header and tables of a file; None if the file does not exist. Raises CorruptedFile, which names the file.
 
     ``known``: contents read earlier, which are returned if the file still has that header.
     """
@@ -114,7 +114,7 @@ def body_place(table: Table, entry: SectionEntry, row: int) -> BodyPlace:
 
 
 def prove(disk: Disk, handle: int) -> FileContents:
-    """Read the whole file: header, tables, every body and its ``bin`` head. CorruptedFile if anything is off."""
+    """Read the whole file: header, tables, every body and its ``bin`` head. CorruptedFile if anything is wrong."""
     contents = read_contents(disk, handle)
     for entry, table in zip(contents.header.sections, contents.tables, strict=True):
         prove_section(disk, handle, entry.offset + entry.table_bytes, table)
@@ -122,13 +122,13 @@ def prove(disk: Disk, handle: int) -> FileContents:
 
 
 def prove_section(disk: Disk, handle: int, start: int, table: Table) -> None:
-    """Read every body of a section. Raises CorruptedFile at the first that does not match its table."""
+    """Read every body of a section. Raises CorruptedFile at the first body that does not match its table."""
     for _, wrong in bad_bodies(disk, handle, start, table):
         raise CorruptedFile(wrong)
 
 
 def bad_bodies(disk: Disk, handle: int, start: int, table: Table) -> Iterator[tuple[int, str]]:
-    """Read every body of a section; yield (row, problem) for each that does not match its table."""
+    """Read every body of a section; yield (row, problem) for each body that does not match its table."""
     places = zip(body_offsets(table.lengths, start), table.lengths, table.checksums, strict=False)
     for row, (offset, length, checksum) in enumerate(places):
         head = body_head(length)

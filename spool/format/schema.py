@@ -17,7 +17,7 @@ COMMANDS = ("remove", "update", "take", "left")
 ADDRESSING = ("remove", "update")  # commands on messages: number, first ordinal, count
 MOST_ADDRESSED = (
     1 << 20
-)  # messages, by the commands of one table: a few bytes of a damaged file cannot claim more memory
+)  # messages that the commands of one table may address: a few damaged bytes cannot claim more memory
 _MESSAGES = MAX_ORDINAL + 1  # of one commit
 _MOST = 2**64 - 1  # msgpack has no larger whole number
 _NUMBER, _TEXT = (int, float), (str,)
@@ -61,7 +61,7 @@ def _check_before(place: list[Any]) -> None:
 def check_command(raw: Any) -> list[Any]:
     """Check a command, and return it.
 
-    It is ``["remove", number, first, count, why]``, ``["update", number, first, count, changes]``, ``["take",
+    A command is ``["remove", number, first, count, why]``, ``["update", number, first, count, changes]``, ``["take",
     directory, name]`` or, in a file of compaction, ``["left", first, count]``.
     """
     name, *rest = raw
@@ -110,7 +110,7 @@ def _check_captured(directory: Any, name: Any) -> None:
 def check_fact(found: Any) -> list[Any]:
     """Check a fact, and return it: ``[key, value, expiry or None]``.
 
-    Of the values, only that of the totals is checked here; the modules that read the others check them.
+    Only the value of the totals is checked here; the modules that read other values check them.
     """
     key, value, expiry = found
     if not isinstance(key, str):

@@ -16,12 +16,12 @@ from spool.format.schema import check_attributes, check_branch_id, check_command
 from spool.model.checks import whole
 from spool.model.layout import MAX_NUMBER, MAX_ORDINAL, ORDINAL_BITS
 
-SECTION_BYTES = 16 << 20  # of bodies: a section with as many is closed
+SECTION_BYTES = 16 << 20  # of bodies, at which a section is closed
 
 
 class Origins(NamedTuple):
-    """Where compacted messages come from, a column each with one entry a run: the position of the run's first message,
-    the time of its commit, its branch and its ordinal there."""
+    """The origins of compacted messages, as columns with one entry a run: the position of the run's first message, the
+    time of its commit, its branch, and its ordinal in the branch."""
 
     numbers: list[int]
     ordinals: list[int]
@@ -33,7 +33,8 @@ class Origins(NamedTuple):
 class Places(NamedTuple):
     """A compacted table sorted by position.
 
-    starts, ends: of the runs, sorted, each as one number. order: the place in the table of each of these runs.
+    starts, ends: the positions of the runs, sorted, each as one number.
+    order: for each of these runs, its place in the table.
     rows: the first row of each run, in the order of the table; last, the number of rows.
     """
 
@@ -47,9 +48,9 @@ class Places(NamedTuple):
 class Table:
     """A section's table of contents.
 
-    ``runs`` are (queue, attributes, count): neighbouring messages of one queue with the same control fields, by their
-    places in ``queues`` and ``attributes``. ``lengths`` and ``checksums`` have one entry a message, in order.
-    ``commands`` are lists that begin with their name; ``facts`` are [key, value, expiry or None].
+    ``runs`` are neighbouring messages of one queue with the same control fields: (index into ``queues``, index into
+    ``attributes``, count). ``lengths`` and ``checksums`` have one entry a message, in order. ``commands`` are lists
+    that begin with the name of the command; ``facts`` are [key, value, expiry or None].
     """
 
     queues: list[str] = field(default_factory=list)
@@ -77,7 +78,7 @@ class Table:
 
 @dataclass(slots=True)
 class CompactedTable(Table):
-    """The table of a section that compaction wrote: of messages that keep their positions, of one queue.
+    """The table of a section that compaction wrote: messages of one queue that keep their positions.
 
     ``origins`` has an entry a run. ``ids`` and ``correlations``: the runs by id and by correlation id, sorted (see
     ``index.segment``).
@@ -136,7 +137,7 @@ def body_offsets(lengths: "array[int]", start: int) -> list[int]:
 
 
 def search_keys(table: bytes) -> tuple[bytes, bytes]:
-    """Return ``ids`` and ``correlations`` of a compacted table that is proven, without decoding the rest."""
+    """Return ``ids`` and ``correlations`` of a verified compacted table, without decoding the rest."""
     unpacker = msgpack.Unpacker(max_buffer_size=len(table) + 1)
     unpacker.feed(table)
     unpacker.read_map_header()
@@ -145,7 +146,7 @@ def search_keys(table: bytes) -> tuple[bytes, bytes]:
 
 
 def decode_table(data: bytes, entry: SectionEntry) -> Table:
-    """Decode a section's table. Raises CorruptedFile if it does not match the header's checksum of it."""
+    """Decode a section's table. Raises CorruptedFile if the table does not match its checksum in the header."""
     if len(data) != entry.table_bytes or zlib.crc32(data) != entry.table_checksum:
         raise CorruptedFile("a table of contents does not match its checksum")
     try:

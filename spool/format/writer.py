@@ -1,7 +1,7 @@
-"""A branch's file in ``active/``: sections, then the header in front of them, then, once, a number.
+"""Write a branch's file in ``active/``: sections, then the header in front of them, and at the end a number.
 
-A small branch is one ``write``. A large one streams: the header's room is kept free at the front and filled last;
-should the header turn out larger than the room, the sections move to a second file.
+A small branch is one ``write``. A large branch streams: room for the header is left at the front, and filled last. If
+the header is larger than the room, the sections move to a second file.
 """
 
 import logging
@@ -27,7 +27,7 @@ _PADDED_BYTES = 4 << 10
 
 
 def writer_name() -> Mapping[str, object]:
-    """Describe the writing process for a file's header. It is information only: nothing depends on it."""
+    """Describe the writing process for a file's header. Nothing depends on this description."""
     return _writer_name(os.getpid())
 
 
@@ -37,15 +37,15 @@ def _writer_name(pid: int) -> Mapping[str, object]:
 
 
 def new_header(time: float, durable_mark: int) -> Header:
-    """Make the header of a new file without content, and without a number. Arguments as of ``complete``."""
+    """Make the header of a new file without content, and without a number. The arguments are those of ``complete``."""
     return Header(number=0, time=time, writer=writer_name(), durable_mark=durable_mark)
 
 
 class CommitFileWriter:
     """The file of one branch while it is written; the caller holds the xid's lock or owns the name.
 
-    number: once the file has it, its outcome is no longer the writer's to undo.
-    tables: of the sections that are written.
+    number: the number of the file, or None. Once the file has a number, the writer can no longer roll it back.
+    tables: the tables of the sections that are written.
     """
 
     def __init__(self, disk: Disk, xid: Xid, header_room: int | None = None) -> None:
@@ -72,7 +72,7 @@ class CommitFileWriter:
         """Return the complete file as a reader finds it under that number."""
         assert self._header is not None
         entries: list[SectionEntry] = []
-        new = tuple.__new__  # (a named tuple's own is a function of Python)
+        new = tuple.__new__  # (NamedTuple's own ``__new__`` runs Python code)
         length = offset = len(self._encoded)
         for _, table_bytes, checksum, bodies_bytes, messages in self._entries:
             entries += (new(SectionEntry, (offset, table_bytes, checksum, bodies_bytes, messages)),)
@@ -105,9 +105,9 @@ class CommitFileWriter:
 
         Args:
             time: seconds since the epoch.
-            durable_mark: the durable number of any counters page that was read; an older one is as true.
+            durable_mark: the durable number of any counters page that was read; an older number is also true.
             flushed: whether the file will be flushed.
-            pool: has files to overwrite, for a file that will have a number.
+            pool: the recycled files to overwrite, if this file will get a number.
         """
         batch.close_section()
         if self.handle is not None:
@@ -144,7 +144,7 @@ class CommitFileWriter:
         self.tables, self._entries, batch.sections = tables, entries, []
 
     def _fit(self, encoded: bytes, size: int, there: int) -> bytes:
-        """Pad the header so that the file ends where the recycled one did; truncate a recycled file that is much
+        """Pad the header so that the file ends where the recycled file did; truncate a recycled file that is much
         longer."""
         assert self.handle is not None
         if size < there <= size + max(_PADDED_BYTES, size // 8):
@@ -180,8 +180,8 @@ class CommitFileWriter:
             self.handle = None
 
     def abandon(self) -> None:
-        """Remove the file, if it still has its first name. If that fails, the process that finds it without an owner
-        removes it."""
+        """Remove the file, if it still has its first name. If the removal fails, a process that finds the file without
+        an owner removes it."""
         if self.handle is not None:
             self.close()
             try:
