@@ -1,8 +1,8 @@
 """Write a DataFrame into queues: all of its rows, or none, in one commit.
 
-Each task writes its rows into a branch of its own, streamed to the disk, and prepares it; one commit adopts the
-branches of the attempts that Spark chose, in the order of the partitions. The processes of a write, and the
-effects of their deaths: see ``coordination.coordinator``.
+Each task writes its rows into a separate branch, streamed to the disk, and prepares the branch. One commit adopts the
+branches of the attempts that Spark chose, in the order of the partitions. ``coordination.coordinator`` describes the
+processes of a write, and the effects of their deaths.
 
 If a process commits and dies before it reports the commit, Spark calls ``abort()`` and fails the job. So ``abort()``
 decides nothing: it ends the coordinator, and branches that are not committed are rolled back. A program that repeats
@@ -50,11 +50,11 @@ WRITING: Mapping[str, ValueCheck] = {
 
 @dataclass(frozen=True)
 class Job:
-    """One write, as its tasks and its commit know it.
+    """One write, as described to its tasks and its commit.
 
     path: the directory of the space.
-    rows: how rows become messages.
-    batch: the program's name of this write; None: it has none.
+    rows: turns the rows into puts.
+    batch: the application and the batch number that name this write; None if the program did not name it.
     is_numbered: whether the program gave the batch its number. If it did not, every write of the application has the
         same number.
     """
@@ -66,7 +66,7 @@ class Job:
 
     @classmethod
     def of(cls, given: Options, schema: StructType, *, overwrite: bool) -> Self:
-        """Make it of the options of a batch write and the columns of a DataFrame; InvalidArgument."""
+        """Return the job for the options of a write and the columns of a DataFrame. InvalidArgument if one is wrong."""
         found = parse_options(given, WRITING, "writing to a space")
         if overwrite:
             raise InvalidArgument(
@@ -79,9 +79,9 @@ class Job:
         return cls(found["path"], RowsAsPuts.of(schema, found.get("queue")), batch, "batchId" in found)
 
     def begin(self, key: str | None = None) -> Coordinator:
-        """Start the coordinator of the write. QueueNotFound if there is no queue of the option's name.
+        """Start the coordinator of the write. QueueNotFound if the queue of the option ``queue`` does not exist.
 
-        ``key``: see ``coordinator.start``.
+        ``key``: as for ``coordinator.start``.
         """
         with spool.open(self.path) as space:
             queues = space.queues()
@@ -94,9 +94,9 @@ class Job:
 class Written(WriterCommitMessage):
     """The result of an attempt of a task.
 
-    coordinator: of its write.
-    vote: the branch that it prepared; None if it had no rows.
-    rows: how many it had.
+    coordinator: the coordinator of the write.
+    vote: the prepared branch; None if the attempt had no rows.
+    rows: the number of rows.
     """
 
     coordinator: Coordinator
@@ -105,7 +105,7 @@ class Written(WriterCommitMessage):
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """A batch write. It is made beside the driver, before the tasks start, and sent to each of them."""
+    """A batch write. Spark makes the writer beside the driver, before the tasks start, and sends it to each task."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -116,7 +116,7 @@ class BatchWriter(DataSourceArrowWriter):
         return write_partition(self.job, self.coordinator, iterator)
 
     def commit(self, messages: Sequence[Any]) -> None:
-        """Commit the branches of the tasks. Raises as ``commit``."""
+        """Commit the branches of the tasks. Raises as the function ``commit`` does."""
         batch = self.job.batch
         if not commit(self.job.path, self.coordinator, messages, batch) and batch is not None:
             log_repetition(batch, is_numbered=self.job.is_numbered)
@@ -133,7 +133,7 @@ def write_partition(job: Job, coordinator: Coordinator, batches: "Iterator[Recor
     """Write the rows of a partition into a branch of this attempt, and prepare it.
 
     Raises:
-        InvalidArgument, QueueNotFound: a row cannot be a message; the row is named.
+        InvalidArgument, QueueNotFound: a row cannot be a message; the error names the row.
         TransactionRolledBack: the write has ended.
     """
     context = TaskContext.get()
@@ -165,7 +165,10 @@ def _put(branch: RemoteBranch, put: Put) -> None:
 
 
 def _refused_row(branch: RemoteBranch, put: Put) -> int:
-    """Return which row of a put was refused. The branch ends with that, so the rows before it are put once more."""
+    """Return the number of the refused row of a put.
+
+    The branch is not prepared after the error, so the rows can be put again, one by one, to find this row.
+    """
     for one in put.of_each_row():
         try:
             _put(branch, one)
@@ -175,7 +178,7 @@ def _refused_row(branch: RemoteBranch, put: Put) -> int:
 
 
 def check_count(rows: int) -> None:
-    """Raise InvalidArgument if these are more than one commit has."""
+    """Raise InvalidArgument if one commit cannot have this number of rows."""
     if rows > MAX_ORDINAL + 1:
         raise InvalidArgument(
             f"one write has at most {MAX_ORDINAL + 1:,} rows, because it is one commit: write the DataFrame in parts"
@@ -186,7 +189,7 @@ def check_count(rows: int) -> None:
 
 
 def log_repetition(batch: BatchOf, *, is_numbered: bool = True) -> None:
-    """Log that a write has written nothing: a warning if its application did not number it."""
+    """Log that a write has written nothing; log a warning if its application did not number the write."""
     if is_numbered:
         log.info("batch %d of application %s was committed before: nothing is written", batch.number, batch.application)
     else:
@@ -204,13 +207,13 @@ def commit(path: str, coordinator: Coordinator, messages: Sequence[Written], bat
         Whether the rows were written now: False if the batch was committed before.
 
     Args:
-        messages: of all partitions, in order.
+        messages: the messages of all partitions, in order.
         batch: the name of the write, if it has one.
 
     Raises:
         TransactionRolledBack: the coordinator has ended, so nothing was written.
         Full: the rows do not fit; nothing was written.
-        MessageInUse: a transaction that does not end has a deduplication key of a row; nothing was written.
+        MessageInUse: a transaction does not end, and has a row's deduplication key; nothing was written.
         CommitUnknown: the disk failed in the middle of the commit.
     """
     check_count(sum(message.rows for message in messages))
@@ -222,7 +225,7 @@ def commit(path: str, coordinator: Coordinator, messages: Sequence[Written], bat
 
 
 def _adopt(space: spool.Space, xids: Sequence[Xid], batch: BatchOf | None) -> bool:
-    """Commit the branches. False if the batch was committed before."""
+    """Commit the branches; return False if the batch was committed before."""
     try:
         return space.engine.commit_branches(xids, batch)
     except UnknownBranch as error:
@@ -243,7 +246,7 @@ def end(path: str, coordinator: Coordinator) -> None:
 
 
 def _end(space: spool.Space, coordinator: Coordinator) -> None:
-    """End the coordinator and roll back the other branches. The write is decided: an error is only logged."""
+    """End the coordinator and roll back the other branches. The write is already decided, so errors are only logged."""
     coordinator.end()
     try:
         space.engine.resolve_orphans()

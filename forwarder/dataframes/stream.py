@@ -1,16 +1,16 @@
 """Reading as a stream: batch after batch of messages, from one commit to another.
 
-An offset is the number of a durable commit: the query has read all commits up to it. Numbers become visible in their
-order (Rule 2), so no earlier number appears later, and none is issued again (Rule 16). Spark keeps the offsets in the
-checkpoint of the query, and the space does not know its readers: any number of queries read it side by side. A query
-does not read messages that were consumed before it reached them.
+An offset is the number of a durable commit: the query has read all commits up to that one. Numbers become visible in
+their order (Rule 2), so no smaller number appears afterwards, and no number is issued again (Rule 16). Spark keeps the
+offsets in the checkpoint of the query. The space does not know its readers: any number of queries can read it side by
+side. A query does not read messages that were consumed before the query reached them.
 
-Offsets and plans are made in one process, which Spark starts for the query and which has the space open until the query
-ends. The tasks read as the tasks of a batch read.
+Spark starts one process for the query. This process makes the offsets and the plans, and has the space open until the
+query ends. The tasks read like the tasks of a batch read.
 
-A query with a *subscription* reads later commits from their files, because the space keeps those commits for it (Rule
-15); it reads earlier commits as any other query. Its offsets carry the number of the commit that registered the
-subscription, which distinguishes the subscription from another one of its name.
+For a query with a *subscription*, the space keeps all commits after the registration (Rule 15), and the query reads
+these commits from their files. The query reads earlier commits like any other query. Its offsets also have the number
+of the commit that registered the subscription. This number tells the subscription from another one of the same name.
 """
 
 from collections import deque
@@ -46,13 +46,13 @@ Offset = dict[str, int]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One query's source. Spark pickles one for the tasks, which use only ``read``; another one has the space open."""
+    """The source of one query. Spark pickles one reader for the tasks, which only read; another has the space open."""
 
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
         self._options = options
         self._schema = check_columns(schema)
         self._space: Space | None = None
-        self._target: int | None = None  # of a query that ends once it has read the present messages
+        self._target: int | None = None  # the last commit, if the query ends after the present messages
         self._ahead: deque[CommitSize] = deque()  # commits with messages after the last requested offset
         self._since: int | None = None  # the commit that registered the subscription, if there is one
         self._looked = range(0)  # the commits that ``_ahead`` covers
@@ -69,7 +69,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {NUMBER: first - 1 if first else self._since, SINCE: self._since}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit of a batch, as the options have it."""
+        """Return the limit of a batch that the options set."""
         if self._options.max_messages is not None:
             return ReadMaxRows(self._options.max_messages)
         if self._options.max_bytes is not None:
@@ -77,9 +77,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Return the end of the next batch: ``start`` if there is nothing to read.
+        """Return the end of the next batch; ``start`` if there is nothing to read.
 
-        A batch has whole commits, and at least one. With a limit it has no more of them than fit.
+        A batch has whole commits. With a limit, a batch has as many commits as fit, but at least one.
         """
         begin, newest = start[NUMBER], self._published()
         if begin > newest:
@@ -118,11 +118,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return most, most_bytes
 
     def _within(self, begin: int, newest: int, most: float, most_bytes: float) -> int:
-        """Return the last commit after ``begin`` up to which the messages are within these limits, at least the first
-        one.
+        """Return the last commit up to which the messages after ``begin`` fit into these limits.
 
-        With a subscription the commit is one that put messages, and so is durable. A power cut may take later commits
-        that only count attempts; their numbers would be issued again, to messages that the query would skip.
+        At least the first commit with messages counts as fitting. With a subscription, the returned commit is one that
+        put messages, so it is durable. A power cut may undo later commits that only count attempts. Their numbers would
+        then be issued again for new messages, which the query would skip.
         """
         self._forget_up_to(begin)
         end, messages, size, at = begin, 0, 0, 0
@@ -150,7 +150,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Read the sizes of the next commits, up to ``newest`` at most."""
         last = min(newest, self._looked.stop + _COMMITS - 1)
         backlog, first = self._backlog(), self._looked.stop
-        since = last if self._since is None else self._since  # later commits are kept
+        since = last if self._since is None else self._since  # the space keeps later commits
         if first <= since:
             self._ahead.extend(backlog.sizes(first, min(last, since)))
         if since < last:
@@ -160,9 +160,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- batches ------------------------------------------------------------------------------------------------------
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Plan the tasks of a batch: the messages between its offsets that exist now."""
+        """Plan the tasks of a batch, for the messages between its offsets that exist now."""
         begin, last = start[NUMBER], end[NUMBER]
-        kept_from = max(begin, end[SINCE]) if SINCE in end else last  # (an offset of a query that had none has none)
+        kept_from = max(begin, end[SINCE]) if SINCE in end else last  # (without a subscription, SINCE is missing)
         parts: list[InputPartition] = []
         if begin < min(last, kept_from):
             found = self._backlog().items(begin + 1, min(last, kept_from))
@@ -174,7 +174,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return parts
 
     def commit(self, end: Offset) -> None:
-        """Record that the query has read all up to ``end``, which the space need not keep for it any more."""
+        """Record that the query has read all commits up to ``end``.
+
+        The space need not keep these commits for the query any more.
+        """
         if SINCE in end and self._options.subscription:
             self._subscriber().read(end)
 
@@ -203,6 +206,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Subscriber(self._opened(), of.subscription, of.queues, of.expiry, fails=of.fail_on_loss)
 
     def _published(self) -> int:
-        """Return the newest commit that is visible and durable: the number of one that a power cut takes is given to
-        another, and Spark's checkpoint would say that it was read."""
+        """Return the newest commit that is visible and durable.
+
+        A power cut may undo a commit that is not durable. Another commit then gets the same number, and Spark's
+        checkpoint would say that this commit was read.
+        """
         return self._opened().engine.durable_number()

@@ -1,14 +1,14 @@
 """Write a stream into queues: each micro-batch is one commit, however often Spark runs it.
 
-A micro-batch is written as a batch write is (``sink``). Spark commits the batch to its checkpoint afterwards, so after
+A micro-batch is written like a batch write (``sink``). Spark commits the batch to its checkpoint afterwards, so after
 a crash in between Spark runs the same batch again. The commit of a batch therefore records, with the messages, the
 number of the batch under the stream's name, and a batch whose number is recorded writes nothing
 (``spool.policies.applications``).
 
-The stream's name is the option ``applicationId``, or else the id of the query, which Spark keeps in the checkpoint: a
-query that is restarted on its checkpoint has the same. Only the tasks get the id, and return it in their messages. The
-id of the query is recorded, too: a stream with a new checkpoint counts its batches from 0 again. Under the name of an
-older stream it would lose its first batches, so it is refused.
+The stream's name is the option ``applicationId``, or else the id of the query. Spark keeps the id in the checkpoint, so
+a query that is restarted on its checkpoint has the same id. Only the tasks get the id, and they return it in their
+messages. The commit also records the id of the query: a stream with a new checkpoint counts its batches from 0 again.
+Under the name of an older stream, such a stream would lose its first batches, so the commit refuses it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,13 +51,13 @@ class WrittenToStream(Written):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """A stream write. Spark makes one for the tasks of each micro-batch, and another one to commit or abort it.
+    """A stream write. Spark makes one writer for the tasks of a micro-batch, and another to commit or abort the batch.
 
-    coordinator: of the micro-batch; None until the writer is sent to the tasks.
+    coordinator: the coordinator of the micro-batch; None until the writer is sent to the tasks.
     """
 
     def __init__(self, job: Job, application: str | None, key: str | None) -> None:
-        """``key``: names the stream in its space, the same in every process; None: the stream has no name."""
+        """``key``: the name of the stream in its space, the same in every process; None if the stream has no name."""
         self.job = job
         self.application = application
         self.key = key
@@ -65,7 +65,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     @classmethod
     def of(cls, given: Options, schema: StructType, *, overwrite: bool) -> Self:
-        """Make it of the options of a stream write and its columns; InvalidArgument."""
+        """Return the writer for the options and the columns of a stream write. InvalidArgument if one is wrong."""
         found = parse_options(given, STREAMING, "writing a stream to a space")
         if overwrite:
             raise InvalidArgument(
@@ -78,8 +78,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return cls(Job(found["path"], RowsAsPuts.of(schema, found.get("queue"))), application, key)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state that is sent to the tasks. Only the writer for the tasks is ever sent, so this begins the
-        write."""
+        """Begin the write, and return the state that Spark sends to the tasks.
+
+        Spark only ever sends the writer for the tasks, so no other writer begins a write.
+        """
         if self.coordinator is None:
             self.coordinator = self.job.begin(self.key)
         return self.__dict__
@@ -97,7 +99,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return WrittenToStream(done.coordinator, done.vote, done.rows, query)
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:
-        """Commit the branches of the tasks, unless the batch was committed before. Raises as ``sink.commit``."""
+        """Commit the branches of the tasks, unless the batch was committed before. Raises as ``sink.commit`` does."""
         first: WrittenToStream = messages[0]
         batch = BatchOf(self.application or first.query, batchId, first.query)
         if not commit(self.job.path, first.coordinator, messages, batch):

@@ -9,7 +9,7 @@ from spool.engine.tasks import Backlog, Item
 from spool.errors import CorruptedFile, InvalidArgument
 
 NUMBER, SINCE = "number", "since"
-"""The keys of a stream's offset: the commit up to which it has read, and the one that registered its subscription."""
+"""The keys of a stream's offset: the last commit that it has read, and the commit that registered the subscription."""
 
 GO_ON = "to go on with what can be read, start the query with .option('failOnDataLoss', 'false')"
 """The advice if messages that were kept for a subscription are lost."""
@@ -21,10 +21,10 @@ class Subscriber:
     """The subscription of a query, as the query sees it.
 
     Args:
-        name: of the subscription.
+        name: the name of the subscription.
         queues: the names of the queues that the query reads; none: all queues.
-        expiry: seconds after which the subscription ends if the query has not come back.
-        fails: whether the query fails, or continues, if kept messages are lost.
+        expiry: the seconds after which the subscription ends unless the query renews it.
+        fails: whether the query fails if kept messages are lost; otherwise it continues.
     """
 
     def __init__(self, space: Space, name: str, queues: Sequence[str], expiry: float, *, fails: bool) -> None:
@@ -35,18 +35,17 @@ class Subscriber:
         self._fails = fails
 
     def begin(self) -> int:
-        """Register it for a query without a checkpoint; returns the number of the commit that did.
+        """Register the subscription for a query without a checkpoint; return the number of the registering commit.
 
-        InvalidArgument if a subscription of its name has read commits.
+        InvalidArgument if a subscription of this name has read commits.
         """
         return self._register(anew=not self._fails)
 
     def renew(self, start: Mapping[str, int]) -> int:
-        """Return the commit that registered it, for a query that continues after ``start``; renew it halfway to its
-        end.
+        """Return the commit that registered the subscription, for a query that continues after ``start``.
 
-        InvalidArgument if a commit after ``start`` was not kept. If the query does not fail then, the subscription is
-        registered again.
+        When half of its time has passed, the subscription is renewed. InvalidArgument if a commit after ``start`` was
+        not kept; for a query that does not fail then, the subscription is registered again.
         """
         known, wrong = self._check(start)
         if known is None:
@@ -62,10 +61,10 @@ class Subscriber:
         """Return the places of the messages put after commit ``begin`` up to ``end``, each with the bytes of its
         bodies.
 
-        InvalidArgument if they were not kept. CorruptedFile if a commit is damaged.
+        InvalidArgument if a commit was not kept. CorruptedFile if a commit is damaged.
         """
         found, lost = backlog.kept_items(begin + 1, end[NUMBER])
-        # After the reading: a subscription that still exists has kept all that was read.
+        # Check after the reading: a subscription that still exists has kept all commits that were read.
         known, wrong = self._check({**end, NUMBER: begin})
         if known is None or lost:
             wrong = wrong or f"commit {lost[0]} is kept for the subscription {self._name!r}, and cannot be read"
@@ -75,15 +74,20 @@ class Subscriber:
         return found
 
     def read(self, end: Mapping[str, int]) -> None:
-        """Record that the query has read all up to ``end``. If the subscription has ended, the next check says so."""
+        """Record that the query has read all commits up to ``end``.
+
+        If the subscription has ended, this does nothing, and the next check reports the end.
+        """
         self._engine.advance_subscription(self._name, end[SINCE], end[NUMBER], self._expiry)
 
     def _register(self, *, anew: bool) -> int:
         return self._engine.register_subscription(self._name, self._queues, self._expiry, anew=anew)
 
     def _check(self, start: Mapping[str, int]) -> tuple[Subscription | None, str]:
-        """Return the subscription if it keeps all commits after ``start`` since its registration; or None, and the
-        reason."""
+        """Return the subscription if, since its registration, it has kept all commits after ``start``.
+
+        Otherwise return None and the reason.
+        """
         known, begin = self._engine.subscription(self._name), start[NUMBER]
         if known is None:
             wrong = "there is none of this name: it was deleted, or has ended because no query came back in time"

@@ -1,36 +1,39 @@
-"""The coordinator of a write: a lock that lives from before its first task until its outcome is decided.
+"""The coordinator of a write: a lock that is held from before the first task until the outcome is decided.
 
 The processes and their calls (PySpark 4.3, ``pyspark/sql/worker``; batch and stream alike):
 
-* ``writer()`` or ``streamWriter()`` runs in a Python worker beside the driver, never in the program's own process, once
-  for each write or micro-batch, before its tasks. The worker may end a minute later, when it was idle.
+* ``writer()`` or ``streamWriter()`` runs in a Python worker beside the driver, never in the program's own process: once
+  for each write or micro-batch, before the tasks. The worker may end after a minute without work.
 * ``write()`` runs in a worker of an executor, once for each attempt of a task. A task that failed or was lost with its
-  machine has another attempt, and speculation makes two at the same time. Of the attempts that returned, Spark chooses
-  one a task.
-* ``commit()`` or ``abort()`` runs in another worker beside the driver, with the messages of the chosen attempts, None
-  for a task that has none. ``abort()`` follows when a task failed for good, but also when ``commit()`` raised or its
-  process died, before or after the commit. A stream's ``abort()`` gets a writer of its own, which has only the options.
+  machine gets another attempt, and speculation makes two attempts at the same time. For each task, Spark chooses one of
+  the attempts that returned.
+* ``commit()`` or ``abort()`` runs in another worker beside the driver, with the messages of the chosen attempts. For a
+  task without such an attempt, the message is None. Spark calls ``abort()`` when a task failed for good, and also when
+  ``commit()`` raised or its process died, before or after the commit. A stream's ``abort()`` gets a separate writer,
+  which has only the options.
 
-So none of these processes lives as long as the write. The prepared branches of a write belong to the process that holds
-its lock (rule 6: alive means holding a lock), and that is a small process of its own, ``lock_holder``. The worker that
-makes the writer opens the space, which recovers it if need be, locks the coordinator's id and, once more, the space as
-open, and starts the holder, which inherits both locks and nothing else. The holder ends
+So none of these processes lives as long as the write. A separate small process, the holder (``lock_holder``), has the
+lock of the write, and the prepared branches belong to the holder (rule 6: a process is alive while it holds a lock).
+The worker that makes the writer opens the space, and thereby recovers the space if need be. The worker then locks the
+coordinator's id and, once more, the space as open. At last it starts the holder, which inherits both locks and nothing
+else. The holder ends
 
-* when ``commit()`` or ``abort()`` ends it: branches that are undecided then are rolled back, by this process or by
-  the next that meets it, late attempts as well;
-* when the daemon of its worker ends, which lives as long as the Spark context: so a write whose driver was killed,
-  or whose context was stopped, is rolled back like any transaction of a process that died;
-* when it is killed: its branches are rolled back, and ``commit()`` finds none to adopt and raises. A commit and
-  a rollback of one branch exclude each other, so that no write is committed in part.
+* when ``commit()`` or ``abort()`` ends it: the process that does so, or the next process that finds undecided branches
+  of the write, rolls them back, also the branches of late attempts;
+* when the daemon of the worker ends, together with the Spark context: so a write whose driver was killed, or whose
+  context was stopped, is rolled back like any transaction of a process that died;
+* when it is killed: the branches are rolled back, and ``commit()`` raises because it finds no branch to adopt. A commit
+  and a rollback of one branch exclude each other, so that no write is committed in part.
 
-The holder takes no part in the decision: that is the commit which adopts the branches, made by the process that runs
-``commit()``. Whether it is made is therefore read from the space, never from the holder.
+The holder takes no part in the decision. The process that runs ``commit()`` decides, by the commit that adopts the
+branches. So the space tells whether a write is committed, and never the holder.
 
-A process ends the holder through a socket in Linux's abstract namespace, which leaves no file. A writer of a stream
-that is aborted without any message does not know its coordinator, so the name of that socket is then a hash of the
-space and of the stream's name; the next batch of the same stream also ends a holder that still lives. (A stream whose
-checkpoint was set for the session, and that has no application id, has none: a holder that is left over by such an
-abort stays until the Spark context ends. Its only harm is that its branches stay prepared, too.)
+A process ends the holder through a socket in Linux's abstract namespace, which leaves no file. If a micro-batch is
+aborted without any message, the writer does not know its coordinator. For a stream, the name of the socket is therefore
+a hash of the space and of the stream's name. The next batch of the same stream also ends a holder that still lives.
+
+A stream without an application id has no name if its checkpoint was set for the session. After such an abort, its
+holder remains until the Spark context ends. The only harm is that the branches remain prepared as long.
 """
 
 import contextlib
@@ -56,25 +59,25 @@ _END_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Coordinator:
-    """The coordinator of one write. ``id``: of all its branches; ``address``: of the socket of its holder."""
+    """The coordinator of one write. ``id``: the gtrid of all its branches; ``address``: of its holder's socket."""
 
     id: bytes
     address: str
 
     def end(self) -> bool:
-        """End the holder, and wait until its locks are free; False if it does not end. It may have ended before."""
+        """End the holder, and wait until its locks are free; return False if the holder does not end."""
         return end_at(self.address)
 
 
 def start(space: spool.Space, key: str | None = None, parent: int | None = None) -> Coordinator:
-    """Start a coordinator's holder; it is locked when this returns. The caller has the space open.
+    """Start the holder of a new coordinator, and return the coordinator, locked. The caller has the space open.
 
     Args:
-        key: names the stream in the space; the coordinator of its batch before, if there still is one, is ended.
-        parent: the process with which the holder ends; by default the one that started this process.
+        key: the name of the stream in the space; None without one. A holder of the stream's previous batch is ended.
+        parent: the process with which the holder ends; by default the parent of this process.
 
     Raises:
-        SystemFailure: the holder cannot be started, or the one of the batch before does not end.
+        SystemFailure: the holder cannot be started, or the holder of the previous batch does not end.
     """
     coordinator = Coordinator(os.urandom(_ID_BYTES), address_of(space.path, key))
     with contextlib.ExitStack() as opened:
@@ -90,19 +93,19 @@ def start(space: spool.Space, key: str | None = None, parent: int | None = None)
 
 
 def address_of(path: str, key: str | None) -> str:
-    """Return the address of a holder: a stream's, which ``key`` names, or a new one."""
+    """Return the address of the holder of the stream that ``key`` names; a new address if ``key`` is None."""
     text = os.urandom(_ID_BYTES).hex() if key is None else f"{os.path.realpath(path)}\0{key}"
     return "\0xaspool-" + hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
 
 def end_at(address: str) -> bool:
-    """End the holder at an address, if there is one, and wait until its locks are free; False if it does not end."""
+    """End the holder at an address, if any, and wait until its locks are free; return False if it does not end."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(_END_SECONDS)
             connection.connect(address)
             return connection.recv(1) == b""
-    except ConnectionError:  # there is none, or it ended at this moment
+    except ConnectionError:  # no holder exists, or it ended at this moment
         return True
     except OSError as error:
         log.warning("the process that coordinates a write does not end: %s", error)
@@ -119,7 +122,7 @@ def _listen(address: str) -> socket.socket:
             return listening
         except OSError:
             listening.close()
-            # Its locks are free before the address is: the process has a few instructions to go.
+            # The old holder releases its locks before the address: its process has a few instructions left to run.
             if not end_at(address) or time.monotonic() > until:
                 raise
             time.sleep(0.001)

@@ -1,8 +1,8 @@
 """The program of the process that holds the locks of a write's coordinator (see ``coordinator``).
 
-It is run by its path and uses only the standard library, so it starts in a hundredth of a second and is small. Its
-arguments are inherited descriptors: the socket on which another process ends it, a process with which it ends (as a
-pidfd), and the descriptors whose locks it holds.
+The program is run by its path and uses only the standard library, so its process is small and starts in a hundredth of
+a second. Its arguments are inherited descriptors: the socket by which another process ends the holder, the pidfd of the
+process with which the holder ends, and the descriptors whose locks the holder keeps.
 """
 
 import os
@@ -15,7 +15,7 @@ _PEER = struct.Struct("3i")  # process, user and group of a peer (SO_PEERCRED)
 
 
 def hold(listening: socket.socket, parent: int) -> socket.socket | None:
-    """Return once the parent has ended, or a process of the same user connects; returns that connection."""
+    """Wait until the parent ends, or a process of the same user connects; return None or the connection."""
     poll = select.poll()
     poll.register(parent, select.POLLIN)
     poll.register(listening, select.POLLIN)
@@ -32,13 +32,13 @@ def hold(listening: socket.socket, parent: int) -> socket.socket | None:
 
 def main() -> None:
     if os.fork():
-        os._exit(0)  # the process that started this one waits for no other
+        os._exit(0)  # the starter waits only for this process, and its child holds the locks
     listening, parent, *locks = map(int, sys.argv[1:])
     connection = hold(socket.socket(fileno=listening), parent)
     for descriptor in locks:
         os.close(descriptor)
     if connection is not None:
-        connection.close()  # after the locks: for the peer the close means that they are free
+        connection.close()  # closed after the locks: the close tells the peer that the locks are free
 
 
 if __name__ == "__main__":
