@@ -1,10 +1,11 @@
 """Transactional queues in a directory.
 
-``create`` makes a queue space, ``open`` opens one; both return a ``Space``, which puts and gets each ``Message``
-directly or in a ``Transaction``. ``aio`` has the same for asyncio. ``PutOptions``, ``GetOptions``, ``QueueOptions``,
-``SpaceOptions`` and ``MessageFilters`` list the options of the calls. Every error is a ``SpoolError``.
+``create`` makes a queue space, ``open`` opens an existing one. Both return a ``Space``, which puts and gets each
+``Message`` directly or in a ``Transaction``. ``aio`` has the same for asyncio. ``PutOptions``, ``GetOptions``,
+``QueueOptions``, ``SpaceOptions`` and ``MessageFilters`` list the options of the calls. Every error is a
+``SpoolError``.
 
-docs/words.md (``spool-admin docs words``) explains our words by those of SQS, Kafka, JMS, Celery and RabbitMQ.
+docs/words.md (``spool-admin docs words``) explains our words by the words of SQS, Kafka, JMS, Celery and RabbitMQ.
 Applications may use the names of ``__all__``. The modules of the package are internal.
 """
 
@@ -79,8 +80,8 @@ __all__ = [
 ]  # fmt: skip
 
 
-# Where the other names are. They are imported when they are first asked for: importing the engine takes several times
-# as long as starting Python, and a program may not come to use it.
+# The modules of the other names. A name is imported at its first use: importing the engine takes several times as long
+# as starting Python, and a program may never use the engine.
 _MODULES = {
     "admin.findings": ("Finding", "RecoveryReport"),
     "admin.holders": ("Holder",),
@@ -110,7 +111,7 @@ def __getattr__(name: str) -> object:
     if name == "__version__":
         return _version()
     if name in ("aio", "mirrors"):
-        return import_module(f"spool.{name}")  # which makes it an attribute
+        return import_module(f"spool.{name}")  # the import makes it an attribute
     for module, names in _MODULES.items():
         if name in names:
             found = globals()[name] = getattr(import_module(f"spool.{module}"), name)
@@ -124,7 +125,7 @@ def _version() -> str:
     try:
         return metadata.version("xaspool")
     except metadata.PackageNotFoundError:
-        return "unknown"  # run from a tree that is not installed
+        return "unknown"  # a source tree that is not installed
 
 
 def __dir__() -> list[str]:

@@ -2,5 +2,5 @@
 
 from importlib import import_module
 
-# By name: the engine knows nothing of the programs that are built on it.
+# By name, because the engine must not import the programs that are built on it.
 import_module("xaspool_scripts.start").admin()

@@ -1,7 +1,7 @@
 """All errors, as one tree. The text of each names the problem and the remedy.
 
 Each class carries ``diagnostic``, the name that Tuxedo /Q's ``tpenqueue(3c)`` and ``tpdequeue(3c)`` give to the same
-condition in ``ctl->diagnostic``. None of them marks the caller's transaction rollback-only, unless the disk failed.
+condition in ``ctl->diagnostic``. No error marks the caller's transaction rollback-only, unless the disk failed.
 """
 
 import errno
@@ -31,11 +31,11 @@ class Argument(str):
 class ArgumentError(SpoolError):
     """An error whose text names arguments.
 
-    name: the argument at fault; None if there is none. expected: the values that it takes, in words, or None.
+    name: the argument at fault; None if there is none. expected: the values that the argument takes, in words, or None.
     """
 
     def __init__(self, *parts: str, expected: str | None = None) -> None:
-        """``parts``: the parts of the text; each name of an argument is a separate part."""
+        """``parts``: the parts of the text. Each name of an argument is a separate part."""
         super().__init__("".join(parts))
         self.parts = parts
         self.name: str | None = next((part.partition("=")[0] for part in parts if isinstance(part, Argument)), None)
@@ -55,19 +55,22 @@ class QueueNotFound(ArgumentError, LookupError):
 
 
 class QueueExists(ArgumentError):
-    """A queue of that name exists already, or exists with options other than the call gives."""
+    """A queue of that name exists already, or exists with other options than those of the call."""
 
     diagnostic = "QMEBADQUEUE"
 
 
 class QueueNotEmpty(SpoolError):
-    """A queue with messages in it is not deleted."""
+    """The queue has messages, so it was not deleted."""
 
     diagnostic = "QMEINUSE"
 
 
 class Empty(SpoolError, queue.Empty):
-    """No message can be taken now. ``message_id``, ``correlation_id``: of a request without a reply in time."""
+    """No message can be taken now.
+
+    ``message_id``, ``correlation_id``: the ids of a request whose reply did not arrive in time; else None.
+    """
 
     diagnostic = "QMENOMSG"
     message_id: str | None = None
@@ -84,7 +87,7 @@ class RequestFailed(SpoolError):
     """A service rejected the request, or failed too often.
 
     ``reply``: the message that the service put into the failure queue; None if there is none. ``message_id``,
-    ``correlation_id``: of the request.
+    ``correlation_id``: the ids of the request.
     """
 
     diagnostic = "TPESVCFAIL"
@@ -103,7 +106,7 @@ class RequestFailed(SpoolError):
 
 
 class Full(SpoolError, queue.Full):
-    """A limit of the queue or of the space is reached. ``queue``: the name of the queue; None if it is the space."""
+    """A limit of the queue or of the space is reached. ``queue``: the queue's name; None for a limit of the space."""
 
     diagnostic = "QMENOSPACE"
 
@@ -148,7 +151,7 @@ class ProtocolError(SpoolError):
 
 
 class SystemFailure(SpoolError):
-    """The engine met something that should not be; nothing was changed."""
+    """The engine met a state that should not exist; nothing was changed."""
 
     diagnostic = "QMESYSTEM"
 
@@ -179,17 +182,21 @@ class CorruptedFile(SystemFailure):
 
 
 class MirrorMismatch(SpoolError):
-    """The space was not opened, because its mirror is of a later state, of another space, or was not begun. Nothing was
-    changed in either directory."""
+    """The space was not opened: its mirror has a later state, belongs to another space, or was not begun.
+
+    Nothing was changed in either directory.
+    """
 
 
 class UnknownCodec(SystemFailure):
-    """The message's body was written by a codec that this process has not registered, or that fails here; the message
-    stays."""
+    """This process has not registered the codec of the message's body, or the codec fails here.
+
+    The message remains in its queue.
+    """
 
 
 class SpaceExists(ArgumentError, FileExistsError):
-    """The directory holds a queue space already, or one with options other than the call gives."""
+    """The directory holds a queue space already, or a space with other options than those of the call."""
 
     diagnostic = "QMEINVAL"
 
@@ -209,9 +216,9 @@ class NewerFormat(SystemFailure):
 
 
 def in_place_of(error: ImportError) -> str | None:
-    """Tell which file is imported in place of ``xa`` or ``forwarder``, and what to do; None if that is not the cause.
+    """Return which file was imported in place of ``xa`` or ``forwarder``, and the remedy; None for another cause.
 
-    Python imports the first file of that name from the directories of ``sys.path``, e.g. the directory of the program.
+    Python imports the first file of such a name from the directories of ``sys.path``, e.g. the program's directory.
     """
     name = (error.name or "").partition(".")[0]
     file = getattr(sys.modules.get(name), "__file__", None)

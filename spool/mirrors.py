@@ -1,4 +1,4 @@
-"""Begin and end the mirror of a space, and make a space out of a mirror. No process may have the space open."""
+"""Begin or end the mirror of a space, or make a space out of a mirror. No process may have the space open."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ _WAIT_SECONDS = 30.0
 def describe(path: str | os.PathLike[str]) -> "mirrored.MirrorState | None":
     """Describe the mirror of a space, and whether an opening accepts it; None if the space has none.
 
-    Nothing is changed, and other processes may have the space open. NotASpace.
+    Nothing is changed, and other processes may have the space open. Raises NotASpace.
     """
     from spool.recovery import mirrored
 
@@ -53,11 +53,12 @@ def begin(
 
     Args:
         path: the directory of the space.
-        mirror: an empty directory, best on another disk. It is made if it is missing; its parent must exist.
+        mirror: an empty directory, best on another disk. A missing directory is made; its parent must exist.
         disk, clock: for tests.
 
     Raises:
-        InvalidArgument: the directory is not empty, lies inside the space, or its name cannot stand in ``space.toml``.
+        InvalidArgument: the mirror's directory is not empty or lies inside the space, or ``space.toml`` cannot hold its
+            name.
         SystemFailure: a process has the space open.
         NotASpace: ``path`` holds no space.
     """
@@ -115,7 +116,7 @@ def _closed(path: str | os.PathLike[str], disk: Disk | None, clock: Clock | None
 
 
 def _openers(lock: OpenLock) -> str:
-    """Name the processes that have the space open; this process only if no other is seen."""
+    """Name the processes that have the space open; name this process only if this user sees no other process."""
     seen = lock.holders()
     others = [each for each in seen if not each.startswith(f"process {os.getpid()} ")] or seen
     return f"{' and '.join(others) or 'a process'} {'have' if len(others) > 1 else 'has'}"
@@ -129,19 +130,19 @@ def restore(
     clock: Clock | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Space:
-    """Make a new space without a mirror out of a mirror, which is not changed; returns the space open.
+    """Make a new space, without a mirror, out of a mirror; returns the space open. The mirror is not changed.
 
-    An interrupted restore leaves no space; the next call begins again.
+    An interrupted restore leaves no space, and the next call begins again.
 
     Args:
-        path: the directory of the new space: empty, or left by an interrupted restore.
+        path: the directory of the new space, which is empty or was left by an interrupted restore.
         mirror: the directory of the mirror.
         disk, clock: for tests.
-        progress: called with the number of copied files, and of all files.
+        progress: called with the number of copied files and the number of all files.
 
     Raises:
-        SpaceExists: the directory is not empty.
-        InvalidArgument: the directory lies inside the mirror.
+        SpaceExists: the new space's directory is not empty.
+        InvalidArgument: the new space's directory lies inside the mirror.
         NotASpace: ``mirror`` is no mirror.
         MirrorMismatch: a process has the space of the mirror open.
     """
@@ -176,7 +177,7 @@ def _settings_of(mirror: Disk) -> str:
 
 
 def _restore(disk: Disk, mirror: Disk, settings: str, progress: Callable[[int, int], None]) -> None:
-    """Copy every file of the mirror. The settings are written last, once all is durable: they make it a space."""
+    """Copy every file of the mirror. The settings are written last, once all files are durable, and make it a space."""
     config = parse(settings, mirror.path(layout.MIRROR_SETTINGS))
     check_kind(disk, config.network_file_system)
     if _is_taken(disk):
@@ -195,13 +196,13 @@ def _restore(disk: Disk, mirror: Disk, settings: str, progress: Callable[[int, i
             disk.flush(target)
     disk.flush_directory(layout.COMMITTED)
     write_settings(disk, settings)
-    disk.unlink(layout.RESTORING)  # last: a power cut in a rename may leave neither name, and stops any restore here
+    disk.unlink(layout.RESTORING)  # last: until then, a power cut leaves a directory that another restore accepts
     disk.flush_directory("")
     progress(len(names), len(names))
 
 
 def _is_taken(disk: Disk) -> bool:
-    """Whether a directory holds anything but files of an interrupted restore."""
+    """Return whether a directory has other files than those of an interrupted restore."""
     if disk.exists(layout.SETTINGS):
         return True
     if disk.exists(layout.RESTORING):

@@ -36,14 +36,14 @@ Look = Callable[[Store], list[Finding]]
 
 
 class Scan(Protocol):
-    """The start-up scan: recovers the space, or joins the processes that have it open."""
+    """The start-up scan: recovers the space, or joins the processes that have the space open."""
 
     def __call__(self, store: Store, *, alone: bool) -> RecoveryReport: ...
 
 
 @contextmanager
 def os_errors(doing: str) -> Iterator[None]:
-    """Raise the operating system's errors as the library's own, before a store exists that does so."""
+    """Raise the operating system's errors as the library's own errors. Used until a store does the same."""
     try:
         yield
     except SpoolError:
@@ -60,20 +60,20 @@ def create(
     clock: Clock | None = None,
     **options: Unpack[SpaceOptions],
 ) -> Space:
-    """Make a new, empty queue space in a directory, which is made if need be; returns it open.
+    """Make a new, empty queue space in a directory, which is made if need be; returns the space open.
 
     Several processes may call this for one directory at the same time: one of them makes the space.
 
     Args:
         path: the directory.
-        exist_ok: open the space that the directory holds, if it holds one. The options of this call must then equal
-            those of the space; options that the call leaves out are not compared.
+        exist_ok: whether to open the space that the directory holds already, if any. The options of this call must then
+            equal the options of the space; options that the call leaves out are not compared.
         disk, clock: for tests.
         options: see ``spool.SpaceOptions``.
 
     Raises:
-        SpaceExists: the directory holds a queue space; with ``exist_ok``: one with other options.
-        UnsafeFileSystem: its file system lacks a feature that a space needs.
+        SpaceExists: the directory holds a queue space; with ``exist_ok``: a queue space with other options.
+        UnsafeFileSystem: the file system of the directory lacks a feature that a space needs.
         InvalidArgument: an option has a value that is not allowed.
     """
     config, clock = space_config(options, {}), clock or Clock()
@@ -104,7 +104,7 @@ def _exists(disk: Disk, *otherwise: str) -> SpaceExists:
 
 @contextmanager
 def _one_process(disk: Disk, clock: Clock) -> Iterator[None]:
-    """Hold the space's directory as a process does that opens the space: of several processes one makes it."""
+    """Lock the space's directory, as an opener of a space does, so that one of several processes makes the space."""
     lock = OpenLock(disk)
     try:
         lock.enter(Deadline(clock, WAIT_SECONDS, clock.monotonic() + WAIT_SECONDS))
@@ -117,7 +117,7 @@ def _one_process(disk: Disk, clock: Clock) -> Iterator[None]:
 
 
 def _make(disk: Disk, config: SpaceConfig) -> None:
-    """Make the files of a new space. ``space.toml`` is the last of them: a directory with that file is a space."""
+    """Make the files of a new space. ``space.toml`` is the last one, because a directory with that file is a space."""
     if disk.exists(layout.RESTORING):
         raise SpaceExists(
             f"a restore of {disk.root} from a mirror was interrupted: run it again, or choose another directory"
@@ -144,22 +144,23 @@ def import_space(
     clock: Clock | None = None,
     progress: "Callable[[Progress], None] | None" = None,
 ) -> Space:
-    """Make a new space out of an export (``Space.export``); returns it open.
+    """Make a new space out of an export (``Space.export``); returns the space open.
 
-    The directory is made if need be, and must be empty. It is a space once the export is proven to its end, and all its
-    files are durable. An import that fails leaves no file. The next import removes the files of one that was killed.
+    The directory is made if need be, and must be empty. The directory becomes a space once the export is checked to its
+    end and all files are durable. An import that fails leaves no file. The next import removes the files of an import
+    that was killed.
 
     Args:
         path: the directory.
-        file: the export, open for reading bytes; its compression is recognised.
-        progress: called with the number of files so far.
+        file: the export, open for reading bytes; the import recognises its compression.
+        progress: called with the number of files that were made so far.
 
     Raises:
         SpaceExists: the directory is not empty.
-        CorruptedFile: the export is damaged, or no export.
-        NewerFormat: a later version of the library wrote it.
+        CorruptedFile: the file is damaged, or is no export.
+        NewerFormat: a later version of the library wrote the export.
     """
-    from spool.admin import export, unpack  # with all that reads exports, for a rare call
+    from spool.admin import export, unpack  # (here, since few programs call this)
 
     export.check_stream(file, "read")
     with space_directory(path, disk) as disk, calls.deferred(disk.close_all), os_errors("importing the queue space"):
@@ -175,9 +176,9 @@ def import_space(
 
 @contextmanager
 def _importing(disk: Disk) -> Iterator[None]:
-    """Keep an empty directory for an import, whose last step is to write the settings; empty it if the import fails.
+    """Keep an empty directory for an import, whose last step writes the settings; empty the directory after a failure.
 
-    ``IMPORTING`` is made before any other file, so the next import recognises the files of a killed one.
+    ``IMPORTING`` is made before any other file, so the next import recognises the files of a killed import.
     """
     directory = disk.open_directory("")
     try:
@@ -187,14 +188,14 @@ def _importing(disk: Disk) -> Iterator[None]:
             raise SpaceExists(f"another process makes or imports a space in {disk.root}: choose another directory")
         names = layout.in_use(disk.names(""))
         if layout.IMPORTING in names and layout.SETTINGS not in names:
-            _clear(disk)  # an import was cut off
+            _clear(disk)  # an import was killed
         elif names:
             raise SpaceExists(f"{disk.root} is not empty: choose another directory")
         try:
             write_new(disk, layout.IMPORTING, b"", durable=True)
             yield
         except BaseException:
-            with suppress(OSError):  # the first error tells more
+            with suppress(OSError):  # the first error says more
                 _clear(disk)
             raise
         disk.unlink(layout.IMPORTING)
@@ -205,7 +206,7 @@ def _importing(disk: Disk) -> Iterator[None]:
 
 
 def _clear(disk: Disk) -> None:
-    """Remove all that an import has made. Its mark is removed last: with it, the next import may go on here."""
+    """Remove all files of an import. ``IMPORTING`` is removed last: with that file, the next import can begin here."""
     for name in (layout.SETTINGS, layout.SETTINGS_TEMPORARY):
         unlink_if_there(disk, name)
     for directory in layout.DIRECTORIES:
@@ -227,8 +228,10 @@ def _remove_tree(disk: Disk, directory: str) -> None:
 
 @contextmanager
 def space_directory(path: str | os.PathLike[str], disk: Disk | None) -> Iterator[Disk]:
-    """Make the directory of a new space if need be. If it becomes no space, remove the directories that this call has
-    made."""
+    """Make the directory of a new space if need be.
+
+    If the directory does not become a space, remove the directories that this call has made.
+    """
     if disk is not None:
         yield disk
         return
@@ -238,14 +241,13 @@ def space_directory(path: str | os.PathLike[str], disk: Disk | None) -> Iterator
     except BaseException:
         if not disk.exists(layout.SETTINGS):
             for directory in new:
-                with suppress(OSError):  # it is not empty, or was not made
+                with suppress(OSError):  # the directory is not empty, or was not made
                     os.rmdir(directory)
         raise
 
 
 def _tell_what_is_there(disk: Disk) -> None:
-    """Warn of files in a directory that becomes a space: messages of an earlier space, which are kept, and other
-    files."""
+    """Warn of files in a directory that becomes a space: kept messages of an earlier space, and other files."""
     commits = disk.names(layout.COMMITTED) if disk.exists(layout.COMMITTED) else ()
     if any(map(layout.parse_committed, commits)):
         log.warning(
@@ -258,13 +260,13 @@ def _tell_what_is_there(disk: Disk) -> None:
 
 @os_errors("making the queue space")
 def _new_directory(root: str) -> tuple[Disk, list[str]]:
-    """Make the directory; returns it, and the paths that a space adds there, the innermost first."""
+    """Make the directory; returns its disk, and the paths of the directories that a space adds, the innermost first."""
     missing = [root]
     while not os.path.lexists(missing[-1]):
         missing.append(os.path.dirname(missing[-1].rstrip(os.sep)) or os.curdir)
     try:
         os.makedirs(root, mode=DIRECTORY_MODE, exist_ok=True)
-        if len(missing) > 1 or not os.listdir(root):  # (a directory with something in it is not only ours)
+        if len(missing) > 1 or not os.listdir(root):  # (a directory with other files is not only ours)
             with suppress(PermissionError):
                 os.chmod(root, DIRECTORY_MODE)  # (also with a narrower umask)
     except FileExistsError:
@@ -283,9 +285,9 @@ def open(path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock
         disk, clock: for tests.
 
     Raises:
-        NotASpace: the directory holds none.
-        NewerFormat: a later version of the library wrote it.
-        UnsafeFileSystem: its file system lacks a feature that a space needs.
+        NotASpace: the directory holds no queue space.
+        NewerFormat: a later version of the library wrote the space.
+        UnsafeFileSystem: the file system of the space lacks a feature that a space needs.
     """
     root = os.fspath(path) if disk is not None else _existing(path)
     with os_errors("opening the queue space"):
@@ -296,6 +298,7 @@ def open(path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock
 
 def plan_recovery(path: str | os.PathLike[str]) -> RecoveryReport:
     """Return the report that an opening of the space would make, together with the damaged files in quarantine/.
+
     Nothing is changed, and other processes may have the space open.
 
     Args:
@@ -312,7 +315,7 @@ def plan_recovery(path: str | os.PathLike[str]) -> RecoveryReport:
         report = scan.plan(store, alone=alone)
         report.seconds = store.clock.monotonic() - begun
         if alone and not store.shared.open_lock.is_alone():
-            report.alone = False  # a process opened the space meanwhile, and has carried out the plan
+            report.alone = False  # a process has opened the space meanwhile, and has carried out the plan
         report.findings += [finding for finding in findings(store.files.disk) if finding.kind is Kind.DAMAGED]
         report.others = [] if report.alone else store.shared.open_lock.others()
         return report
@@ -320,8 +323,10 @@ def plan_recovery(path: str | os.PathLike[str]) -> RecoveryReport:
 
 @contextmanager
 def inspected(path: str | os.PathLike[str]) -> Iterator[tuple[Store, bool]]:
-    """Open a space only to inspect it: its disk refuses every change. Yields the store, and whether no process has the
-    space open."""
+    """Open a space only to inspect it, with a disk that refuses every change.
+
+    Yields the store, and whether no process has the space open.
+    """
     from spool.disk.looking import LookingDisk
 
     disk = LookingDisk(_existing(path))
@@ -339,27 +344,27 @@ def _existing(path: str | os.PathLike[str]) -> str:
 
 
 def open_space(disk: Disk, clock: Clock, look: Look | None = None) -> Space:
-    """Open and recover the space in that directory. The caller closes the disk if this fails.
+    """Open and recover the space in that directory. If this fails, the caller closes the disk.
 
-    ``look`` returns further findings for the report; the first opener calls it.
+    ``look``: a function that returns further findings for the report; only the first opener calls ``look``.
     """
-    from spool.recovery import scan  # (it is above this package, and imports it)
+    from spool.recovery import scan  # (that package imports this one)
 
     store, alone = open_store(disk, clock)
     try:
         core = Core.of(store)
         return Space(core, scan, _recover(store, scan.scan, alone=alone, look=look))
     except BaseException:
-        store.guard.end()  # which closes the mirror, too
+        store.guard.end()  # this closes the mirror, too
         raise
 
 
 def _recover(store: Store, scan: Scan, *, alone: bool, look: Look | None) -> RecoveryReport:
-    """Recover the space if this process is the first opener; else join the others, and set no counter."""
+    """Recover the space if this process is the first opener; else join the other processes, and set no counter."""
     try:
         report = scan(store, alone=alone)
         if alone:
-            for mark in (layout.IMPORTING, layout.RESTORING):  # of one that was killed after its last file was durable
+            for mark in (layout.IMPORTING, layout.RESTORING):  # of a process that was killed after its last flush
                 unlink_if_there(store.files.disk, mark)
             _stock(store.files)
             if look is not None:

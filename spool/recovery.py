@@ -1,7 +1,7 @@
-"""The package ``recovery``, under a name that no file of a program's can take.
+"""The package ``recovery``, under a name that no file of a program can take.
 
-Its code lies beside this package. ``import recovery`` would find a program's own module of that name first; as modules
-of ``spool.recovery`` the code is found by the place of this file alone.
+The code of ``recovery`` lies beside this package. ``import recovery`` would first find a program's own module of that
+name. Python finds the modules of ``spool.recovery`` only by the place of this file.
 """
 
 import os

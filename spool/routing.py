@@ -1,7 +1,8 @@
 """Data-dependent routing: a field of the body, or a header, decides the space for a message.
 
-As in Tuxedo's ``ROUTING`` section, routes are ranges of values, and the first that matches is taken. A message that
-matches none goes to the default space, or is an error. The rules are values or a TOML file::
+As in Tuxedo's ``ROUTING`` section, routes are ranges of values, and the first route that matches a message counts. A
+message that no route matches goes to the default space; without a default, the put raises NoRoute. A program passes the
+routes as values, or loads them from a TOML file::
 
     field = "customer.region"        # of a body that is a map, or JSON; or: header = "region"
     default = "/var/spool/rest"      # left out: no match is an error
@@ -54,14 +55,14 @@ _ROUTE = {"space": _TEXT, "values": _LIST, "from": _END, "to": _END}
 
 
 class NoRoute(InvalidArgument):
-    """No route matches the message, and there is no default: nothing was put."""
+    """No route matches the message, and the router has no default: nothing was put."""
 
 
 @dataclass(frozen=True)
 class Route:
     """The space for messages whose value is one of `values`, or lies between `low` and `high`, both included.
 
-    A text is compared with texts, a number with numbers. An end that is None is open.
+    A text is only compared with texts, a number only with numbers. An end that is None is open.
     """
 
     space: str
@@ -93,13 +94,14 @@ def _comparable(left: object, right: object) -> bool:
 class Router:
     """Several spaces as one place to put messages: ``Router(routes, field="region").put("orders", body)``.
 
-    Spaces are opened when they are first needed, and closed with the router. May be used from many threads.
+    The router opens a space when it is first needed, and closes all spaces with itself. Many threads may use a router.
+    A router goes either by a field or by a header.
 
     Args:
-        routes: the first that matches counts.
-        field: the path of a field in the body, e.g. "customer.region"; or
+        routes: the routes; the first route that matches a message counts.
+        field: the path of a field in the body, e.g. "customer.region".
         header: the name of a header.
-        default: the path of the space for messages that no route matches.
+        default: the path of the space for messages that no route matches; None: such a message raises NoRoute.
     """
 
     def __init__(
@@ -130,7 +132,7 @@ class Router:
         """Make a router from the rules in a TOML file.
 
         Raises:
-            InvalidArgument: it names the file, the key and the allowed values.
+            InvalidArgument: a rule is not valid. The text names the file, the key and the allowed values.
         """
         where = f"{os.fspath(path)}: "
         with open(path, "rb") as file:
@@ -152,7 +154,7 @@ class Router:
         """Return the path of the space that a message with this body and these headers goes to.
 
         Raises:
-            NoRoute: no route matches, and there is no default.
+            NoRoute: no route matches, and the router has no default.
         """
         value = self._value(body, headers or {})
         for route in self._routes if value is not _MISSING else ():
@@ -172,12 +174,12 @@ class Router:
         transaction: Transaction | Join | None = JOIN,
         **options: Unpack[PutOptions],
     ) -> str:
-        """Put a message into the space that its value names, as `Space.put` does; return its id."""
+        """Put a message, as `Space.put` does, into the space that its field or header decides; returns its id."""
         space = self.space(self.space_for(body, options.get("headers")))
         return space.put(queue, body, transaction=transaction, **options)
 
     def space(self, path: str) -> Space:
-        """Return the space at that path; it is opened at the first call."""
+        """Return the space at that path; the first call opens the space."""
         with self._opening:
             space = self._spaces.get(path)
             if space is None:
@@ -200,7 +202,7 @@ class Router:
         return body
 
     def close(self) -> None:
-        """Close all spaces that were opened."""
+        """Close all spaces that the router has opened."""
         with ExitStack() as closing:
             for space in self._spaces.values():
                 closing.callback(space.close)

@@ -42,7 +42,7 @@ _warn = warnings.warn  # (the end of the interpreter may remove the module warni
 
 
 class Recovery(Protocol):
-    """Checks an open space, and repairs it: `recovery.scan`, of the package above this one."""
+    """Checks and repairs an open space. `recovery.scan`, in a package above this one, implements this protocol."""
 
     def check(self, store: Store) -> list[Finding]:
         """Read every file; return the findings, damage first."""
@@ -52,10 +52,10 @@ class Recovery(Protocol):
 
 
 def joined_transaction(store: Store, chosen: Transaction | Join | None) -> Transaction | None:
-    """The transaction that a call is part of: the one that was chosen, or the caller's, or None."""
+    """Return the transaction that a call is part of: the chosen transaction, or the caller's, or None."""
     if chosen is JOIN:
         associated: Any = joined_by_caller.get()
-        # (the space's own transactions are all that join it)
+        # (callers join only transactions of the space under its id)
         return associated.get(id(store)) if associated else None
     if chosen is not None and getattr(chosen, "_store", None) is not store:
         path = store.files.disk.root
@@ -64,7 +64,7 @@ def joined_transaction(store: Store, chosen: Transaction | Join | None) -> Trans
 
 
 def _administered(call: "Callable[Concatenate[Administration, P], T]") -> "Callable[Concatenate[Space, P], T]":
-    """Make a method of the space of one of ``Administration``."""
+    """Turn a method of ``Administration`` into a method of ``Space``."""
 
     @wraps(call)
     def administered(self: "Space", /, *args: P.args, **options: P.kwargs) -> T:
@@ -79,7 +79,7 @@ class Space:
 
     def __init__(self, core: Core, recovery: Recovery, report: RecoveryReport) -> None:
         """Not for applications, which call ``spool.open``."""
-        self._core = core  # (nothing in it may have the space itself: see __del__)
+        self._core = core  # (no part of the core may refer to this space: see __del__)
         self._store = core.store
         self._administration = Administration(core)
         self._checks = recovery
@@ -90,7 +90,7 @@ class Space:
     @property
     def engine(self) -> "Engine":
         """The engine of the space, for packages that are built upon the library: see ``spool.engine``."""
-        from spool.engine import Engine  # most programs that open a space are none of those
+        from spool.engine import Engine  # (here, because most programs do not use the engine)
 
         return Engine(self._core)
 
@@ -115,11 +115,11 @@ class Space:
         transaction: Transaction | Join | None = JOIN,
         **options: Unpack[PutOptions],
     ) -> str:
-        """Put a message; returns its id, 32 hex digits. Durable when this returns, or when the transaction commits.
+        """Put a message; returns its id, 32 hex digits. The message is durable after the call, or after the commit.
 
         Args:
             body: bytes, a str, or a value that a codec knows.
-            transaction: JOIN the caller's; None for one of its own; or a transaction of this space.
+            transaction: JOIN: the caller's transaction, if any; None: a separate one; or a transaction of this space.
             options: see ``spool.PutOptions``.
 
         Raises:
@@ -142,7 +142,7 @@ class Space:
         **options: Unpack[PutOptions],
     ) -> list[str]:
         """Put messages with the same options, in one commit; returns their ids. Arguments and errors as of ``put``."""
-        # An iterable is the caller's: its own errors are no failure of the space's disk.
+        # The iterable is the caller's: an error from it is no failure of the space's disk.
         return self._put_list(queue, body_list(bodies), transaction, **options)
 
     @public_call("committing")
@@ -168,13 +168,13 @@ class Space:
         return ids
 
     def _after_commit(self) -> None:
-        """Tell the housekeeper of a commit, if there may be something for it to do."""
+        """Notify the housekeeper of a commit, if the housekeeper may have work."""
         known, index = self._store.settings.known, self._store.view.index
         if index.applied >= self._housekeeper.next_look or index.idle_bytes >= RECLAIM_BYTES or known.config.has_marks:
             self._housekeeper.committed()
 
     def _put_alone(self, queue: str, bodies: Sequence[Any], **options: Unpack[PutOptions]) -> list[str]:
-        """Put messages in a transaction of their own."""
+        """Put messages in a separate transaction."""
         own = Transaction(self._core)
         try:
             ids = own.put_many(queue, bodies, **options)
@@ -192,7 +192,7 @@ class Space:
         transaction: Transaction | Join | None = JOIN,
         **options: Unpack[PutOptions],
     ) -> "Future[str]":
-        """Put a message without waiting; returns a future of its id, which is done when it is durable and visible.
+        """Put a message without waiting; returns a future of its id, which is done after the commit.
 
         Messages that threads and tasks submit while the disk is busy share the next flush. The call waits only while
         more than 65,536 messages or 32 MiB are being committed. In a transaction the future is done when the
@@ -208,7 +208,7 @@ class Space:
         return self._core.group_commit.future(put_request(self._core, queue, (body,), **options))
 
     def _submit_alone(self, queue: str, body: Any, **options: Unpack[PutOptions]) -> "Future[str]":
-        """Submit a message in a transaction of its own. Waits while another one puts a message with the same key."""
+        """Submit a message in a separate transaction. Waits while another transaction puts a message with its key."""
         own = Transaction(self._core)
         try:
             message_id = own.put(queue, body, **options)
@@ -233,14 +233,14 @@ class Space:
     def get(
         self, queue: str, *, transaction: Transaction | Join | None = JOIN, **options: Unpack[GetOptions]
     ) -> Message:
-        """Take a message: the queue's next, or one by id or correlation id.
+        """Take a message: the next one of the queue, or a message by id or correlation id.
 
         Args:
-            transaction: JOIN the caller's; None for one of its own; or a transaction of this space.
+            transaction: JOIN: the caller's transaction, if any; None: a separate one; or a transaction of this space.
             options: see ``spool.GetOptions``.
 
         Raises:
-            Empty: there is none within the time.
+            Empty: no message became free in time.
             QueueNotFound: the queue does not exist.
         """
         joined = joined_transaction(self._store, transaction)
@@ -271,15 +271,15 @@ class Space:
 
     @public_call("requesting from queue {queue}")
     def request(self, queue: str, body: Any, *, timeout: float | None = 30.0, **options: Unpack[PutOptions]) -> Message:
-        """Put a message and wait for its reply: the message with its correlation id in its reply queue, which is taken.
+        """Put a message, wait for its reply and take the reply: the message in the reply queue with its correlation id.
 
-        Both are transactions of their own.
+        The put and the get are separate transactions.
 
         Args:
-            body: as of ``put``.
-            timeout: seconds to wait for the reply, from the commit of the put; None waits for ever.
-            options: see ``spool.PutOptions``. Without ``reply_queue`` the reply is put into the queue's own; without
-                ``correlation_id`` the request gets a new one.
+            body: see ``put``.
+            timeout: the seconds to wait for the reply, from the commit of the put; None waits for ever.
+            options: see ``spool.PutOptions``. Without ``reply_queue`` the request takes the ``reply_queue`` of its
+                queue; without ``correlation_id`` the request gets a new correlation id.
 
         Raises:
             Empty: no reply came in time. The request remains; the error has its ``correlation_id``, by which ``get``
@@ -299,7 +299,7 @@ class Space:
         """Begin a transaction: ``with`` commits it on leaving, and rolls it back on an exception.
 
         Args:
-            timeout: seconds from now after which it is rolled back; None for no limit.
+            timeout: the seconds after which the transaction is rolled back; None for no limit.
         """
         check_time_limit(timeout)
         self._store.check_usable()
@@ -308,12 +308,12 @@ class Space:
     def consume(self, queue: str, timeout: float | None = None) -> Iterator[tuple[Transaction, Message]]:
         """Yield one message after another, each with a transaction that commits at the end of the loop's body.
 
-        An exception in the body rolls it back, with one more attempt, and so do ``break`` and ``return``, because
-        Python does not tell a generator which of them it was: call ``tx.commit()`` before. The transactions have no
-        time limit. ``work`` keeps the reason of a failure, and continues.
+        An exception in the body rolls the transaction back, with one more attempt counted. So do ``break`` and
+        ``return``, because Python does not tell a generator the difference: call ``tx.commit()`` first. The
+        transactions have no time limit. ``work`` keeps the reason of a failure, and continues.
 
         Args:
-            timeout: seconds without a message after which this ends; None: never.
+            timeout: the seconds without a message after which the iteration ends; None: never.
         """
         while True:
             with self.transaction(timeout=None) as tx:
@@ -333,18 +333,18 @@ class Space:
         timeout: float | None = 30.0,
         stop: threading.Event | None = None,
     ) -> "WorkSummary":
-        """Call ``function`` with each message of the queue, each in a transaction of its own that puts and gets join.
+        """Call ``function`` with each message of the queue, in a separate transaction that its puts and gets join.
 
-        The function returns the reply, for the message's reply queue; None is an empty reply. ``spool.Retry`` is an
-        attempt that failed, and so is any exception but ``spool.Reject``, which is final. Reply and removal are one
-        commit; after a failure none of the function's puts is committed.
+        The function returns the reply, for the message's reply queue; None is an empty reply. If the function raises
+        ``spool.Reject``, the failure is final; with ``spool.Retry`` or any other exception, the attempt has failed.
+        Reply and removal are one commit; after a failure none of the function's puts is committed.
 
         Args:
-            threads: how many call it side by side.
-            once: end when each message was looked at once.
-            timeout: seconds for one call; None for any. A call that takes longer is given up: the message goes back
-                with one more attempt, and its thread is left to itself.
-            stop: an event that ends this when it is set.
+            threads: the number of threads that call the function side by side.
+            once: whether to end when each message that can be claimed was claimed once.
+            timeout: the most seconds of one call; None: no limit. A call that takes longer is abandoned: the message
+                goes back with one more attempt, and the thread of the call is left to itself.
+            stop: an event; ``work`` ends when the event is set.
 
         Raises:
             QueueNotFound, InvalidArgument: at once, before a message is taken.
@@ -394,7 +394,7 @@ class Space:
         """Read every file; return the findings, damage first.
 
         Args:
-            repair: repair damaged files, or move them to quarantine.
+            repair: whether to repair damaged files, or move them to quarantine.
         """
         return self._checks.repair(self._store) if repair else self._checks.check(self._store)
 
@@ -427,7 +427,7 @@ class Space:
         self.close()
 
     def __del__(self) -> None:
-        """Warn of a space that was not closed. It is not closed here: its transactions may go on."""
+        """Warn of a space that was not closed. The space remains open, because its transactions may continue."""
         if "_housekeeper" in self.__dict__ and not self._store.closed:
             _warn(f"the space {self.path} was dropped, and not closed: use it in a with statement", ResourceWarning, 2)
 
@@ -436,9 +436,9 @@ class Space:
 
 
 def current_space() -> Space:
-    """Return the space of the worker that calls this function: puts and gets with it join the message's transaction.
+    """Return the space of the worker whose function calls this. Its puts and gets join the message's transaction.
 
-    ProtocolError outside of a worker's call.
+    Raises ProtocolError outside of a worker's call.
     """
     from spool.workers.worker import working_space  # (see Space.work)
 

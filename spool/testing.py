@@ -18,7 +18,7 @@ try:
 except ImportError:  # the tests use another framework
     pytest = None  # type: ignore[assignment]
 
-# No test loses its power, and none waits for a further attempt.
+# Tests need no durability against power cuts, and must not wait for a further attempt.
 _DEFAULTS: QueueOptions = {"durability": "none", "retry_delay": 0.0}
 
 
@@ -26,7 +26,7 @@ _DEFAULTS: QueueOptions = {"durability": "none", "retry_delay": 0.0}
 def temporary_space(**options: Unpack[SpaceOptions]) -> Iterator[Space]:
     """Make a space in a new directory, which is removed at the end; yields the open space.
 
-    Its queues are not flushed and try a failed message again at once, unless their options say otherwise.
+    Unless their options say otherwise, its queues do not flush, and failed messages are available again at once.
 
     Args:
         options: see ``spool.SpaceOptions``.
