@@ -162,7 +162,7 @@ class Counters:
         self._store(_SETTINGS, self.read().settings + 1)
 
     def store_owner(self, number: int) -> None:
-        """Store the highest owner number. The caller holds the number lock, and the bytes of that owner."""
+        """Store the highest owner number. The caller holds the number lock and the owner's bytes."""
         self._store(_OWNERS, number)
 
     def stop(self) -> None:

@@ -396,8 +396,8 @@ class OpenLock:
     These locks survive a deletion of ``run/``.
 
     A process locks the directory while it opens the space, and takes the *alive* byte, shared, before it unlocks the
-    directory. A process that finds no *alive* byte is the first opener: only it recovers the space and makes files in
-    ``run/``. So a name in ``run/`` means one file as long as any process has the space open.
+    directory. A process that finds no *alive* byte is the first opener: only the first opener recovers the space and
+    makes files in ``run/``. So a name in ``run/`` means one file as long as any process has the space open.
     """
 
     def __init__(self, disk: Disk) -> None:

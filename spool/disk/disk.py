@@ -408,7 +408,7 @@ class Disk:
         os.ftruncate(self._checked(handle), length)
 
     def map(self, handle: int, length: int) -> SharedBytes:
-        """Share the first ``length`` bytes of a file with all processes that do the same. The file has them all."""
+        """Share the first ``length`` bytes of a file with all processes that share them. The file is long enough."""
         self._memory += [share(self, self._checked(handle), length, in_place=file_stat.overwrites_in_place(self.root))]
         return self._memory[-1]
 

@@ -66,7 +66,7 @@ class Move:
         return True
 
     def release(self) -> None:
-        """Remove the first name; the second one is durable."""
+        """Remove the first name; the second name is durable."""
         self.disk.unlink(self.source)
 
 

@@ -103,7 +103,7 @@ def new_watcher() -> int:
 
 
 def watch_writes(watcher: int, directory: int, name: str) -> None:
-    """Report writes to a file of that directory through the watcher."""
+    """Report writes to a file in ``directory`` through the watcher."""
     path = os.fsencode(f"{by_descriptor(directory)}/{name}")
     if _libc.inotify_add_watch(watcher, path, _IN_MODIFY | _IN_DONT_FOLLOW) < 0:
         code = ctypes.get_errno()
@@ -158,7 +158,7 @@ def funlock(descriptor: int) -> None:
 
 @contextmanager
 def file_locked(directory: int, name: str, mode: int) -> Iterator[bool]:
-    """Hold a file of that directory as a lock (filelock); yields False at once if another process holds it."""
+    """Hold a file in ``directory`` as a lock (filelock); yields False at once if another process holds it."""
     import filelock  # imported late: a tenth of the engine's import time, and short commands need none
 
     guard = filelock.FileLock(f"{by_descriptor(directory)}/{name}", timeout=0, mode=mode)

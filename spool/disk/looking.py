@@ -9,7 +9,10 @@ from spool.model import layout
 
 
 class LookingDisk(Disk):
-    """A `Disk` that reads and locks, and changes nothing. It replaces a missing file of ``run/`` in memory."""
+    """A `Disk` that reads and locks, and changes nothing.
+
+    If a file of ``run/`` is missing, an empty file in memory takes its place.
+    """
 
     def sibling(self, root: str) -> "LookingDisk":
         return LookingDisk(root)

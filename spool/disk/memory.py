@@ -47,7 +47,7 @@ class SharedBytes(Protocol):
     def __setitem__(self, place: slice, data: bytes, /) -> None: ...
 
     def wait(self, at: int, value: bytes, seconds: float) -> bool:
-        """Sleep at most ``seconds`` while the word has this value; return whether it changed. A signal ends this."""
+        """Sleep at most ``seconds`` while the word has this value; return whether it changed. Signals end the sleep."""
 
     def change(self, at: int, value: bytes) -> None:
         """Store a value in the word, and wake all threads that sleep on it."""
@@ -113,7 +113,7 @@ class ByCalls:
 
 
 def share(disk: Calls, handle: int, length: int, *, in_place: bool) -> SharedBytes:
-    """Share the first ``length`` bytes of an open file, which has them all. ``in_place``: whether to map the file."""
+    """Share the first ``length`` bytes of an open file that is long enough. ``in_place``: whether to map the file."""
     return Mapped(handle, length) if in_place else ByCalls(disk, handle)
 
 

@@ -63,7 +63,7 @@ class Recycler:
             keep: how many files to leave for commits that need them more.
 
         Returns:
-            The file's handle, open for writing, and its size; None if there is no such file.
+            The file's handle, open for writing, and its size; None if no file was found.
         """
         for _ in range(_TRIES):
             spare = self._pop(size, keep)
@@ -115,7 +115,10 @@ class Recycler:
         return None
 
     def stock(self) -> None:
-        """Make two files for a full disk: for a get and for the reclaim afterwards. Only the first opener may."""
+        """Make two files for a full disk: for a get, and for the reclaim afterwards.
+
+        Only the first opener calls this.
+        """
         missing = _STOCK - self._count
         for _ in range(missing):
             name = f"{layout.FREE}/{_STOCK_BYTES}-{os.urandom(8).hex()}"
@@ -164,11 +167,14 @@ class Recycler:
         self.refresh()
 
     def recover(self, *, after_power_cut: bool) -> None:
-        """Remove files that were being moved in, or all if they may have other names. Only the first opener may."""
+        """Remove files that were being moved in, or all files if they may have other names.
+
+        Only the first opener calls this.
+        """
         self.clear(everything=not self.disk.durability.keeps_spares(after_power_cut))
 
     def clear(self, *, everything: bool) -> None:
-        """Remove files that were being moved in, or all files. Only the first opener may."""
+        """Remove files that were being moved in, or all files. Only the first opener calls this."""
         for name in self.disk.names(layout.FREE):
             identity = self.disk.identity(f"{layout.FREE}/{name}")
             if identity is not None and identity.is_regular and (everything or name.endswith(_NEW_SUFFIX)):

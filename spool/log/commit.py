@@ -83,7 +83,7 @@ def commit(
     asked, known = flush, store.settings.known
     try:
         # 1. Write the whole file in active/, where nothing refers to the file yet. A file that supersedes others must
-        #    be correct as of its own number, so step 3 completes the file, after ``check``.
+        #    be correct at the moment of its own number, so step 3 completes the file, after ``check``.
         if flush and known.config.may_lose:
             flush = file.streamed or _needs_flush(store.view, known.config, batch, batch.tables)
             if not flush:
@@ -229,8 +229,8 @@ def write(
     recycle: bool = False,
     make_room: Callable[[], object] | None = None,
 ) -> None:
-    """Write the whole batch and its header into the file in ``active/``, without a number. Step 1 of ``commit`` and
-    votes call this.
+    """Write the whole batch and its header into the file in ``active/``, without a number. Step 1 of ``commit`` calls
+    this, and so does a vote.
 
     Args:
         recycle: overwrite a consumed file, if one exists. This is safe only for a file that is flushed and gets a
@@ -329,7 +329,7 @@ def _as_read(number: int, own: FileContents, batch: CommitBatch) -> Commit:
 
 
 def _keep(store: Store, number: int, contents: FileContents, batch: CommitBatch) -> None:
-    """Keep the effects of a commit of this process, so that its index need not read the file.
+    """Keep the effects of a commit of this process, so that the index of this process need not read the file.
 
     So a process that only puts neither reads the commits of others nor sorts its own. When many commits are kept, the
     index applies them. If the index needs a commit of another process first, the oldest kept commits are dropped.

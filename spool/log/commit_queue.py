@@ -1,8 +1,8 @@
 """The queue of commit requests: which thread commits requests, and which requests share a commit.
 
 One thread at a time leads: the leader takes the waiting requests and commits them together. A thread that finds no
-leader leads at once (see ``linger``). A thread that finds a leader waits until its request is done, or until it gets
-the lead. For requests without a waiting thread (``add``), the commit thread of ``group_commit`` is woken to lead.
+leader leads at once (see ``linger``). A thread that finds a leader waits until its request is done, or until the thread
+gets the lead. For requests without a waiting thread (``add``), the commit thread of ``group_commit`` is woken to lead.
 
 This module only keeps state and makes decisions; ``group_commit`` does the work.
 """
@@ -58,7 +58,7 @@ class CommitRequest:
     # The prepared branch that the request commits. If it is set, ``refusal`` is called under the number lock.
     adopts: Xid | None = None
     branch, first = "", 0  # the branch of the messages, as hex, and the ordinal of their first
-    # The queue and the control fields, if the request only puts ``bodies`` and all have the same.
+    # The queue and the control fields, if the request only puts ``bodies`` and all bodies have the same.
     alike: tuple[str, Mapping[str, Any]] | None = None
     bodies: Sequence[bytes] = ()
     number: int | None = None
@@ -386,7 +386,7 @@ class CommitQueue:
 
 
 def complete(requests: Sequence[CommitRequest]) -> None:
-    """Mark requests done and wake or call each caller once; requests that share a callback are passed in one call."""
+    """Mark requests done and wake or call each caller once; one call passes all requests that share a callback."""
     callbacks: dict[Callable[[Sequence[CommitRequest]], None], list[CommitRequest]] = {}
     for request in requests:
         request.stage = Stage.DONE

@@ -1,7 +1,7 @@
 """Futures of messages that were submitted in a transaction, until the transaction has ended.
 
-The futures are a separate object without a reference to the transaction. When the space closes, it fails the futures,
-so the space refers to this object. The space must not keep alive a transaction that the program has dropped.
+A separate object holds the futures, without a reference to the transaction. When the space closes, it fails the
+futures, so the space refers to that object. The space must not keep alive a transaction that the program has dropped.
 """
 
 from collections.abc import Callable

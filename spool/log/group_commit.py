@@ -89,7 +89,7 @@ class GroupCommit:
 
         ``request.on_done`` is called when the request is durable and visible, or has failed.
         """
-        if not self.queue.has_room(request):  # (nearly always there is room; no lock is taken)
+        if not self.queue.has_room(request):  # (this check takes no lock, and nearly always finds room)
             self.queue.wait_for_room(request, self._check_interrupts)
         self.send(request)
 

@@ -62,7 +62,7 @@ def read_commit(
         last_resort: report foreign or damaged parts as damage, and return the commit without them.
 
     Returns:
-        None if a file of the commit was moved or removed, or if it cannot be read and ``last_resort`` is False.
+        None if a file of the commit was moved or removed, or if a file cannot be read and ``last_resort`` is False.
     """
     name = layout.committed(number)
     contents, wrong = _numbered_contents(store.files.disk, number, handle)
@@ -92,7 +92,7 @@ def read_commit(
 
 
 def _numbered_contents(disk: Disk, number: int, handle: int | None) -> tuple[FileContents | None, str | None]:
-    """Read a numbered file; return its contents and its damage; None stands for none. Without a file both are None.
+    """Read a numbered file. Return the contents, if readable, and the damage, if any; without a file both are None.
 
     The name and the open file may both get other bytes at any time. So damaged bytes are read again by name before they
     count as damage.

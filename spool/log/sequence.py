@@ -94,7 +94,7 @@ def settle_all(store: Store, deadline: Deadline, page: CounterPage | None = None
     """Wait until every number that was issued before this call is published. See ``settle_to``.
 
     Args:
-        page: the counters, if the caller has read them since its check began.
+        page: the counters, if the caller has read them during its own check.
     """
     page = page or store.shared.counters.read()
     return settle_to(store, page.issued, deadline, page)
@@ -126,7 +126,7 @@ def finish_dead_writer(store: Store, number: int) -> None:
 
 
 def finish_dead_writers(store: Store, page: CounterPage) -> CounterPage:
-    """Publish the next numbers as long as their writers are dead; wait for no live writer.
+    """Publish the next numbers as long as their writers are dead; do not wait for a live writer.
 
     Args:
         page: the counters, just read.

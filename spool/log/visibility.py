@@ -90,7 +90,8 @@ def list_prepared(store: Store, page: CounterPage | None = None) -> CounterPage:
         page: the counters, if they have just been read.
 
     Returns:
-        The counters, read after the listing: if a branch was committed and the list lacks it, they cover the commit.
+        The counters, read after the listing. If the list lacks a branch because a commit adopted the branch, the
+            counters include that commit.
     """
     page = page or store.shared.counters.read()
     if page.prepared == store.view.prepared.version:
@@ -142,7 +143,7 @@ def catch_up(store: Store, page: CounterPage | None = None) -> None:
     Afterwards the queues are sorted by the settings that were read last.
 
     Args:
-        page: the counters, if the caller has read them since its check began.
+        page: the counters, if the caller has read them during its own check.
     """
     page = page or store.shared.counters.read()
     if page.is_stopped:
@@ -279,7 +280,7 @@ def read_all(
     Args:
         settings: the settings by which the messages of each queue are sorted.
         alone: see ``rebuild``.
-        published: the last number to read, if the caller knows better than the counters.
+        published: the last number to read; None: the published number of the counters.
         from_checkpoint: skip the commits that a checkpoint covers, if one can be used.
     """
     for _ in range(_MAX_RESTARTS):
@@ -300,8 +301,8 @@ def _replay(store: Store, index: Index, *, alone: bool = False, published: int |
     remain although its removal is never read.
 
     If a file of the second reading is missing when it is opened, reclaim has overtaken the reader again. Then all
-    readings are repeated; each time fewer of the names are left. The only process with the space open uses the second
-    reading as the third.
+    readings are repeated. Each repetition has fewer of these names. The only process with the space open uses the
+    second reading as the third.
     """
     failed: Counter[int] = Counter()
     heads: list[Commit] = []

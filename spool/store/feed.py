@@ -41,7 +41,7 @@ _FRONT = struct.Struct("<I8sQ")  # length of the note, life, number
 _SLOT = struct.Struct(_CHECKSUM.format + _FRONT.format[1:])
 NOTE_BYTES = SLOT_BYTES - _SLOT.size
 _LIFE_BYTES = 8
-_SLOTS_AT = SLOT_BYTES  # the life is stored first, in the room of a slot
+_SLOTS_AT = SLOT_BYTES  # the life has the room of a slot, before the first slot
 
 _LEAST_BRANCH_BYTES = 60  # the least size of an adopted branch in a note
 _PLAIN: list[dict[str, Any]] = [{}]  # the control fields of most sections, shared

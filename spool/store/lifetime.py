@@ -13,8 +13,9 @@ class Lifetime:
     """The guard of an open space, and the disks and functions that end after the guard.
 
     guard: each call is a step inside the guard. ``guard.end()`` ends the life, also of a space that could not be
-    opened.
-    at_end: functions that are called in this order, after the last step has ended and every descriptor is closed.
+    opened. at_end: functions that are called in the order of the dict, after the last step has ended and every
+    descriptor is
+        closed.
     """
 
     __slots__ = ("__weakref__", "_disks", "at_end", "guard")

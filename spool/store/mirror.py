@@ -58,7 +58,7 @@ class Mirror:
             copy()
         try:
             flush()
-        finally:  # a thread that continues could use a descriptor's number after it belongs to another file
+        finally:  # otherwise the copying thread could use a closed descriptor, whose number is another file's
             done.wait()
         if failed:
             raise failed[0]
@@ -184,7 +184,7 @@ class Mirror:
         return MirrorMismatch(f"{holders} uses the mirror {self.disk.root} {why}")
 
     def give_back(self, number: int) -> None:
-        """Copy a commit that the space lost in a power cut into the space; durable when this returns.
+        """Restore a commit that the space lost in a power cut to the space; durable when this returns.
 
         Adopted branches that the space lacks are copied first.
         """

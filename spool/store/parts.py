@@ -48,7 +48,7 @@ class Shared:
         Args:
             open_lock: the open lock. It is opened first, and so closed last: the next opener finds no locks of this
                 process.
-            make: whether to make missing files; only the first opener may.
+            make: whether to make missing files; only the first opener may make them.
 
         Raises:
             SpaceStopped: a file is missing.
@@ -113,7 +113,7 @@ class View:
     """The view of this process: the commits that it has applied, and the prepared branches.
 
     mutex: guards the whole view; never held during a wait.
-    index: the queues after the applied commits; another object after ``rebuild``.
+    index: the queues after the applied commits; ``rebuild`` replaces the object.
     settings: the settings by which the index sorts the messages of each queue.
     own_commits: by number, functions that return the commits of this process that are not applied yet.
     was_read: whether a caller searched for messages since the housekeeper last asked.

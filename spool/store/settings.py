@@ -18,7 +18,7 @@ class Settings(NamedTuple):
     """The settings of one version, which never change.
 
     A function that checks options or limits and then acts takes the settings as an argument: between two readings of
-    ``SettingsReader.known`` another thread may have read newer ones.
+    ``SettingsReader.known`` another thread may have read newer settings.
 
     version: the version of the file, by the counters; -1 if the file was read before the counters were open.
     """

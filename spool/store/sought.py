@@ -15,7 +15,7 @@ from spool.index.lookup import MessageTable
 
 
 class Sought(NamedTuple):
-    """One message of a queue, by its id (the id of its branch, and the ordinal there) or by its correlation id."""
+    """One message of a queue, by its id (branch id and ordinal in the branch) or by its correlation id."""
 
     queue: str
     id: tuple[bytes, int] | None
@@ -76,7 +76,7 @@ class SoughtMessages:
         return bool(found)
 
     def wake_all(self) -> None:
-        """Wake every call: each searches by itself, and gets the error if no call can listen any more."""
+        """Wake every call: each call searches by itself, and gets the error if no call can listen any more."""
         with self._mutex:
             for wakes in self._wakes.values():
                 _call(wakes)

@@ -81,7 +81,7 @@ class Store:
         log.critical("%s: a flush failed; the space has stopped", self.files.disk.root)
         try:
             self.shared.counters.stop()
-        except OSError as error:  # this process has stopped all the same; the other processes trust only new bytes
+        except OSError as error:  # this process has stopped; other processes trust only a new copy of the bytes
             log.critical("%s: other processes cannot be notified: %s", self.files.disk.root, error)
 
     def fail(self, doing: str, error: OSError) -> NoReturn:
@@ -125,7 +125,7 @@ class _Opening:
         until, check = self._clock.monotonic() + WAIT_SECONDS, self._life.guard.check
         alone = self.open_lock.enter(Deadline(self._clock, WAIT_SECONDS, until, check))
         for name in layout.DIRECTORIES:
-            if name != layout.RUN and not self._disk.exists(name):  # removed from outside
+            if name != layout.RUN and not self._disk.exists(name):  # it was removed from outside
                 if name in STAGES and not alone:
                     raise DiskFailure(
                         errno.ENOENT,
@@ -136,7 +136,7 @@ class _Opening:
         return alone
 
     def store(self, *, make: bool) -> Store:
-        """Open the files of ``run/`` and make the store. ``make``: make missing files."""
+        """Open the files of ``run/`` and make the store. ``make``: whether to make missing files."""
         shared = Shared(self._disk, self._clock, self.open_lock, make=make)
         settings = SettingsReader(self._disk, shared.counters, self.config)
         view = View(Index(self._files.cache, self.config.queues), settings.known)
