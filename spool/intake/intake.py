@@ -110,11 +110,13 @@ class Intake:
     def _watch(self) -> None:
         """Watch the folders before they are listed: a file that exists before the watch may have been written in
         place."""
+        self._store.at_end[self._arrivals.close] = None  # if the space is closed before ``run`` ends
         for queue in self._queues():
             self._arrivals.watch(queue)
 
     @public_call("finishing dropped files")
     def _release_folders(self) -> None:
+        self._store.at_end.pop(self._arrivals.close, None)
         self._arrivals.close()
         self._capture.close()
 

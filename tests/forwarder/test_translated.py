@@ -64,7 +64,7 @@ def test_what_cannot_be_put_loses_nothing(space: spool.Space, way: str) -> None:
 
 
 def test_what_depends_on_the_queue_is_refused(space: spool.Space) -> None:
-    with pytest.raises(spool.InvalidArgument, match="deduplication_key depends on what is in the queue"):
+    with pytest.raises(spool.InvalidArgument, match="deduplication_key depends on the contents of the queue"):
         spool.NewMessage("next", b"", deduplication_key="k")
     with pytest.raises(spool.InvalidArgument, match="a whole number from 1 to 100"):
         spool.NewMessage("next", b"", priority=0)

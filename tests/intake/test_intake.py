@@ -14,6 +14,7 @@ import spool
 from spool.disk import Disk
 from spool.intake.directories import CapturedFile
 from spool.intake.intake import Intake
+from tests.environment.pressed import descriptors
 
 
 @pytest.fixture
@@ -318,3 +319,23 @@ def test_an_error_of_the_progress_callback_is_raised(space: spool.Space) -> None
     with pytest.raises(BrokenPipeError):
         Intake(space, progress=progress).run(once=True)
     assert space.get("orders").body == b"a"
+
+
+def test_closing_the_space_ends_an_intake_and_its_watch(space: spool.Space) -> None:
+    before, threads = descriptors(), threading.active_count()
+    taken, ended = threading.Event(), []
+    other = spool.open(space.path)
+
+    def run() -> None:
+        with pytest.raises(spool.NotOpen):
+            Intake(other, lambda counts: taken.set()).run()
+        ended.append(True)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    (folder(space) / "one").write_bytes(b"one")
+    assert taken.wait(30)
+    other.close()
+    thread.join(30)
+    assert (ended, threading.active_count()) == ([True], threads)
+    assert not {name for name in descriptors() - before if "inotify" in name}
