@@ -154,7 +154,7 @@ def _content(view: View, name: str, found: Examination, number: int, first: int)
 
 
 def _still_needed(store: Store, number: int) -> bool:
-    """Whether a commit has live messages, or is not being reclaimed."""
+    """Return whether a commit has live messages, or is not being reclaimed."""
     catch_up(store)
     with store.view.mutex:
         state = store.view.index.files.get(number)

@@ -1,8 +1,8 @@
 """Sequence numbers: which were issued, which were published, and which commits have no name or no publisher.
 
-The first opener reads the numbered files above the highest number that is certainly durable (`read`). It works out
-which numbers were issued and published (`count`), and decides about each (`decide`). Then it restores names that a
-power cut took (Rule 13), and finishes the numbers of dead writers (Rule 3).
+The first opener reads the numbered files above the highest number that is certainly durable (`read`). The opener works
+out which numbers were issued and published (`count`), and decides about each number (`decide`). Then the opener
+restores names that a power cut took (Rule 13), and finishes the numbers of dead writers (Rule 3).
 """
 
 import enum
@@ -55,7 +55,7 @@ class NumberedFiles:
     """The evidence about sequence numbers.
 
     page: the counters as the last process left them.
-    same_boot: whether the machine has not been restarted since then.
+    same_boot: whether the machine has not been restarted since the last process wrote ``page``.
     seen: every number in the space: in names of files, in the counters, in prepared branches and claim journals.
     newest: the highest number whose file is whole; 0 if no file is whole.
     mark: the highest number that a whole file calls durable.

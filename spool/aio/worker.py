@@ -34,7 +34,7 @@ class _TookTooLong(Exception):
 
 
 class TaskWorker:
-    """The calls of one worker that are under way, and its run. See ``spool.aio.Space.work``."""
+    """One worker: its calls under way, and its run. See ``spool.aio.Space.work``."""
 
     def __init__(
         self,
@@ -211,6 +211,6 @@ class TaskWorker:
 
 
 def _is_cancelled() -> bool:
-    """Whether this task is cancelled, and not only something that the function waited for."""
+    """Return whether this task is cancelled, and not only a task or future that the function waited for."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

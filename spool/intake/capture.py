@@ -105,7 +105,7 @@ class Capture:
         self._report(file.first, f"it cannot be taken: {error.strerror}")
 
     def _copied_names(self, queue: str) -> set[str]:
-        """Return the names of files of which intakes have copies."""
+        """Return the names of the files that have safety copies."""
         directories = [f"{layout.ACTIVE}/{name}" for name in self._directories.of_queue(queue)]
         folders = [folder for directory in directories for folder in safety_copies.folders(self._disk, directory)]
         return {name for folder in folders for name in self._disk.names(folder)}

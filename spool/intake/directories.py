@@ -16,7 +16,7 @@ from spool.model import layout
 from spool.policies.writers import Complete
 from spool.store.store import Store
 
-_MOST_NAMES = 10_000  # the most names in one directory, since its intake remembers them
+_MOST_NAMES = 10_000  # the most names in one directory, because its intake remembers them
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class CaptureDirectories:
         return [name for name in self._disk.names(layout.ACTIVE) if name.startswith(prefix)]
 
     def for_file(self, queue: str, name: str) -> str:
-        """Return this intake's directory for a file: a new one if the last directory has had that name, or too many."""
+        """Return this intake's directory for a file: a new one if the last directory has had that name, or is full."""
         directory = self._current.get(queue)
         if directory is not None:
             used = self._used[directory]

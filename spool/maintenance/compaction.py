@@ -1,10 +1,10 @@
 """Compaction: it moves a backlog out of memory, and from many small files into a few large files.
 
-A compaction writes live messages of many files into one numbered file. It changes a message's file, never the position,
-the claim's byte or the order of the message, so a process that has claimed a message does not notice. Messages can be
-removed, changed or moved after the compaction chose them. The compaction finds these messages under the number lock and
-names them in its file as *left*, so the file is correct when it gets its number. The compaction does not move messages
-that a process has claimed or a prepared branch holds. The caller holds the reclaim lock.
+A compaction writes live messages of many files into one numbered file. The file of a message changes; its position, the
+byte of its claim and its order do not. So a process that has claimed a message does not notice a compaction. Messages
+can be removed, changed or moved after the compaction chose them. Under the number lock, the compaction finds these
+messages and names them in its file as *left*. So the file is correct when it gets its number. The compaction does not
+move messages that a process has claimed or a prepared branch holds. The caller holds the reclaim lock.
 """
 
 import logging

@@ -46,7 +46,7 @@ class Housekeeper:
         self._published = self._trimmed_at = store.view.index.applied  # at the last round, and the last quiet round
         # Before this number is applied, the space calls ``committed`` only because of marks or large files.
         self.next_look = 0
-        self._seen, self._pauses = store.shared.counters.read(), 0  # the counters at the last step; pauses to come
+        self._seen, self._pauses = store.shared.counters.read(), 0  # the counters at the last step; pauses still due
         self._may_lose = False  # whether a queue had no durability when this process flushed last
         self._wake = threading.Event()
         self._busy = threading.Lock()
@@ -245,7 +245,7 @@ class Housekeeper:
         return IndexSize(index.applied, len(index.files), len(index.messages.segments))
 
     def _save(self, least: int, *, lasting: bool = False) -> None:
-        """Write a checkpoint if one is due; arguments as of ``schedule.is_checkpoint_due``."""
+        """Write a checkpoint if it is due. The arguments are those of ``schedule.is_checkpoint_due``."""
         if not schedule.is_checkpoint_due(self._extent(), self._saved, least, lasting=lasting):
             return
         with self._store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:

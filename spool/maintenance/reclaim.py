@@ -11,8 +11,8 @@ Reclaim removes the files of messages first, then adopted branches, then heads, 
 cut, the file of a removed message is gone before the record of the removal.
 
 Each number up to the published number has a file or was reclaimed. The fact with the totals contains a digest of the
-reclaimed numbers (their count and their sum), and lists the reclaimed numbers whose files may still exist. So the space
-notices that another program deleted files, and can tell the number of the file if only one is missing.
+reclaimed numbers: their count and their sum. The fact also lists the reclaimed numbers whose files may still exist. So
+the space notices that another program deleted files, and can name the file if only one is missing.
 """
 
 import os
@@ -89,7 +89,8 @@ def note_pins(number: int, state: Retention, claimed: Set[int]) -> None:
 def reclaim(store: Store, pause: Callable[[], None] = lambda: None, behind: int = 0) -> int:
     """Remove files that are not needed, level by level; return how many numbers were removed.
 
-    One process at a time reclaims; a second one returns 0. A failure is logged, and the next round tries again.
+    One process at a time reclaims; in a second process this returns 0. A failure is logged, and the next round tries
+    again.
 
     Args:
         pause: called after every few files.
@@ -304,8 +305,8 @@ def digest_mismatch(
     """Compare the recorded digest with the existing files.
 
     Returns:
-        None if the digest and the files agree. Otherwise (missing, number): how many files are missing, below 0 if too
-        many exist; and the number of the file if it is only one.
+        None if the digest and the files agree. Otherwise (missing, number): how many files are missing (below 0 if too
+        many exist), and the number of the file if the difference is a single file.
     """
     known = recorded_digest(totals)
     actual = RetiredDigest.of_missing(applied, kept_numbers(numbers, applied, totals))

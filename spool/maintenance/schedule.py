@@ -26,7 +26,7 @@ class IndexSize(NamedTuple):
 
 
 def is_flush_due(unflushed: int, *, due: bool) -> bool:
-    """Whether a round flushes commits that were published without a flush.
+    """Return whether a round flushes commits that were published without a flush.
 
     Args:
         unflushed: the number of these commits.
@@ -36,7 +36,7 @@ def is_flush_due(unflushed: int, *, due: bool) -> bool:
 
 
 def is_reclaim_due(idle: int, *, compacted: bool, quiet: bool) -> bool:
-    """Whether a round reclaims files.
+    """Return whether a round reclaims files.
 
     Args:
         idle: how many files are not needed.

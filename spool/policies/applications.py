@@ -40,7 +40,7 @@ class BatchOf(NamedTuple):
     source: str = ""
 
     def is_committed(self, facts: Facts, now: float) -> bool:
-        """Whether this batch, or a later one of its application, was committed.
+        """Return whether this batch, or a later batch of its application, was committed.
 
         Args:
             facts: the facts of an index that has applied every issued commit.

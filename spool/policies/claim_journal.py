@@ -1,7 +1,8 @@
 """The journal of claims: it records the messages of a transaction, to count an attempt if the process dies.
 
-A journal is a file ``active/<xid>.claims``. It is never flushed: a journal has to survive a killed process, not a power
-cut. It names its owner: a number whose bytes in the claim files are locked while the process lives (Rule 6).
+A journal is a file ``active/<xid>.claims``. The file is never flushed: a journal has to survive a killed process, not a
+power cut. A journal names its owner: a number whose bytes in the claim files are locked while the process lives (Rule
+6).
 
 A program works on a message as soon as it has claimed the message, so each message in its journal counts an attempt. A
 forwarding round claims thousands of messages, and tasks in other processes call the service for one message at a time.
@@ -171,7 +172,7 @@ def _become_owner(store: Store) -> None:
 
 
 class Owners:
-    """The owners of claims, and the attempts of those that died.
+    """The owners of claims, and the attempts of owners that died.
 
     seen: the owners up to this number are known.
     others: the known owners that may have a journal, except this process.
@@ -207,7 +208,7 @@ def _journals_of(disk: Disk, owner: int) -> list[Xid]:
 
 
 def all_journals(disk: Disk) -> list[Xid]:
-    """List the xids that have a journal. Only regular files count: a power cut may leave anything there."""
+    """List the xids that have a journal. Only regular files count: a power cut may leave other entries."""
     found = (layout.parse_xid(name, layout.JOURNAL_SUFFIX) for name in disk.names(layout.ACTIVE))
     return [xid for xid in found if xid is not None and _is_regular(disk, layout.claim_journal(xid))]
 

@@ -85,7 +85,7 @@ def moved_to(origin: QueueConfig, attempts: int, reason: str) -> dict[str, Any]:
     """Return the control fields of a message that moves to the error queue of ``origin``.
 
     The message begins a new count of attempts, and records the queue of its origin and how many attempts failed there.
-    It has no due time, and does not expire: it waits for an administrator.
+    The message has no due time, and does not expire: it waits for an administrator.
     """
     assert origin.error_queue is not None
     return {

@@ -9,9 +9,10 @@ has an old view:
 2. Time alone ends nothing: an expired subscription counts until a commit ends it. So no clock decides whether a file
    exists, and a late reader gets every message or an error.
 
-A reader reads the commits themselves (``put_by``), since their messages may have left the queues, or may be in the file
-of a compaction with another number. *Afterwards* the reader checks its subscription (``progress``). If the subscription
-is the registered one, and no other reader has advanced it, then no file that the reader needed had been removed.
+A reader reads the commits themselves (``put_by``). Their messages may have left the queues, or may be in the file of a
+compaction with another number. *Afterwards* the reader checks its subscription (``progress``). If the subscription is
+still the one that the reader registered, and no other reader has advanced it, no file that the reader needed had been
+removed.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Decide whether a dropped file is complete, or a program may still be writing it.
 
 Only the file's owner and root can ask the kernel whether a program has the file open for writing (a lease, fcntl(2)).
-For another user's file there is weaker evidence: a rename into place (``arrivals``), or no change for ``drop_settle``
+For another user's file, weaker evidence exists: a rename into place (``arrivals``), or no change for ``drop_settle``
 seconds. A writer may pause for longer, so the intake watches every file that it took because the file had not changed
 (``late_writes``). Without evidence, a file waits.
 """

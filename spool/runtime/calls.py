@@ -113,12 +113,12 @@ os.register_at_fork(after_in_child=_deferral.forget)
 
 
 def is_deferred() -> bool:
-    """Whether the main thread is inside a call, which an exception of another signal's handler would tear."""
+    """Return whether the main thread is inside a call. An exception of another signal's handler would tear the call."""
     return _deferral.depth > 0
 
 
 def is_torn_by(error: BaseException) -> bool:
-    """Whether an exception interrupted a call at an unknown point, so that its effect is unknown."""
+    """Return whether an exception interrupted a call at an unknown point, so that the call's effect is unknown."""
     return not isinstance(error, Exception) and _DELIVERED not in error.__dict__
 
 
@@ -164,7 +164,7 @@ class CallGuard:
                     deferral.end()
                     raise
         inside[me] = 1
-        if self.closed:  # since the check above
+        if self.closed:  # another thread has closed the guard since the check above
             self.__exit__(None, None, None)
             self.check()
 

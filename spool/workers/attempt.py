@@ -200,8 +200,8 @@ class Attempt:
     def withdraw(self, reason: str, event: Event = Event.LATE) -> Conclusion | None:
         """End the attempt as failed. Called in a thread other than the function's.
 
-        From now on, calls of the function in its transaction raise ProtocolError. If the function is inside such a call
-        and the call does not end, the function's thread has to call ``finish_withdrawn``.
+        From now on, calls of the function in its transaction raise ProtocolError. If the function is inside one of
+        these calls and the call does not end, the function's thread has to call ``finish_withdrawn``.
 
         Returns:
             None if the call had ended already.

@@ -1,4 +1,4 @@
-"""The outcome of one call of a service, as a value, and the two exceptions by which a Python function chooses one."""
+"""The outcome of a call of a service, as a value, and two exceptions by which a Python function chooses its outcome."""
 
 import math
 from collections.abc import Iterable, Mapping

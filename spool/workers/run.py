@@ -161,10 +161,10 @@ class Run:
         """Count a call whose thread goes on although its attempt was withdrawn.
 
         Args:
-            hanging: how many such calls have not ended.
+            hanging: how many of these calls have not ended.
 
         Returns:
-            The error that ends the worker, if there are too many.
+            The error that ends the worker, if too many calls have not ended; otherwise None.
         """
         log.error(
             "message %s of queue %s: %s; its thread cannot be ended, and is left to itself (%s of at most %s)",

@@ -76,17 +76,17 @@ class Worker:
         passed: with ``once``, the positions of messages to pass over.
         timeout: the most seconds for a call; None for no limit.
         on_handled: called at the end of each attempt with the position of the message, the conclusion and the seconds
-            since the claim, in a thread of the worker, one call at a time.
-        on_pause: called with the reason and the seconds of each pause, in a thread of the worker; the seconds are 0 if
-            ``once`` ends the run instead. Without it, pauses are logged.
-        on_unreadable: called instead of the function with a message whose body no codec here can decode (the body is
-            the bytes as stored) and the reason; without it, such a message has a failed attempt.
+            since the claim. A thread of the worker makes the call; no two calls overlap.
+        on_pause: called with the reason and the seconds of each pause, in a thread of the worker. The seconds are 0 if
+            ``once`` ends the run instead. Without ``on_pause``, pauses are logged.
+        on_unreadable: called instead of the function if no codec can decode the body of a message: with the message,
+            whose body is the bytes as stored, and the reason. Without ``on_unreadable``, the attempt fails.
         on_failure: the effect of a rejection, as in ``OutcomePolicy``.
         into: queues that every outcome may put messages into. While one of them is full, no call begins.
         replies: whether an outcome may put a reply into the reply queue of its message.
 
     Raises:
-        QueueNotFound, InvalidArgument: before any message is claimed.
+        QueueNotFound, InvalidArgument: the arguments are wrong; no message was claimed.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Worker:
         self._serving: set[threading.Thread] = set()
         self._hanging: list[threading.Thread] = []
         self._calls: set[Call] = set()
-        self._busy = 0  # threads that look for a message, or have one
+        self._busy = 0  # threads that try to claim a message, or have a message
         self._ended = 0  # attempts so far
 
     def run(self) -> WorkSummary:
@@ -158,7 +158,7 @@ class Worker:
         return self.summary
 
     def _raise_error(self) -> None:
-        """Raise the error that ended the run, if there is one."""
+        """Raise the error that ended the run, if an error ended it."""
         error, self._error = self._error, None
         try:
             if error is not None:
@@ -280,7 +280,7 @@ class Worker:
                 self._changed.notify_all()
 
     def _next(self) -> Call | None:
-        """Claim a message for a call; None when there is nothing more to do."""
+        """Claim a message for a call; return None when the thread has nothing more to do."""
         while not self.is_stopping:
             with self._changed:
                 if self._run.is_over:
