@@ -1,4 +1,4 @@
-"""The exit codes of all programs, and the one place that decides with which of them a run ends.
+"""The exit codes of all programs, and the functions that choose the exit code of a run.
 
 One number has one meaning in every program; docs/commands.md has the table.
 """

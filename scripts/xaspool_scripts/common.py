@@ -1,4 +1,4 @@
-"""Shared by all programs: errors in one line, the space of a command, and shell completion.
+"""Functions for all programs: errors in one line, the space of a command, and shell completion.
 
 The programs import the engine inside their commands, so that ``--help`` and shell completion are fast.
 """

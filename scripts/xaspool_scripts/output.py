@@ -76,7 +76,7 @@ def _set_own_output(output: BinaryIO | None) -> None:
 
 
 def write_json(value: Any) -> None:
-    """Write one object on one line, in ASCII, so that it is the same in every locale."""
+    """Write one object on one line, in ASCII, so that the line is the same in every locale."""
     write_bytes(json.dumps(value, default=_as_json).encode("ascii") + b"\n")
 
 

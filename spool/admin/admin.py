@@ -36,7 +36,7 @@ _BROWSED_FIRST, _BROWSED_AT_ONCE = 64, 2_048
 
 
 class Administration:
-    """The calls of ``spool.Space`` by which it is administered."""
+    """The methods of ``spool.Space`` for its administration."""
 
     def __init__(self, core: Core) -> None:
         self._store = core.store
@@ -57,7 +57,7 @@ class Administration:
             options: see ``spool.QueueOptions``.
 
         Raises:
-            QueueExists: the queue exists; with ``exist_ok``: with other options, which the text names.
+            QueueExists: the queue exists; with ``exist_ok``: it exists with other options, which the text names.
             QueueNotFound: the options name a queue that does not exist.
             InvalidArgument: an option has a value that is not allowed.
         """

@@ -189,7 +189,7 @@ class _Export:
 
 
 def messages_of(store: Store) -> dict[str, int]:
-    """Return the number of messages in each queue that is not empty, as of the commits that this process has read."""
+    """Return the number of messages in each queue that is not empty, after the commits that this process has read."""
     with store.view.mutex:
         return {name: queue.live for name, queue in sorted(store.view.index.messages.queues.items()) if queue.live}
 

@@ -23,8 +23,8 @@ class QueueEntry(NamedTuple):
 
     id, position: None for a damaged table, whose messages cannot be distinguished.
     state: ready, delayed, held, in doubt or damaged.
-    message: None if it is damaged.
-    holder: the transaction that holds it; None if none does.
+    message: the message; None if it is damaged.
+    holder: the transaction that holds the message; None if no transaction does.
     damage: the problem and advice; None if the message can be read.
     """
 

@@ -70,7 +70,7 @@ def read_begin(data: bytes) -> int:
 
 
 def manifest(report: ExportReport, members: Iterable[Member]) -> bytes:
-    """Return the last member. ``members``: all before this one."""
+    """Return the last member. ``members``: all members before the manifest."""
     return _sealed(_line({"format": FORMAT, **asdict(report)}) + b"".join(map(_member, members)))
 
 

@@ -36,8 +36,8 @@ class QuarantinedFile:
     """A file in ``quarantine/``.
 
     name: its name in ``quarantine/``.
-    since: when it was moved there, in seconds since the epoch; None if no reason is recorded.
-    size: in bytes; None if it is no regular file.
+    since: when it was moved into ``quarantine/``, in seconds since the epoch; None if no reason is recorded.
+    size: its size in bytes; None if it is no regular file.
     kind: one of the kinds in docs/commands.md, e.g. ``refused``; None if no reason is recorded.
     reason: the kind of file and its problem, as a sentence.
     is_damage: whether acknowledged messages of the space lay in it; if so, the space counts as damaged until the file
@@ -106,7 +106,7 @@ def look(disk: Disk, name: str) -> QuarantinedFile:
 
 
 def restore(store: Store, name: str) -> str:
-    """Put a dropped file back into its queue's folder, durably; return its name there.
+    """Put a dropped file back into its queue's folder, durably; return its new name.
 
     Raises:
         QueueNotFound: the queue does not exist any more.

@@ -1,4 +1,4 @@
-"""Make, change and delete queues: edits of ``space.toml``, by one process at a time, durable when they return."""
+"""Make, change and delete queues by edits of ``space.toml``: one process edits at a time, and durably."""
 
 import grp
 import logging

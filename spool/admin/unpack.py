@@ -79,7 +79,7 @@ def unpack(disk: Disk, stream: BinaryIO, progress: Callable[[Progress], None] | 
     for name in found.void:
         disk.unlink(name)
     for name, modified_ns in found.report.dropped.items():
-        with opened(disk, name, write=True) as handle:  # an intake takes them in the order of these times
+        with opened(disk, name, write=True) as handle:  # (an intake takes files in the order of these times)
             disk.set_modified(handle, modified_ns)
     for folder in sorted(folders - set(layout.DIRECTORIES)):
         if not disk.names(folder):

@@ -300,7 +300,7 @@ def destinations_of(tables: Iterable[Table]) -> list[str]:
 
 
 def is_large(messages: int, size: int) -> bool:
-    """Whether so many messages, or bytes of bodies, are written section by section."""
+    """Whether messages of this number, or bodies of ``size`` bytes together, are written section by section."""
     return size >= SECTION_BYTES or messages > SECTION_MESSAGES
 
 

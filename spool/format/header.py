@@ -35,7 +35,7 @@ SECTION_MESSAGES = 65_536
 _START = b"\xa6format\xa7xaspool\xa7version\xcd"
 _NUMBER = struct.Struct(">Q")
 _CHECKSUM = struct.Struct(">I")
-# The map's own first byte, format, version (uint 16), then the three stamped or patched fields.
+# A file begins with the map's first byte, format and version (uint 16), then three fields that are stamped or patched.
 _NUMBER_KEY, _NUMBER_CHECK_KEY, _LENGTH_KEY = b"\xa6number\xcf", b"\xacnumber_check\xce", b"\xa6length\xce"
 _VERSION_AT = 1 + len(_START)
 _NUMBER_AT = _VERSION_AT + 2 + len(_NUMBER_KEY)

@@ -1,4 +1,4 @@
-"""The table of contents of a section, and where its bodies lie, as ``docs/format.md`` says. Pure."""
+"""The table of contents of a section, and the places of its bodies, as ``docs/format.md`` says. Pure."""
 
 import sys
 import zlib

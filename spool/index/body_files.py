@@ -66,7 +66,7 @@ class FileCache:
         return table
 
     def _keep(self, file: FileRef, section: SectionEntry, table: Table) -> None:
-        """Cache a table; drop the least recently used ones."""
+        """Cache a table; drop the least recently used tables."""
         self._tables[file, section] = table
         self._messages += len(table.lengths)
         while len(self._tables) > 1 and (self._messages > _MAX_MESSAGES or len(self._tables) > _MAX_TABLES):

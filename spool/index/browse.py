@@ -34,7 +34,7 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """The conditions of a search: a message matches if it fulfils each that is set.
+    """The conditions of a search: a message matches if it fulfils each given condition.
 
     ``headers``: the message has at least these. ``older_than``: its put was committed more than so many seconds ago.
     """
@@ -186,5 +186,5 @@ def _push(heap: list[_Entry], rank: int, runs: Iterator[Run]) -> None:
 
 
 def _sort_key(run: Run) -> Key:
-    """Return the sort key of a run; that of a delayed run begins with its due time."""
+    """Return the sort key of a run. The key of a delayed run begins with the due time."""
     return run.key if run.due is None else (run.due, *run.key)

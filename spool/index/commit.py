@@ -63,7 +63,7 @@ class Commit(NamedTuple):
 
     @property
     def time(self) -> float:
-        """When it was committed, in seconds since the epoch."""
+        """The time of the commit, in seconds since the epoch."""
         return self.parts[0].contents.header.time
 
 

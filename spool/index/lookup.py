@@ -110,7 +110,7 @@ class MessageTable:
     def run_from(self, number: int, ordinal: int, end: int) -> tuple[Run | None, int]:
         """Find the run that holds a live message.
 
-        A message in a segment remains in the segment: its run is made for the caller alone.
+        A message in a segment remains in the segment: its run is made only for the caller.
 
         Returns:
             The run, and the end of the run, at most ordinal ``end``; or, if the message is not live, None and the

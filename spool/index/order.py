@@ -11,7 +11,7 @@ _WHOLE_QUEUE = ""  # the group of every message of an ordered queue; the name of
 
 
 class QueueOrder:
-    """How a queue sorts and groups its messages. A value: a queue whose options change gets another one.
+    """How a queue sorts and groups its messages. It is immutable: a queue whose options change gets another order.
 
     ``criteria`` and ``ordered`` are the options ``order`` and ``ordered`` of the queue. ``is_plain``: a message without
     control fields belongs to no group, and neighbours are delivered in the order of their positions. ``is_fifo``: the

@@ -124,7 +124,7 @@ class Queue:
             self.ready.add(members[0])
 
     def _add_keys(self, run: Run) -> None:
-        """Make a run known by its correlation id, its expiry time and the message that it was put before."""
+        """Index a run by its correlation id, its expiry time and the message that it was put before."""
         if (correlation := run.attributes.get("correlation_id")) is not None:
             insort(self._correlated.setdefault(correlation, []), run, key=_by_key)
         if run.expires is not None:

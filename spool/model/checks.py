@@ -136,12 +136,12 @@ def require(allowed: bool) -> None:
 
 
 def one_of(*allowed: str, metavar: str = "TEXT") -> ValueCheck:
-    """Return the check of one of these words."""
+    """Return a check that accepts only these words."""
     return ValueCheck(f"one of {', '.join(allowed)}", lambda value: allowed[allowed.index(value)], metavar)
 
 
 def number(most: int, least: int = 0, metavar: str = "N", optional: bool = False) -> ValueCheck:
-    """Return the check of a whole number in these bounds."""
+    """Return a check that accepts only whole numbers in these bounds."""
     return ValueCheck(
         f"a whole number from {least} to {most}", partial(whole, most=most, least=least), metavar, optional
     )

@@ -1,4 +1,5 @@
-"""Python values to bytes and back. Bytes are stored unchanged; other values name their codec. Nothing is pickled."""
+"""Turn Python values into bytes and back. Bytes are stored unchanged; the codec of any other value is stored with it.
+Nothing is pickled."""
 
 import json
 from collections.abc import Callable

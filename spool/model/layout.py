@@ -77,7 +77,7 @@ def prepared(xid: Xid) -> str:
     return f"{PREPARED}/{xid}{SUFFIX}"
 
 
-@lru_cache(maxsize=256)  # one file after another has the name of the same xid
+@lru_cache(maxsize=256)  # (many calls have the same xid)
 def active(xid: Xid) -> str:
     return f"{ACTIVE}/{xid}{SUFFIX}"
 

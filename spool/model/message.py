@@ -123,7 +123,7 @@ class Message:
 
     @property
     def id(self) -> str:
-        """32 hexadecimal digits, which no other message has."""
+        """The id of the message: 32 hexadecimal digits. No other message has the same id."""
         return f"{self._origin.branch}{self._ordinal - self._origin.first:08x}"
 
     @property
@@ -225,7 +225,7 @@ def message_id(branch_id: bytes, ordinal: int) -> str:
 
 
 def parse_message_id(text: object) -> tuple[bytes, int]:
-    """Return (branch id, ordinal in the branch); BadMessageId if it is not an id."""
+    """Return (branch id, ordinal in the branch); BadMessageId if the text is not an id."""
     try:
         raw = bytes.fromhex(text) if isinstance(text, str) and len(text) == 32 else b""
     except ValueError:

@@ -75,6 +75,6 @@ def cuts(attributes: Mapping[str, Any]) -> list[tuple[int, int]]:
 
 
 def _positions(place: list[Any]) -> Iterator[tuple[int, int]]:
-    """Yield, of a value of ``before``, the position whose key it has, then the positions of the messages between."""
+    """Yield the position of the message whose key is in ``place``, then the positions of the messages between."""
     yield place[0], place[1]
     yield from zip(place[5::2], place[6::2], strict=True)

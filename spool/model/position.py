@@ -1,4 +1,4 @@
-"""Positions of messages, and neighbouring ones as ranges: (sequence number, first ordinal, count). Pure."""
+"""Positions of messages, and ranges of neighbouring positions: (sequence number, first ordinal, count). Pure."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple

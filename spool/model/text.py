@@ -53,7 +53,7 @@ def storable(value: object, most: int = 4 * _MOST_CHARACTERS) -> str:
 
 
 def class_name(value: object) -> str:
-    """Return the name of a value's class, also if its metaclass hides the name."""
+    """Return the name of a value's class, even if its metaclass hides the name."""
     return storable(type.__dict__["__name__"].__get__(type(value)))
 
 
