@@ -452,7 +452,7 @@ class Disk:
         """Flush the data, and the file's name in ``directory`` too unless recovery can restore the name.
 
         Args:
-            new: whether this handle was open when the file got its name by a rename, and no other file had that name.
+            new: whether the handle was open when a rename gave the file its name, which no other file had before.
             stamped: whether the file carries the number from which recovery restores its name.
         """
         self.durability.commit_name(self, handle, directory, new=new, stamped=stamped)

@@ -91,7 +91,7 @@ def list_prepared(store: Store, page: CounterPage | None = None) -> CounterPage:
 
     Returns:
         The counters, read after the listing. If the list lacks a branch because a commit adopted the branch, the
-            counters include that commit.
+        counters include that commit.
     """
     page = page or store.shared.counters.read()
     if page.prepared == store.view.prepared.version:

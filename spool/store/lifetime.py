@@ -12,9 +12,8 @@ from spool.runtime.calls import CallGuard
 class Lifetime:
     """The guard of an open space, and the disks and functions that end after the guard.
 
-    guard: each call is a step inside the guard. ``guard.end()`` ends the life, also of a space that could not be
-    opened. at_end: functions that are called in the order of the dict, after the last step has ended and every
-    descriptor is
+    guard: each call is a step inside the guard. ``guard.end()`` ends the life, even if the space could not be opened.
+    at_end: functions that are called in the order of the dict, after the last step has ended and every descriptor is
         closed.
     """
 
