@@ -57,8 +57,8 @@ def start(
 ) -> "SparkSession":
     """Start Java and a Spark session, in 4 to 11 seconds; end it with `stop`.
 
-    The output of the workers goes to `sys.stderr`. The handler of SIGINT is not changed. One process can
-    have only one Spark at a time.
+    The output of the workers goes to `sys.stderr`. The handler of SIGINT is not changed. One process can have only
+    one Spark at a time.
 
     Args:
         progress: called with a few words about each step that takes long.
@@ -162,7 +162,7 @@ def settings(master: str, app_name: str, directory: str) -> dict[str, str]:
             # they lie in a private directory, which the machines of a cluster do not have.
             "spark.python.unix.domain.socket.enabled": str(len(directory) <= _LONGEST_SOCKET_DIRECTORY).lower(),
             "spark.python.unix.domain.socket.dir": directory,
-            # Without its second compiler, Java starts a second sooner. Speed matters little: no body passes Java.
+            # Java starts a second sooner without its second compiler, and needs little speed: it handles no bodies.
             "spark.driver.defaultJavaOptions": f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 {temporary}",
         }
     return chosen
@@ -218,7 +218,8 @@ def without_broken_pipes(lines: Iterable[str]) -> Iterator[str]:
             left_out = _is_broken_pipe(block)
             yield from [] if left_out else block
             block = []
-    # At the end Spark kills its workers, perhaps in the middle of a traceback; half of one of Spark's helps nobody.
+    # Spark kills its workers at the end, perhaps in the middle of a traceback. An incomplete traceback of Spark's own
+    # code helps nobody.
     if not _is_of_spark(block):
         yield from block
 
@@ -281,7 +282,7 @@ class _Bridge:
     def close(self) -> None:
         """End Java and remove its directory; a second call does nothing."""
         if os.getpid() != self._owner or _Bridge.current is not self:
-            return  # a forked child does not end Java; or Java has been ended
+            return  # a forked child must not end Java, and a second call has nothing to end
         _Bridge.current = None
         atexit.unregister(self.close)
         if self._gateway is not None:

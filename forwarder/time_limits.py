@@ -1,8 +1,7 @@
 """Limit the time that a Python function may take: first by an exception inside it, then by the end of its process.
 
-The exception reaches running Python code, and a system call that a signal interrupts. The exception neither
-reaches C code that runs no Python nor ends a function that catches every exception. The `Watchdog` ends the process of
-such a function.
+The exception reaches running Python code, and a system call that a signal interrupts. C code that runs no Python, and a
+function that catches every exception, go on. In these cases the `Watchdog` ends the process.
 """
 
 # The C half of ``signal``: the Python half, which converts numbers to names, takes as long as a short call.

@@ -252,7 +252,7 @@ class StreamOptions(ReadOptions):
     """The messages to read as a stream.
 
     first: the commit with whose messages a new query begins; LATEST: the first commit after the start of the query.
-    max_messages, max_bytes: about the largest size of a batch; None: no limit.
+    max_messages, max_bytes: the approximate limits of a batch; None: no limit.
     subscription: the name of the subscription; "": no subscription, so unread messages are not kept for the query.
     expiry: the seconds after which the subscription ends unless the query renews it.
     fail_on_loss: whether the query fails if kept messages were lost; otherwise it continues.

@@ -54,7 +54,7 @@ class Job:
 
     path: the directory of the space.
     rows: turns the rows into puts.
-    batch: the application and the batch number that name this write; None if the program did not name it.
+    batch: the name of this write, an application and a number; None if the program did not name the write.
     is_numbered: whether the program gave the batch its number. If it did not, every write of the application has the
         same number.
     """
@@ -213,7 +213,7 @@ def commit(path: str, coordinator: Coordinator, messages: Sequence[Written], bat
     Raises:
         TransactionRolledBack: the coordinator has ended, so nothing was written.
         Full: the rows do not fit; nothing was written.
-        MessageInUse: a transaction does not end, and has a row's deduplication key; nothing was written.
+        MessageInUse: another transaction, which does not end, has a row's deduplication key; nothing was written.
         CommitUnknown: the disk failed in the middle of the commit.
     """
     check_count(sum(message.rows for message in messages))
@@ -236,7 +236,7 @@ def _adopt(space: spool.Space, xids: Sequence[Xid], batch: BatchOf | None) -> bo
 
 
 def end(path: str, coordinator: Coordinator) -> None:
-    """End a write: this process, or the next one that opens the space, rolls back the uncommitted branches."""
+    """End a write: this process, or the next process that opens the space, rolls back the uncommitted branches."""
     try:
         with spool.open(path) as space:
             _end(space, coordinator)

@@ -103,7 +103,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {NUMBER: self._published()}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """End the query after the present messages: it reads no newer ones."""
+        """End the query after the present messages: it reads no newer messages."""
         self._target = self._published()
 
     def _limits(self, limit: ReadLimit) -> tuple[float, float]:

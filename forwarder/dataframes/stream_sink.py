@@ -1,9 +1,8 @@
 """Write a stream into queues: each micro-batch is one commit, however often Spark runs it.
 
 A micro-batch is written like a batch write (``sink``). Spark commits the batch to its checkpoint afterwards, so after
-a crash in between Spark runs the same batch again. The commit of a batch therefore records, with the messages, the
-number of the batch under the stream's name, and a batch whose number is recorded writes nothing
-(``spool.policies.applications``).
+a crash in between Spark runs the same batch again. The commit of a batch therefore also records the number of the
+batch, under the stream's name. A batch whose number is recorded writes nothing (``spool.policies.applications``).
 
 The stream's name is the option ``applicationId``, or else the id of the query. Spark keeps the id in the checkpoint, so
 a query that is restarted on its checkpoint has the same id. Only the tasks get the id, and they return it in their

@@ -135,7 +135,7 @@ class Description:
     retries, retry_delay, retry_delay_max: options for messages whose hooks or translation fail temporarily.
     max_messages, max_bytes: limits of the source.
     error_queue: the queue for messages that failed.
-    failure_queue: the queue for messages of which only a route failed.
+    failure_queue: the queue for messages of which a route with the severity "route" failed.
     """
 
     name: str = _taken(QUEUE_NAME)
@@ -236,7 +236,7 @@ class Description:
 
     @property
     def failures(self) -> str:
-        """The queue for messages of which only a route failed."""
+        """The queue for messages of which a route with the severity "route" failed."""
         return self.failure_queue or f"{self.name}.failures"
 
 

@@ -41,7 +41,7 @@ class Passage:
 
 
 def passed_through(functions: tuple[Function, ...], draft: Draft, last_queues: Mapping[str, str]) -> Passage:
-    """Call functions, each with the drafts of the previous one.
+    """Call functions, each with the drafts of the previous function.
 
     Args:
         last_queues: the last queue of each destination, by the destination's name.
@@ -120,7 +120,7 @@ class Stage(ABC):
             function.load()
 
     def open(self) -> "StageCaller":
-        """Import the functions; ServiceError as for ``check``."""
+        """Import the functions; raise ServiceError as ``check`` does."""
         self.check()
         return StageCaller(self.translated, MAX_REPLY, self.timeout)
 
@@ -181,8 +181,8 @@ class Way:
 class TranslationStage(Stage):
     """The routes of a pipeline. One commit removes a message and puts all messages that the routes make of it.
 
-    If a route fails alone, the message is put into ``failures`` for that route only. ``retries``: the retries of the
-    queue; after the last retry, a temporary failure of such a route is final.
+    If a route with ``alone`` fails, the message is put into ``failures`` for that route only. ``retries``: the retries
+    of the queue; after the last retry, a temporary failure of such a route is final.
     """
 
     ways: tuple[Way, ...]

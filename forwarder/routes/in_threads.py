@@ -1,7 +1,7 @@
 """Forward queues to services in threads of this process: with the routes of a ``Forwarder``, without Spark and rounds.
 
-Each message has a separate transaction. So the loop can give up a single call that hangs, and a call that ends the
-process counts an attempt of its own message only. In one process, rounds would allow neither.
+Each message has a separate transaction. So the loop can give up a single call that hangs. A call that ends the process
+counts an attempt of its own message only. In one process, rounds would allow neither.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -81,8 +81,8 @@ def named_as(queue: str, services: str) -> str:
     """Return the URL of the service that has the queue's name.
 
     Args:
-        services: the module of the functions (`python:package.module`), or a URL, a directory or the brokers of Kafka,
-            to which the name is appended as a path.
+        services: the module of the functions (`python:package.module`); or a URL, a directory or the brokers of Kafka.
+            To the latter three, the name is appended as a path.
     """
     if services.startswith("python:"):
         return f"{services}{'.' if ':' in services[len('python:') :] else ':'}{queue}"

@@ -52,7 +52,7 @@ class ExecService:
         self.open()
 
     def open(self) -> "ExecCaller":
-        """Return the caller; `ServiceError` as for `check`."""
+        """Return the caller; raise `ServiceError` as `check` does."""
         try:
             words = shlex.split(self.command)
         except ValueError as error:

@@ -8,7 +8,7 @@ only ``spool.disk`` may change files. It checks the directory at the start, and 
 the service ``queue:NAME@SPACE`` instead.
 
 The service works with a descriptor of the directory and asks the kernel for its path, so a symbolic link that changes
-in between has no effect. The service does not notice a bind mount of a directory of a space, because the path of the
+in between has no effect. The service does not notice a bind mount of a space's directory, because the path of the
 mount does not lead into the space.
 """
 
@@ -64,7 +64,7 @@ class FileService:
         self._check()
 
     def open(self) -> "FileCaller":
-        """Return the caller; `ServiceError` as for `check`. Unfinished files of killed processes are removed."""
+        """Return the caller; raise `ServiceError` as `check` does. Unfinished files of killed processes are removed."""
         self._check()
         with suppress(OSError):
             _remove_abandoned(self.directory)

@@ -66,7 +66,7 @@ class HttpService:
         self.open()
 
     def open(self) -> "HttpCaller":
-        """Return a caller; `ServiceError` as for `check`."""
+        """Return a caller; raise `ServiceError` as `check` does."""
         try:
             return HttpCaller(self.url, self.timeout, self.max_reply)
         except Exception as error:

@@ -58,7 +58,7 @@ class KafkaService:
         self.open().close()
 
     def open(self) -> "KafkaCaller":
-        """Return the caller; `ServiceError` as for `check`."""
+        """Return the caller; raise `ServiceError` as `check` does."""
         url = f"kafka:{self.target}"
         found = re.fullmatch(r"//([^/?]+)/([\w.-]{1,249})(?:\?(.*))?", self.target, re.ASCII)
         if found is None:

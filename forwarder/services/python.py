@@ -32,7 +32,7 @@ class PythonService:
         find_function(self.target)
 
     def open(self) -> "PythonCaller":
-        """Import the function; `ServiceError` as for `check`."""
+        """Import the function; raise `ServiceError` as `check` does."""
         return PythonCaller(find_function(self.target), self.max_reply, self.timeout)
 
 

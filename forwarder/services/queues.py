@@ -1,9 +1,9 @@
 """Queues of this space and of other spaces as services. Each message arrives once, however often it is forwarded.
 
 A queue of this space gets the message in the commit of the round. A queue of another space gets a put whose
-deduplication key is the message's id. If the forwarder dies between the commits of the two spaces, it puts the message
-again with the same key, and the put adds no message. A key lasts for the queue's ``deduplication_window``, which has to
-be longer than any downtime of the forwarder.
+deduplication key is the message's id. If the forwarder dies between the commits of the two spaces, the next forwarder
+puts the message again with the same key, which adds no message. A key lasts for the queue's ``deduplication_window``,
+which has to be longer than any downtime of the forwarder.
 """
 
 import logging

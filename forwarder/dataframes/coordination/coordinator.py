@@ -2,8 +2,8 @@
 
 The processes and their calls (PySpark 4.3, ``pyspark/sql/worker``; batch and stream alike):
 
-* ``writer()`` or ``streamWriter()`` runs in a Python worker beside the driver, never in the program's own process: once
-  for each write or micro-batch, before the tasks. The worker may end after a minute without work.
+* ``writer()`` or ``streamWriter()`` runs in a Python worker beside the driver, never in the program's own process. It
+  runs once for each write or micro-batch, before the tasks. The worker may end after a minute without work.
 * ``write()`` runs in a worker of an executor, once for each attempt of a task. A task that failed or was lost with its
   machine gets another attempt, and speculation makes two attempts at the same time. For each task, Spark chooses one of
   the attempts that returned.
@@ -13,15 +13,15 @@ The processes and their calls (PySpark 4.3, ``pyspark/sql/worker``; batch and st
   which has only the options.
 
 So none of these processes lives as long as the write. A separate small process, the holder (``lock_holder``), has the
-lock of the write, and the prepared branches belong to the holder (rule 6: a process is alive while it holds a lock).
-The worker that makes the writer opens the space, and thereby recovers the space if need be. The worker then locks the
-coordinator's id and, once more, the space as open. At last it starts the holder, which inherits both locks and nothing
-else. The holder ends
+lock of the write. The prepared branches belong to the holder (rule 6: a process is alive while it holds a lock). The
+worker that makes the writer opens the space, and thereby recovers the space if need be. The worker then locks the
+coordinator's id and, once more, the space as open. At last the worker starts the holder, which inherits both locks and
+nothing else. The holder ends
 
-* when ``commit()`` or ``abort()`` ends it: the process that does so, or the next process that finds undecided branches
-  of the write, rolls them back, also the branches of late attempts;
-* when the daemon of the worker ends, together with the Spark context: so a write whose driver was killed, or whose
-  context was stopped, is rolled back like any transaction of a process that died;
+* when ``commit()`` or ``abort()`` ends it: this process, or the next process that finds undecided branches, rolls
+  them back, even the branches of late attempts;
+* when the daemon of the worker ends, together with the Spark context. So a write is rolled back like any transaction of
+  a dead process if its driver was killed or its context was stopped;
 * when it is killed: the branches are rolled back, and ``commit()`` raises because it finds no branch to adopt. A commit
   and a rollback of one branch exclude each other, so that no write is committed in part.
 
@@ -33,7 +33,7 @@ aborted without any message, the writer does not know its coordinator. For a str
 a hash of the space and of the stream's name. The next batch of the same stream also ends a holder that still lives.
 
 A stream without an application id has no name if its checkpoint was set for the session. After such an abort, its
-holder remains until the Spark context ends. The only harm is that the branches remain prepared as long.
+holder remains until the Spark context ends. The only harm is that the branches remain prepared until then, too.
 """
 
 import contextlib

@@ -1,8 +1,11 @@
 """The program of the process that holds the locks of a write's coordinator (see ``coordinator``).
 
-The program is run by its path and uses only the standard library, so its process is small and starts in a hundredth of
-a second. Its arguments are inherited descriptors: the socket by which another process ends the holder, the pidfd of the
-process with which the holder ends, and the descriptors whose locks the holder keeps.
+The program is run by its path and uses only the standard library. So its process, the holder, is small and starts in a
+hundredth of a second. The arguments are inherited descriptors:
+
+* the socket by which another process ends the holder;
+* the pidfd of the process with which the holder ends;
+* the descriptors whose locks the holder keeps.
 """
 
 import os
