@@ -1,4 +1,4 @@
-"""All errors, as one tree. The text of each names the problem and the remedy.
+"""All errors, as one tree of classes. The text of each error names the problem and the remedy.
 
 Each class carries ``diagnostic``, the name that Tuxedo /Q's ``tpenqueue(3c)`` and ``tpdequeue(3c)`` give to the same
 condition in ``ctl->diagnostic``. No error marks the caller's transaction rollback-only, unless the disk failed.
@@ -178,7 +178,7 @@ class SpaceStopped(SystemFailure):
 
 
 class CorruptedFile(SystemFailure):
-    """A file's bytes are not those that were written."""
+    """A file has other bytes than those that were written."""
 
 
 class MirrorMismatch(SpoolError):

@@ -1,4 +1,4 @@
-"""Make a queue space, and open one."""
+"""Making and opening a queue space."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -305,7 +305,7 @@ def plan_recovery(path: str | os.PathLike[str]) -> RecoveryReport:
         path: the directory.
 
     Raises:
-        NotASpace, NewerFormat, UnsafeFileSystem: as of ``open``.
+        NotASpace, NewerFormat, UnsafeFileSystem: see ``open``.
     """
     from spool.admin.quarantined import findings
     from spool.recovery import scan

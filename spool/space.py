@@ -141,7 +141,7 @@ class Space:
         transaction: Transaction | Join | None = JOIN,
         **options: Unpack[PutOptions],
     ) -> list[str]:
-        """Put messages with the same options, in one commit; returns their ids. Arguments and errors as of ``put``."""
+        """Put messages with the same options, in one commit; returns their ids. Arguments and errors: see ``put``."""
         # The iterable is the caller's: an error from it is no failure of the space's disk.
         return self._put_list(queue, body_list(bodies), transaction, **options)
 
@@ -198,7 +198,7 @@ class Space:
         more than 65,536 messages or 32 MiB are being committed. In a transaction the future is done when the
         transaction commits, and fails with TransactionRolledBack when the transaction rolls back. Closing the space,
         and the normal end of the program, commit the submitted messages; a forked child's copies of futures are never
-        done. Arguments and errors as of ``put``.
+        done. Arguments and errors: see ``put``.
         """
         joined = joined_transaction(self._store, transaction)
         if joined is not None:
@@ -261,7 +261,7 @@ class Space:
         transaction: Transaction | Join | None = JOIN,
         **options: Unpack[GetOptions],
     ) -> list[Message]:
-        """Take up to ``max_messages`` messages in one commit, at least one. Arguments and errors as of ``get``."""
+        """Take up to ``max_messages`` messages in one commit, at least one. Arguments and errors: see ``get``."""
         joined = joined_transaction(self._store, transaction)
         if joined is not None:
             return joined.get_many(queue, max_messages, **options)
@@ -285,7 +285,7 @@ class Space:
             Empty: no reply came in time. The request remains; the error has its ``correlation_id``, by which ``get``
                 takes a late reply.
             RequestFailed: a service rejected the request, or it has failed too often and is in the error queue.
-            ProtocolError: the caller is in a transaction, whose put no service would see.
+            ProtocolError: the caller is in a transaction. No service would see the request before the commit.
             QueueNotFound, InvalidArgument, Full, BadMessageId: nothing was put.
         """
         checked = check_request(self._store, queue, timeout, options)
@@ -361,7 +361,10 @@ class Space:
     @overload
     def stats(self, queue: str) -> QueueStats: ...
     def stats(self, queue: str | None = None) -> dict[str, QueueStats] | QueueStats:
-        """Count the messages: one queue's ``QueueStats``, or those of all queues by name. QueueNotFound."""
+        """Count the messages: returns the ``QueueStats`` of one queue, or a map from each queue to its ``QueueStats``.
+
+        Raises QueueNotFound.
+        """
         found = self._administration.stats(queue)
         return found if queue is None else found[queue]
 

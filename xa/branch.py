@@ -1,7 +1,7 @@
 """A branch of a resource manager: its state, and the rollback of a branch that its program has dropped.
 
-A program drops a branch with the resource manager, or with a ``with`` block that did not end. The housekeeper rolls
-such a branch back. The close of a space logs each branch that is not prepared.
+A program drops a branch when it drops the resource manager, or a ``with`` block that did not end. The housekeeper rolls
+dropped branches back. When a space is closed, each branch that is not prepared is logged.
 """
 
 import logging

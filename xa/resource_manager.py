@@ -58,7 +58,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _about_a_branch(failure: int = XAER_RMERR) -> Callable[[F], F]:
-    """Decorate a call about one branch: check its xid, and raise our errors as X/Open's.
+    """Decorate a call about one branch: check its xid, and raise our errors with X/Open's codes.
 
     Calls about one branch are serialised; calls about different branches run side by side, also during a flush.
 
@@ -93,7 +93,7 @@ def _about_a_branch(failure: int = XAER_RMERR) -> Callable[[F], F]:
 
 
 def _translated(error: SpoolError | OSError, failure: int) -> XAError:
-    """Return our error as X/Open's. ``failure``: see ``_about_a_branch``."""
+    """Return an XAError for our error. ``failure``: see ``_about_a_branch``."""
     if isinstance(error, NotOpen | SpaceStopped):
         code = XAER_RMFAIL
     elif failure == XA_RETRY:
@@ -195,9 +195,9 @@ class ResourceManager:
     def branch(self, xid: Xid) -> BranchBlock:
         """Return a ``with`` block for the work in a new branch: ``start`` on entering, ``end`` on leaving.
 
-        If an exception leaves the block, the branch is ended with TMFAIL and rolled back, so the caller's next puts and
-        gets are not part of it. The block may call ``end`` and ``prepare`` itself; a branch that is prepared waits for
-        its coordinator's decision, also after an exception. Errors as of ``start`` and ``end``.
+        If an exception leaves the block, the branch is ended with TMFAIL and rolled back: the caller's next puts and
+        gets are not part of the branch. The block may call ``end`` and ``prepare`` itself; a branch that is prepared
+        waits for its coordinator's decision, also after an exception. Raises the errors of ``start`` and ``end``.
         """
         calls = (self.start, self._end_if_active, self._undo, self._leave)
         return BranchBlock(*(partial(call, xid) for call in calls))

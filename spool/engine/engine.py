@@ -100,7 +100,7 @@ class Engine:
 
     @property
     def clock(self) -> Clock:
-        """The clock of the space: ``now()`` is the time since the epoch, ``monotonic()`` one that never goes back."""
+        """The clock of the space: ``now()`` is the time since the epoch, ``monotonic()`` never goes back."""
         return self._store.clock
 
     @public_call("reading the settings")
@@ -371,7 +371,7 @@ class Engine:
 
     @public_call("moving a damaged message to quarantine")
     def quarantine(self, position: Position, reason: str) -> None:
-        """Move a message that the caller holds, and whose body is damaged, to quarantine, durably, with the reason."""
+        """Move a message with a damaged body, which the caller holds, to quarantine, durably, with the reason."""
         set_aside(self._store, position, reason, self._store.deadline())
 
     @public_call("reading a message")

@@ -177,7 +177,7 @@ def _defaults(config: QueueConfig) -> Mapping[str, Any]:
 
 
 def _rows_but(pieces: Sequence[Piece], rows: int) -> bytes:
-    """Return one bit for each row of a section, set for the rows that are in none of the pieces."""
+    """Return one bit for each row of a section, set for each row that no piece has."""
     others = bytearray(b"\xff" * ((rows + 7) // 8))
     for piece in pieces:
         for row in range(piece.row, piece.row + piece.length):

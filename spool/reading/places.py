@@ -1,4 +1,4 @@
-"""The places of messages: of neighbouring messages of one commit, or of the messages left in a compacted section."""
+"""The places of messages: a stretch of neighbours in one commit, or the messages left in a compacted section."""
 
 import zlib
 from collections.abc import Iterator, Mapping
@@ -46,7 +46,7 @@ class Missing(Enum):
     FAIL: raise CorruptedFile.
     SKIP: log a warning and leave the messages out.
 
-    FAIL and SKIP are for messages that are kept for a subscription: those lie only where they were put.
+    FAIL and SKIP are for messages that are kept for a subscription: such messages lie only where they were put.
     """
 
     RELOCATE = "relocate"

@@ -25,7 +25,7 @@ from spool.reading.backlog import damaged, locate
 from spool.reading.places import Item, Missing, unpacked
 from spool.transactions.core import HasCore, core_of
 
-# A batch that stays in the processor's cache is read, joined and sent twice as fast as one of 4 MiB.
+# A batch that fits into the processor's cache is read, joined and sent twice as fast as a batch of 4 MiB.
 _BATCH_ROWS, _BATCH_BYTES = 4096, 512 << 10
 _MOST_ATTEMPTS = 3  # to read messages while other processes move them
 

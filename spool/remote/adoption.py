@@ -74,7 +74,7 @@ def commit_branches(core: Core, xids: Sequence[Xid], batch: BatchOf | None = Non
         False if the batch, or a later one of its application, was committed before; nothing was done then.
 
     Raises:
-        As ``adopt_branches``; InvalidArgument and CorruptedFile as of ``BatchOf.is_committed``.
+        The errors of ``adopt_branches``, and InvalidArgument and CorruptedFile as ``BatchOf.is_committed`` raises them.
     """
     store = core.store
 

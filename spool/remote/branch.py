@@ -83,7 +83,7 @@ def identity_of(path: str) -> tuple[int, int] | None:
 
 
 def check_place(path: str) -> None:
-    """Check that this process can write branches of this space; raises as ``RemoteBranch``."""
+    """Check that this process can write branches of this space; raises the errors of ``RemoteBranch``."""
     disk = Disk(path)
     with calls.deferred(disk.close_all):
         store = _attached(disk)
@@ -193,9 +193,9 @@ class RemoteBranch:
 
     @public_call("reading messages")
     def _read(self, whole: Stretch) -> list[tuple[Stretch, list[bytes] | str]]:
-        """Read the bodies of neighbouring messages together. If one is damaged, read each separately.
+        """Read the bodies of neighbouring messages together. If a body is damaged, read each body separately.
 
-        Returns stretches, each with its bodies, or with the reason why its one body cannot be read.
+        Returns stretches, each with its bodies, or with the reason why its only body cannot be read.
         """
         try:
             return [(whole, self._store.files.cache.bodies(whole, whole.first, whole.length))]

@@ -28,9 +28,9 @@ _ID_BYTES = 16
 class Coordinator:
     """A coordinator of this process. Not thread-safe; the caller closes it.
 
-    id: the gtrid of its branches; this process holds the lock on it.
+    id: the gtrid of its branches. This process holds the lock on the id.
 
-    Errors as of ``spool.engine``.
+    Each method may also raise the errors that ``spool.engine`` names for every verb.
     """
 
     def __init__(self, core: Core) -> None:
@@ -66,7 +66,7 @@ class Coordinator:
         Args:
             max_messages: the most messages to claim.
             timeout: seconds to wait for the first message.
-            passed: positions of messages that are not claimed.
+            passed: the positions of messages that must not be claimed.
             in_order: whether the caller handles the messages one after the other. If so, several messages of one group
                 may be claimed, otherwise at most one of each group.
 
@@ -119,7 +119,7 @@ def locked_coordinator(store: Store, gtrid: bytes) -> Iterator[tuple[int, int]]:
     """Lock a new coordinator's id, and take another lock on the open space; yields the descriptors of both locks.
 
     A process that inherits the descriptors holds the locks until it closes them or dies. While they are held, no other
-    process rolls back a branch of the coordinator, and no opener takes itself for the first one.
+    process rolls back a branch of the coordinator, and no opener counts as the first one.
 
     Raises:
         ProtocolError: a coordinator with this id lives.

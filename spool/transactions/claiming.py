@@ -1,13 +1,13 @@
 """Claim messages: choose messages that seem free, lock them, and revalidate.
 
 Messages are chosen twice: before the claim among the messages that seem free, and afterwards among the claimed
-messages. The revalidation keeps rule 4 of docs/architecture.md: a claim counts only if the message is still free once
-this process knows every commit and branch that was published or prepared before the claim was locked.
+messages. The revalidation keeps rule 4 of docs/architecture.md: a claim counts only if the message is still free after
+this process has applied every commit and branch that was published or prepared before the claim.
 
 The messages of one group are delivered in order, to one transaction at a time; different groups are delivered side by
 side. A queue that is ``ordered`` is one group. A transaction locks a group's byte from its first claim in the group to
-its end, so the kernel releases the group when the process dies. A get by id or correlation id takes a message out of
-order, but never while another transaction holds the message's group.
+its end; if the process dies, the kernel releases the group. A get by id or correlation id takes a message out of order,
+but never while another transaction holds the message's group.
 """
 
 from collections.abc import Iterable, Iterator, Set
@@ -294,7 +294,7 @@ def _add_of_group(
 
 
 def _in_group_order(view: View, clock: Clock, queue: str, group: str | None) -> Iterator[tuple[int, int]]:
-    """Yield the positions of a group's messages, in the order of delivery, up to the first one that has expired."""
+    """Yield the positions of a group's messages, in the order of delivery, up to the first expired message."""
     assert group is not None
     now = clock.now()
     for run in view.index.messages.queue(queue).in_group(group):

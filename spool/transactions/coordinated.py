@@ -1,7 +1,7 @@
 """A transaction in a two-phase commit: a coordinator decides its outcome, or it decides the outcome of branches.
 
-The XA resource manager uses one for each branch, the forwarder for each round, and a worker for each attempt of a
-message. Applications use ``Transaction``.
+The XA resource manager uses such a transaction for each branch, the forwarder for each round, and a worker for each
+attempt of a message. Applications use ``Transaction``.
 """
 
 import threading

@@ -74,7 +74,7 @@ def get_alone(core: Core, wanted: Wanted, before_commit: Callable[[], object]) -
         before_commit: called once the messages are read; an exception from it releases the messages.
 
     Raises:
-        As ``Space.get_many``. No failure counts an attempt.
+        The errors of ``Space.get_many``. No failure counts an attempt.
     """
     store, groups, claimed = core.store, GroupLocks(core.store.shared.xids, []), PositionRanges()
     page: CounterPage | None = None  # the counters of the last claim: the commit uses their durable mark
@@ -114,7 +114,7 @@ def receive(
     store: Store, wanted: Wanted, begun: float, look: Callable[[], PositionRanges], groups: GroupLocks,
     check: Callable[[], object],
 ) -> tuple[list[Message], PositionRanges]:  # fmt: skip
-    """Wait for messages, claim and read them. Arguments as of ``wait_for``.
+    """Wait for messages, claim and read them. For the arguments see ``wait_for``.
 
     Returns:
         The messages, and their claims.

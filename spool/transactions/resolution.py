@@ -93,7 +93,7 @@ def in_doubt(store: Store, deadline: Deadline, *, known_votes: Collection[Xid] =
     Branches whose owner is still voting at the deadline are left out, as are branches of our live coordinators.
 
     Args:
-        known_votes: branches whose votes the caller got; all others are copied and flushed first.
+        known_votes: the branches whose votes the caller got; all other branches are copied and flushed first.
     """
     resolve_orphans(store, deadline)
     found = []
@@ -155,7 +155,7 @@ def describe(store: Store, xid: Xid) -> InDoubt:
 def decide_heuristically(core: Core, xid: Xid, deadline: Deadline, *, commit: bool) -> None:
     """Decide a branch in the place of its coordinator.
 
-    A fact records the decision. For a commit, one file both adopts the branch and has the fact. A rollback is decided
+    A fact records the decision. A commit is one file that adopts the branch and has the fact. A rollback is decided
     once the fact is published; if this process then dies, the next process that resolves orphans finishes the rollback.
     """
     store, batch = core.store, CommitBatch()

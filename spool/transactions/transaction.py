@@ -1,4 +1,4 @@
-"""A transaction: puts and gets that happen together or not at all; one branch, in X/Open's terms.
+"""A transaction: puts and gets that are committed together or not at all. In X/Open's terms, it is one branch.
 
 A transaction lives in one process until it is prepared. Its claims are locks of this process. Its messages lie in
 memory or, if they are many, in a file in ``active/``. Nothing is promised before ``commit`` or ``prepare`` returns.
@@ -127,7 +127,7 @@ class Transaction:
 
     @public_call("putting into queue {queue}")
     def put(self, queue: str, body: Any, **options: Unpack[PutOptions]) -> str:
-        """Add a message; returns its id. Options and errors as of ``Space.put``."""
+        """Add a message; returns its id. Options and errors: see ``Space.put``."""
         with self._lock:
             _, settings = self._check_queue(queue)
             config, branch = settings.config, self._branch
@@ -141,7 +141,7 @@ class Transaction:
             return f"{branch.prefix}{ordinal:08x}"
 
     def put_many(self, queue: str, bodies: Iterable[Any], **options: Unpack[PutOptions]) -> list[str]:
-        """Add messages with the same options; returns their ids. Options and errors as of ``Space.put``."""
+        """Add messages with the same options; returns their ids. Options and errors: see ``Space.put``."""
         # The iterable is the caller's: it may be slow, and an error from it is no failure of the space's disk.
         return self._put_list(queue, body_list(bodies), **options)
 
@@ -185,7 +185,7 @@ class Transaction:
         """Add a message; returns a future of its id, which is done when the transaction has committed.
 
         The future fails with TransactionRolledBack if the transaction is rolled back, and with ProtocolError if it is
-        prepared: then the coordinator knows the outcome. Options and errors as of ``Space.put``.
+        prepared: then the coordinator knows the outcome. Options and errors: see ``Space.put``.
         """
         future = Future[str]()
         future.set_running_or_notify_cancel()
@@ -198,12 +198,12 @@ class Transaction:
 
     @public_call("taking from queue {queue}")
     def get(self, queue: str, **options: Unpack[GetOptions]) -> Message:
-        """Take a message. Options and errors as of ``Space.get``."""
+        """Take a message. Options and errors: see ``Space.get``."""
         return self._get(check_wanted(queue, 1, **options) if options else next_of(queue))[0]
 
     @public_call("taking from queue {queue}")
     def get_many(self, queue: str, max_messages: int, **options: Unpack[GetOptions]) -> list[Message]:
-        """Take up to ``max_messages`` messages, at least one. Options and errors as of ``Space.get``."""
+        """Take up to ``max_messages`` messages, at least one. Options and errors: see ``Space.get``."""
         return self._get(check_wanted(queue, max_messages, **options))
 
     def _get(self, wanted: Wanted) -> list[Message]:

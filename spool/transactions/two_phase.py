@@ -1,6 +1,6 @@
 """Two-phase commit of a branch: its vote, and the commit or rollback of a prepared branch.
 
-Invariants. The rules are those of docs/architecture.md, "The rules that keep processes apart":
+Invariants ("rule" means a rule of docs/architecture.md, "The rules that keep processes apart"):
 
 1. The decision to commit is a numbered file that adopts the branch. A commit and a rollback of one branch exclude each
    other: both are decided under the number lock, after every issued number was applied (rule 5).

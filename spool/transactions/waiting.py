@@ -172,8 +172,8 @@ def _listen(store: Store, arrived: threading.Event, seconds: float) -> None:
 def wake_arrived(store: Store, *, thorough: bool) -> bool:
     """Catch up, and wake the calls whose messages have arrived; returns whether any call was woken.
 
-    ``thorough``: whether to resolve prepared branches whose coordinator died, since that may put messages, and to check
-    that this process and the others use the same files in ``run/``.
+    ``thorough``: whether to resolve prepared branches whose coordinator died, since that may put messages. A thorough
+    call also checks that this process and the others use the same files in ``run/``.
     """
     page = store.check_usable()
     settings = store.settings.current(page)
