@@ -314,8 +314,8 @@ class Index:
     ) -> None:  # fmt: skip
         """Add the messages of a compacted section, and remove the entries for their earlier places.
 
-        ``removed``: (row, count) of the messages that were removed or changed before the compaction was committed. The
-        index may have no earlier entries for the other messages if it was rebuilt.
+        ``removed``: (row, count) of the messages that were removed or changed before the compaction was committed. For
+        the other messages, the index replaces the earlier entries, which a rebuilt index may not have.
         """
         messages = self.messages
         queue = messages.queue(table.queues[table.runs[0][0]])

@@ -20,8 +20,7 @@ from spool.model.order import Key, cuts
 
 class Piece(NamedTuple):
     """``length`` neighbouring messages of a segment, from position ``number``/``first`` on. ``run``: their run in the
-    table; ``row``: the row of the first
-    message."""
+    table; ``row``: the row of the first message."""
 
     run: int
     row: int

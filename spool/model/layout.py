@@ -27,7 +27,7 @@ COPY_SUFFIX = ".copy"
 REASON_SUFFIX = ".reason.txt"  # of the text beside a file in quarantine
 CAPTURE_PREFIX = "drop."
 UNFINISHED_SUFFIXES = (".tmp", ".part")  # of dropped files whose writers will rename them
-FIRST_PREFIX = ".first."  # of a captured file whose name another captured file has
+FIRST_PREFIX = ".first."  # of a captured file that was dropped while a file of its name was captured
 IMPORTING = f"{SETTINGS}.import"  # an import makes this file first, and removes it when the space is complete
 SETTINGS_TEMPORARY = f"{SETTINGS}.tmp"
 

@@ -15,10 +15,10 @@ from typing import NamedTuple
 MAX_GTRID_BYTES = 64
 MAX_BQUAL_BYTES = 64
 
-# The format ids of this library. Their coordinator holds a lock in run/ while it lives, so a process that finds the
+# This library has two format ids. Their coordinator holds a lock in run/ while it lives, so a process that finds the
 # lock free rolls an undecided branch back. Any other format id belongs to a foreign coordinator.
 BRANCH_ID_BYTES = 12
-FORMAT_LOCAL = 0x58500001  # a transaction of one process, never handed out
+FORMAT_LOCAL = 0x58500001  # a transaction of one process, which hands the xid to no coordinator
 LOCAL_TEXT = f"{FORMAT_LOCAL}.%s."  # % its gtrid in base64url; it has no bqual
 FORMAT_ROUND = 0x58500002  # a forwarding round or a Spark write: gtrid = its id, bqual = partition and attempt
 FORMATS_BOUND_TO_A_LIFE = frozenset({FORMAT_LOCAL, FORMAT_ROUND})
