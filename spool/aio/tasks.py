@@ -41,7 +41,7 @@ async def wait_to_end(work: "asyncio.Future[T]", give_up: Callable[[], bool] = l
             await asyncio.shield(work)
         except asyncio.CancelledError as error:
             if cancelled is None and give_up():
-                work.add_done_callback(asyncio.Future.exception)  # no task waits for it any more
+                work.add_done_callback(asyncio.Future.exception)  # no task waits for the result any more
                 raise
             cancelled = error
         except BaseException:

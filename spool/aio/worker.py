@@ -93,7 +93,7 @@ class TaskWorker:
     # -- the task that claims ---------------------------------------------------------------------------------------
 
     def _is_at_end(self) -> bool:
-        """Return whether the worker claims no more messages. Raises the error of a call that has ended."""
+        """Return whether the worker claims no more messages. Raises the error of a call that has failed."""
         self._collect()
         return self._is_stopping or self._run.is_over
 

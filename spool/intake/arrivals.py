@@ -35,7 +35,9 @@ class _Lost:
 
 
 class Arrivals:
-    """The files that arrive in the watched folders of one space. Only one thread uses this; any may call ``wake``."""
+    """The files that arrive in the watched folders of one space.
+    Only one thread uses an object of this class; any thread may call ``wake``.
+    """
 
     def __init__(self, disk: Disk, clock: Clock) -> None:
         self._disk = disk

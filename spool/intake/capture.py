@@ -111,7 +111,7 @@ class Capture:
         return {name for folder in folders for name in self._disk.names(folder)}
 
     def _is_captured(self, file: CapturedFile, identity: FileIdentity) -> bool:
-        """Return whether an intake that died had given the file its new name already."""
+        """Return whether an intake that died had already given the file its new name."""
         return any(
             identity.same_file(self._disk.identity(f"{layout.ACTIVE}/{directory}/{file.name}"))
             for directory in self._directories.of_queue(file.queue)
@@ -196,7 +196,7 @@ class Capture:
         self._recover_copies(queue, path)
         left = []
         for name in sorted(self._disk.names(path)):
-            if layout.is_unfinished(name) and not name.startswith(layout.FIRST_PREFIX):  # it was not dropped
+            if layout.is_unfinished(name) and not name.startswith(layout.FIRST_PREFIX):  # no dropped file
                 self.late_writes.take_over(queue, f"{path}/{name}")
                 continue
             meanwhile = name.startswith(layout.FIRST_PREFIX)
@@ -223,11 +223,12 @@ class Capture:
             safety_copies.recover(self._disk, path, queue)
 
     def _remove_of_the_dead(self, file: CapturedFile) -> None:
-        """Remove a file that a commit of a dead intake names. The state in which the intake read it is not known."""
+        """Remove a file that a commit of a dead intake names. It is not known in which state that intake read the
+        file."""
         identity = self._disk.identity(file.path)
         if identity is None or not identity.is_regular or self._has_no_writer(file.path):
             self.remove(file)
-        elif identity.modified_ns < identity.changed_ns:  # the rename that captured it came after the last write
+        elif identity.modified_ns < identity.changed_ns:  # the file was captured by a rename after the last write
             self.remove(replace(file, seen=Complete(Evidence.UNCHANGED, identity)))
         else:
             reason = "it became messages, its intake died, and it may have changed since: compare it with them"
@@ -333,7 +334,7 @@ class _FileMove(Move):
                 self._capture._report_failure(self._file, error)
 
     def _attempt(self, move: Callable[[FileIdentity | None], None]) -> bool:
-        """Move the file; False if it remains where it is, or an intake that died had moved it already."""
+        """Move the file; return False if it remains where it is, or an intake that died had already moved it."""
         try:
             identity = self.disk.identity(self.source)
             if identity is not None and identity.links > 1 and self._capture._is_captured(self._file, identity):

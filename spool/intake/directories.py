@@ -102,7 +102,7 @@ class CaptureDirectories:
         self._used[file.directory].add(file.name)
 
     def take_over(self, directory: str) -> bool:
-        """Lock a directory whose intake has died; False if its intake lives."""
+        """Lock a directory whose intake has died; return False if its intake lives."""
         return self._store.shared.xids.try_lock(capture_byte(directory))
 
     def keep(self, directory: str) -> None:

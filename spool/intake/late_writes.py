@@ -60,7 +60,7 @@ class LateWrites:
         self._disk.make_directory(folder)
         try:
             self._disk.rename_new(path, f"{folder}/{name}")
-        except FileExistsError:  # a power cut left it both names
+        except FileExistsError:  # a power cut left the file both names
             self._disk.unlink(path)
         self._files.append(_LateFile(queue, folder, name, read.size, read.modified_ns))
 

@@ -74,8 +74,8 @@ def _is_directory(disk: Disk, name: str) -> bool:
 
 
 def _is_original(disk: Disk, first: str, folder: str) -> bool:
-    """Return whether a dropped file is the original of a copy: it has the original's inode, or, since a file system may
-    give it another inode, the same bytes."""
+    """Return whether a dropped file is the original of a copy: it has the original's inode or the copy's bytes. (A file
+    system may give the original another inode.)"""
     identity = disk.identity(first)
     if identity is None or not identity.is_regular:
         return False

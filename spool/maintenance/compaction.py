@@ -49,7 +49,10 @@ _FILE_SEGMENTS = 8
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Neighbouring messages to be moved, as they are now. ``in_branch``: the ordinal of the first in its branch."""
+    """Neighbouring messages to be moved, as they are now.
+
+    in_branch: the ordinal of the first message in its branch.
+    """
 
     run: Run
     first: int
@@ -87,7 +90,7 @@ def select_runs(queue: Queue, files: Mapping[int, Retention], served: int, held:
 
 
 def _must_stay(run: Run, held: Collection[Position]) -> bool:
-    """Return whether a run must not be moved: a message of it is held, or it must be in memory to block its group."""
+    """Return whether a run must not be moved: one of its messages is held, or it blocks its group from memory."""
     if run.blocks_group:
         return True
     return bool(held) and any(Position(run.number, ordinal) in held for ordinal in range(run.first, run.end))

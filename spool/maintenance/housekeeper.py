@@ -240,7 +240,7 @@ class Housekeeper:
                 self._busy.release()
 
     def _extent(self) -> IndexSize:
-        """Return the approximate extent of the index. No lock is taken: a closing process would have to wait for it."""
+        """Return the approximate extent of the index, without a lock: a closing process would have to wait for one."""
         index = self._store.view.index
         return IndexSize(index.applied, len(index.files), len(index.messages.segments))
 

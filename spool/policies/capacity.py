@@ -30,7 +30,7 @@ _SHOWN_BYTES = 500
 
 
 class _Unchanged(Exception):
-    """Another process was faster, or the queue is no longer that full."""
+    """Another process has recorded the mark, or the queue has left the mark."""
 
 
 def check_marks(store: Store) -> None:
@@ -115,7 +115,7 @@ def _run(space: str, owner: tuple[int, int] | None, config: QueueConfig, usage: 
                 try:
                     child.wait(config.capacity_timeout)
                 except subprocess.TimeoutExpired:
-                    os.killpg(child.pid, signal.SIGKILL)  # with all its children
+                    os.killpg(child.pid, signal.SIGKILL)  # kill the command with all its children
                     log.warning("%s was ended: it took longer than %g s", what, config.capacity_timeout)
                     return
             if child.returncode:

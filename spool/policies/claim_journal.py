@@ -4,11 +4,11 @@ A journal is a file ``active/<xid>.claims``. The file is never flushed: a journa
 power cut. A journal names its owner: a number whose bytes in the claim files are locked while the process lives (Rule
 6).
 
-A program works on a message as soon as it has claimed the message, so each message in its journal counts an attempt. A
-forwarding round claims thousands of messages, and tasks in other processes call the service for one message at a time.
-So the journal of a round has a byte for each message, a *mark*, which a task sets during the call. Only marked messages
-count an attempt. The marks precede the claims: if a round is killed while it writes its journal, it has begun no call,
-and no attempt is counted.
+A program works on a message as soon as it has claimed the message, so an attempt is counted for each message in its
+journal. A forwarding round, however, claims thousands of messages, and tasks in other processes call the service for
+one message at a time. So the journal of a round has a byte for each message, a *mark*, which a task sets during the
+call. An attempt is counted only for marked messages. The marks precede the claims: if a round is killed while it writes
+its journal, it has begun no call, and no attempt is counted.
 """
 
 import logging
@@ -91,7 +91,7 @@ class ClaimJournal:
     def __init__(self, store: Store, xid: Xid) -> None:
         self.store = store
         self._xid = xid
-        self._name = ""  # of the file, once it is made
+        self._name = ""  # the name of the file, once the file is made
         self._handle: int | None = None
         self._end = 0
 
@@ -248,7 +248,7 @@ def read_journal(disk: Disk, xid: Xid) -> JournalContents:
 
 
 def _first(name: Any, version: Any, owner: Any, pid: Any, program: Any, since: Any) -> JournalContents:
-    """Read a journal's first record; ValueError if it is another record, or of another version."""
+    """Read a journal's first record; raise ValueError if it is no first record, or has another version."""
     if [name, version] != [_NAME, _VERSION]:
         raise ValueError("no journal of claims")
     return JournalContents(
@@ -307,7 +307,7 @@ def _live(view: View, ranges: Iterable[tuple[int, int, int]]) -> list[Position]:
 
 
 def clean_up_after_dead(store: Store, deadline: Deadline) -> None:
-    """Count the claims of dead processes and remove their unfinished branches from ``active/``.
+    """Count an attempt for the claims of dead processes, and remove their unfinished branches from ``active/``.
 
     The first opener does the same; this function serves spaces that some process always has open.
     """

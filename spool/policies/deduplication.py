@@ -23,7 +23,7 @@ class DeduplicationKeys:
         self._own: dict[str, str] = {}
 
     def seen(self, queue: str, key: str) -> str | None:
-        """Return the id of the first message with the key; None if no message has it: then this transaction holds it.
+        """Return the id of the first message with the key. If no message has the key, hold the key and return None.
 
         Raises:
             MessageInUse: another transaction, or a prepared branch, has the key.

@@ -1,7 +1,7 @@
 """Options that have no effect with the settings of their queue. Each is accepted, and the log warns about it.
 
-An option that contradicts another one of the same call raises InvalidArgument. An option without effect does not,
-because a queue's options change independently of the programs that put messages.
+An option that contradicts another option of the same call raises InvalidArgument. An option without effect raises no
+error, because a queue's options change independently of the programs that put messages.
 """
 
 import logging
@@ -40,7 +40,7 @@ def warn_of_put(
     """Warn of each option of a put that has no effect, once for each queue in a process.
 
     Args:
-        space: the path of the space; "" where it is not known.
+        space: the path of the space; "" if the path is not known.
         attributes: the control fields that differ from their defaults.
     """
     if "priority" in attributes and PRIORITY not in config.order:

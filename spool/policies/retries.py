@@ -129,8 +129,8 @@ def queue_config(config: SpaceConfig, queue: str) -> QueueConfig:
 def with_error_queue(config: SpaceConfig, queue: str) -> QueueConfig:
     """Return the queue's options for a message that fails.
 
-    If its error queue is missing, its messages have unlimited attempts: no program could find them in a missing queue,
-    and the options do not allow dropping them.
+    If the error queue is missing, the queue's messages have unlimited attempts: no program could find the messages in a
+    missing queue, and the options do not allow dropping the messages.
     """
     found = queue_config(config, queue)
     if found.error_queue is not None and found.error_queue not in config.queues:
@@ -142,7 +142,7 @@ def with_error_queue(config: SpaceConfig, queue: str) -> QueueConfig:
 def count_failures(
     store: Store, positions: Iterable[Position], reason: str, deadline: Deadline, held_by: Xid | None = None
 ) -> None:
-    """Count a failed attempt for each of the messages that exists, in one commit without a flush.
+    """Count a failed attempt for each of these messages that still exists, in one commit without a flush.
 
     Messages of a prepared branch are skipped, except those of ``held_by``, which is being rolled back.
     """

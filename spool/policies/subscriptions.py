@@ -93,7 +93,7 @@ def register(store: Store, name: str, queues: Sequence[str], seconds: float, *, 
 
 
 def subscription(view: View, name: str) -> Subscription | None:
-    """Return the subscription as of the commits that this process has applied; None if it does not exist."""
+    """Return a subscription by the commits that this process has applied; None if it does not exist."""
     with view.mutex:
         return view.index.subscriptions.get(_key(name))
 
@@ -158,7 +158,7 @@ def end_expired(store: Store) -> None:
         try:
             _decide(store, name, known, None)
         except _Changed:
-            continue  # it was renewed, or ended
+            continue  # the subscription was renewed, or has ended
         except (FlushFailed, NotOpen):
             raise
         except (OSError, SpoolError) as error:

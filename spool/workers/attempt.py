@@ -162,7 +162,7 @@ class Attempt:
 
     @public_call("beginning a call")
     def begin(self) -> bool:
-        """Record that the call begins. The death of this process counts an attempt from now until ``conclude``.
+        """Record that the call begins. If this process dies between now and ``conclude``, an attempt is counted.
 
         Returns:
             False if no call may be made: a queue has no room for the answer (``abandoned`` is the conclusion), or the

@@ -87,7 +87,7 @@ def record(
     outcome: Outcome,
     now: float,
 ) -> tuple[Effect, str]:
-    """Add the effects of the outcome of an attempt that counts to the branch.
+    """Add to the branch the effects of an outcome. The outcome ends an attempt that counts.
 
     Args:
         raw: the body as stored, for an outcome that passes the body on.
@@ -160,7 +160,7 @@ def _answers(message: Message, raw: bytes, outcome: Outcome) -> list[tuple[str, 
 
 
 def _reject(batch: CommitBatch, policy: OutcomePolicy, message: Message, outcome: Rejected) -> Effect:
-    """Put the reply into the failure queue and move the request to the error queue, each if it is set."""
+    """Put the reply into the failure queue and move the request to the error queue, if these queues are set."""
     is_answered = False
     if outcome.reply is not None and message.failure_queue is not None:
         _answer(batch, policy, message.failure_queue, message, outcome.reply)
