@@ -85,7 +85,7 @@ class Destination:
     on_failure: the effect of a refusal of the service, as for a ``Forwarder``.
     timeout: the time limit of a call in seconds.
     threads: the most calls at a time, if the service allows several and messages are not ordered.
-    retries: the number of attempts after the first. None: attempts go on until one succeeds, and later messages wait.
+    retries: the number of attempts after the first. None: attempts have no limit, and later messages wait.
     retry_delay, retry_delay_max, max_messages, max_bytes, reply_queue: options of the queue.
     """
 

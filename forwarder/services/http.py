@@ -37,7 +37,7 @@ _IN_NAMES = "!#$&'*+-.^_`|~"
 class HttpService:
     """`http://…` or `https://…`; `timeout` is in seconds, `max_reply` in bytes.
 
-    The timeout limits three times: to connect, each silence of the server, and to read the whole response body.
+    The timeout applies to connecting, to each silence of the server, and to reading the whole response body.
     threads: the calls of one task at a time.
     """
 
