@@ -14,8 +14,9 @@ changes the file to which the entry points.
 If we cannot tell whether a file system has a journal, we use ``Strict``, which is correct without one.
 
 Without a journal ext4 writes a directory's blocks from a list that a flush takes for itself. A second flush at that
-moment finds nothing to write and returns, although its names are not on the disk (seen on Linux 6.18, with either kind
-of flush, a few times in ten thousand). So on such a file system only one process at a time flushes a directory's names.
+moment finds nothing to write and returns, although its names are not on the disk. (We saw this on Linux 6.18, with
+either kind of flush, a few times in ten thousand.) So on such a file system only one process at a time flushes a
+directory's names.
 """
 
 from abc import ABC, abstractmethod

@@ -114,7 +114,7 @@ def has_writer(descriptor: int) -> bool | None:
     """Return whether any process has this file open for writing; None if this user may not ask (fcntl(2), "Leases").
 
     The kernel grants a read lease only while no process has the file open for writing. A writer that opens the file at
-    that moment would kill this process with SIGIO, so the signal is set to SIGURG, which is ignored by default.
+    that moment would kill this process with SIGIO. So the signal is set to SIGURG, which a process ignores by default.
     """
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)

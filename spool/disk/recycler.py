@@ -4,7 +4,7 @@ No file system orders an overwrite in place before a rename. So after a power cu
 and its old, valid bytes. The number in the file then differs from the number of the name, so only files that carry
 their own number and have one name are recycled.
 
-On ext4 with a journal a power cut can also leave a recycled file in ``free/`` with the new bytes of a commit, and that
+On ext4 with a journal a power cut can also leave a recycled file in ``free/`` with the new bytes of a commit. That
 commit counts. So the name in ``free/`` records the file's former number: any other number in the file is a commit (Rule
 13).
 """

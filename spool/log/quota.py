@@ -2,7 +2,7 @@
 
 The usage of a queue counts its live messages, claimed or not, and the messages that prepared branches would add: a
 prepared branch may be committed at any time. Under the number lock, after every issued number has been applied, the
-count is exact; a commit or a vote that does not fit is refused under that lock. A put that cannot succeed now is
+count is exact. A commit or a vote that does not fit is refused under that lock. A put that cannot succeed now is
 refused earlier. A failed message moves to its error queue even if that queue is full: a limit never loses a message.
 """
 

@@ -67,8 +67,8 @@ class Mirror:
         """Copy a commit's numbered file and its adopted branches, durable when this returns. Raises FlushFailed.
 
         The numbered file is the head of the branches. A branch without its head is in doubt, so a branch is copied
-        before its head. The branches of a ``retired`` commit were decided long ago, and reclaim removes them before
-        their head, so these branches are copied after their head.
+        before its head. The branches of a ``retired`` commit were decided long ago. Reclaim removes these branches
+        before their head, so they are copied after their head.
         """
         name = layout.committed(number)
         try:
@@ -103,8 +103,8 @@ class Mirror:
     def forget(self, adopted: Mapping[int, int]) -> None:
         """Remove the files of commits, durable when this returns. The caller removes them from the space afterwards.
 
-        If a file remained in the mirror, its messages would exist again in a space that is made from the mirror, once
-        no later file removes them.
+        Otherwise a space that is made from the mirror would have the messages of a remaining file again, once no later
+        file removes them.
 
         Args:
             adopted: by number, how many branches the commit adopts.
