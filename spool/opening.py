@@ -160,7 +160,7 @@ def import_space(
         CorruptedFile: the file is damaged, or is no export.
         NewerFormat: a later version of the library wrote the export.
     """
-    from spool.admin import export, unpack  # (here, since few programs call this)
+    from spool.admin import export, unpack  # (imported here: few programs need these modules)
 
     export.check_stream(file, "read")
     with space_directory(path, disk) as disk, calls.deferred(disk.close_all), os_errors("importing the queue space"):

@@ -94,8 +94,8 @@ def _comparable(left: object, right: object) -> bool:
 class Router:
     """Several spaces as one place to put messages: ``Router(routes, field="region").put("orders", body)``.
 
-    The router opens a space when it is first needed, and closes all spaces with itself. Many threads may use a router.
-    A router goes either by a field or by a header.
+    The router opens a space when a message first needs the space; ``close`` closes all spaces. Many threads may use a
+    router. A router goes either by a field or by a header.
 
     Args:
         routes: the routes; the first route that matches a message counts.

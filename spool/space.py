@@ -90,7 +90,7 @@ class Space:
     @property
     def engine(self) -> "Engine":
         """The engine of the space, for packages that are built upon the library: see ``spool.engine``."""
-        from spool.engine import Engine  # (here, because most programs do not use the engine)
+        from spool.engine import Engine  # (imported here: most programs do not use the engine)
 
         return Engine(self._core)
 
@@ -115,11 +115,14 @@ class Space:
         transaction: Transaction | Join | None = JOIN,
         **options: Unpack[PutOptions],
     ) -> str:
-        """Put a message; returns its id, 32 hex digits. The message is durable after the call, or after the commit.
+        """Put a message; returns its id, 32 hex digits.
+
+        The message is durable when the call returns; in a transaction, when the transaction commits.
 
         Args:
             body: bytes, a str, or a value that a codec knows.
-            transaction: JOIN: the caller's transaction, if any; None: a separate one; or a transaction of this space.
+            transaction: JOIN for the caller's transaction, if any; None for a separate transaction; or a transaction of
+                this space.
             options: see ``spool.PutOptions``.
 
         Raises:
@@ -192,7 +195,7 @@ class Space:
         transaction: Transaction | Join | None = JOIN,
         **options: Unpack[PutOptions],
     ) -> "Future[str]":
-        """Put a message without waiting; returns a future of its id, which is done after the commit.
+        """Put a message without waiting; returns a future of its id, done when the message is durable and visible.
 
         Messages that threads and tasks submit while the disk is busy share the next flush. The call waits only while
         more than 65,536 messages or 32 MiB are being committed. In a transaction the future is done when the
@@ -236,7 +239,8 @@ class Space:
         """Take a message: the next one of the queue, or a message by id or correlation id.
 
         Args:
-            transaction: JOIN: the caller's transaction, if any; None: a separate one; or a transaction of this space.
+            transaction: JOIN for the caller's transaction, if any; None for a separate transaction; or a transaction of
+                this space.
             options: see ``spool.GetOptions``.
 
         Raises:

@@ -218,7 +218,7 @@ class ResourceManager:
         self.rollback(xid)
 
     def _leave(self, xid: Xid) -> None:
-        """Forget a branch that is not prepared, so that it is rolled back as dropped. Called by a ``__del__``."""
+        """Forget a branch that is not prepared, so that the housekeeper rolls it back. Called by a ``__del__``."""
         branch = self._branches.get(xid)
         if branch is not None and branch.state is not BranchState.PREPARED:
             self._branches.pop(xid, None)

@@ -10,8 +10,8 @@ verb ends. Many threads may call the verbs. Besides the errors that its text nam
 * DiskFailure: the operating system refused to read or write a file.
 * WaitExpired: another process held a lock for 30 s.
 
-Most verbs import the modules that they need only when they are called: most programs need little of the engine. Times
-are in seconds. "Rule" means a rule of docs/architecture.md, "The rules that keep processes apart".
+Some verbs import a module of the engine at their first call, because most programs need little of the engine. Times are
+in seconds. "Rule" means a rule of docs/architecture.md, "The rules that keep processes apart".
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

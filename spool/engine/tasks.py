@@ -50,6 +50,6 @@ def reader(
         open_space: opens the space; called when a message is not at its place.
         with_body: whether bodies are read.
         missing: the action for messages that are not at their places.
-        largest_body: the most bytes of a body that the caller accepts; None: any number.
+        largest_body: the most bytes of a body that the caller accepts; None: no limit.
     """
     return MessageReader(Disk(path), open_space, with_body=with_body, missing=missing, largest_body=largest_body)

@@ -67,7 +67,7 @@ class Backlog:
 
     @public_call("reading messages")
     def kept_sizes(self, first: int, last: int) -> list[CommitSize]:
-        """Return upper limits of the sizes that the commits ``first`` to ``last`` had when they were put, in order."""
+        """Return upper limits of the sizes that the commits ``first`` to ``last`` had when they were made, in order."""
         catch_up(self._store)
         with self._store.view.mutex:
             files, index = self._store.view.index.files, range(first, last + 1)

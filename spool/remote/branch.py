@@ -48,8 +48,8 @@ class Vote(NamedTuple):
 class ReadMessage(NamedTuple):
     """A message, and its body as stored, ``raw``.
 
-    ``unreadable``: the reason why no codec here can decode the body; then the message itself has the body as stored. ""
-    if a codec has decoded the body.
+    ``unreadable``: "" if the body was decoded. Otherwise no codec here can decode the body, ``unreadable`` is the
+    reason, and the message itself has the body as stored.
     """
 
     message: Message

@@ -80,7 +80,7 @@ class Branch:
             self.byte = byte
 
     def lock_xid_now(self) -> bool:
-        """Lock the xid's byte if the byte is free; False if another process holds it. Not called with the lock."""
+        """Lock the xid's byte without waiting; False if another process holds it. Not called twice."""
         byte = xid_byte(self.xid)
         if self._store.shared.xids.try_lock(byte):
             self.byte = byte

@@ -174,7 +174,7 @@ def _finish_rollback(store: Store, xid: Xid, deadline: Deadline) -> None:
 
 
 def forget(store: Store, xid: Xid, deadline: Deadline) -> bool:
-    """Delete the fact of an administrator's decision, which was carried out; False if no decision is recorded."""
+    """Finish an administrator's decision, and delete its fact; False if no decision about the branch is recorded."""
     outcome = heuristic_outcome(store, xid)
     if outcome is None:
         return False
