@@ -1,9 +1,9 @@
 """The numbers that live processes share, in ``run/counters``: positions in the one order of commits, and versions.
 
-*issued* and *published* are stored twice, each copy with a checksum. Copies that differ mean that their writer died
-between the two stores. Then *issued* is the larger copy, because the number may have been issued; *published* is the
-smaller copy, because the commit may not be visible yet. The next store writes both copies. A counter is stored only
-under the lock that makes the process its only writer; callers take that lock.
+*issued* and *published* are stored twice, each copy with a checksum. If the copies differ, their writer died between
+the two stores. Then *issued* is the larger copy, because the number may have been issued; *published* is the smaller
+copy, because the commit may not be visible yet. The next store writes both copies. A counter is stored only under the
+lock that makes the process its only writer; callers take that lock.
 
 Processes read the counters in shared memory. They also write *issued* there. They write the other counters by system
 calls, because such a write wakes the processes that watch the file. A process that waits for messages must wake at
@@ -57,7 +57,7 @@ class CounterPage:
     owner: int
 
     def __init__(self, data: bytes, before: "CounterPage | None" = None) -> None:
-        """Decode the file's bytes. ``before``: an earlier page; its counters are kept where the bytes are the same."""
+        """Decode the file's bytes. ``before``: an earlier page; counters with unchanged bytes are copied from it."""
         self.data = data
         self.is_stopped = data[_STOP_OFFSET] == 1
         known, old = (self, b"") if before is None else (before, before.data)
@@ -76,7 +76,7 @@ class CounterPage:
 
     @property
     def is_suspect(self) -> bool:
-        """Whether a flush failed earlier in this boot: names that a directory lists may not be on the disk."""
+        """Return whether a flush failed earlier in this boot, so that names in directories may not be on the disk."""
         return self.data[_SUSPECT_OFFSET] == 1
 
     @property
@@ -104,7 +104,7 @@ class Counters:
                 self.disk.futexes = Futexes(self._memory, _FUTEXES_AT, (_FILE_BYTES - _FUTEXES_AT) // FUTEX_BYTES)
 
     def read(self) -> CounterPage:
-        """Return the current counters; the last page if the bytes have not changed."""
+        """Return the current counters; while the bytes are unchanged, every call returns the same page."""
         try:
             data, last = self._memory[0:_SIZE], self._last
         except ValueError:
@@ -173,8 +173,8 @@ class Counters:
     def start(self, *, issued: int, published: int, durable: int, suspect: bool = False) -> None:
         """Store the counters that the first opener found, and clear the stop flag.
 
-        The versions continue, and the owners begin at 0. The boot id is stored last: a process that finds the boot id
-        trusts the rest.
+        The versions continue, and the owners begin at 0. The boot id is stored last, because a process that finds the
+        boot id trusts the other counters.
         """
         head = bytearray(_CELLS_OFFSET)
         head[_SUSPECT_OFFSET] = suspect
@@ -199,7 +199,7 @@ STOPPED_TEXT = (
 )
 
 
-@lru_cache(maxsize=64)  # a commit's number is in three counters of the next pages
+@lru_cache(maxsize=64)  # three counters get the same number one after another
 def _values(pair: bytes) -> tuple[int, int]:
     """Decode a counter: the least and the greatest value of its valid copies.
 
@@ -216,7 +216,7 @@ def _values(pair: bytes) -> tuple[int, int]:
     return (min(values), max(values)) if values else (0, 0)
 
 
-@lru_cache(maxsize=64)  # a commit stores its number three times, and reads the number
+@lru_cache(maxsize=64)  # a commit encodes its number for three counters
 def _with_checksum(value: int) -> bytes:
     """Encode a value as both copies of a counter."""
     checksum = zlib.crc32(value.to_bytes(8, "little"), 1)

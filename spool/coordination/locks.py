@@ -1,19 +1,21 @@
-"""Locks between the processes that have a space open: a held lock proves a live process, a process id proves nothing.
+"""Locks between the processes with a space open: a held lock proves that its holder lives, unlike a process id.
 
 The kernel releases the locks of a process that dies in any way. Three mechanisms serve three kinds of locks:
 
 * A byte, in ``LockFile``, ``OpenLock`` and ``Claims``: an open-file-description lock (F_OFD_SETLK). The byte stands for
-  a number, an xid, a claim, an owner, or an open space. There are many such locks, and a commit takes several of them,
-  so many share one file.
+  a number, an xid, a claim, an owner, or an open space. Many such locks exist, and a commit takes several of them, so
+  many locks share one file.
 * The space's directory, in ``OpenLock``: ``flock``, held by a process while it opens the space. This lock needs no file
   that could be deleted.
 * Maintenance, in ``Disk.exclusively``: filelock on ``run/reclaim.lock``, held by one process at a time while it
-  removes, compacts, exports or repairs files. A process that does not get this lock leaves the work to its holder.
+  removes, compacts, exports or repairs files. A process that does not get this lock leaves the work to the process that
+  holds the lock.
 
-Byte locks separate processes (more exactly: open descriptions), but not the threads of one process, so a thread first
-takes the byte in a table under a mutex. A lock excludes other processes only if they find the same file by name. Only
-the first opener makes these files (see ``OpenLock``), and no process makes such a file again while another process has
-the space open. So a process that finds such a file missing or replaced knows that ``run/`` was deleted, and stops.
+Byte locks separate processes (more exactly: open descriptions), but not the threads of one process. So a thread first
+takes the byte in a table of its process, under a mutex. A lock excludes other processes only if they find the same file
+by name. Only the first opener creates these files (see ``OpenLock``), and no process creates such a file again while
+another process has the space open. So a process that finds such a file missing or replaced knows that ``run/`` was
+deleted, and stops.
 """
 
 import hashlib
@@ -58,7 +60,7 @@ class LockFile:
         self._mutex = threading.Lock()
 
     def try_lock(self, byte: int, *, shared: bool = False) -> bool:
-        """Take the byte; False if another thread or process has it. ``shared``: other processes may share it."""
+        """Take the byte; return False if another thread or process has it. ``shared``: other processes may share it."""
         with self._mutex:
             if byte in self._held or not self.disk.lock(self.handle, byte, shared=shared):
                 return False
@@ -96,7 +98,7 @@ class LockFile:
             self.disk.unlock(self.handle, byte)
         futexes = self.disk.futexes
         if futexes is not None:
-            at = futexes.first + byte % futexes.count * FUTEX_BYTES  # (read here, since most often no thread waits)
+            at = futexes.first + byte % futexes.count * FUTEX_BYTES  # (read without a call: most often no thread waits)
             try:
                 if futexes.memory[at : at + WORD_BYTES] != CLEAR:
                     futexes.wake(byte)
@@ -128,7 +130,7 @@ class LockFile:
         return not self.is_held_here(byte) and not self.is_held_elsewhere(byte)
 
     def expired(self, byte: int, deadline: Deadline, what: str) -> WaitExpired:
-        """Make the error of a wait for the byte, which names its holder."""
+        """Return the error for an expired wait for the byte; the text names the holder of the byte."""
         holder = "another thread of this process" if self.is_held_here(byte) else ""
         holder = holder or " and ".join(self.disk.lock_holders(self.handle, byte)) or _HIDDEN
         return WaitExpired(f"{what} is held by {holder}, which did not release it within {deadline.seconds:g} s")
@@ -147,8 +149,8 @@ def open_shared(disk: Disk, name: str, *, make: bool) -> int:
     """Open a file of ``run/``.
 
     Args:
-        make: whether to make a missing file. Only the first opener may do so (see ``OpenLock``): for any other process
-            a missing file was deleted, and other processes may hold locks in the deleted file.
+        make: whether to create a missing file. Only the first opener may create the file (see ``OpenLock``). For any
+            other process a missing file is a deleted file, in which other processes may hold locks.
 
     Raises:
         SpaceStopped: the file is missing, or is not a plain file.
@@ -175,7 +177,7 @@ def _planted(name: str) -> SpaceStopped:
 
 
 def deleted_error(name: str) -> SpaceStopped:
-    """Make the error for a missing file of ``run/``."""
+    """Return the error for a missing file of ``run/``."""
     return SpaceStopped(
         f"{name} was deleted while the space is in use, so locks no longer keep processes apart: "
         "close the space in every process, then open it again; nothing that was committed is lost"
@@ -223,17 +225,18 @@ class Claims:
     """The claims of this process: messages that its live transactions hold. A claim never waits, but succeeds or fails
     at once.
 
-    The byte of message (number, ordinal) is ``number << 24 | ordinal`` in one of 64 files: the kernel keeps the locks
-    of a file in a list, and 20,000 scattered locks in one file take forty times longer. Number 0 has no messages; its
-    bytes stand for owners (see ``claim_journal``). Each claim file carries its owner's byte on the same descriptor, so
-    the kernel releases both at once: a process that gets a dead owner's claim finds the owner's byte free.
+    The byte of message (number, ordinal) is ``number << 24 | ordinal`` in one of 64 files. The kernel keeps the locks
+    of a file in a list, so 20,000 scattered locks in a single file would take forty times longer. Number 0 has no
+    messages; its bytes stand for owners (see ``claim_journal``). A process locks its owner's byte in a claim file by
+    the same descriptor as its claims there, so the kernel releases both at once. A process that gets a claim of a dead
+    owner therefore finds the owner's byte free.
 
     held: by number, the ordinals of the messages that this process has claimed.
     """
 
     def __init__(self, disk: Disk, *, make: bool) -> None:
         self.disk = disk
-        if make:  # all at once: a file that is missing later was deleted
+        if make:  # create all files now: a file that is missing later was deleted
             for name in map(layout.claim_file, range(CLAIM_FILES)):
                 found = disk.identity(name)
                 if found is None or not found.is_plain:
@@ -334,7 +337,7 @@ class Claims:
         return found
 
     def numbers(self) -> set[int]:
-        """Return the numbers of the commits of which any process has claimed messages."""
+        """Return the numbers of the commits with messages that any process has claimed."""
         return {number for number, _ in self._held_here()} | {number for number, _, _ in self.claims_elsewhere()}
 
     def positions(self) -> set[Position]:
@@ -355,8 +358,8 @@ class Claims:
 class GroupLocks:
     """The message groups that one transaction holds: one transaction at a time has messages of a group.
 
-    ``claims``: the list in which the transaction keeps its claims. (A reference to the branch would be a cycle, which
-    lives until Python's collector runs.)
+    ``claims``: the list in which the transaction keeps its claims. (A reference to the branch would form a cycle, and
+    only Python's garbage collector frees a cycle.)
     """
 
     __slots__ = ("_claims", "_held", "_locks", "names")
@@ -391,13 +394,14 @@ class GroupLocks:
 
 
 class OpenLock:
-    """The locks on the space's directory that the processes with the space open hold.
+    """The locks that processes with the space open hold on the space's directory.
 
     These locks survive a deletion of ``run/``.
 
-    A process locks the directory while it opens the space, and takes the *alive* byte, shared, before it unlocks the
-    directory. A process that finds no *alive* byte is the first opener: only the first opener recovers the space and
-    makes files in ``run/``. So a name in ``run/`` means one file as long as any process has the space open.
+    A process locks the directory while it opens the space. Before the process unlocks the directory, it takes a shared
+    lock on the *alive* byte. A process that finds the *alive* byte free is the first opener. Only the first opener
+    recovers the space and creates files in ``run/``. So a name in ``run/`` means one file as long as any process has
+    the space open.
     """
 
     def __init__(self, disk: Disk) -> None:
@@ -408,7 +412,7 @@ class OpenLock:
         """Begin to open the space, one process at a time.
 
         Returns:
-            Whether this process is the first opener: no other process has the space open, and none can open the space
+            True if this process is the first opener: no other process has the space open, and none can open the space
             before ``finish_opening``.
 
         Raises:
@@ -438,7 +442,7 @@ class OpenLock:
         return self.disk.some_lock(self.handle, _ALIVE, 1) is not None
 
     def is_alone(self) -> bool:
-        """Return whether no process has the space open or is opening it. The caller does not open the space itself."""
+        """Return whether no process has the space open or is opening it. The caller must not have the space open."""
         handle = self.disk.open_directory("")
         try:
             return self.disk.some_lock(handle, _ALIVE, 1) is None and self.disk.flock(handle)

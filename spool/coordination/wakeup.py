@@ -35,7 +35,7 @@ class CommitNotifier:
             seconds_without_inotify: the time to wait if the kernel cannot notify this process.
 
         Returns:
-            Whether the count exceeds ``seen``.
+            True if the count exceeds ``seen``.
         """
         with self._turn:
             if self._handle is None and self._watch():
@@ -53,7 +53,7 @@ class CommitNotifier:
         return self.generation != seen
 
     def _watch(self) -> bool:
-        """Watch the counters; False if the kernel grants no watch. Each wait asks again, as watches become free."""
+        """Watch the counters; return False if the kernel grants no watch. Each wait tries again."""
         try:
             self._handle = self._disk.watch(COUNTERS)
         except OSError:

@@ -62,7 +62,7 @@ def _about_owners(error: OSError) -> str:
 
 
 def space_of(path: str) -> str | None:
-    """Return the directory of the space in which an absolute path lies; None if it lies in no space."""
+    """Return the directory of the space in which an absolute path lies; None if the path lies in no space."""
     while len(path) > 1:
         if os.path.lexists(os.path.join(path, layout.SETTINGS)):
             return path
@@ -71,7 +71,7 @@ def space_of(path: str) -> str | None:
 
 
 def _user_name(user: int, *, quoted: bool = False) -> str:
-    """Return a user's name, or the number if there is no name; `quoted`: in the form that sudo takes."""
+    """Return a user's name, or the user's number without one; `quoted`: return the form that sudo takes."""
     import pwd  # imported only when an error needs it
 
     try:

@@ -50,7 +50,8 @@ def opened_ahead(disk: Disk, names: Sequence[str], length: int) -> Generator[int
     """Open files that are read one after the other; yield each handle, or None for a file that cannot be opened.
 
     The kernel reads the first ``length`` bytes of a group of files ahead, while the caller reads earlier files.
-    Otherwise the caller would wait for each file that is not in memory, and the disk would wait for the caller.
+    Otherwise the caller would wait for each file that is not in memory, and the disk would be idle while the caller
+    works.
     """
     for begin in range(0, len(names), _FILES_AHEAD):
         handles: list[int | None] = []
@@ -95,14 +96,14 @@ def write_new(disk: Disk, name: str, data: bytes, *, durable: bool) -> None:
 
 
 def copy(disk: Disk, source: str, target: str) -> None:
-    """Copy a file to a new name, durable when this returns; FileExistsError if the name is taken."""
+    """Copy a file to a new name; the copy is durable when this returns. FileExistsError if the name is taken."""
     with opened(disk, source) as read, new_file(disk, target) as written:
         write_chunks(disk, written, chunks(disk, read))
         disk.make_durable(written, directory_of(target))
 
 
 def replace(disk: Disk, name: str, pieces: Iterable[bytes], temporary: str) -> None:
-    """Give a name new content on a new inode, atomically; durable when this returns.
+    """Give a name new content on a new inode atomically; the content is durable when this returns.
 
     ``temporary``: a free name in a directory of the same file system. The bytes are durable before the file gets the
     name. The file remains open during the rename, because on some file systems a flush of the file then makes the name
@@ -116,7 +117,7 @@ def replace(disk: Disk, name: str, pieces: Iterable[bytes], temporary: str) -> N
 
 
 def replace_by_copy(disk: Disk, name: str, temporary: str) -> None:
-    """Give a name the same bytes on a new inode, durable when this returns; see ``replace``."""
+    """Replace a file by a copy with the same bytes on a new inode; the copy is durable when this returns."""
     with opened(disk, name) as handle:
         replace(disk, name, chunks(disk, handle), temporary)
 
@@ -144,7 +145,7 @@ def same_bytes(disk: Disk, one: str, other: str) -> bool:
 
 
 def ensure_directory(disk: Disk, name: str) -> None:
-    """Make a directory if it is missing, and make it durable: files in it must not be lost with the directory."""
+    """Create a missing directory and make it durable: the loss of a directory would be the loss of its files."""
     disk.make_directory(name)
     for directory in (name, directory_of(name)):
         disk.flush_directory(directory)

@@ -30,8 +30,8 @@ def not_open() -> OSError:
 class Directory(int):
     """The descriptor of a directory, used as ``dir_fd`` by calls on names in the directory.
 
-    The descriptor is closed once, by ``close`` or with the last reference: afterwards its number may belong to another
-    file.
+    The descriptor is closed once, by ``close`` or with the last reference, because afterwards its number may belong to
+    another file.
     """
 
     _is_open = True
@@ -52,7 +52,8 @@ class Directories(dict[str, Directory]):
     the owner of the space cannot rename directories to lead a process of root to files outside the space.
 
     The space, its four stages and ``run/`` are opened once; a space whose ``run/`` was removed has stopped. Other
-    directories are opened for each call: a queue's drop folder can be removed and made again while the space is open.
+    directories are opened for each call: a queue's drop folder can be removed and created again while the space is
+    open.
 
     owner: for a process of root, the user who owns the space. That process opens no directory of another user.
     """
@@ -81,7 +82,7 @@ class Directories(dict[str, Directory]):
         return found
 
     def _of(self, error: OSError, name: str) -> OSError:
-        """Return the error with the whole path; for a symlink, an error that says so instead of "no directory"."""
+        """Return the error with the whole path; for a symlink, an error that names the symlink as the cause."""
         path = f"{self.root}/{name}" if name else self.root
         if error.errno == errno.ENOTDIR and name and os.path.islink(str(path)):
             return OSError(errno.ELOOP, "it is a symlink, and none is followed", path)

@@ -1,6 +1,6 @@
-"""``Disk``: every read and every change of a space's files goes through it.
+"""``Disk``: every read and every change of a space's files goes through this class.
 
-Nothing else in the project renames, flushes, unlinks or locks a file of a space. So a test can replace the disk by a
+No other code of the project renames, flushes, unlinks or locks a file of a space. So a test can replace the disk by a
 simulated one, and cut the power between any two calls.
 
 Names are relative to the space's directory; the kernel resolves each name below the descriptor of its directory
@@ -31,7 +31,7 @@ from spool.disk.stat import FileIdentity, FileSystem, identity_of
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
-PASSAGE_MODE = 0o711  # of the space and drop/, if a group may drop files: others may pass through, not list
+PASSAGE_MODE = 0o711  # of the space and drop/, if a group may drop files: other users may enter, not list
 SHARED_MODE = 0o2770  # of a folder for a group: dropped files belong to the group, too
 
 _BY_NAME_ALONE = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW  # any kind of file, of any mode; nothing is read
@@ -54,7 +54,7 @@ class Disk:
 
     # User and group for which a process of root works in another user's space; None for any other process.
     owner: tuple[int, int] | None = None
-    futexes: Futexes | None = None  # of byte locks, if processes can wake each other
+    futexes: Futexes | None = None  # wake the waiters for byte locks, if processes can wake each other
 
     def __init__(self, root: str, owner: tuple[int, int] | None = None) -> None:
         self.root = os.path.abspath(root)
@@ -69,15 +69,15 @@ class Disk:
         self._directories = Directories(self.root, owner and owner[0])
 
     def use_sync_method(self, sync_method: str) -> None:
-        """Make names durable as the settings of the space say; "auto" leaves that to the file system."""
+        """Make names durable as the settings of the space say; "auto" chooses the way by the file system."""
         if sync_method != "auto":
             self.durability = durability_of(self._guarantees, sync_method)
 
     def sibling(self, root: str) -> "Disk":
-        """Return the disk of another directory, a mirror's; its files belong to the same owner.
+        """Return a disk for a mirror's directory; files in the mirror get the same owner.
 
-        Raises DiskFailure in a process of root if the directory and the space belong to different users: every user
-        with write access to ``space.toml`` chooses the directory.
+        Raises DiskFailure in a process of root if the directory and the space belong to different users, because every
+        user with write access to ``space.toml`` can choose the directory.
         """
         side = Disk(root, self.owner)
         if os.path.isdir(side.root):
@@ -118,7 +118,7 @@ class Disk:
         del self._handles[handle]
         os.close(handle)
 
-    _close = close  # for the methods here, where a subclass counts the calls of ``close``
+    _close = close  # the methods here call this: a subclass counts the calls of ``close``
 
     def _opened(self, opener: Callable[..., int], *args: Any) -> int:
         """Call the opener, and register its descriptor."""
@@ -275,7 +275,7 @@ class Disk:
         handle = self._open_named(name, _TO_READ)
         try:
             if group is not None:
-                os.fchown(handle, -1, group)  # first: it clears the set-group-ID bit
+                os.fchown(handle, -1, group)  # before fchmod: fchown clears the set-group-ID bit
             os.fchmod(handle, mode)
         finally:
             self._close(handle)
@@ -408,7 +408,7 @@ class Disk:
         os.ftruncate(self._checked(handle), length)
 
     def map(self, handle: int, length: int) -> SharedBytes:
-        """Share the first ``length`` bytes of a file with all processes that share them. The file is long enough."""
+        """Share the first ``length`` bytes of a file with other processes. The file must be at least this long."""
         self._memory += [share(self, self._checked(handle), length, in_place=file_stat.overwrites_in_place(self.root))]
         return self._memory[-1]
 
@@ -452,7 +452,8 @@ class Disk:
         """Flush the data, and the file's name in ``directory`` too unless recovery can restore the name.
 
         Args:
-            new: whether the handle was open when a rename gave the file its name, which no other file had before.
+            new: whether the handle was open when a rename gave the file its name, and no other file had this name
+                before.
             stamped: whether the file carries the number from which recovery restores its name.
         """
         self.durability.commit_name(self, handle, directory, new=new, stamped=stamped)
@@ -529,7 +530,7 @@ class Disk:
 
     @contextmanager
     def exclusively(self, name: str) -> Iterator[bool]:
-        """Hold the maintenance lock, a separate file; yields False at once if another process holds the lock."""
+        """Hold the maintenance lock on a separate file; yields False at once if another process holds the lock."""
         found = self.identity(name)
         if found is None:  # a new file would not exclude the holder of the old file
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path(name))
@@ -548,7 +549,7 @@ class Disk:
             self._close(handle)
 
     def run_beside(self, name: str, run: Callable[[], None]) -> bool:
-        """Start a thread; False on a disk without threads: then the caller does the work."""
+        """Start a thread; return False on a disk without threads, so that the caller does the work."""
         threading.Thread(target=run, name=name, daemon=True).start()
         return True
 

@@ -4,19 +4,19 @@
   its bytes durable. Renames reach the disk later, in their order, with the journal.
 * ``Ordered``: xfs and btrfs. ``fsync`` of a file makes its bytes and every earlier rename durable.
 * ``Strict``: any other file system. A flush of the directory that a name moved to makes the name durable. The directory
-  that the name left is not flushed: at worst the file is in both directories after a power cut, and recovery believes
-  the later stage.
+  that the name left is not flushed: at worst the file is in both directories after a power cut, and recovery uses the
+  file in the later stage.
 
-ext4 without a journal is ``Strict`` with one flush less: a flush of a file whose name is new also writes the directory
-in which the file has that name (``ext4_sync_parent``). A name is not new if another file had it: such a rename only
-changes the file to which the entry points.
+ext4 without a journal is ``Strict`` with one flush fewer, because a flush of a file with a new name also writes the
+directory of that name (``ext4_sync_parent``). A name is not new if another file had it before: the rename then only
+points the existing entry to another file.
 
 If we cannot tell whether a file system has a journal, we use ``Strict``, which is correct without one.
 
-Without a journal ext4 writes a directory's blocks from a list that a flush takes for itself. A second flush at that
-moment finds nothing to write and returns, although its names are not on the disk. (We saw this on Linux 6.18, with
-either kind of flush, a few times in ten thousand.) So on such a file system only one process at a time flushes a
-directory's names.
+Without a journal ext4 keeps a list of a directory's unwritten blocks, and a flush takes the whole list. A second flush
+at the same moment finds nothing to write and returns, although the names are not on the disk. (We saw this on Linux
+6.18, with either kind of flush, a few times in ten thousand.) So on such a file system only one process at a time
+flushes a directory's names.
 """
 
 from abc import ABC, abstractmethod
@@ -76,7 +76,8 @@ class Durability(ABC):
 
     description: the flushes of a commit, as a text for ``spool-admin doctor``.
     needs_links: whether ``move`` gives a file two names for a moment.
-    is_assumed: whether only the settings of the space say that renames are ordered, not the file system.
+    is_assumed: whether only the settings of the space say that this file system orders renames. If False, the kind of
+        the file system decides.
     """
 
     description: str
@@ -105,7 +106,7 @@ class Durability(ABC):
 
     @abstractmethod
     def flush_arrivals(self, disk: NameCalls, directory: str) -> None:
-        """Make the names that moved to ``directory`` durable. The caller has flushed the directory that they left."""
+        """Make names that moved to ``directory`` durable. The caller has flushed the directory that the files left."""
 
     @abstractmethod
     def defers_removal(self, suspect: bool) -> bool:
@@ -120,7 +121,7 @@ class Durability(ABC):
         """Record that the kernel cannot rename a file to a free name in one step, but only by a link."""
 
     def flush_all(self, disk: NameCalls, handle: int) -> bool:
-        """Call ``Disk.flush_everything``; False where no single call flushes all reliably."""
+        """Call ``Disk.flush_everything``; return False if no single call reliably flushes all on this file system."""
         if self._guarantees.flushes_all:
             disk.flush_everything(handle)
         return self._guarantees.flushes_all

@@ -86,7 +86,7 @@ def give(descriptor: int, owner: tuple[int, int], path: str) -> None:
 
 
 def by_descriptor(descriptor: int) -> str:
-    """Return the path of an open file even if it was renamed; fchown(2) and fchmod(2) refuse O_PATH."""
+    """Return a path that leads to an open file even after a rename; fchown(2) and fchmod(2) refuse O_PATH."""
     return f"/proc/self/fd/{descriptor}"
 
 

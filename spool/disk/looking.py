@@ -61,7 +61,7 @@ class LookingDisk(Disk):
         return ByCalls(self, handle)
 
     def names(self, directory: str) -> list[str]:
-        """List a directory; a missing directory counts as empty, because opening the space would make it."""
+        """List a directory; a missing directory counts as empty, because an opener would create the directory."""
         try:
             return super().names(directory)
         except FileNotFoundError:

@@ -50,7 +50,7 @@ class SharedBytes(Protocol):
         """Sleep at most ``seconds`` while the word has this value; return whether it changed. Signals end the sleep."""
 
     def change(self, at: int, value: bytes) -> None:
-        """Store a value in the word, and wake all threads that sleep on it."""
+        """Store a value in the word, and wake all threads that sleep on the word."""
 
     def close(self) -> None:
         """Release the memory; a later use raises ValueError."""
@@ -126,7 +126,8 @@ class Futexes:
     time, and wakes the sleepers. A thread that was about to sleep then finds another time, even if a third thread has
     set the mark again.
 
-    Many bytes share a futex, and a dying holder changes none. So a wake only means that the thread must check again.
+    Many bytes share a futex, and a dying holder changes no futex. So a wake only means that the thread must check
+    again.
     """
 
     def __init__(self, memory: SharedBytes, first: int, count: int) -> None:
@@ -155,7 +156,7 @@ class Futexes:
         return wait
 
     def _expect(self, mark: int) -> bytes:
-        kept = self.memory[mark + WORD_BYTES : mark + FUTEX_BYTES]  # first, as the waking thread clears the mark first
+        kept = self.memory[mark + WORD_BYTES : mark + FUTEX_BYTES]  # first: a waking thread stores the time last
         self.memory[mark : mark + WORD_BYTES] = SET
         return kept
 

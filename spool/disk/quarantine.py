@@ -27,7 +27,7 @@ class Cause(enum.StrEnum):
     DAMAGED = "damaged"  # a file of the space whose bytes were durable
     MESSAGE = "message"  # one message whose body is damaged
     UNFLUSHED = "unflushed"  # a file of the space that was never acknowledged
-    FOREIGN = "foreign"  # another program's entry
+    FOREIGN = "foreign"  # a file or directory of another program
     REFUSED = "refused"  # a dropped file that cannot become messages
     CHANGED = "changed"  # a dropped file that changed after it became messages
 
@@ -74,7 +74,8 @@ def decode_reason(data: bytes) -> Reason:
 def quarantine(disk: Disk, name: str, reason: Reason) -> str:
     """Move a file to quarantine under a free name; returns the new name.
 
-    The reason is written first. The move is durable: a file that takes the old name must not outlive the move.
+    The reason is written first. The move is durable when this returns. Otherwise a power cut could undo the move but
+    keep a later file under the old name, and the moved file would be lost.
     """
     target = _free_name(disk, name, reason)
     disk.give_to_owner(name)
@@ -104,7 +105,7 @@ def is_quarantined(disk: Disk, name: str) -> bool:
 def keep_copy(disk: Disk, name: str, reason: Reason) -> str:
     """Copy a file with acknowledged messages to quarantine; returns the copy's name.
 
-    The file remains in place for those of its messages that can be read.
+    The file remains in place, because some of its messages can still be read.
     """
     target = _free_name(disk, name, reason)
     copy(disk, name, target)

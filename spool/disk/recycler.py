@@ -60,7 +60,7 @@ class Recycler:
         """Take a file of about ``size`` bytes to overwrite, and rename it to ``name``, which no other file has.
 
         Args:
-            keep: how many files to leave for commits that need them more.
+            keep: the number of files to leave in ``free/`` for commits that need these files more.
 
         Returns:
             The file's handle, open for writing, and its size; None if no file was found.
@@ -115,7 +115,7 @@ class Recycler:
         return None
 
     def stock(self) -> None:
-        """Make two files for a full disk: for a get, and for the reclaim afterwards.
+        """Create two files for use on a full disk: one for a get, and one for the reclaim afterwards.
 
         Only the first opener calls this.
         """
@@ -193,7 +193,7 @@ def consumed_number(name: str) -> int | None:
 
 
 def weight(name: str) -> int:
-    """Return the bytes of disk that a file in ``free/`` counts for, by its name."""
+    """Return how many bytes of disk a file in ``free/`` counts for; its name gives the size."""
     size = name.partition("-")[0]
     return max(_LEAST_BYTES, int(size)) if size.isdecimal() else _LEAST_BYTES
 

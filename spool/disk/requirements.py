@@ -55,7 +55,7 @@ def misplacement(disk: Disk, name: str) -> str:
 
 
 def on_another_machine(root: str) -> UnsafeFileSystem:
-    """Make the error for a task that runs under another kernel than the space that it works for."""
+    """Return the error for a task that runs on another machine (under another kernel) than its space."""
     return UnsafeFileSystem(
         f"{root} is open on another machine, whose locks are not seen here: a task has to run on the machine of its "
         "space (spool-admin docs scaling)"
@@ -63,7 +63,7 @@ def on_another_machine(root: str) -> UnsafeFileSystem:
 
 
 def unsafe(disk: Disk, doing: str, error: Unsupported) -> UnsafeFileSystem:
-    """Make the error for an operation that the file system does not support.
+    """Return the error for an operation that the file system does not support.
 
     Args:
         doing: a description of the call that made the operation.

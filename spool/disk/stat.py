@@ -23,7 +23,7 @@ _NETWORK = {
 
 
 class FileSystem(NamedTuple):
-    """The file system of a space. ``free_inodes``: None if this kind has no fixed number of inodes."""
+    """The file system of a space. ``free_inodes``: None if this kind of file system has no fixed number of inodes."""
 
     kind: str
     read_only: bool
@@ -62,11 +62,12 @@ class Guarantees(NamedTuple):
     them.
 
     orders_renames: renames reach the disk in their order.
-    names_follow: also, ``fdatasync`` of an overwritten file makes only its bytes durable; the name follows later.
+    names_follow: renames are ordered, and ``fdatasync`` of an overwritten file makes only its bytes durable. The name
+        becomes durable later.
     carries_new_names: a flush of a file makes its name durable if no other file had the name before.
     needs_turns: two flushes of one directory at the same time could lose names.
     flushes_all: syncfs(2) flushes everything and reports errors. Elsewhere the call may flush nothing and report
-        success (FUSE), or delay the flushes of others.
+        success (FUSE), or delay the flushes of other processes.
     """
 
     orders_renames: bool = False
@@ -144,7 +145,7 @@ class FileIdentity(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether this is a regular file without a second name."""
+        """Return whether this is a regular file without a second name."""
         return self.is_regular and self.links == 1
 
     @property

@@ -2,23 +2,23 @@
 
 Each change is a ``CommitBatch``: a put, a get, a transaction or a group of transactions, counted attempts, expired
 messages, merged tombstones, a compaction, or an adoption of prepared branches. ``commit`` takes every batch through the
-same nine steps. Only ``sequence.finish_dead_writer`` writes another file with a number: an empty commit under a number
-that was issued to a dead writer.
+same nine steps. Besides ``commit`` only ``sequence.finish_dead_writer`` writes numbered files: empty commits under
+numbers that were issued to dead writers.
 
 Invariants. The rules are those of docs/architecture.md, "The rules that keep processes apart":
 
-1. Until a file's number is stored as issued, nothing has happened. After a failure before that point the file is
+1. Until a file's number is stored as issued, the batch has no effect. After a failure before that point the file is
    removed; if the file has its numbered name already, the number ends as an empty commit.
 2. Once the number is issued the file is never removed or rewritten; any later failure raises CommitUnknown.
 3. A number is issued under the number lock, in this order: hold the number's byte, rename the file without replacing
    another, store *issued* (rule 1). The file is stamped with the number afterwards. So no two files ever carry the same
    number, and a file without an issued number has no effect.
-4. The facts that ``check`` saw still hold when the file gets its number: both happen under one hold of the number lock
-   (rule 5).
+4. The state that ``check`` accepted is unchanged when the file gets its number, because the number lock is held from
+   ``check`` to the numbering (rule 5).
 5. A number is published after the flush of its file and after all earlier numbers. The call returns only after the
    publication (rule 2).
 6. A number's byte is held from before the number is issued until it is published or the space has stopped (rules 3, 7).
-7. A file in ``active/`` has an owner: the byte of the file's xid is held while the file lies there (rule 6).
+7. A file in ``active/`` has an owner, who holds the byte of the file's xid while the file lies there (rule 6).
 8. A failed flush is never retried; the space stops before any lock is released (rule 7).
 9. A commit is published without a flush only if all its queues may lose messages, or the caller passes ``flush=False``.
    If a commit moves messages into a queue that must not lose any, their files are flushed with the commit (rule 16).
@@ -178,7 +178,7 @@ def _issue(
 
 
 def _hold_number(store: Store, number: int, seconds: float | None) -> int:
-    """Hold the byte of the first number from ``number`` on that no file has, and return that number.
+    """Return the first number from ``number`` on without a file, and hold the byte of this number.
 
     A writer may have died before it stored *issued*, and left a file with the next number. This function looks for
     such a file while it holds the byte, because the last holder may have been finishing the number.
@@ -234,7 +234,7 @@ def write(
 
     Args:
         recycle: overwrite a consumed file, if one exists. This is safe only for a file that is flushed and gets a
-            number: after a power cut the number distinguishes the new content from the old, and restores the name (Rule
+            number. After a power cut the number distinguishes the new content from the old, and restores the name (Rule
             13).
         page, flush, make_room: see ``commit``.
     """
@@ -252,16 +252,16 @@ def write(
 
 # -- commits without a flush: rule 16 ----------------------------------------------------------------------------------
 
-# After a power cut an opener makes up to this many numbers durable one by one. The opener gives up if far more numbers
-# have no file.
+# The limit of published commits that are not flushed yet. After a power cut an opener makes up to this many numbers
+# durable one by one, and gives up if far more numbers have no file.
 MOST_UNFLUSHED = 4_096
 
 
 def _needs_flush(view: View, config: SpaceConfig, batch: CommitBatch, tables: Iterable[Table]) -> bool:
     """Return whether a commit must be flushed.
 
-    A flush is not needed if all queues of the commit may lose messages, unless the commit has facts, adopts branches or
-    supersedes commits.
+    A flush is not needed if all queues of the commit may lose messages, and the commit has no ``facts``, adopts no
+    branches and supersedes no commits.
 
     ``tables``: all tables of contents of the batch.
     """
@@ -277,7 +277,7 @@ def _needs_flush(view: View, config: SpaceConfig, batch: CommitBatch, tables: It
 
 
 def _queues_of(view: View, number: int, first: int, count: int, how: str | Mapping[str, Any]) -> set[str]:
-    """Return the queues of the messages that a command addresses, and the queue into which it moves them.
+    """Return the queues of the messages that a command addresses, and the queue into which it moves the messages.
 
     "" stands for the queue of a consumed or compacted message: a search for that message may fail.
     """
@@ -331,8 +331,9 @@ def _as_read(number: int, own: FileContents, batch: CommitBatch) -> Commit:
 def _keep(store: Store, number: int, contents: FileContents, batch: CommitBatch) -> None:
     """Keep the effects of a commit of this process, so that the index of this process need not read the file.
 
-    So a process that only puts neither reads the commits of others nor sorts its own. When many commits are kept, the
-    index applies them. If the index needs a commit of another process first, the oldest kept commits are dropped.
+    So a process that only puts messages neither reads the commits of others nor sorts its own messages. When many
+    commits are kept, the index applies them. If the index needs a commit of another process first, the oldest kept
+    commits are dropped.
     """
     view = store.view
     with view.mutex:
@@ -352,7 +353,7 @@ def _keep(store: Store, number: int, contents: FileContents, batch: CommitBatch)
 def own_file(
     disk: Disk, xids: LockFile, deadline: Deadline, header_room: int | None = None
 ) -> Iterator[CommitFileWriter]:
-    """Make a new file in ``active/`` and hold the byte of its xid; the file is removed at the end unless committed."""
+    """Create a file in ``active/`` and hold the byte of its xid; at the end an uncommitted file is removed."""
     xid = new_local_xid()
     byte = xid_byte(xid)
     xids.lock(byte, deadline, f"the branch {xid}")

@@ -48,17 +48,17 @@ class Stage(Enum):
 class CommitRequest:
     """One caller's part of a commit.
 
-    ``number``: the number of the commit, once it has one. ``error``: why the request was not committed, or may not have
-    been. ``begin``, if set, is called when the request is taken, and returns False if the request was cancelled.
-    ``on_done`` is called once, with all requests that share this function and are done together. ``future``: the future
-    that the caller got, if any.
+    ``number``: the number of the commit, once it has one. ``error``: the error of a request that was not committed, or
+    whose outcome is unknown. ``begin``, if set, is called when the request is taken, and returns False if the request
+    was cancelled. ``on_done`` is called once, with all requests that share this function and are done together.
+    ``future``: the future that the caller got, if any.
     """
 
     is_empty = False  # nothing to commit
     # The prepared branch that the request commits. If it is set, ``refusal`` is called under the number lock.
     adopts: Xid | None = None
-    branch, first = "", 0  # the branch of the messages, as hex, and the ordinal of their first
-    # The queue and the control fields, if the request only puts ``bodies`` and all bodies have the same.
+    branch, first = "", 0  # the branch of the messages, as hex, and the ordinal of the first message
+    # The queue and the control fields, if the request only puts ``bodies`` and all bodies have the same fields.
     alike: tuple[str, Mapping[str, Any]] | None = None
     bodies: Sequence[bytes] = ()
     number: int | None = None
@@ -173,7 +173,7 @@ class BranchRequest(CommitRequest):
 def batch_of(requests: Sequence[CommitRequest]) -> CommitBatch:
     """Return one batch of all requests in their order, with adoptions last: adopted messages have the last ordinals.
 
-    Neighbouring requests with equal ``alike`` are put together.
+    Neighbouring requests with equal ``alike`` become one put.
     """
     batch = CommitBatch()
     adopting: list[CommitRequest] = []
@@ -375,7 +375,7 @@ class CommitQueue:
             self._ended = because
 
     def abandon(self) -> list[CommitRequest]:
-        """Take the waiting requests, which will never be committed. Later calls of ``add`` raise NotOpen."""
+        """Remove and return the waiting requests; none of them will be committed. Later ``add`` calls raise NotOpen."""
         with self._mutex:
             left = list(self._requests)
             self._requests.clear()

@@ -16,7 +16,7 @@ log = logging.getLogger("spool")
 
 
 class Submitted(Protocol):
-    """Submitted messages of one open space, for which no caller waits. ``failed``: how many were not committed."""
+    """The submitted messages of one open space. ``failed``: the number of messages that were not committed."""
 
     store: Store
     failed: int

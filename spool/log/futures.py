@@ -31,7 +31,7 @@ class Promises:
             future.set_result(id)
 
     def fail(self, error: Callable[[str], SpoolError]) -> None:
-        """Fail each future; ``error`` makes the exception from the message's id."""
+        """Fail each future; ``error`` returns the exception for a message's id."""
         for future, id in self._take_all():
             future.set_exception(error(id))
 

@@ -1,8 +1,8 @@
-"""Group commit: commits of threads, tasks and coroutines at the same time share one numbered file and one flush.
+"""Group commit: threads, tasks and coroutines that commit at the same time share one numbered file and one flush.
 
-A thread that finds no leader leads at once, without handing its request to another thread. The leader waits for
-further requests only if other threads waited for the last two commits, and at most ``LINGER_SECONDS``. Requests that
-arrive during a flush are in the next commit.
+A thread that finds no leader leads at once, without handing its request to another thread. The leader waits for further
+requests only if other threads waited for the last two commits. This wait takes at most ``LINGER_SECONDS``. Requests
+that arrive during a flush are in the next commit.
 
 A failure before numbering rolls back every request of the group; a later failure leaves the outcome of each request
 unknown. Each caller gets the ids of its own messages.
@@ -46,8 +46,8 @@ class _RefusedError(Exception):
 class GroupCommit:
     """Joins the commits of one open space.
 
-    ``committed`` is called by the commit thread after each of its commits. ``failed``: how many submitted messages, for
-    which no caller waited, were not committed.
+    ``committed`` is called by the commit thread after each of its commits. ``failed``: the number of submitted messages
+    that were not committed and for which no caller waited.
     """
 
     def __init__(self, store: Store, make_room: Callable[[], object]) -> None:
@@ -57,7 +57,7 @@ class GroupCommit:
         self.committed: Callable[[], None] = _nothing
         self.failed = 0
         self.queue = CommitQueue(self._wake)
-        self._name: Xid | None = None  # of the next file in active/; this process holds the name's byte
+        self._name: Xid | None = None  # the name of the next file in active/; this process holds the name's byte
         self._wakes = threading.Semaphore(0)
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
@@ -65,7 +65,7 @@ class GroupCommit:
     # -- for callers that wait --------------------------------------------------------------------------------------
 
     def commit(self, request: CommitRequest) -> None:
-        """Commit the request. It is durable and visible when this returns. Raises the request's error."""
+        """Commit the request; the request is durable and visible when this returns. Raises the request's error."""
         queue = self.queue
         if queue.join(request) or queue.wait(request, self._check_interrupts):
             try:
@@ -94,7 +94,7 @@ class GroupCommit:
         self.send(request)
 
     def send(self, request: CommitRequest) -> None:
-        """Submit without waiting for room. The caller limits its requests; asyncio sends one request for each task."""
+        """Submit without waiting for room. The caller limits its requests: in asyncio each task has one at a time."""
         if self._thread is None:
             self._start()
         self.queue.add(request)
@@ -162,7 +162,7 @@ class GroupCommit:
         """Accept no more requests. When this returns, each accepted request is committed or has failed."""
         self.queue.close(because)
         if self._thread is not None:
-            self.commit(CommitRequest(None, 0, 0))  # the last in the queue
+            self.commit(CommitRequest(None, 0, 0))  # an empty request, done after all earlier requests
 
     def end(self) -> None:
         """End the commit thread and fail the waiting requests: the space is closed."""
@@ -224,7 +224,7 @@ class GroupCommit:
         if isinstance(error, QueueNotFound):
             queues = self.store.settings.known.config.queues
             return [request for request in requests if not all(queue in queues for queue in request.destinations())]
-        # On a full disk a commit that only removes must still be possible.
+        # On a full disk a commit that only removes messages must still be possible.
         full = isinstance(error, OSError) and error.errno in NO_ROOM
         return [request for request in requests if request.messages] if full else []
 
@@ -289,7 +289,7 @@ class GroupCommit:
         return name
 
     def _forget_name(self) -> None:
-        """Drop the name: the next file gets another, because a file may remain under this name."""
+        """Drop the name: the next file gets another name, because a file may remain under this one."""
         if self._name is not None:
             name, self._name = self._name, None
             with suppress(OSError):

@@ -2,8 +2,10 @@
 
 The usage of a queue counts its live messages, claimed or not, and the messages that prepared branches would add: a
 prepared branch may be committed at any time. Under the number lock, after every issued number has been applied, the
-count is exact. A commit or a vote that does not fit is refused under that lock. A put that cannot succeed now is
-refused earlier. A failed message moves to its error queue even if that queue is full: a limit never loses a message.
+count is exact. A commit or a vote that does not fit is refused under that lock. A put is refused earlier, without the
+lock, if its messages do not fit as far as this process knows. A failed message moves to its error queue even if that
+queue is
+full: a limit never loses a message.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -38,7 +40,7 @@ UsageByQueue = Mapping[str, Usage]
 def settle_and_catch_up(store: Store, deadline: Deadline) -> None:
     """Apply every issued commit and list the prepared branches. The view is exact if the caller holds the number lock.
 
-    Raises: TransactionTimeout if another process does not publish its number in time.
+    Raises TransactionTimeout if another process does not publish its number in time.
     """
     try:
         catch_up(store, list_prepared(store, settle_all(store, deadline)))
@@ -89,7 +91,7 @@ def _compare(queue: str | None, limits: QueueConfig | SpaceConfig, there: Usage,
 
 
 def never_fits(config: SpaceConfig, added: UsageByQueue) -> str:
-    """Return the limit that these messages exceed even in an empty queue, as a text; "" if they exceed none."""
+    """Return the limit that these messages exceed even in an empty queue, as a text; "" if they exceed no limit."""
     for queue, usage in added.items():
         limits = config.queues[queue]
         for limit, more, unit in (

@@ -1,7 +1,7 @@
 """Read one published commit from its files: the numbered file and the branches that it adopted.
 
-A name may get other content at any time. So the reader searches for a branch in the direction in which branches move,
-and accepts only bytes that belong under the name.
+The file under a name may be replaced at any time. So the reader searches for a branch in the direction in which
+branches move, and accepts only bytes that belong under the name.
 """
 
 import logging
@@ -34,14 +34,13 @@ class Listing(NamedTuple):
 
     @classmethod
     def of(cls, disk: Disk) -> "Listing":
-        """List both directories in the order in which an adopted branch moves, so that the branch is seen in one of
-        them."""
+        """List both directories in the order in which adopted branches move, so that one listing has each branch."""
         prepared, committed = frozenset(disk.names(layout.PREPARED)), frozenset(disk.names(layout.COMMITTED))
         parsed = filter(None, map(layout.parse_committed, committed))
         return cls(prepared, committed, [name.number for name in parsed if not name.adoption])
 
     def has_branch(self, number: int, place: int, xid: Xid) -> bool:
-        """Return whether the branch with this place among a commit's adopted branches was in either directory."""
+        """Return whether the ``place``-th adopted branch of a commit was in either directory."""
         names = layout.prepared(xid), layout.committed(number, place)
         return names[0].rpartition("/")[2] in self.prepared or names[1].rpartition("/")[2] in self.committed
 

@@ -7,11 +7,11 @@ Invariants. The rules are those of docs/architecture.md, "The rules that keep pr
 1. Numbers are published in order: a number is published only after all earlier numbers (rule 2).
 2. Only the process that holds a number's byte finishes the number for its writer. The kernel releases the byte of a
    dead writer (rules 3 and 6).
-3. The bytes of a dead writer's file prove nothing, even if they read well. Before the number is published, these bytes
-   are copied and flushed, or replaced by an empty commit (rule 3).
+3. The bytes of a dead writer's file may not be on the disk, even if they can be read. Before the number is published,
+   these bytes are copied and flushed, or replaced by an empty commit (rule 3).
 4. Every issued number has a file: no number is issued twice.
 5. The durable mark passes a number only after its file was flushed. The process that publishes the next number stores
-   the mark. A process that flushes published numbers stores it under the number lock (rule 16).
+   the mark. A process that flushes published numbers stores the mark under the number lock (rule 16).
 """
 
 from spool.coordination.counters import CounterPage
@@ -34,7 +34,8 @@ _FEW = 8  # files; to flush more files one by one takes longer than to flush the
 def with_number_lock(control: LockFile, deadline: Deadline, failed: str = "the transaction was rolled back") -> None:
     """Take the number lock; the caller releases it.
 
-    Raises TransactionTimeout if the lock does not become free. ``failed``: the consequence for the call.
+    Raises TransactionTimeout if the lock does not become free; the text of the error ends with ``failed``, the
+    consequence for the call.
     """
     try:
         control.lock(NUMBER, deadline, "the lock on commit numbers")
@@ -46,7 +47,7 @@ def highest_number(disk: Disk, page: CounterPage) -> int:
     """Return the highest sequence number that is not free.
 
     A writer may have died between the rename and the store of *issued*. So the result includes files beyond the
-    counter, though these files did nothing: they are not stamped. The result is exact if the caller holds the number
+    counter, although these files are not stamped and have no effect. The result is exact if the caller holds the number
     lock.
 
     Args:
@@ -101,11 +102,12 @@ def settle_all(store: Store, deadline: Deadline, page: CounterPage | None = None
 
 
 def finish_dead_writer(store: Store, number: int) -> None:
-    """Publish a number whose writer died between its rename and its publication. Caller holds the number's byte.
+    """Publish a number whose writer died after the rename of the file and before the publication. Caller holds the
+    number's byte.
 
-    The bytes in the page cache prove nothing: the kernel may have dropped them after a failed flush. So a whole file is
-    copied to a new inode and flushed there; a second flush makes the new name durable. An empty commit replaces any
-    other file.
+    The bytes in the page cache may not be on the disk: after a failed flush the kernel reports success for a second
+    flush. So a whole file is copied to a new inode and flushed there; a second flush makes the new name durable. An
+    empty commit replaces any other file.
     """
     if store.shared.counters.read().published >= number:
         return  # another process finished the number before the lock was taken

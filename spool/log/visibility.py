@@ -51,12 +51,12 @@ def revalidate(
     deadline: Deadline | None = None,
     page: CounterPage | None = None,
 ) -> None:
-    """Revalidate a claim: apply everything that may have removed or held the messages. Rule 4.
+    """Revalidate a claim: apply every change that may have removed the messages or held them (rule 4).
 
-    One read of the counters covers all three places: the last holder of a message stored its changes before it released
-    the message. This function waits for an unpublished number only if, by the feed, the number's commit may address the
-    claimed messages. A live writer holds its claims until publication. So the writer of such a number has died, or the
-    feed lacks the commit.
+    One read of the counters covers prepared branches, published commits and issued numbers: the last holder of a
+    message raised the counters before it released the message. This function waits for an unpublished number only if,
+    by the feed, the number's commit may address the claimed messages. A live writer holds its claims until publication.
+    So the writer of such a number has died, or the feed lacks the commit.
 
     Args:
         claimed: the claimed messages; None: apply every issued number.
@@ -83,8 +83,8 @@ def list_prepared(store: Store, page: CounterPage | None = None) -> CounterPage:
     """Refresh ``view.prepared`` if a branch was prepared or rolled back since the last listing.
 
     The version may be read without the list's byte: a process that prepared a branch raised the version before it
-    released the claims that this process holds now. The listing itself takes the byte; otherwise it could see the new
-    version without the new name.
+    released the claims that this process holds now. The listing itself takes the byte; otherwise a listing with the new
+    version could lack the new name.
 
     Args:
         page: the counters, if they have just been read.
@@ -127,7 +127,8 @@ def prepared_contents(disk: Disk, prepared: PreparedBranches, xid: Xid) -> FileC
 
 
 def is_branch_file(header: Header, xid: Xid) -> bool:
-    """Return whether a file in ``prepared/`` is the branch of its name: the header has only that branch, and no number.
+    """Return whether a file in ``prepared/`` is the branch that its name says: the header has only this branch, and no
+    number.
 
     (The number -1 means that the bytes of the number are damaged. All other bytes are proven.)
     """
@@ -245,7 +246,8 @@ def rebuild(store: Store, *, alone: bool = False, opening: bool = False) -> None
     """Rebuild the index from the existing files. A missing file was reclaimed: none of its messages lives.
 
     Args:
-        alone: whether no other process moves files: then a missing or foreign file is damage at the first reading.
+        alone: whether no other process moves files. In that case a missing or foreign file counts as damage at the
+            first reading.
         opening: whether a checkpoint may be used.
     """
     with store.view.mutex:
@@ -301,8 +303,8 @@ def _replay(store: Store, index: Index, *, alone: bool = False, published: int |
     remain although its removal is never read.
 
     If a file of the second reading is missing when it is opened, reclaim has overtaken the reader again. Then all
-    readings are repeated. Each repetition has fewer of these names. The only process with the space open uses the
-    second reading as the third.
+    readings are repeated. Each repetition has fewer of these names. If no other process has the space open, the second
+    reading also serves as the third.
     """
     failed: Counter[int] = Counter()
     heads: list[Commit] = []

@@ -1,1 +1,1 @@
-"""The parts of which an open space is made."""
+"""The parts of an open space."""

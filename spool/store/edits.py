@@ -35,7 +35,7 @@ def edit_settings(store: Store, edit: Callable[[str, SpaceConfig], str]) -> Spac
     The text must be valid before and after the change. The caller holds ``editing``.
 
     Args:
-        edit: a function that makes the new text from the old text and the settings in it.
+        edit: a function that returns the new text, given the old text and the settings in the old text.
     """
     path = store.files.disk.path(layout.SETTINGS)
     text = read_settings_text(store.files.disk)

@@ -41,10 +41,10 @@ _FRONT = struct.Struct("<I8sQ")  # length of the note, life, number
 _SLOT = struct.Struct(_CHECKSUM.format + _FRONT.format[1:])
 NOTE_BYTES = SLOT_BYTES - _SLOT.size
 _LIFE_BYTES = 8
-_SLOTS_AT = SLOT_BYTES  # the life has the room of a slot, before the first slot
+_SLOTS_AT = SLOT_BYTES  # the life of the ring takes the space of one slot, before the first slot
 
 _LEAST_BRANCH_BYTES = 60  # the least size of an adopted branch in a note
-_PLAIN: list[dict[str, Any]] = [{}]  # the control fields of most sections, shared
+_PLAIN: list[dict[str, Any]] = [{}]  # most sections have these control fields; the notes share the list
 
 
 class Feed:
@@ -63,7 +63,7 @@ class Feed:
             self._share()
 
     def start(self) -> None:
-        """Begin a new life: every earlier slot counts as empty. Only the first opener may call this.
+        """Begin a new life of the ring: every earlier slot counts as empty. Only the first opener may call this.
 
         After a power cut the bytes of the file prove nothing, and a number may be issued again.
         """
@@ -155,7 +155,7 @@ class Feed:
 def encode(contents: FileContents, adopted: Sequence[FileContents] = ()) -> bytes:
     """Encode a commit as a note: the positions that it addresses, and the content of its file and adopted branches.
 
-    None stands for content that does not fit. The note is empty if the positions do not fit either.
+    If the content does not fit, the note has None in its place. If the positions do not fit either, the note is empty.
     """
     addressed: list[list[int]] = []
     files: list[tuple[Any, ...]] = []
@@ -180,7 +180,7 @@ def encode(contents: FileContents, adopted: Sequence[FileContents] = ()) -> byte
             (header.time, header.durable_mark, header.flushed, header.length, header.checksum, branches, sections)
         )
     if not contents.header.supersedes and size < 2 * NOTE_BYTES:
-        note: bytes = msgpack.Packer().pack((addressed, files))  # (as ``packb``, which makes a packer, too)
+        note: bytes = msgpack.Packer().pack((addressed, files))  # (``packb`` creates a packer, too)
         if len(note) <= NOTE_BYTES:
             return note
     note = msgpack.packb((addressed, None))

@@ -1,7 +1,7 @@
 """Keep a mirror: a second directory in which every commit is durable, too, before the call returns.
 
 The mirror holds the files of each commit under their names in ``committed/``, byte for byte, and the text of
-``space.toml``. After the loss of the space's disk a new space is made of these files. A failed mirror is a failed
+``space.toml``. After the loss of the space's disk a new space is created from these files. A failed mirror is a failed
 flush: the outcome of the commit is unknown, and the space stops until the mirror is repaired or dropped. The first
 opener of a space compares the space with its mirror (``recovery.mirrored``) and brings the mirror up to date.
 """
@@ -42,7 +42,7 @@ class Mirror:
         """Make a commit durable in the mirror and in the space at the same time. Raises FlushFailed if either fails.
 
         Args:
-            flush: makes the commit durable in the space.
+            flush: the function that makes the commit durable in the space.
         """
         failed: list[BaseException] = []
         done = threading.Event()
@@ -58,17 +58,17 @@ class Mirror:
             copy()
         try:
             flush()
-        finally:  # otherwise the copying thread could use a closed descriptor, whose number is another file's
+        finally:  # otherwise the copying thread could use a closed descriptor, and thereby another file
             done.wait()
         if failed:
             raise failed[0]
 
     def copy(self, number: int, *, retired: bool = False) -> None:
-        """Copy a commit's numbered file and its adopted branches, durable when this returns. Raises FlushFailed.
+        """Copy a commit's numbered file and its adopted branches; the copies are durable when this returns.
 
         The numbered file is the head of the branches. A branch without its head is in doubt, so a branch is copied
         before its head. The branches of a ``retired`` commit were decided long ago. Reclaim removes these branches
-        before their head, so they are copied after their head.
+        before their head, so they are copied after their head. Raises FlushFailed.
         """
         name = layout.committed(number)
         try:
@@ -101,10 +101,11 @@ class Mirror:
         self.disk.rename(temporary, target)
 
     def forget(self, adopted: Mapping[int, int]) -> None:
-        """Remove the files of commits, durable when this returns. The caller removes them from the space afterwards.
+        """Remove the files of commits; the removal is durable when this returns. The caller removes them from the space
+        afterwards.
 
-        Otherwise a space that is made from the mirror would have the messages of a remaining file again, once no later
-        file removes them.
+        Otherwise the mirror could keep a file of consumed messages after the file that consumed them is gone. A space
+        that is restored from the mirror would have these messages again.
 
         Args:
             adopted: by number, how many branches the commit adopts.
@@ -133,7 +134,7 @@ class Mirror:
         return {name.number for name in found if name is not None and not name.adoption}
 
     def header(self, number: int) -> Header:
-        """Read the header of a commit in the mirror. Raises CorruptedFile if it is not whole, or has another number."""
+        """Read the header of a commit in the mirror. Raises CorruptedFile if the header is damaged or misnumbered."""
         name = _here(layout.committed(number))
         with opened(self.disk, name) as handle:
             header = read_header(self.disk, handle)
@@ -150,7 +151,7 @@ class Mirror:
             return False
 
     def hold(self, *, alone: bool) -> None:
-        """Keep other spaces and restores away from the mirror, as long as this process has its space open.
+        """Keep other spaces and restores away from the mirror while this process has its space open.
 
         Args:
             alone: whether no other process has this space open.
@@ -184,7 +185,7 @@ class Mirror:
         return MirrorMismatch(f"{holders} uses the mirror {self.disk.root} {why}")
 
     def give_back(self, number: int) -> None:
-        """Restore a commit that the space lost in a power cut to the space; durable when this returns.
+        """Restore a commit that the space lost in a power cut; the commit is durable in the space when this returns.
 
         Adopted branches that the space lacks are copied first.
         """
@@ -232,7 +233,7 @@ class Mirror:
     # -- the settings -------------------------------------------------------------------------------------------------
 
     def keep_settings(self, text: str) -> None:
-        """Keep the text of the space's settings for a restore; durable when this returns."""
+        """Keep the text of the space's settings for a restore; the text is durable when this returns."""
         if not self.disk.exists(layout.MIRROR_SETTINGS) or self.settings() != text:
             replace_text(self.disk, layout.MIRROR_SETTINGS, text)
 
@@ -241,10 +242,10 @@ class Mirror:
 
 
 def begin_mirror(space: Disk, mirror: Disk, settings: str) -> None:
-    """Make an empty directory the mirror of a space, durable when this returns. Then the settings may name the mirror.
+    """Make an empty directory the mirror of a space; the mirror is durable when this returns.
 
-    This makes the directory if it is missing, but not its parent: the parent may be the mount point of another disk.
-    Files of an interrupted call are used again.
+    Afterwards the settings may name the mirror. A missing directory is created, but not a missing parent, because the
+    parent may be the mount point of another disk. Files of an interrupted call are used again.
 
     Args:
         settings: the text of the space's settings.

@@ -1,9 +1,9 @@
 """The bond of a space and its mirror: both hold the same random id, in a file ``mirror.id``.
 
 A directory without the id is no mirror. So an opener writes nothing into a mount point whose disk is missing, and
-nothing into the mirror of another space. While a new mirror is begun, the space's file has two ids, one per line: the
-id of the mirror that the settings still name, and the id of the new mirror. The next opener keeps the id of the mirror
-that the settings name then.
+nothing into the mirror of another space. While a new mirror is being created, the space's file has two ids, one per
+line: the id of the mirror that the settings still name, and the id of the new mirror. The next opener keeps the id of
+the mirror that the settings name then.
 """
 
 import os
@@ -31,19 +31,19 @@ def read_ids(disk: Disk) -> tuple[str, ...]:
 
 
 def write_ids(disk: Disk, ids: Sequence[str]) -> None:
-    """Replace all ids atomically; durable when this returns."""
+    """Replace all ids atomically; the ids are durable when this returns."""
     replace_text(disk, layout.MIRROR_ID, "".join(f"{one}\n" for one in ids))
 
 
 def replace_text(disk: Disk, name: str, text: str) -> None:
-    """Replace a small file in the directory of a space or a mirror atomically; durable when this returns."""
+    """Replace a small file of a space or a mirror atomically; the file is durable when this returns."""
     temporary = f"{name}.tmp"
     unlink_if_there(disk, temporary)
     replace(disk, name, [text.encode()], temporary)
 
 
 def forget_ids(space: Disk) -> None:
-    """Forget the mirror: the space continues without the mirror, which keeps an earlier state from now on."""
+    """Forget the mirror: the space continues without a mirror, and later commits are not copied."""
     if space.exists(layout.MIRROR_ID):
         space.unlink(layout.MIRROR_ID)
         space.flush_directory("")

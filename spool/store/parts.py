@@ -46,9 +46,9 @@ class Shared:
         """Open the files of ``run/``.
 
         Args:
-            open_lock: the open lock. It is opened first, and so closed last: the next opener finds no locks of this
-                process.
-            make: whether to make missing files; only the first opener may make them.
+            open_lock: the open lock. The open lock is opened first and closed last, so that the next opener finds no
+                locks of this process.
+            make: whether to create missing files; only the first opener may create these files.
 
         Raises:
             SpaceStopped: a file is missing.
@@ -85,7 +85,7 @@ class PreparedBranches:
         self.held = {position: xid for xid, contents in branches.items() for position in addressed_positions(contents)}
 
     def add(self, version: int, xid: Xid, contents: FileContents) -> None:
-        """Add the branch with which the list got this version. The version is known if the previous one was known."""
+        """Add a branch that raised the list to ``version``; the list has this version only if no version was missed."""
         if version == self.version + 1:
             self.version = version
         self.branches[xid] = contents

@@ -57,7 +57,7 @@ class SoughtMessages:
                     _call(next(iter(self._wakes.values()), [])[:1])
 
     def wake(self, messages: MessageTable, queues: Collection[str]) -> bool:
-        """Wake the calls whose message exists, and those whose queue is not among ``queues``, the queues of the space.
+        """Wake each call whose message exists, or whose queue is not in ``queues``, the queues of the space.
 
         Caller holds the mutex. Returns whether any call was woken. A search of compacted messages would read their
         files, so after a compaction every call is woken to search once.

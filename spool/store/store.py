@@ -41,7 +41,8 @@ class Store:
         settings that were read last.
     guard: each call is a step inside the guard; ``guard.close()`` closes the space.
     at_end: functions that are called once the space is closed.
-    dropped: functions that undo transactions which the program dropped before their end; the housekeeper calls them.
+    dropped: functions that undo transactions which the program dropped before their end; the housekeeper calls these
+        functions.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Store:
         self.dropped: deque[Callable[[], None]] = deque()
 
     def deadline(self, seconds: float | None = WAIT_SECONDS) -> Deadline:
-        """Return a deadline for waits inside a step; NotOpen ends a wait when the space closes. None means no limit."""
+        """Return a deadline for waits in a step; a closing space ends each wait with NotOpen. None means no limit."""
         at = None if seconds is None else self.clock.monotonic() + seconds
         return Deadline(self.clock, seconds, at, self.guard.check)
 
@@ -81,7 +82,7 @@ class Store:
         log.critical("%s: a flush failed; the space has stopped", self.files.disk.root)
         try:
             self.shared.counters.stop()
-        except OSError as error:  # this process has stopped; other processes trust only a new copy of the bytes
+        except OSError as error:  # this process has stopped anyway
             log.critical("%s: other processes cannot be notified: %s", self.files.disk.root, error)
 
     def fail(self, doing: str, error: OSError) -> NoReturn:
@@ -136,7 +137,7 @@ class _Opening:
         return alone
 
     def store(self, *, make: bool) -> Store:
-        """Open the files of ``run/`` and make the store. ``make``: whether to make missing files."""
+        """Open the files of ``run/`` and create the store. ``make``: whether to create missing files."""
         shared = Shared(self._disk, self._clock, self.open_lock, make=make)
         settings = SettingsReader(self._disk, shared.counters, self.config)
         view = View(Index(self._files.cache, self.config.queues), settings.known)
@@ -158,8 +159,9 @@ def open_store(disk: Disk, clock: Clock) -> tuple[Store, bool]:
     """Open the space in a directory.
 
     Returns:
-        The store, and whether no other process has the space open: then the caller recovers the space. This process
-        holds the open lock: the caller calls ``shared.open_lock.finish_opening()``, and closes ``guard`` in the end.
+        The store, and whether no other process has the space open. In that case the caller recovers the space. This
+        process holds the open lock: the caller calls ``shared.open_lock.finish_opening()``, and closes ``guard`` in the
+        end.
 
     Raises:
         NotASpace, InvalidArgument, NewerFormat: ``space.toml`` is missing or invalid.
