@@ -2,8 +2,8 @@
 
 *issued* and *published* are stored twice, each copy with a checksum. If the copies differ, their writer died between
 the two stores. Then *issued* is the larger copy, because the number may have been issued; *published* is the smaller
-copy, because the commit may not be visible yet. The next store writes both copies. A counter is stored only under the
-lock that makes the process its only writer; callers take that lock.
+copy, because the commit may not be visible yet. The next store writes both copies. A process stores a counter only
+while it holds the lock of the counter's writer; callers take the lock.
 
 Processes read the counters in shared memory. They also write *issued* there. They write the other counters by system
 calls, because such a write wakes the processes that watch the file. A process that waits for messages must wake at

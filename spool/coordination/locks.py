@@ -74,7 +74,7 @@ class LockFile:
             raise
 
     def lock(self, byte: int, deadline: Deadline, what: str, *, shared: bool = False) -> None:
-        """Wait until this thread has the byte. Raises WaitExpired, which names the holder, when the deadline passes."""
+        """Wait until this thread has the byte. At the deadline, raise WaitExpired with the holder in its text."""
         pauses = None
         while not self.try_lock(byte, shared=shared):
             if pauses is None:
@@ -375,7 +375,7 @@ class GroupLocks:
         return set(positions(self._claims))
 
     def acquire(self, name: GroupName) -> bool:
-        """Lock a group; False if another transaction holds it."""
+        """Lock a group; return False if another transaction holds the group."""
         if name in self._held:
             return True
         byte = group_byte(*name)

@@ -1,4 +1,4 @@
-"""Wake the calls that wait for a message when any process commits.
+"""When any process commits, wake the calls that wait for a message.
 
 A process that publishes a commit writes to ``run/counters``, and the kernel notifies the watchers of that file. One
 watch serves all threads of an open space: one thread listens and notifies the others. A notification is only a hint:

@@ -62,7 +62,7 @@ def _about_owners(error: OSError) -> str:
 
 
 def space_of(path: str) -> str | None:
-    """Return the directory of the space in which an absolute path lies; None if the path lies in no space."""
+    """Return the directory of the space in which an absolute path lies; return None if the path lies in no space."""
     while len(path) > 1:
         if os.path.lexists(os.path.join(path, layout.SETTINGS)):
             return path

@@ -135,7 +135,7 @@ def unlink_unless_gone(disk: Disk, name: str) -> None:
 
 
 def same_bytes(disk: Disk, one: str, other: str) -> bool:
-    """Return whether two files hold the same bytes; False also if one of the two cannot be opened."""
+    """Return whether two files hold the same bytes; a file that cannot be opened differs from any other."""
     with ExitStack() as stack:
         try:
             handles = [stack.enter_context(opened(disk, name)) for name in (one, other)]

@@ -48,7 +48,7 @@ class FlushFailed(OSError):
 class Disk:
     """The files of one space on a real file system, for one opening of the space at a time.
 
-    flushes: how many flushes this disk has asked for.
+    flushes: the number of flushes so far.
     durability: the strategy that makes names durable here.
     """
 
@@ -88,7 +88,7 @@ class Disk:
         return f"{self.root}/{name}" if name else self.root
 
     def _complete(self, error: OSError, name: str, other: str | None = None) -> None:
-        """Set the whole paths in an error; the kernel got only the last names.
+        """Set the whole paths in an error, because the kernel got only names within a directory.
 
         Raises OSError (ESTALE) for a FileNotFoundError if a stage was moved or removed.
         """
@@ -315,7 +315,7 @@ class Disk:
             self._close(handle)
 
     def make_directory(self, name: str) -> bool:
-        """Make a directory; False if it exists. Raises FileExistsError if the name is a file or a symlink."""
+        """Create a directory; return False if it exists. Raises FileExistsError if the name is a file or a symlink."""
         try:
             self._make_directory(name)
         except FileExistsError:
@@ -374,7 +374,7 @@ class Disk:
     # -- bytes by handle ----------------------------------------------------------------------------------------
 
     def read_at(self, handle: int, offset: int, length: int) -> bytes:
-        """Read ``length`` bytes, or fewer at the end of the file. This needs no more memory than the file has bytes."""
+        """Read ``length`` bytes, or fewer at the end of the file. The buffer is never larger than the file."""
         if handle not in self._handles:
             raise not_open()
         if length > _SMALL_READ_BYTES:
@@ -494,7 +494,7 @@ class Disk:
     # -- locks --------------------------------------------------------------------------------------------------
 
     def lock(self, handle: int, start: int, length: int = 1, *, shared: bool = False) -> bool:
-        """Try an open-file-description lock (fcntl(2)); False if another description holds one of the bytes."""
+        """Try an open-file-description lock (fcntl(2)); return False if another description holds one of the bytes."""
         if handle not in self._handles:
             raise not_open()
         asked = FLOCK.pack(F_RDLCK if shared else F_WRLCK, os.SEEK_SET, start, length, 0)
@@ -513,11 +513,11 @@ class Disk:
         fcntl.fcntl(handle, F_OFD_SETLK, FLOCK.pack(F_UNLCK, os.SEEK_SET, start, length, 0))
 
     def some_lock(self, handle: int, start: int, length: int) -> tuple[int, int] | None:
-        """Return (start, length) of another description's lock in the range, not always the lowest, or None."""
+        """Return (start, length) of some lock in the range that another description holds, or None."""
         return kernel.some_lock(self._checked(handle), start, length)
 
     def flock(self, handle: int) -> bool:
-        """Try to lock a whole file or directory (flock(2)); False if another description holds it."""
+        """Try to lock a whole file or directory (flock(2)); return False if another description holds it."""
         return kernel.flock(self._checked(handle))
 
     def funlock(self, handle: int) -> None:
@@ -541,7 +541,7 @@ class Disk:
             yield ours
 
     def has_writer(self, name: str) -> bool | None:
-        """Return whether any process has this file open for writing; None if this user may not ask."""
+        """Return whether any process has this file open for writing, or None if this user may not ask."""
         handle = self._open_named(name, _TO_READ)
         try:
             return kernel.has_writer(handle)

@@ -62,7 +62,7 @@ class Move:
         self.disk.rename_new(self.source, self.target)
 
     def link(self) -> bool:
-        """Give the file its second name, where renames are not ordered; False if the move ends here."""
+        """Give the file its second name, where renames are not ordered; return False if the move ends here."""
         self.disk.link(self.source, self.target)
         return True
 

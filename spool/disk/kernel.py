@@ -65,7 +65,7 @@ def set_mode(descriptor: int, mode: int) -> None:
 
 
 def owner_of(root: str) -> tuple[int, int] | None:
-    """Return user and group of a directory; None if the directory belongs to root."""
+    """Return user and group of a directory, or None if the directory belongs to root."""
     found = os.stat(root)
     return None if found.st_uid == 0 else (found.st_uid, found.st_gid)
 
@@ -111,7 +111,7 @@ def watch_writes(watcher: int, directory: int, name: str) -> None:
 
 
 def has_writer(descriptor: int) -> bool | None:
-    """Return whether any process has this file open for writing; None if this user may not ask (fcntl(2), "Leases").
+    """Return whether any process has this file open for writing, or None if this user may not ask (fcntl(2), "Leases").
 
     The kernel grants a read lease only while no process has the file open for writing. A writer that opens the file at
     that moment would kill this process with SIGIO. So the signal is set to SIGURG, which a process ignores by default.
@@ -131,7 +131,7 @@ def has_writer(descriptor: int) -> bool | None:
 
 
 def some_lock(descriptor: int, start: int, length: int) -> tuple[int, int] | None:
-    """Return (start, length) of another description's lock in the range, not always the lowest, or None."""
+    """Return (start, length) of some lock in the range that another description holds, or None."""
     asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
     try:
         kind, _, found, size, _ = FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, asked))
@@ -141,7 +141,7 @@ def some_lock(descriptor: int, start: int, length: int) -> tuple[int, int] | Non
 
 
 def flock(descriptor: int) -> bool:
-    """Try to lock a whole file or directory (flock(2)); False if another description holds it."""
+    """Try to lock a whole file or directory (flock(2)); return False if another description holds it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -159,7 +159,7 @@ def funlock(descriptor: int) -> None:
 @contextmanager
 def file_locked(directory: int, name: str, mode: int) -> Iterator[bool]:
     """Hold a file in ``directory`` as a lock (filelock); yields False at once if another process holds it."""
-    import filelock  # imported late: a tenth of the engine's import time, and short commands need none
+    import filelock  # imported late: the import is slow, and short commands do not need it
 
     guard = filelock.FileLock(f"{by_descriptor(directory)}/{name}", timeout=0, mode=mode)
     try:

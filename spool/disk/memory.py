@@ -36,7 +36,8 @@ _futex.argtypes = (
 class SharedBytes(Protocol):
     """The first bytes of a file, as slices. A process may see half of a change that another process makes.
 
-    ``wakes``: whether threads can sleep on words, each of ``WORD_BYTES`` at a multiple of that size.
+    ``wakes``: whether threads can sleep on words. A word has ``WORD_BYTES`` bytes, and its offset is a multiple of this
+    size.
     """
 
     @property
@@ -121,10 +122,10 @@ class Futexes:
     """Words by which a thread that releases a byte lock wakes the threads of any process that wait for the byte.
 
     A futex is two words: a mark, and a time. A waiting thread remembers the time, sets the mark, checks whether the
-    byte is free, and sleeps while the time is unchanged. A thread that releases the byte reads the mark, which is
-    rarely set, so a futex costs one read of memory. If the mark is set, the thread clears the mark, stores the current
-    time, and wakes the sleepers. A thread that was about to sleep then finds another time, even if a third thread has
-    set the mark again.
+    byte is free, and sleeps while the time is unchanged. A thread that releases the byte reads the mark. The mark is
+    rarely set, so a release usually costs only this read of memory. If the mark is set, the thread clears the mark,
+    stores the current time, and wakes the sleepers. A thread that was about to sleep then finds another time, even if a
+    third thread has set the mark again.
 
     Many bytes share a futex, and a dying holder changes no futex. So a wake only means that the thread must check
     again.

@@ -57,13 +57,13 @@ class Recycler:
             self._names, self._sizes, self._count, self._misses = names, list(names), len(found), 0
 
     def take(self, name: str, size: int, *, keep: int = 0) -> tuple[int, int] | None:
-        """Take a file of about ``size`` bytes to overwrite, and rename it to ``name``, which no other file has.
+        """Take a file of about ``size`` bytes to overwrite, and rename the file to ``name``, a free name.
 
         Args:
             keep: the number of files to leave in ``free/`` for commits that need these files more.
 
         Returns:
-            The file's handle, open for writing, and its size; None if no file was found.
+            The file's handle, open for writing, and its size, or None if no file was found.
         """
         for _ in range(_TRIES):
             spare = self._pop(size, keep)
@@ -167,7 +167,7 @@ class Recycler:
         self.refresh()
 
     def recover(self, *, after_power_cut: bool) -> None:
-        """Remove files that were being moved in, or all files if they may have other names.
+        """Remove files that were being moved into ``free/``, or all files there if they may have other names.
 
         Only the first opener calls this.
         """

@@ -61,7 +61,7 @@ def save(disk: Disk, counters: Counters, view: View) -> bool:
 
 
 def load(files: Files, counters: Counters, settings: Settings) -> Index | None:
-    """Read the index from the checkpoint; None if no usable checkpoint exists."""
+    """Read the index from the checkpoint; return None if no usable checkpoint exists."""
     page = counters.read()
     if page.is_suspect or page.is_stopped:
         return None

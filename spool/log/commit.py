@@ -17,7 +17,8 @@ Invariants. The rules are those of docs/architecture.md, "The rules that keep pr
    ``check`` to the numbering (rule 5).
 5. A number is published after the flush of its file and after all earlier numbers. The call returns only after the
    publication (rule 2).
-6. A number's byte is held from before the number is issued until it is published or the space has stopped (rules 3, 7).
+6. A process holds a number's byte from before the issue of the number until its publication or the stop of the space
+   (rules 3, 7).
 7. A file in ``active/`` has an owner, who holds the byte of the file's xid while the file lies there (rule 6).
 8. A failed flush is never retried; the space stops before any lock is released (rule 7).
 9. A commit is published without a flush only if all its queues may lose messages, or the caller passes ``flush=False``.
@@ -69,8 +70,8 @@ def commit(
     """Commit a batch in a separate file, and return its number. The caller holds the byte of the file's xid.
 
     Args:
-        seconds: the limit of each wait for a lock; None: no limit. The time for writing a large file, for making room
-            on a full disk and for the flush does not count.
+        seconds: the limit of each wait for a lock, or None without a limit. This does not limit the time to write a
+            large file, to make room on a full disk, or to flush.
         check: called just before the file gets its number; raises if the commit must not happen any more.
         flush: False publishes the commit without a flush: a power cut may lose the commit. True flushes the commit,
             unless all its queues may lose messages.
@@ -106,7 +107,7 @@ def commit(
             store.files.mirror.flush_both(number, file.flush if flush else _nothing)
         elif flush:
             file.flush()
-        # 8. Publish the number after all earlier ones: now the commit is visible to all processes.
+        # 8. Publish the number after all earlier numbers: now the commit is visible to all processes.
         if not store.shared.counters.publish_next(number, durable=flush):
             _publish_behind(store, number, seconds, flushed=flush)
     except FlushFailed as error:

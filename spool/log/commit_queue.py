@@ -222,7 +222,7 @@ class CommitQueue:
     # -- adding -----------------------------------------------------------------------------------------------------
 
     def join(self, request: CommitRequest) -> bool:
-        """Add the request of a waiting thread. True: the thread leads; False: the thread must call ``wait``."""
+        """Add the request of a waiting thread. Return True if the thread leads; otherwise it must call ``wait``."""
         request.caller = get_ident()
         with self._mutex:
             self._requests.append(request)
@@ -370,7 +370,7 @@ class CommitQueue:
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def close(self, because: str = CLOSED) -> None:
-        """Refuse further requests for which no thread waits. Requests in the queue are still committed."""
+        """Refuse new requests without a waiting thread. Requests in the queue are still committed."""
         with self._mutex:
             self._ended = because
 

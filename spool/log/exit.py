@@ -23,7 +23,7 @@ class Submitted(Protocol):
 
     @property
     def waiting(self) -> int:
-        """How many messages are not committed yet."""
+        """Return the number of messages that are not committed yet."""
 
     def drain(self, because: str = ...) -> None:
         """Commit the submitted messages; a later submission raises NotOpen(because)."""

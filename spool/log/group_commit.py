@@ -155,7 +155,7 @@ class GroupCommit:
 
     @property
     def waiting(self) -> int:
-        """How many messages are not committed yet."""
+        """Return the number of messages that are not committed yet."""
         return self.queue.waiting
 
     def drain(self, because: str = CLOSED) -> None:

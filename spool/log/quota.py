@@ -25,7 +25,7 @@ from spool.store.store import Store
 
 
 class Usage(NamedTuple):
-    """A number of messages, and the bytes of their bodies."""
+    """A number of messages, and the total size of their bodies in bytes."""
 
     messages: int = 0
     bytes: int = 0
@@ -155,7 +155,7 @@ def room_for(store: Store, tables: Callable[[], Iterable[Table]]) -> Callable[[S
 
 
 def room_in(view: View, settings: Settings, queue: str) -> int | None:
-    """Return how many more messages a queue takes, as far as this process knows; None without a limit."""
+    """Return how many more messages a queue takes, as far as this process knows, or None without a limit."""
     limits = settings.config.queues.get(queue)
     if limits is None or (limits.max_messages is None and limits.max_bytes is None):
         return None

@@ -117,7 +117,7 @@ def _numbered_contents(disk: Disk, number: int, handle: int | None) -> tuple[Fil
 
 
 def _adopted_contents(disk: Disk, number: int, place: int, adoption: Adoption) -> FileContents | None:
-    """Read an adopted branch, in the direction in which files move; None if no file has the adopted bytes."""
+    """Read an adopted branch, in the direction in which files move; return None if no file has the adopted bytes."""
     for name in (layout.prepared(adoption.xid), layout.committed(number, place), layout.prepared(adoption.xid)):
         try:
             contents = contents_of(disk, name)

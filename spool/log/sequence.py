@@ -183,7 +183,7 @@ def flush_published(store: Store, most: int | None = None) -> None:
 
 
 def flush_commit(disk: Disk, number: int) -> bool:
-    """Make the numbered file of a published commit durable; False if the file does not exist."""
+    """Make the numbered file of a published commit durable; return False if the file does not exist."""
     try:
         handle = disk.open(layout.committed(number))
     except FileNotFoundError:

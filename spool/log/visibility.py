@@ -59,7 +59,7 @@ def revalidate(
     So the writer of such a number has died, or the feed lacks the commit.
 
     Args:
-        claimed: the claimed messages; None: apply every issued number.
+        claimed: the claimed messages; without them every issued number is applied.
         page: the counters, if they have been read since the claim.
 
     Raises:
@@ -116,7 +116,7 @@ def list_prepared(store: Store, page: CounterPage | None = None) -> CounterPage:
 
 
 def prepared_contents(disk: Disk, prepared: PreparedBranches, xid: Xid) -> FileContents | None:
-    """Read header and tables of a prepared branch; None if it does not exist, or is damaged (recovery reports that)."""
+    """Return header and tables of a prepared branch, or None if the branch is missing or damaged."""
     known = prepared.branches.get(xid)
     try:
         contents = contents_of(disk, layout.prepared(xid), known=known)
@@ -187,8 +187,8 @@ def _follow_settings(view: View, settings: Settings) -> None:
 
 
 def apply_own(store: Store) -> None:
-    """Apply the kept commits of this process that follow the applied ones. Errors are logged: the commits themselves
-    are done."""
+    """Apply the kept commits of this process that directly follow the applied commits. Errors are logged: the commits
+    themselves are done."""
     view = store.view
     with view.mutex:
         while (own := view.own_commits.pop(view.index.applied + 1, None)) is not None:
@@ -205,10 +205,10 @@ def apply(files: Files, prepared: PreparedBranches | None, index: Index, commit:
     """Apply a commit to an index. Caller holds the mutex.
 
     Args:
-        prepared: the list of prepared branches that belongs to the index; None while the index is being read.
+        prepared: the list of prepared branches that belongs to the index, or None while the index is being read.
 
     Returns:
-        False: the index must be rebuilt, because reclaim removed a compacted file that the commit needs.
+        False if the index must be rebuilt, because reclaim removed a compacted file that the commit needs.
     """
     number, parts, _ = commit
     header = parts[0].contents.header
@@ -282,7 +282,7 @@ def read_all(
     Args:
         settings: the settings by which the messages of each queue are sorted.
         alone: see ``rebuild``.
-        published: the last number to read; None: the published number of the counters.
+        published: the last number to read; by default the published number of the counters.
         from_checkpoint: skip the commits that a checkpoint covers, if one can be used.
     """
     for _ in range(_MAX_RESTARTS):
@@ -295,12 +295,12 @@ def read_all(
 
 
 def _replay(store: Store, index: Index, *, alone: bool = False, published: int | None = None) -> bool:
-    """Apply the files beyond ``index.applied`` and forget commits without a file. False: the index must be rebuilt.
+    """Apply the files beyond ``index.applied``; forget commits without a file. Return False if a rebuild is needed.
 
-    Three readings, in this order: the published number, the names to read, the names to keep. Reclaim removes the files
-    of consumed messages before the file of the commit that consumed them. So if the second reading lacks a commit's
-    file, the third lacks the files of all messages that the commit consumed. Without the third reading, a message could
-    remain although its removal is never read.
+    This function reads three things in this order: the published number, the names to read, the names to keep. Reclaim
+    removes the files of consumed messages before the file of the commit that consumed them. So if the second reading
+    lacks a commit's file, the third lacks the files of all messages that the commit consumed. Without the third
+    reading, a message could remain although its removal is never read.
 
     If a file of the second reading is missing when it is opened, reclaim has overtaken the reader again. Then all
     readings are repeated. Each repetition has fewer of these names. If no other process has the space open, the second

@@ -65,7 +65,7 @@ class Feed:
     def start(self) -> None:
         """Begin a new life of the ring: every earlier slot counts as empty. Only the first opener may call this.
 
-        After a power cut the bytes of the file prove nothing, and a number may be issued again.
+        After a power cut the bytes of the file may be of any age, and a number may be issued again.
         """
         if self.disk.handle_identity(self._handle).size != _SLOTS_AT + SLOTS * SLOT_BYTES:
             try:
@@ -101,7 +101,7 @@ class Feed:
         self.write(number, b"")
 
     def commit(self, number: int) -> Commit | None:
-        """Return a published commit; None if it must be read from its files."""
+        """Return a published commit, or None if the commit must be read from its files."""
         note = self.read(number)
         return decode(number, note) if note else None
 
@@ -188,7 +188,7 @@ def encode(contents: FileContents, adopted: Sequence[FileContents] = ()) -> byte
 
 
 def addressed_in(note: bytes) -> list[tuple[int, int, int]] | None:
-    """Return the positions that a commit addresses, as (number, first ordinal, count); None if the note is invalid."""
+    """Return the positions that a commit addresses, as (number, first ordinal, count), or None for an invalid note."""
     try:
         addressed, _ = msgpack.unpackb(note, strict_map_key=False)
         return [(target, first, count) for target, first, count in addressed]
@@ -197,7 +197,7 @@ def addressed_in(note: bytes) -> list[tuple[int, int, int]] | None:
 
 
 def decode(number: int, note: bytes) -> Commit | None:
-    """Decode a commit, without the names of the writers; None if the note lacks the content."""
+    """Decode a commit, without the names of the writers; return None if the note lacks the content."""
     parts: list[Part] = []
     adopts: list[Adoption] = []
     end = 0  # the ordinal after the last message

@@ -101,14 +101,14 @@ class Mirror:
         self.disk.rename(temporary, target)
 
     def forget(self, adopted: Mapping[int, int]) -> None:
-        """Remove the files of commits; the removal is durable when this returns. The caller removes them from the space
-        afterwards.
+        """Remove the files of commits; the removal is durable when this returns. The caller removes the files from the
+        space afterwards.
 
         Otherwise the mirror could keep a file of consumed messages after the file that consumed them is gone. A space
         that is restored from the mirror would have these messages again.
 
         Args:
-            adopted: by number, how many branches the commit adopts.
+            adopted: by commit number, the number of branches that the commit adopts.
         """
         branches = [
             layout.committed(number, place) for number, count in adopted.items() for place in range(1, count + 1)
@@ -206,7 +206,7 @@ class Mirror:
 
         Args:
             retired: the numbers that reclaim has recorded.
-            adopted: by number, how many branches a commit of the space adopts.
+            adopted: by commit number, the number of branches that a commit of the space adopts.
             agrees: whether the space's record says that every number without a file in the space was reclaimed.
         """
         there = {name for name in self.source.names(layout.COMMITTED) if layout.parse_committed(name)}

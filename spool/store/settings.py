@@ -15,7 +15,7 @@ from spool.model.text import quoted
 
 
 class Settings(NamedTuple):
-    """The settings of one version, which never change.
+    """The immutable settings of one version.
 
     A function that checks options or limits and then acts takes the settings as an argument: between two readings of
     ``SettingsReader.known`` another thread may have read newer settings.
@@ -44,7 +44,7 @@ class SettingsReader:
         """Return the settings of the version that the counters name, or of a newer version.
 
         Args:
-            page: the counters, just read; None: read them now.
+            page: the counters, if they have just been read.
 
         Raises:
             NotASpace, InvalidArgument, NewerFormat: the file is not valid; ``known`` is unchanged.

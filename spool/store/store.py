@@ -122,7 +122,7 @@ class _Opening:
             self._life.guard.check()
 
     def enter(self) -> bool:
-        """Take the open lock, and make missing directories. Return True if no other process has the space open."""
+        """Take the open lock, and create missing directories. Return True if no other process has the space open."""
         until, check = self._clock.monotonic() + WAIT_SECONDS, self._life.guard.check
         alone = self.open_lock.enter(Deadline(self._clock, WAIT_SECONDS, until, check))
         for name in layout.DIRECTORIES:
