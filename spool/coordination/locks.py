@@ -5,8 +5,8 @@ The kernel releases the locks of a process that dies in any way. Three mechanism
 * A byte, in ``LockFile``, ``OpenLock`` and ``Claims``: an open-file-description lock (F_OFD_SETLK). The byte stands for
   a number, an xid, a claim, an owner, or an open space. Many such locks exist, and a commit takes several of them, so
   many locks share one file.
-* The space's directory, in ``OpenLock``: ``flock``, held by a process while it opens the space. This lock needs no file
-  that could be deleted.
+* The space's directory, in ``OpenLock``: ``flock``, which a process holds while it opens the space. This lock needs no
+  file that could be deleted.
 * Maintenance, in ``Disk.exclusively``: filelock on ``run/reclaim.lock``, held by one process at a time while it
   removes, compacts, exports or repairs files. A process that does not get this lock leaves the work to the process that
   holds the lock.
@@ -84,7 +84,7 @@ class LockFile:
 
     @contextmanager
     def holding(self, byte: int, deadline: Deadline, what: str) -> Iterator[None]:
-        """Hold the byte while the body runs; raises as ``lock`` does."""
+        """Hold the byte while the body runs. Raises the errors of ``lock``."""
         self.lock(byte, deadline, what)
         try:
             yield
@@ -109,8 +109,8 @@ class LockFile:
         """Return the pauses of a thread that waits for the byte; the thread tries the byte again before the first
         pause.
 
-        Each pause ends when the holder releases the byte, or after ``_SLEEP_SECONDS``, since a dying holder wakes no
-        thread. See ``Deadline.pauses``.
+        Each pause ends when the holder releases the byte, and at the latest after ``_SLEEP_SECONDS``: a dying holder
+        wakes no thread. See ``Deadline.pauses``.
         """
         futexes = self.disk.futexes
         if futexes is None:

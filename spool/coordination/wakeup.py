@@ -29,7 +29,7 @@ class CommitNotifier:
         self._turn = threading.Condition(threading.Lock())
 
     def wait(self, seen: int, seconds: float, *, seconds_without_inotify: float) -> bool:
-        """Wait until the count exceeds ``seen``, or the time is over.
+        """Wait until the count exceeds ``seen`` or the time is over.
 
         Args:
             seconds_without_inotify: the time to wait if the kernel cannot notify this process.

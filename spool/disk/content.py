@@ -47,7 +47,7 @@ def read_start(disk: Disk, name: str, length: int) -> bytes:
 
 
 def opened_ahead(disk: Disk, names: Sequence[str], length: int) -> Generator[int | None, None, None]:
-    """Open files that are read one after the other; yield each handle, or None for a file that cannot be opened.
+    """Open files one after the other for reading; yield each handle, or None for a file that cannot be opened.
 
     The kernel reads the first ``length`` bytes of a group of files ahead, while the caller reads earlier files.
     Otherwise the caller would wait for each file that is not in memory, and the disk would be idle while the caller

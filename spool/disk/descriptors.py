@@ -98,7 +98,7 @@ class Directories(dict[str, Directory]):
             )
 
     def check_in_place(self, name: str) -> None:
-        """Raise OSError (ESTALE) if the path of a stage that is open leads to another directory, or nowhere.
+        """Raise OSError (ESTALE) if the path of an open stage leads to another directory or to none.
 
         A commit in a directory that was moved away would be lost to every later opener.
         """

@@ -52,7 +52,7 @@ class Disk:
     durability: the strategy that makes names durable here.
     """
 
-    # User and group for which a process of root works in another user's space; None for any other process.
+    # In a process of root in another user's space, that user and group; otherwise None.
     owner: tuple[int, int] | None = None
     futexes: Futexes | None = None  # wake the waiters for byte locks, if processes can wake each other
 
@@ -463,7 +463,7 @@ class Disk:
     def watch(self, name: str) -> int:
         """Watch a file for writes from now on (inotify(7)); returns a handle for ``wait_for_change``.
 
-        Raises OSError if the kernel grants no watch: a user has few of them.
+        Raises OSError if the kernel grants no watch, because a user has few watches.
         """
         directory, _, last = name.rpartition("/")
         handle = self._opened(kernel.new_watcher)

@@ -185,7 +185,7 @@ class Journaled(Ordered):
 
 
 class Strict(Durability):
-    """The file system orders no renames: each rename is flushed, and a file has two names while it moves."""
+    """For a file system without ordered renames: each rename is flushed, and a file has two names while it moves."""
 
     description = "flush mode strict: two flushes a commit"
     needs_links = True

@@ -174,7 +174,7 @@ def file_locked(directory: int, name: str, mode: int) -> Iterator[bool]:
 
 
 def await_turn(flock: Callable[[int], bool], descriptor: int, directory: str) -> None:
-    """Wait until ``flock`` locks the directory. Raises TimeoutError after a while: the holder may be stopped.
+    """Wait until ``flock`` locks the directory. Raises TimeoutError after a while, because the holder may be stopped.
 
     On a file system without such locks this returns at once, because no space is opened there.
     """

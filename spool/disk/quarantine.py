@@ -1,4 +1,4 @@
-"""Move unreadable files to quarantine, with the reason beside each: nothing is ever silently deleted.
+"""Move unreadable files to quarantine, each with a reason file beside it, instead of deleting them.
 
 A reason file has a sentence for people. Its last line is a JSON object for programs: the kind of the file, and for a
 message or a dropped file also the queue and the name of the dropped file.

@@ -111,7 +111,7 @@ def commit(
         if not store.shared.counters.publish_next(number, durable=flush):
             _publish_behind(store, number, seconds, flushed=flush)
     except FlushFailed as error:
-        store.stop()  # before the byte is released: no process may take this file for a whole commit
+        store.stop()  # done before the byte is released, so that no process takes this file for a whole commit
         raise CommitUnknown(f"flushing commit {number} failed ({error}); {_LOOK}") from error
     except (WaitExpired, SpaceStopped, NotOpen) as error:
         raise CommitUnknown(f"commit {number} could not be made visible: {error}; {_LOOK}") from error
@@ -278,7 +278,7 @@ def _needs_flush(view: View, config: SpaceConfig, batch: CommitBatch, tables: It
 
 
 def _queues_of(view: View, number: int, first: int, count: int, how: str | Mapping[str, Any]) -> set[str]:
-    """Return the queues of the messages that a command addresses, and the queue into which it moves the messages.
+    """Return the queues of the messages that a command addresses, and the target queue if the command moves them.
 
     "" stands for the queue of a consumed or compacted message: a search for that message may fail.
     """

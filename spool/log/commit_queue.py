@@ -97,12 +97,12 @@ class CommitRequest:
 
     @property
     def ids(self) -> list[str]:
-        """The ids of the request's messages, once the request is in a batch."""
+        """Return the ids of the request's messages, once the request is in a batch."""
         return list(map(f"{self.branch}%08x".__mod__, range(self.first, self.first + self.messages)))
 
     @property
     def id(self) -> str:
-        """The id of the request's first message."""
+        """Return the id of the request's first message."""
         return f"{self.branch}{self.first:08x}"
 
 
@@ -199,7 +199,7 @@ def batch_of(requests: Sequence[CommitRequest]) -> CommitBatch:
 
 
 class CommitQueue:
-    """Requests in order of arrival. ``wake`` is called when requests wait and no thread leads."""
+    """The requests in order of arrival. ``wake`` is called when requests wait and no thread leads."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -208,8 +208,8 @@ class CommitQueue:
         self._room = threading.Condition(self._mutex)
         self._requests: deque[CommitRequest] = deque()
         self._led = False
-        self._ended: str | None = None  # why no request may be added any more
-        self.waiting = 0  # how many messages wait
+        self._ended: str | None = None  # the reason why no request may be added any more
+        self.waiting = 0  # the number of messages in the waiting requests
         self._bytes = 0
         # The counters, if a thread has read them since a batch was taken: while requests wait, other threads need not
         # read them again.

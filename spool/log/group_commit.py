@@ -132,7 +132,7 @@ class GroupCommit:
         self._wakes.release()
 
     def _run(self) -> None:
-        """Lead commits whenever this thread is woken, until the space closes."""
+        """Until the space closes, lead commits whenever this thread is woken."""
         while True:
             self._wakes.acquire()
             try:

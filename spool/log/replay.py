@@ -133,7 +133,7 @@ def _adopted_contents(disk: Disk, number: int, place: int, adoption: Adoption) -
 
 
 def name_absent_branches(disk: Disk, index: Index, commit: Commit) -> None:
-    """Mark adopted branches that were found nowhere as damage, unless their commit is being reclaimed."""
+    """Mark missing adopted branches as damage, unless their commit is being reclaimed."""
     there = {part.adoption for part in commit.parts}
     named = {name for name, _ in commit.damage}
     for place, adoption in enumerate(commit.parts[0].contents.header.adopts, 1):

@@ -116,7 +116,7 @@ def list_prepared(store: Store, page: CounterPage | None = None) -> CounterPage:
 
 
 def prepared_contents(disk: Disk, prepared: PreparedBranches, xid: Xid) -> FileContents | None:
-    """Return header and tables of a prepared branch, or None if the branch is missing or damaged."""
+    """Return the header and tables of a prepared branch, or None if the branch is missing or damaged."""
     known = prepared.branches.get(xid)
     try:
         contents = contents_of(disk, layout.prepared(xid), known=known)
@@ -261,8 +261,8 @@ def _after_skipping(store: Store) -> None:
     """Drop the kept commits, and list the prepared branches again, after commits were skipped or read again. Caller
     holds the mutex.
 
-    The index has the kept commits of this process now. The list may have branches that were adopted by commits which
-    reclaim removed before this process read those commits.
+    The index has the kept commits of this process now. Reclaim may have removed a commit before this process read it.
+    The list may still have the branches that this commit adopted.
     """
     store.view.own_commits.clear()
     store.view.prepared.version = -1
@@ -303,7 +303,7 @@ def _replay(store: Store, index: Index, *, alone: bool = False, published: int |
     reading, a message could remain although its removal is never read.
 
     If a file of the second reading is missing when it is opened, reclaim has overtaken the reader again. Then all
-    readings are repeated. Each repetition has fewer of these names. If no other process has the space open, the second
+    readings are repeated. Each repetition meets fewer missing files. If no other process has the space open, the second
     reading also serves as the third.
     """
     failed: Counter[int] = Counter()

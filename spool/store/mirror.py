@@ -1,4 +1,4 @@
-"""Keep a mirror: a second directory in which every commit is durable, too, before the call returns.
+"""Keep a mirror, a second directory: each commit is durable in both directories before its call returns.
 
 The mirror holds the files of each commit under their names in ``committed/``, byte for byte, and the text of
 ``space.toml``. After the loss of the space's disk a new space is created from these files. A failed mirror is a failed

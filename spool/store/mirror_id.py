@@ -1,9 +1,9 @@
 """The bond of a space and its mirror: both hold the same random id, in a file ``mirror.id``.
 
 A directory without the id is no mirror. So an opener writes nothing into a mount point whose disk is missing, and
-nothing into the mirror of another space. While a new mirror is being created, the space's file has two ids, one per
-line: the id of the mirror that the settings still name, and the id of the new mirror. The next opener keeps the id of
-the mirror that the settings name then.
+nothing into the mirror of another space. While a new mirror is being created, the space's file has two lines: the id of
+the mirror that the settings still name, and the id of the new mirror. The next opener keeps the id of the mirror that
+the settings name then.
 """
 
 import os
