@@ -42,7 +42,7 @@ def check_stages(disk: Disk) -> None:
 
 
 def misplacement(disk: Disk, name: str) -> str:
-    """Return the reason why a directory of the space cannot be used in its place; "" for a missing or usable directory."""
+    """Return the reason why a directory of the space cannot be used in its place, or "" without a reason."""
     space, directory = disk.identity(""), disk.identity(name)
     if directory is None or space is None:
         return ""
