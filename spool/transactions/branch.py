@@ -1,6 +1,6 @@
 """A branch: the messages, claims, journal, file and locks that a transaction holds until it ends.
 
-A branch does not know the state of its transaction; ``transaction`` decides and calls.
+A branch does not know the state of its transaction; the module ``transaction`` keeps the state and calls the branch.
 """
 
 import logging
@@ -35,15 +35,16 @@ log = logging.getLogger("spool")
 
 
 class Branch:
-    """One branch, in X/Open's terms. Not thread-safe: the transaction serialises its calls."""
+    """One branch, in X/Open's terms. A branch is not thread-safe; its transaction serialises the calls."""
 
     def __init__(self, store: Store, xid: Xid | None, *, counted: bool, journaled: bool) -> None:
-        """``counted``: whether a rollback counts an attempt of the messages that the branch holds.
+        """``counted``: whether a rollback counts an attempt for each message that the branch holds.
 
-        ``journaled``: whether a journal records the claims, so that the death of this process counts an attempt, too.
+        ``journaled``: whether a journal records the claims. If this process dies, another process then counts an
+        attempt for each claimed message.
         """
         self.id = os.urandom(BRANCH_ID_BYTES)
-        self.prefix = self.id.hex()  # the begin of the ids of the branch's messages
+        self.prefix = self.id.hex()  # the first part of the ids of the branch's messages
         self.xid = xid or Xid(FORMAT_LOCAL, self.id, b"")
         self.batch = CommitBatch()
         self.batch.begin_branch(self.xid, self.id)
@@ -66,7 +67,7 @@ class Branch:
     # -- the xid ----------------------------------------------------------------------------------------------------
 
     def lock_xid(self) -> None:
-        """Lock the xid's byte, before the first file of the branch is made (rule 6).
+        """Lock the xid's byte. Called before the first file of the branch is created (rule 6).
 
         Raises:
             TransactionTimeout: another process did not release the byte in time.
@@ -80,7 +81,7 @@ class Branch:
             self.byte = byte
 
     def lock_xid_now(self) -> bool:
-        """Lock the xid's byte without waiting; False if another process holds it. Not called twice."""
+        """Lock the xid's byte without waiting; returns False if another process holds the byte. Not called twice."""
         byte = xid_byte(self.xid)
         if self._store.shared.xids.try_lock(byte):
             self.byte = byte
@@ -105,7 +106,7 @@ class Branch:
             self._store.fail("looking for its deduplication key", error)
 
     def check_room(self, settings: Settings, queue: str, groups: Sequence[tuple[Sequence[bytes], object]]) -> None:
-        """Raise Full if these bodies do not fit now. The commit or vote makes the exact check."""
+        """Raise Full if these bodies do not fit now. The exact check follows at the commit or vote."""
         try:
             catch_up(self._store, list_prepared(self._store))
         except OSError as error:
@@ -116,35 +117,35 @@ class Branch:
         quota.check_room(self._store.view, settings, quota.combined(quota.change_by(self._store.view, tables), more))
 
     def put(self, queue: str, raws: Sequence[bytes], attributes: dict[str, Any]) -> list[str]:
-        """Add messages; returns their ids. If ``batch.sections`` is then not empty, the caller calls ``stream``."""
+        """Add messages; returns their ids. The caller then calls ``stream`` if ``batch.sections`` is not empty."""
         first = self.batch.put(queue, raws, attributes)
         return list(map(f"{self.prefix}%08x".__mod__, range(first, first + len(raws))))
 
     def stream(self) -> None:
-        """Write complete sections to the branch's file in ``active/``: the branch has become large."""
+        """Write complete sections to the branch's file in ``active/``, because the branch has become large."""
         self.lock_xid()
         self.new_file().stream(self.batch)
 
     def new_file(self) -> CommitFileWriter:
-        """Return the branch's file; make a new one if the branch has none."""
+        """Return the branch's file; create the file if the branch has none."""
         self.file = self.file or CommitFileWriter(self._store.files.disk, self.xid)
         return self.file
 
     def write_vote(self, page: CounterPage) -> CommitFileWriter:
-        """Write the whole branch to its file in ``active/``, without a number. If the disk is full, reclaim once."""
+        """Write the whole branch to its file in ``active/``, without a number. On a full disk, reclaim files once."""
         file = self.new_file()
         write(self._store, file, self.batch, page, make_room=partial(reclaim, self._store))
         return file
 
     def abandon_file(self) -> None:
-        """Delete the branch's file, if the branch has one that was not committed."""
+        """Delete the branch's file if it exists and was not committed."""
         if self.file is not None:
             self.file.abandon()
 
     def begin_anew(self) -> None:
         """Forget messages and commands; keep the claims and their journal.
 
-        Messages that are put from now on get different ids, because the caller knows the old ids.
+        Messages that are put afterwards get new ids, because the caller knows the ids of the forgotten messages.
         """
         self.abandon_file()
         self.file, self.id = None, os.urandom(BRANCH_ID_BYTES)
@@ -172,14 +173,14 @@ class Branch:
         journal = ClaimJournal(self._store, self.xid)
         first = journal.add_marks(sum(count for _, _, count in self.claims))
         if first is not None:
-            self.journal = journal  # set first: an error of the next write must remove the file, too
+            self.journal = journal  # set first, so that an error of the next write removes the file, too
             journal.add(self.claims)
         if not journal.is_begun:
             self.journal = first = None
         return first
 
     def end_journal(self) -> None:
-        """Remove the journal: the death of this process counts no attempt any more."""
+        """Remove the journal. If this process dies afterwards, no attempt is counted."""
         journal, self.journal = self.journal, None
         try:
             if journal is not None:
@@ -188,18 +189,18 @@ class Branch:
             log.warning("a journal of claims stays behind: %s", error)
 
     def count_attempts(self, reason: str) -> None:
-        """Count an attempt of the claimed messages.
+        """Count an attempt for each claimed message.
 
-        Called before the claims are released: the next consumer must see the count.
+        Called before the claims are released, because the next consumer must see the count.
         """
         if self.claims and self.counted:
             retries.count_failures(self._store, positions(self.claims), reason, self._store.deadline())
 
     def undo(self, reason: str) -> None:
-        """Delete the file and count an attempt of the claimed messages; ``release`` follows.
+        """Delete the file and count an attempt for each claimed message; the caller then calls ``release``.
 
-        While the space closes, the rollback is left to the next process that opens the space, which reads the journal.
-        Then the claims remain locked until the files are closed.
+        While the space is being closed, no attempt can be counted. The next process that opens the space then reads the
+        journal and finishes the rollback. Until the files are closed, the claims remain locked.
         """
         try:
             self.abandon_file()
@@ -239,7 +240,7 @@ _warn = warnings.warn  # (the end of the interpreter may remove the module warni
 
 
 class DropGuard:
-    """A transaction's guard: if the program drops the transaction before its end, the housekeeper undoes it.
+    """A transaction's guard. If the program drops a transaction that has not ended, the housekeeper rolls it back.
 
     Python drops objects between any two instructions of any thread, so ``__del__`` takes no lock and touches no file.
     """
@@ -269,8 +270,7 @@ class DropGuard:
 
 
 def _undo(branch: Branch, promises: Promises) -> None:
-    """Release the messages of a dropped transaction, with one more attempt counted, and fail the futures of its
-    submitted messages."""
+    """Undo a dropped transaction: count an attempt for each message that it took, and fail its futures."""
     try:
         branch.undo(_DROPPED)
     finally:

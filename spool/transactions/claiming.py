@@ -1,13 +1,13 @@
 """Claim messages: choose messages that seem free, lock them, and revalidate.
 
-Messages are chosen twice: before the claim among the messages that seem free, and afterwards among the claimed
-messages. The revalidation keeps rule 4 of docs/architecture.md: a claim counts only if the message is still free after
-this process has applied every commit and branch that was published or prepared before the claim.
+A get chooses its messages twice: first among all messages that seem free, and after the claim among the claimed
+messages. The second choice keeps rule 4 of docs/architecture.md. This process first applies every commit that was
+published, and every branch that was prepared, before the claim. The claim counts only if the message is still free.
 
 The messages of one group are delivered in order, to one transaction at a time; different groups are delivered side by
-side. A queue that is ``ordered`` is one group. A transaction locks a group's byte from its first claim in the group to
-its end; if the process dies, the kernel releases the group. A get by id or correlation id takes a message out of order,
-but never while another transaction holds the message's group.
+side. All messages of an ``ordered`` queue are one group. A transaction locks a group's byte at its first claim in the
+group, and holds the lock until the transaction ends. If the process dies, the kernel releases the lock. A get by id or
+correlation id takes a message out of order, but never while another transaction holds the message's group.
 """
 
 from collections.abc import Iterable, Iterator, Set
@@ -38,10 +38,10 @@ _NOTHING: Set[int] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The request of a get: the head of a queue, one message by id, or the first message with a correlation id.
+    """The messages that a get asks for: the head of a queue, a message by id, or the first with a correlation id.
 
     ``timeout``: the seconds to wait; None: for ever. ``spread``: whether to claim at most one message of each group,
-    since the messages will not be handled in order. ``passed``: the positions of messages that are not wanted.
+    because the caller does not handle the messages in order. ``passed``: the positions of messages that the get leaves.
     """
 
     queue: str
@@ -112,14 +112,14 @@ def claim(
         The claims; [] if no message is free now.
 
     Raises:
-        WaitExpired: a live writer did not publish its number in time.
+        WaitExpired: a live process did not publish its commit in time.
         MessageInUse: the get names a message by id and does not wait, and a transaction holds the message.
     """
     view = store.view
     view.was_read = True
     if page.published > view.index.applied or view.settings is not store.settings.known:
         catch_up(store, page)
-    if page.prepared != view.prepared.version:  # messages of a branch that was rolled back would still look held
+    if page.prepared != view.prepared.version:  # else messages of a branch that was rolled back look held
         list_prepared(store, page)
     queue = view.index.messages.queues.get(wanted.queue)
     if queue is not None and queue.may_expire:
@@ -133,14 +133,14 @@ def claim(
                 kept = _confirm(store, owners, wanted, got, page, groups)
                 continue
             seen = view.index.applied
-            # Branches of a dead coordinator held messages, or a commit was published meanwhile.
+            # Try again: a dead coordinator's branch has released messages, or a commit was published meanwhile.
             if resolve_orphans(store, store.deadline()) or view.index.applied > seen:
                 continue
             if wanted.message_id is not None and wanted.timeout == 0:
                 check_not_held(view, store.clock, wanted)
             return []
         if journal is not None:
-            journal.add(kept)  # before the delivery; a claim that is not kept counts no attempt
+            journal.add(kept)  # before the delivery, and without the claims that are not kept
         return kept
     except BaseException:
         release(store.shared.claims, kept)
@@ -155,7 +155,7 @@ def claim(
 def _claim_free(
     claims: Claims, view: View, clock: Clock, wanted: Wanted, skip: PositionSet, groups: GroupLocks
 ) -> PositionRanges:
-    """Lock up to ``wanted.count`` free messages. If some are held, add every attempted candidate to ``skip``."""
+    """Lock up to ``wanted.count`` free messages. If a lock is refused, add all candidates of the round to ``skip``."""
     got: PositionRanges = []
     missing = wanted.count
     try:
@@ -199,7 +199,7 @@ def _confirm(
 
 
 def release(claims: Claims, ranges: PositionRanges) -> None:
-    """Release exactly these claims, and none between them."""
+    """Release these claims, and no claims that lie between these ranges."""
     for number, first, count in ranges:
         claims.release(number, first, count)
 
@@ -210,7 +210,7 @@ def release(claims: Claims, ranges: PositionRanges) -> None:
 def candidates(
     claims: Claims, view: View, clock: Clock, wanted: Wanted, missing: int, skip: PositionSet, groups: GroupLocks
 ) -> PositionRanges:
-    """Return at most ``missing`` messages that seem free, in order; lock their groups. Caller holds the mutex."""
+    """Return at most ``missing`` messages that seem free, in order; lock their groups. The caller holds the mutex."""
     found: PositionRanges = []
     here, held, now = claims.held, view.prepared.held, clock.now()
     messages, only = view.index.messages, None
@@ -266,10 +266,10 @@ def _add_of_group(
     groups: GroupLocks,
     found: PositionRanges,
 ) -> int:
-    """Add messages of a group that this transaction holds to ``found``; returns the number of added messages.
+    """Add to ``found`` messages of a group whose lock this transaction holds; returns the number of added messages.
 
-    The added messages follow the messages that the transaction has claimed already. A message that is not free blocks
-    all later messages of the group.
+    The added messages follow the messages that the transaction has claimed already. A message that is not free
+    blocks all later messages of the group.
     """
     run, first, count = asked
     claimed = groups.claimed()
@@ -310,7 +310,10 @@ def _is_free(claims: Claims, prepared: PreparedBranches, number: int, ordinal: i
 
 
 def _asked_for(view: View, wanted: Wanted, now: float) -> tuple[Iterable[Run], int | None]:
-    """Return the runs that the get names, in order of delivery, also expired ones; and the ordinal for a get by id."""
+    """Return the runs that the get asks for, also expired runs, in the order of delivery.
+
+    For a get by id, the second value is the ordinal of the message.
+    """
     messages = view.index.messages
     if wanted.message_id is not None:
         position = messages.position_of(*parse_message_id(wanted.message_id))
@@ -325,20 +328,23 @@ def _asked_for(view: View, wanted: Wanted, now: float) -> tuple[Iterable[Run], i
 
 
 def is_there(view: View, clock: Clock, wanted: Wanted) -> bool:
-    """Return whether a message exists that the get could take, be the message free or held."""
+    """Return whether the queue has a message that fits the get, either free or held."""
     now = clock.now()
     with view.mutex:
         return any(not run.is_expired(now) for run in _asked_for(view, wanted, now)[0])
 
 
 def check_not_held(view: View, clock: Clock, wanted: Wanted) -> None:
-    """Raise MessageInUse if the message that the get names by id exists: then a transaction holds the message."""
+    """Raise MessageInUse if the message that the get names by id exists.
+
+    Called after a claim that got nothing, so that a transaction must hold the message.
+    """
     if wanted.message_id is not None and is_there(view, clock, wanted):
         raise MessageInUse(f"message {wanted.message_id} is held by a transaction: try again later")
 
 
 def check_not_own(view: View, wanted: Wanted, claims: PositionRanges) -> None:
-    """Raise MessageInUse if the same transaction, with these claims, has taken the message that the get names by id."""
+    """Raise MessageInUse if the message that the get names by id is among ``claims``, those of the same transaction."""
     if wanted.message_id is None or not claims:
         return
     with view.mutex:
@@ -360,7 +366,7 @@ def nothing_there(wanted: Wanted) -> str:
 
 
 def still_there(view: View, clock: Clock, wanted: Wanted, got: PositionRanges, groups: GroupLocks) -> PositionRanges:
-    """Return the claimed messages of ``got`` that may be delivered, in order. Caller holds the mutex (rule 4)."""
+    """Return the claimed messages of ``got`` that may be delivered, in order. The caller holds the mutex (rule 4)."""
     kept: PositionRanges = []
     now = clock.now()
     for number, first, count in got:
@@ -390,7 +396,7 @@ def still_there(view: View, clock: Clock, wanted: Wanted, got: PositionRanges, g
 def _without_overtakers(
     view: View, clock: Clock, wanted: Wanted, kept: PositionRanges, groups: GroupLocks
 ) -> PositionRanges:
-    """Return ``kept`` without the messages that are no longer next in their group: an earlier message came back."""
+    """Return ``kept`` without the messages that an earlier message of their group, which came back, must precede."""
     claimed, next_ones, wrong = groups.claimed(), set(positions(kept)), set[Position]()
     for _, group in groups_of(view, kept):
         allowed = set()

@@ -1,7 +1,7 @@
-"""A transaction in a two-phase commit: a coordinator decides its outcome, or it decides the outcome of branches.
+"""A transaction in a two-phase commit. A coordinator decides its outcome, or the transaction decides about branches.
 
 The XA resource manager uses such a transaction for each branch, the forwarder for each round, and a worker for each
-attempt of a message. Applications use ``Transaction``.
+attempt for a message. Applications use ``Transaction``.
 """
 
 import threading
@@ -31,7 +31,7 @@ T = TypeVar("T")
 class CoordinatedTransaction(Transaction):
     """A branch of a coordinator, or a coordinator's own transaction.
 
-    on_rollback: called once, when the transaction is rolled back and still holds its messages.
+    on_rollback: called once when the transaction is rolled back, before it releases its messages.
     on_full: called when a queue has no room for the messages; returns True to roll back without counting an attempt.
     """
 
@@ -45,11 +45,11 @@ class CoordinatedTransaction(Transaction):
 
     @property
     def lost(self) -> str | None:
-        """The reason why the next call rolls the transaction back, or has rolled it back; None if no reason is set."""
+        """The reason why the next call rolls the transaction back, or why a call did so; None if no reason is set."""
         return self._lost
 
     def lock_xid_now(self) -> bool:
-        """Lock the xid of a coordinator's new branch; False if another process holds it. Called in a public call."""
+        """Lock the xid of a new branch, inside a public call; returns False if another process holds the xid."""
         return self._branch.lock_xid_now()
 
     @public_call("taking from queue {queue}")
@@ -63,12 +63,12 @@ class CoordinatedTransaction(Transaction):
         in_order: bool = False,
         check: Callable[[], object] = lambda: None,
     ) -> list[Stretch]:
-        """Claim messages without taking them: ``conclude``, or the branches that this transaction adopts, decide the
-        effect on each.
+        """Claim messages without taking them.
 
-        Returns the places of the messages' bodies, in the queue's order; [] if no message is free within ``timeout``
-        seconds. Messages in ``passed`` are not claimed. The end of the transaction releases each claimed message that
-        no command addresses.
+        Later ``conclude``, or a branch that this transaction adopts, determines the effect on each message. Returns the
+        places of the messages' bodies, in the queue's order; [] if no message is free within ``timeout`` seconds.
+        Messages in ``passed`` are not claimed. The end of the transaction releases each claimed message that no command
+        addresses.
 
         ``in_order``: whether the caller handles the messages one after the other. If so, several messages of one group
         may be claimed.
@@ -92,13 +92,13 @@ class CoordinatedTransaction(Transaction):
 
     @public_call("recording that a call begins")
     def begin_call(self) -> None:
-        """Record that a call works on the held messages: from now on, the death of this process counts an attempt."""
+        """Record that a call with the held messages begins. If this process dies in the call, an attempt is counted."""
         with self._lock:
             self._branch.begin_journal()
 
     @public_call("recording that a call has ended")
     def end_call(self) -> None:
-        """Record that the call has ended: from now on, the death of this process counts no attempt."""
+        """Record that the call has ended. If this process dies afterwards, no attempt is counted."""
         with self._lock:
             self._branch.end_journal()
 
@@ -125,8 +125,8 @@ class CoordinatedTransaction(Transaction):
 
         Raises like ``commit``.
 
-        ``failed``: whether the call failed. If so, only these commands are committed, so even a transaction that was
-        marked lost may commit them.
+        ``failed``: whether the call failed. After a failure only these commands are committed, so a transaction that
+        was marked lost may commit them, too.
         """
         with self._lock:
             if failed:
@@ -142,7 +142,7 @@ class CoordinatedTransaction(Transaction):
             return result
 
     def begin_anew(self, settings: Settings, own: Position, reason: str) -> None:
-        """Undo all gets and puts, within ``conclude``, and count an attempt of each claimed message except ``own``."""
+        """Undo all gets and puts, inside ``conclude``; count an attempt for each claimed message except ``own``."""
         store, branch = self._store, self._branch
         branch.begin_anew()
         if self._promises is not None:
@@ -178,7 +178,7 @@ class CoordinatedTransaction(Transaction):
 
     @public_call("preparing")
     def prepare(self) -> bool:
-        """Vote. Returns True for a durable yes; False if the transaction was empty, and has ended (XA_RDONLY).
+        """Vote. Returns True once the yes is durable; False if the transaction was empty and has ended (XA_RDONLY).
 
         Raises like ``commit``; the transaction is then rolled back.
         """
@@ -213,8 +213,8 @@ class CoordinatedTransaction(Transaction):
         Args:
             adopt: the xids of the prepared branches.
             record: a function that adds commands to this branch before the commit.
-            check: called under the number lock, once every issued number is settled; raises if the commit must not
-                happen.
+            check: a function that raises if the commit must not happen. It is called under the number lock, once every
+                issued number is settled.
             copied: the xids of the prepared branches whose contents ``record`` copies into this branch.
         """
         if not adopt and record is None and check is None:

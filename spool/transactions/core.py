@@ -14,7 +14,7 @@ class Core(NamedTuple):
 
     store: the files, the shared counters and locks, and this process's index.
     group_commit: joins the commits of threads and tasks.
-    owners: counts an attempt of each message that a process held when it died.
+    owners: counts an attempt for each message that a process held when it died.
     """
 
     store: Store
@@ -23,14 +23,14 @@ class Core(NamedTuple):
 
     @classmethod
     def of(cls, store: Store) -> Self:
-        """Make the core of a new store. When the store's guard closes the space, the group commit ends, too."""
+        """Create the core of a new store. When the store's guard closes the space, the group commit ends, too."""
         group_commit = GroupCommit(store, partial(reclaim, store))
         store.at_end[group_commit.end] = None
         return cls(store, group_commit, Owners(store))
 
 
 class HasCore(Protocol):
-    """A ``spool.Space``, as this package and the packages above it know a space."""
+    """The part of ``spool.Space`` that this package and the packages above it use."""
 
     _core: Core
 

@@ -103,7 +103,7 @@ def get_alone(core: Core, wanted: Wanted, before_commit: Callable[[], object]) -
     except WaitExpired as error:
         raise TransactionTimeout(f"{error}; the transaction was rolled back") from None
     finally:
-        if not store.guard.closed:  # else the kernel releases the locks with the descriptors, which may be closed
+        if not store.guard.closed:  # else the descriptors may be closed, and their locks released
             for number, first, count in claimed:
                 store.shared.claims.release(number, first, count)
             if groups.names:
@@ -151,7 +151,7 @@ def receive(
 
 
 def messages_one_by_one(store: Store, ranges: PositionRanges) -> tuple[list[Message], PositionRanges]:
-    """Read claimed messages separately, since some are unreadable; returns the messages, and the claims of the others.
+    """Read claimed messages separately, since some are unreadable; returns the readable messages, and the other claims.
 
     A message whose body is damaged moves to quarantine. If no codec here can decode a message, this message and all
     later ones are not delivered.
@@ -247,7 +247,7 @@ def set_aside(store: Store, position: Position, reason: str, deadline: Deadline)
     """Move a message whose body is damaged from its queue to quarantine, with the reason.
 
     The file in quarantine is one msgpack map: the message's control fields and, if they can be read, the stored bytes
-    of the body. Caller holds the claim.
+    of the body. The caller holds the claim.
     """
     with store.view.mutex:
         run = store.view.index.messages.find(position)
@@ -286,8 +286,8 @@ def find_message(store: Store, wanted_id: str) -> Message:
 def peek(store: Store, position: Position) -> Message | None:
     """Return a message without a claim, or None if it was removed; raises CorruptedFile if the message is damaged.
 
-    During the read, other processes may remove the message, and reclaim or recycle its file. Catching up then shows
-    that the message was removed.
+    During the read, other processes may remove the message, and reclaim or recycle its file. If so, the index shows
+    that the message was removed once this process catches up.
     """
     problem: Exception | None = None
     for _ in range(2):

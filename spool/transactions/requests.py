@@ -1,7 +1,7 @@
 """A request: put a message, and wait for its reply. The reply carries the correlation id of the request.
 
 A service that rejects the request answers into the failure queue. A request that has failed too often moves to the
-error queue. The caller waits for either message, too, and then gets RequestFailed.
+error queue. The caller waits for these two messages, too; either one raises RequestFailed.
 """
 
 import uuid
@@ -29,7 +29,7 @@ from spool.transactions.waiting import repeat_when_arrived
 
 @dataclass(frozen=True)
 class PendingRequest:
-    """A request that was put, or is about to be.
+    """A request that was put, or is about to be put.
 
     options: the options of the put. message_id: the id of the request; "" before the put.
     """
@@ -45,7 +45,7 @@ class PendingRequest:
 
     @property
     def wanted(self) -> list[Wanted]:
-        """One get for each queue of answers: the reply queue, and the failure queue for rejected requests."""
+        """One get for each queue that may get the answer: the reply queue, and the failure queue for rejections."""
         queues = dict.fromkeys(queue for queue in (self.reply_queue, self.failure_queue) if queue is not None)
         return [Wanted(queue, correlation_id=self.correlation_id) for queue in queues]
 
@@ -63,7 +63,7 @@ def check_request(store: Store, queue: str, timeout: float | None, options: PutO
 
     Raises:
         ProtocolError: the caller is in a transaction.
-        InvalidArgument: there is no reply queue, or an option has a value that is not allowed.
+        InvalidArgument: neither the request nor its queue names a reply queue, or an option has a wrong value.
         QueueNotFound: the queue, its reply queue or its failure queue does not exist.
     """
     check_timeout(timeout, "a number of seconds, or None to wait for ever")
@@ -97,7 +97,7 @@ def check_request(store: Store, queue: str, timeout: float | None, options: PutO
 
 
 def wait_for_reply(core: Core, request: PendingRequest, before_commit: Callable[[], object]) -> Message:
-    """Wait for the reply to a request that was put, and take the reply. Raises as ``Space.request``."""
+    """Wait for the reply to a request that was put, and take the reply. Raises the errors of ``Space.request``."""
     store, timeout = core.store, request.timeout
     at = None if timeout is None else store.clock.monotonic() + timeout
     deadline = Deadline(store.clock, timeout, at, store.guard.check)
@@ -125,7 +125,7 @@ def take_reply(core: Core, request: PendingRequest, before_commit: Callable[[], 
 
 
 def reply_now(core: Core, request: PendingRequest, before_commit: Callable[[], object]) -> Message:
-    """Take the reply. Raises Empty if it has not arrived, RequestFailed if the request has failed."""
+    """Take the reply. Raises Empty if the reply has not arrived, and RequestFailed if the request has failed."""
     reply = take_reply(core, request, before_commit)
     if reply is None:
         raise Empty(f"there is no reply to request {request.message_id}")
@@ -133,12 +133,12 @@ def reply_now(core: Core, request: PendingRequest, before_commit: Callable[[], o
 
 
 def is_held(view: View, clock: Clock, request: PendingRequest) -> bool:
-    """Return whether an answer exists. After an attempt that took none, another transaction holds that answer."""
+    """Return whether an answer exists. If the last attempt took no answer, another transaction holds the answer."""
     return any(is_there(view, clock, wanted) for wanted in request.wanted)
 
 
 def _run_of(view: View, request: PendingRequest) -> Run | None:
-    """Return the run of the request itself; None if the request is in no queue any more."""
+    """Return the run of the request itself; None if the request has left all queues."""
     with view.mutex:
         messages = view.index.messages
         position = messages.position_of(*parse_message_id(request.message_id))
@@ -154,7 +154,10 @@ def _failed(request: PendingRequest, run: Run | None, reply: Message | None) -> 
 
 
 def no_reply(view: View, request: PendingRequest) -> Empty:
-    """Return the error for a wait that is over. Its text says where the request is, and how to get a late reply."""
+    """Return the error for a reply that did not come in time.
+
+    The text says where the request is, and how to get a late reply.
+    """
     run = _run_of(view, request)
     where = "has left its queue" if run is None else f"stays in queue {run.queue.name}"
     error = Empty(

@@ -1,7 +1,7 @@
 """Resolution of prepared branches without their coordinator: orphans, branches in doubt, an administrator's decisions.
 
-A branch of one of our coordinators is rolled back once that coordinator has ended. A branch of another coordinator
-remains in doubt until that coordinator decides, or an administrator decides in its place. The administrator's decision
+If one of our coordinators ends before it decides, its branches are rolled back. A branch of a foreign coordinator
+remains in doubt until the coordinator decides, or an administrator decides in its place. The administrator's decision
 is recorded as a fact, and kept until the coordinator forgets the decision.
 """
 
@@ -42,9 +42,9 @@ _BY_ADMINISTRATOR = "an administrator rolled it back"
 def resolve_orphans(store: Store, deadline: Deadline) -> list[Xid]:
     """Roll back the orphaned branches; returns their xids.
 
-    Orphans are undecided branches of our coordinators that have ended, and branches that an administrator decided to
-    roll back. This function tests the coordinator's lock first, and then looks for its decision. In the reverse order,
-    a coordinator that decides and ends between the two steps would seem never to have decided.
+    An orphan is an undecided branch of one of our coordinators that has ended, or a branch that an administrator
+    decided to roll back. This function tests the coordinator's lock first, and then looks for the coordinator's
+    decision. In the reverse order, a coordinator that decides and ends between the two steps would seem undecided.
     """
     catch_up(store, finish_dead_writers(store, list_prepared(store).check()))
     done = []
@@ -90,7 +90,7 @@ def finish_moves(store: Store) -> list[Xid]:
 def in_doubt(store: Store, deadline: Deadline, *, known_votes: Collection[Xid] = ()) -> list[Xid]:
     """Return the prepared, undecided branches that wait for a coordinator; each is durable.
 
-    Branches whose owner is still voting at the deadline are left out, as are branches of our live coordinators.
+    The list has no branches of our live coordinators, and no branches whose owner is still voting at the deadline.
 
     Args:
         known_votes: the branches whose votes the caller got; all other branches are copied and flushed first.
@@ -155,8 +155,9 @@ def describe(store: Store, xid: Xid) -> InDoubt:
 def decide_heuristically(core: Core, xid: Xid, deadline: Deadline, *, commit: bool) -> None:
     """Decide a branch in the place of its coordinator.
 
-    A fact records the decision. A commit is one file that adopts the branch and has the fact. A rollback is decided
-    once the fact is published; if this process then dies, the next process that resolves orphans finishes the rollback.
+    A fact records the decision. To commit the branch, one file adopts the branch and contains the fact. A rollback is
+    decided once the fact is published. If this process then dies, the next process that resolves orphans finishes the
+    rollback.
     """
     store, batch = core.store, CommitBatch()
     batch.fact(fact_key(xid), COMMITTED if commit else ROLLED_BACK)
@@ -174,13 +175,13 @@ def _finish_rollback(store: Store, xid: Xid, deadline: Deadline) -> None:
 
 
 def forget(store: Store, xid: Xid, deadline: Deadline) -> bool:
-    """Finish an administrator's decision, and delete its fact; False if no decision about the branch is recorded."""
+    """Finish an administrator's decision, and delete its fact; returns False if no decision is recorded."""
     outcome = heuristic_outcome(store, xid)
     if outcome is None:
         return False
     if outcome == ROLLED_BACK:
         _finish_rollback(store, xid, deadline)
-        store.files.disk.flush_directory(layout.PREPARED)  # a removed branch that reappears would be in doubt again
+        store.files.disk.flush_directory(layout.PREPARED)  # else a power cut could bring the branch back
     batch = CommitBatch()
     batch.fact(fact_key(xid), None)
     commit_batch(store, batch, deadline, flush=True)

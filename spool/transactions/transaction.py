@@ -1,9 +1,9 @@
 """A transaction: puts and gets that are committed together or not at all. In X/Open's terms, it is one branch.
 
-A transaction lives in one process until it is prepared. Its claims are locks of this process. Its messages lie in
+A transaction lives in one process until it is prepared. Its claims are locks of that process. Its messages lie in
 memory or, if they are many, in a file in ``active/``. Nothing is promised before ``commit`` or ``prepare`` returns.
 
-A failure ends the transaction. The transaction then releases its claims, its file and its xid once, and sets the
+A failure ends the transaction. The transaction then releases its claims, its file and its xid, and sets the
 outcome in every future of a submitted message. If its file has a number already, the outcome is unknown.
 """
 
@@ -65,10 +65,10 @@ class Transaction:
     Args:
         timeout: the seconds after which the transaction is rolled back, so that its next call raises; None: never.
         xid: the id of the transaction; a new one if left out.
-        counted: whether a rollback counts an attempt of the messages that the transaction holds.
+        counted: whether a rollback counts an attempt for each message that the transaction holds.
         journaled: whether the death of this process counts an attempt, too. A journal then records the claims.
-        guarded: whether a transaction that is dropped before its end is rolled back, with a ResourceWarning. (The
-            engine ends the transactions that it begins for itself.)
+        guarded: whether the housekeeper rolls the transaction back, with a ResourceWarning, if the program drops it
+            before its end. (The engine ends the transactions that it begins for itself.)
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Transaction:
         self._page: CounterPage | None = None  # the counters that the last successful check read
         self._associations: list[Association] = []
         self._left = False
-        self._promises: Promises | None = None  # made with the first future, unless the guard has them
+        self._promises: Promises | None = None  # created with the guard, or with the first future
         self._guard: DropGuard | None = None
         if guarded:
             self._promises = Promises(store.at_end)
@@ -112,7 +112,7 @@ class Transaction:
         return self.state is TransactionState.ACTIVE
 
     def set_rollback_only(self, reason: str = "the transaction was marked rollback-only") -> None:
-        """Mark the transaction: its commit, or the end of its ``with``, rolls it back."""
+        """Mark the transaction, so that ``commit``, or the end of its ``with`` block, rolls it back."""
         self._rollback_only = reason
 
     @property
@@ -152,7 +152,7 @@ class Transaction:
             return self._put(settings, queue, bodies, **options)
 
     def _put(self, settings: Settings, queue: str, bodies: list[Any], **options: Unpack[PutOptions]) -> list[str]:
-        """Add messages to an existing queue, by these settings. Caller holds the lock."""
+        """Add messages to an existing queue, by these settings. The caller holds the lock."""
         store, content_type = self._store, options.pop("content_type", None)
         attributes = control_fields(store, settings, queue, options)
         key = options.get("deduplication_key")
@@ -174,7 +174,7 @@ class Transaction:
         return ids
 
     def _stream(self) -> None:
-        """Write the complete sections to the disk: the branch has become large."""
+        """Write the complete sections to the disk, because the branch has become large."""
         try:
             self._branch.stream()
         except BaseException as error:
@@ -184,8 +184,9 @@ class Transaction:
     def submit(self, queue: str, body: Any, **options: Unpack[PutOptions]) -> "Future[str]":
         """Add a message; returns a future of its id, which is done when the transaction has committed.
 
-        The future fails with TransactionRolledBack if the transaction is rolled back, and with ProtocolError if it is
-        prepared: then the coordinator knows the outcome. Options and errors: see ``Space.put``.
+        The future fails with TransactionRolledBack if the transaction is rolled back. If the transaction is prepared,
+        the future fails with ProtocolError, because only the coordinator knows the outcome. Options and errors: see
+        ``Space.put``.
         """
         future = Future[str]()
         future.set_running_or_notify_cancel()
@@ -219,7 +220,10 @@ class Transaction:
             return found
 
     def _claim(self, wanted: Wanted) -> PositionRanges:
-        """Claim messages that are free now; [] if none is. Called inside a public call, which translates errors."""
+        """Claim messages that are free now; returns [] if none is free.
+
+        Called inside a public call, which translates errors.
+        """
         store, branch = self._store, self._branch
         page, _ = self._check_queue(wanted.queue)
         if branch.journal is not None and branch.byte is None:
@@ -260,7 +264,7 @@ class Transaction:
 
     @public_call("committing")
     def commit(self) -> None:
-        """Commit all gets and puts: they are durable, then visible, then this returns. An empty commit needs no flush.
+        """Commit all gets and puts. They are durable and visible when this returns. An empty commit needs no flush.
 
         Raises:
             Full, QueueNotFound, TransactionTimeout, DiskFailure: the transaction was rolled back.
@@ -279,10 +283,10 @@ class Transaction:
 
     @public_call("committing")
     def commit_async(self) -> "Future[None]":
-        """Begin to commit; returns a future, which is done when all gets and puts are durable and visible.
+        """Begin the commit; returns a future that is done when all gets and puts are durable and visible.
 
-        The transaction takes no more calls. Errors that are known at once are raised as by ``commit``. A transaction
-        that was written to the disk already, because it is large, is committed before this returns.
+        The transaction takes no more calls. An error before the commit begins is raised here, as ``commit`` raises it.
+        A large transaction, which is partly on the disk already, is committed before this call returns.
         """
         future = Future[None]()
         future.set_running_or_notify_cancel()
@@ -334,7 +338,7 @@ class Transaction:
             self.number = request.number
 
     def _commit_alone(self, page: CounterPage, file: CommitFileWriter) -> None:
-        """Commit a large transaction, which was written to this file already."""
+        """Commit a large transaction, part of which was written to this file already."""
         room = quota.room_for(self._store, lambda: file.tables)
         self.number = commit(self._store, file, self._branch.batch, check=room, page=page)
 
@@ -348,10 +352,10 @@ class Transaction:
             self._undo(reason)
 
     def abandon(self) -> None:
-        """Undo all gets and puts, unless the transaction has ended, without counting an attempt of its messages.
+        """Undo all gets and puts, unless the transaction has ended, without counting an attempt.
 
-        For a program that has not begun to handle the messages. (If the space is closed, the next process that opens
-        the space rolls the transaction back.)
+        A program calls this if it has not begun to handle the messages. (If the space is closed, the next process that
+        opens the space rolls the transaction back.)
         """
         if self.state is TransactionState.ACTIVE:
             with suppress(NotOpen), self._store.guard, self._lock:
@@ -365,7 +369,7 @@ class Transaction:
             self._end(TransactionState.ROLLED_BACK, reason)
 
     def _end_promises(self, why: str) -> None:
-        """Set the outcome of this transaction, which has ended, in the futures of its submitted messages."""
+        """Set the outcome of this ended transaction in the futures of its submitted messages."""
         if self._promises is None:
             return
         if self.state is TransactionState.COMMITTED:
@@ -381,8 +385,8 @@ class Transaction:
     def _fail(self, doing: str, error: BaseException) -> NoReturn:
         """End the transaction after its commit or vote failed, and raise the error in the form for the caller.
 
-        The transaction is rolled back. But its outcome is unknown if its file has a number, or if a vote could be
-        neither made durable nor withdrawn.
+        The transaction is rolled back if possible. Its outcome is unknown if its file has a number, or if a vote could
+        be neither made durable nor withdrawn.
         """
         seen = self._store.translate_error(doing, error) if isinstance(error, OSError) else error
         if self.state in (TransactionState.ACTIVE, TransactionState.COMMITTING) and not self._store.closed:
@@ -446,7 +450,7 @@ class Transaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with calls.deferred():  # (no call of the space: the block of a closed space's transaction can be left, too)
+        with calls.deferred():  # (no call of the space, since a ``with`` block may end after its space was closed)
             try:
                 end_block(self, kind, error)
             finally:
@@ -468,7 +472,7 @@ def leave(transaction: Transaction) -> None:
 
 
 def end_block(transaction: Transaction, kind: type[BaseException] | None, error: BaseException | None) -> None:
-    """Commit the transaction, as ``with`` does, or roll it back after an error or if it is marked rollback-only.
+    """End the transaction as ``with`` does: commit, or roll back after an error or a rollback-only mark.
 
     A transaction that has ended is not touched.
     """
@@ -486,7 +490,7 @@ def mark_lost(transaction: Transaction, reason: str) -> None:
 
 @public_call("taking dropped files")
 def record_captured_file(transaction: Transaction, directory: str, name: bytes) -> None:
-    """Record in the commit that its messages come from this dropped file, which lies in a directory of ``active/``."""
+    """Record in the commit that its messages come from this dropped file, now in a directory below ``active/``."""
     with transaction._lock:
         transaction._check_active()
         transaction._branch.batch.record_captured_file(directory, name)

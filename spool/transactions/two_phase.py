@@ -7,7 +7,7 @@ Invariants ("rule" means a rule of docs/architecture.md, "The rules that keep pr
 2. A process that got the vote adopts the branch's file unchanged. Any other process cannot know whether the file's
    bytes are durable, so that process copies and flushes the file first.
 3. A vote whose flush fails is withdrawn (rule 7).
-4. The attempts of a rollback are counted before the messages are free.
+4. A rollback counts its attempts before it releases the messages.
 """
 
 import logging
@@ -52,10 +52,10 @@ class UnknownBranch(SpoolError):
 
 
 def vote(store: Store, file: CommitFileWriter, xid: Xid, check: Callable[[], None] | None = None) -> None:
-    """Vote: the finished file becomes ``prepared/<xid>``, durably. Caller holds the xid's byte.
+    """Vote: the finished file becomes ``prepared/<xid>``, durably. The caller holds the xid's byte.
 
     Args:
-        check: called under the number lock; raises if the branch must not vote yes.
+        check: a function that raises if the branch must not vote yes. It is called under the number lock.
 
     Raises:
         FileExistsError: a branch with that xid is prepared already.
@@ -97,7 +97,7 @@ def _list_as_prepared(store: Store, file: CommitFileWriter, xid: Xid) -> None:
 
 
 def _withdraw(store: Store, xid: Xid, why: OSError) -> None:
-    """Delete a branch whose vote no process got: the coordinator counts the branch as rolled back."""
+    """Delete a branch after its vote failed: the coordinator, without the vote, counts it as rolled back."""
     try:
         _unlist(store.files.disk, store.shared, xid, store.deadline())
     except (OSError, WaitExpired) as error:
@@ -128,7 +128,8 @@ def adopt(
     The caller got the branches' votes, or made the branches durable.
 
     Args:
-        also: called under the number lock, once every issued number is settled; raises if the commit must not happen.
+        also: a function that raises if the commit must not happen. It is called under the number lock, once every
+            issued number is settled.
         copied: the prepared branches whose contents were copied into the batch.
 
     Raises:
@@ -201,7 +202,7 @@ def commit_prepared(core: Core, xid: Xid, *, vote_known: bool, facts: CommitBatc
     Branches that are decided at the same time share a flush.
 
     Args:
-        vote_known: whether the caller got the vote, so that the branch is durable.
+        vote_known: whether the caller got the vote, and so knows that the branch is durable.
 
     Raises:
         UnknownBranch: the branch was rolled back or committed, or never prepared.
@@ -218,7 +219,7 @@ def commit_prepared(core: Core, xid: Xid, *, vote_known: bool, facts: CommitBatc
 
 
 def voted_contents(store: Store, xid: Xid) -> FileContents:
-    """Read a prepared branch; raises UnknownBranch if there is none."""
+    """Read a prepared branch; raises UnknownBranch if the branch does not exist."""
     contents = prepared_contents(store.files.disk, store.view.prepared, xid)
     if contents is None:
         catch_up(store)
@@ -229,7 +230,7 @@ def voted_contents(store: Store, xid: Xid) -> FileContents:
 def still_prepared(
     store: Store, xids: Sequence[Xid], branches: Sequence[FileContents], deadline: Deadline
 ) -> Callable[[Settings], None]:
-    """Return a check, for a call under the number lock, that raises if one of the branches was decided (rule 5)."""
+    """Return a function that raises if one of the branches was decided; call it under the number lock (rule 5)."""
 
     def check(_: Settings) -> None:
         page = settle_all(store, deadline)
@@ -243,7 +244,7 @@ def still_prepared(
 
 
 def make_durable(store: Store, xid: Xid, deadline: Deadline) -> None:
-    """Make a prepared branch durable if its vote is not known: wait for its owner, then copy and flush its file."""
+    """Make a prepared branch, whose vote is not known, durable: wait for its owner, then copy and flush its file."""
     byte = xid_byte(xid)
     store.shared.xids.lock(byte, deadline, f"the branch {xid}")
     try:
@@ -266,10 +267,11 @@ def make_durable(store: Store, xid: Xid, deadline: Deadline) -> None:
 def rollback_prepared(
     store: Store, xid: Xid, deadline: Deadline, reason: str = "its transaction was rolled back"
 ) -> None:
-    """Roll back a prepared branch, without a flush: drop its puts, and release its messages with one more attempt.
+    """Roll back a prepared branch, without a flush: drop its puts, and release the messages of its gets.
 
-    A branch of our own coordinator counts no attempt: the calls with its messages had ended before the branch voted,
-    and only the coordinator's end rolls the branch back.
+    An attempt is counted for each of these messages, before its release. For a branch of our own coordinator no attempt
+    is counted. The calls with its messages had ended before the vote, and the coordinator's end alone is the reason of
+    the rollback.
 
     Raises:
         UnknownBranch: the branch was rolled back or committed, or never prepared.
@@ -301,11 +303,11 @@ def _held_by(store: Store, xid: Xid, deadline: Deadline) -> list[Position]:
 
 
 def move_adopted(store: Store, number: int, places: Iterable[tuple[int, Xid]]) -> None:
-    """Give adopted branches their committed names. An adopted file is committed under either name: errors are logged.
+    """Give adopted branches their committed names. An adopted file counts under either name, so errors are only logged.
 
     Args:
         number: the number of the commit that adopted the branches; the commit is durable and published.
-        places: pairs of a branch's place among the commit's adoptions, from 1, and its xid.
+        places: for each branch, its place among the branches that the commit adopts, from 1, and its xid.
     """
     disk, counters = store.files.disk, store.shared.counters
     moves = [_Adopted(disk, layout.prepared(xid), layout.committed(number, k), counters) for k, xid in places]
@@ -359,5 +361,5 @@ def is_prepared(store: Store, xid: Xid) -> bool:
 
 
 def has_owner(xids: LockFile, xid: Xid) -> bool:
-    """Return whether a live process holds the xid: its branch is not prepared yet, or is being prepared."""
+    """Return whether a live process holds the xid, since its branch is not prepared yet or is being prepared."""
     return not xids.is_free(xid_byte(xid))

@@ -21,7 +21,7 @@ from spool.transactions.core import Core
 
 
 def check_queue(reader: SettingsReader, queue: str, page: CounterPage) -> Settings:
-    """Return the current settings; raises QueueNotFound if they do not have the queue.
+    """Return the current settings; raises QueueNotFound if the queue does not exist.
 
     ``page``: the counters, which the caller has just read.
     """
@@ -50,7 +50,7 @@ def check_time_limit(seconds: object) -> None:
 
 
 def check_timeout(seconds: object, what: str) -> None:
-    """Check a number of seconds, or None. ``what``: the allowed values in words, for the error's text."""
+    """Check a timeout: seconds, or None. ``what``: the allowed values in words, for the error's text."""
     if seconds is None:
         return
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
@@ -93,7 +93,7 @@ def control_fields(store: Store, settings: Settings, queue: str, options: Mappin
 def with_first_delay(
     config: QueueConfig, attributes: dict[str, Any], options: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Add the queue's delay before the first attempt, unless the options set a delay (also 0) or a time."""
+    """Add the queue's delay before the first attempt, unless the options set a delay, even 0, or a time."""
     said = attributes if options is None else options
     if config.first_delay and said.get("delay") is None and said.get("not_before") is None:
         return {**attributes, "delay": config.first_delay}

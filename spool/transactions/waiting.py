@@ -1,7 +1,7 @@
 """Wait for messages: attempt a claim whenever a message may have become free.
 
-Of the threads that wait for the head of one queue, one thread of the process attempts claims at a time. A thread that
-waits for a message by id or correlation id sleeps until it is woken; one of these threads listens for all of them
+If several threads of a process wait for the head of one queue, only one of them attempts claims at a time. A thread
+that waits for a message by id or correlation id sleeps until it is woken. One of these threads listens for all of them
 (``spool.store.sought``).
 """
 
@@ -23,7 +23,7 @@ from spool.transactions.resolution import resolve_orphans
 
 T = TypeVar("T")
 
-# The longest time that a waiting thread relies on notifications alone. Ctrl-C and a close may wait as long.
+# The longest time for which a waiting thread relies on notifications. Ctrl-C and a close may take effect as late.
 IDLE_SECONDS = 0.1
 # The shortest time between two attempts of a thread that was notified and claimed nothing.
 BUSY_SECONDS = 0.002
@@ -35,12 +35,12 @@ def wait_for(
 ) -> PositionRanges:  # fmt: skip
     """Repeat the claim ``look`` until it gets messages or the time of the get is over.
 
-    Of the threads of this process that wait for one queue, one thread at a time repeats its attempts. The others wait
-    for the queue's poll lock, so that a commit wakes one thread and not all.
+    If several threads of this process wait for one queue, one of them holds the queue's poll lock and repeats its
+    attempts. The others wait for the lock, so that a commit wakes one thread and not all.
 
     Args:
         begun: the time when the get began, by the monotonic clock.
-        check: called during the wait; raises if waiting has become pointless.
+        check: a function that raises if waiting has become pointless. It is called during the wait.
     """
     got = look()
     if got or wanted.timeout == 0:
@@ -52,7 +52,7 @@ def wait_for(
     if wanted.by_key:
         held = partial(is_there, store.view, store.clock, wanted)
         return repeat_when_arrived(store, (wanted.sought,), held, look, deadline._replace(check=check))
-    if groups.names:  # only this transaction may take further messages of its groups: it makes its own attempts
+    if groups.names:  # only this transaction may take further messages of its groups
         return _repeat(store, wanted, look, deadline)
     polling = store.view.poll_locks.setdefault(wanted.queue, threading.Lock())
     while not polling.acquire(timeout=min(IDLE_SECONDS, deadline.remaining())):
@@ -95,8 +95,8 @@ def pause_seconds(view: View, clock: Clock, wanted: Wanted, short: float) -> flo
 
     A message that a claim or a prepared branch holds can become free without a notification: its holder dies, or
     releases a claim. So the next attempt follows after ``short`` seconds. A delayed message becomes due at a known
-    time. Every other change is published, so the wait can be long: its end matters only for a lost notification, Ctrl-C
-    and a closed space.
+    time. Every other change is published, so the wait can be long. The end of the wait matters only after a lost
+    notification, for Ctrl-C and for a closed space.
     """
     if is_there(view, clock, wanted):
         return short
@@ -172,8 +172,8 @@ def _listen(store: Store, arrived: threading.Event, seconds: float) -> None:
 def wake_arrived(store: Store, *, thorough: bool) -> bool:
     """Catch up, and wake the calls whose messages have arrived; returns whether any call was woken.
 
-    ``thorough``: whether to resolve prepared branches whose coordinator died, since that may put messages. A thorough
-    call also checks that this process and the others use the same files in ``run/``.
+    ``thorough``: whether to resolve prepared branches whose coordinator died, since messages may then arrive. A
+    thorough call also checks that this process and the others use the same files in ``run/``.
     """
     page = store.check_usable()
     settings = store.settings.current(page)
