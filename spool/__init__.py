@@ -1,11 +1,11 @@
 """Transactional queues in a directory.
 
-``create`` makes a queue space, ``open`` opens an existing one. Both return a ``Space``, which puts and gets each
-``Message`` directly or in a ``Transaction``. ``aio`` has the same for asyncio. ``PutOptions``, ``GetOptions``,
+``create`` creates a queue space, ``open`` opens an existing one. Both return a ``Space``, which puts and gets each
+``Message`` directly or in a ``Transaction``. ``aio`` has the same calls for asyncio. ``PutOptions``, ``GetOptions``,
 ``QueueOptions``, ``SpaceOptions`` and ``MessageFilters`` list the options of the calls. Every error is a
 ``SpoolError``.
 
-docs/words.md (``spool-admin docs words``) explains our words by the words of SQS, Kafka, JMS, Celery and RabbitMQ.
+docs/words.md (``spool-admin docs words``) explains our words by those of SQS, Kafka, JMS, Celery and RabbitMQ.
 Applications may use the names of ``__all__``. The modules of the package are internal.
 """
 
@@ -80,8 +80,8 @@ __all__ = [
 ]  # fmt: skip
 
 
-# The modules of the other names. A name is imported at its first use: importing the engine takes several times as long
-# as starting Python, and a program may never use the engine.
+# The modules that define the other names. A name is imported at its first use, because importing the engine takes
+# several times as long as starting Python, and a program may never use the engine.
 _MODULES = {
     "admin.findings": ("Finding", "RecoveryReport"),
     "admin.holders": ("Holder",),
@@ -111,7 +111,7 @@ def __getattr__(name: str) -> object:
     if name == "__version__":
         return _version()
     if name in ("aio", "mirrors"):
-        return import_module(f"spool.{name}")  # the import makes it an attribute
+        return import_module(f"spool.{name}")  # the import also sets the attribute
     for module, names in _MODULES.items():
         if name in names:
             found = globals()[name] = getattr(import_module(f"spool.{module}"), name)

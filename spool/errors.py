@@ -17,13 +17,13 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class SpoolError(Exception):
-    """Something a queue space could not do."""
+    """The base class of the errors of queue spaces."""
 
     diagnostic = "QMESYSTEM"
 
 
 class Argument(str):
-    """The name of an argument in the text of an error, e.g. ``retry_delay``; a command writes its option there."""
+    """The name of an argument in the text of an error, e.g. ``retry_delay``; a command shows its option instead."""
 
     __slots__ = ()
 
@@ -31,7 +31,8 @@ class Argument(str):
 class ArgumentError(SpoolError):
     """An error whose text names arguments.
 
-    name: the argument at fault; None if there is none. expected: the values that the argument takes, in words, or None.
+    name: the wrong argument's name; None if the text names no argument.
+    expected: the values that the argument takes, in words, or None.
     """
 
     def __init__(self, *parts: str, expected: str | None = None) -> None:
@@ -49,7 +50,7 @@ class ArgumentError(SpoolError):
 
 
 class QueueNotFound(ArgumentError, LookupError):
-    """There is no queue of that name in the space."""
+    """The space has no queue of that name."""
 
     diagnostic = "QMEBADQUEUE"
 
@@ -84,7 +85,7 @@ class MessageInUse(SpoolError):
 
 
 class RequestFailed(SpoolError):
-    """A service rejected the request, or failed too often.
+    """A service rejected the request, or the request failed too often.
 
     ``reply``: the message that the service put into the failure queue; None if there is none. ``message_id``,
     ``correlation_id``: the ids of the request.
@@ -196,7 +197,7 @@ class UnknownCodec(SystemFailure):
 
 
 class SpaceExists(ArgumentError, FileExistsError):
-    """The directory holds a queue space already, or a space with other options than those of the call."""
+    """The directory holds a queue space already, or holds a space whose options differ from those of the call."""
 
     diagnostic = "QMEINVAL"
 

@@ -1,4 +1,4 @@
-"""Begin or end the mirror of a space, or make a space out of a mirror. No process may have the space open."""
+"""Begin or end the mirror of a space, or create a space from a mirror. No process may have the space open."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ _WAIT_SECONDS = 30.0
 
 
 def describe(path: str | os.PathLike[str]) -> "mirrored.MirrorState | None":
-    """Describe the mirror of a space, and whether an opening accepts it; None if the space has none.
+    """Describe the mirror of a space, and whether the space opens with it; None if the space has no mirror.
 
     Nothing is changed, and other processes may have the space open. Raises NotASpace.
     """
@@ -53,7 +53,7 @@ def begin(
 
     Args:
         path: the directory of the space.
-        mirror: an empty directory, best on another disk. A missing directory is made; its parent must exist.
+        mirror: an empty directory, preferably on another disk. A missing directory is created; its parent must exist.
         disk, clock: for tests.
 
     Raises:
@@ -62,7 +62,7 @@ def begin(
         SystemFailure: a process has the space open.
         NotASpace: ``path`` holds no space.
     """
-    space_config({"mirror": os.path.abspath(mirror)}, {})  # checked before a file is made there
+    space_config({"mirror": os.path.abspath(mirror)}, {})  # checked before a file is created there
     with _closed(path, disk, clock) as (disk, clock):
         check_elsewhere(os.path.abspath(mirror), disk.root)
         text = read_settings_text(disk)
@@ -130,9 +130,9 @@ def restore(
     clock: Clock | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Space:
-    """Make a new space, without a mirror, out of a mirror; returns the space open. The mirror is not changed.
+    """Create a new space, without a mirror, from a mirror; returns the space open. The mirror is not changed.
 
-    An interrupted restore leaves no space, and the next call begins again.
+    An interrupted restore leaves no space. The next call begins from the start.
 
     Args:
         path: the directory of the new space, which is empty or was left by an interrupted restore.
@@ -167,7 +167,7 @@ def restore(
 
 
 def _settings_of(mirror: Disk) -> str:
-    """Return the settings for a space that is made from the mirror."""
+    """Return the settings for a space that is created from the mirror."""
     try:
         if read_ids(mirror):
             return without_mirror(Mirror(mirror, mirror).settings())
@@ -177,7 +177,7 @@ def _settings_of(mirror: Disk) -> str:
 
 
 def _restore(disk: Disk, mirror: Disk, settings: str, progress: Callable[[int, int], None]) -> None:
-    """Copy every file of the mirror. The settings are written last, once all files are durable, and make it a space."""
+    """Copy every file of the mirror. The settings are written last, once all files are durable, and make a space."""
     config = parse(settings, mirror.path(layout.MIRROR_SETTINGS))
     check_kind(disk, config.network_file_system)
     if _is_taken(disk):

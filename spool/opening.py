@@ -1,4 +1,4 @@
-"""Making and opening a queue space."""
+"""Create and open queue spaces."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -60,9 +60,9 @@ def create(
     clock: Clock | None = None,
     **options: Unpack[SpaceOptions],
 ) -> Space:
-    """Make a new, empty queue space in a directory, which is made if need be; returns the space open.
+    """Create a new, empty queue space in a directory; returns the space open. A missing directory is created.
 
-    Several processes may call this for one directory at the same time: one of them makes the space.
+    Several processes may call this for one directory at the same time: one of them creates the space.
 
     Args:
         path: the directory.
@@ -104,7 +104,7 @@ def _exists(disk: Disk, *otherwise: str) -> SpaceExists:
 
 @contextmanager
 def _one_process(disk: Disk, clock: Clock) -> Iterator[None]:
-    """Lock the space's directory, as an opener of a space does, so that one of several processes makes the space."""
+    """Lock the space's directory, as an opener of a space does, so that only one process creates the space."""
     lock = OpenLock(disk)
     try:
         lock.enter(Deadline(clock, WAIT_SECONDS, clock.monotonic() + WAIT_SECONDS))
@@ -117,7 +117,7 @@ def _one_process(disk: Disk, clock: Clock) -> Iterator[None]:
 
 
 def _make(disk: Disk, config: SpaceConfig) -> None:
-    """Make the files of a new space. ``space.toml`` is the last one, because a directory with that file is a space."""
+    """Create the files of a new space. ``space.toml`` is the last file, because it makes the directory a space."""
     if disk.exists(layout.RESTORING):
         raise SpaceExists(
             f"a restore of {disk.root} from a mirror was interrupted: run it again, or choose another directory"
@@ -144,16 +144,16 @@ def import_space(
     clock: Clock | None = None,
     progress: "Callable[[Progress], None] | None" = None,
 ) -> Space:
-    """Make a new space out of an export (``Space.export``); returns the space open.
+    """Create a new space from an export (``Space.export``); returns the space open.
 
-    The directory is made if need be, and must be empty. The directory becomes a space once the export is checked to its
-    end and all files are durable. An import that fails leaves no file. The next import removes the files of an import
-    that was killed.
+    A missing directory is created; an existing directory must be empty. The directory becomes a space once the whole
+    export is checked and all files are durable. An import that fails leaves no file. The next import removes the files
+    of an import that was killed.
 
     Args:
         path: the directory.
         file: the export, open for reading bytes; the import recognises its compression.
-        progress: called with the number of files that were made so far.
+        progress: called with the number of files that were created so far.
 
     Raises:
         SpaceExists: the directory is not empty.
@@ -176,9 +176,10 @@ def import_space(
 
 @contextmanager
 def _importing(disk: Disk) -> Iterator[None]:
-    """Keep an empty directory for an import, whose last step writes the settings; empty the directory after a failure.
+    """Reserve an empty directory for an import; empty the directory after a failure.
 
-    ``IMPORTING`` is made before any other file, so the next import recognises the files of a killed import.
+    The settings are the last file of an import. ``IMPORTING`` is created before any other file, so the next import
+    recognises the files of a killed import.
     """
     directory = disk.open_directory("")
     try:
@@ -206,7 +207,7 @@ def _importing(disk: Disk) -> Iterator[None]:
 
 
 def _clear(disk: Disk) -> None:
-    """Remove all files of an import. ``IMPORTING`` is removed last: with that file, the next import can begin here."""
+    """Remove all files of an import. ``IMPORTING`` is removed last, because it allows the next import to begin here."""
     for name in (layout.SETTINGS, layout.SETTINGS_TEMPORARY):
         unlink_if_there(disk, name)
     for directory in layout.DIRECTORIES:
@@ -228,9 +229,9 @@ def _remove_tree(disk: Disk, directory: str) -> None:
 
 @contextmanager
 def space_directory(path: str | os.PathLike[str], disk: Disk | None) -> Iterator[Disk]:
-    """Make the directory of a new space if need be.
+    """Create the directory of a new space if it is missing.
 
-    If the directory does not become a space, remove the directories that this call has made.
+    If the directory does not become a space, remove the directories that this call has created.
     """
     if disk is not None:
         yield disk
@@ -241,7 +242,7 @@ def space_directory(path: str | os.PathLike[str], disk: Disk | None) -> Iterator
     except BaseException:
         if not disk.exists(layout.SETTINGS):
             for directory in new:
-                with suppress(OSError):  # the directory is not empty, or was not made
+                with suppress(OSError):  # the directory is not empty, or was not created
                     os.rmdir(directory)
         raise
 
@@ -260,7 +261,7 @@ def _tell_what_is_there(disk: Disk) -> None:
 
 @os_errors("making the queue space")
 def _new_directory(root: str) -> tuple[Disk, list[str]]:
-    """Make the directory; returns its disk, and the paths of the directories that a space adds, the innermost first."""
+    """Create the directory; returns its disk, and the paths of the directories that a space adds, innermost first."""
     missing = [root]
     while not os.path.lexists(missing[-1]):
         missing.append(os.path.dirname(missing[-1].rstrip(os.sep)) or os.curdir)
@@ -268,7 +269,7 @@ def _new_directory(root: str) -> tuple[Disk, list[str]]:
         os.makedirs(root, mode=DIRECTORY_MODE, exist_ok=True)
         if len(missing) > 1 or not os.listdir(root):  # (a directory with other files is not only ours)
             with suppress(PermissionError):
-                os.chmod(root, DIRECTORY_MODE)  # (also with a narrower umask)
+                os.chmod(root, DIRECTORY_MODE)  # (even if the umask is narrower)
     except FileExistsError:
         raise NotASpace(f"{root} is a file: a queue space is a directory, choose another path") from None
     disk = Disk(root)
@@ -297,7 +298,7 @@ def open(path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock
 
 
 def plan_recovery(path: str | os.PathLike[str]) -> RecoveryReport:
-    """Return the report that an opening of the space would make, together with the damaged files in quarantine/.
+    """Return the report that an opening of the space would give, together with the damaged files in quarantine/.
 
     Nothing is changed, and other processes may have the space open.
 
@@ -360,11 +361,11 @@ def open_space(disk: Disk, clock: Clock, look: Look | None = None) -> Space:
 
 
 def _recover(store: Store, scan: Scan, *, alone: bool, look: Look | None) -> RecoveryReport:
-    """Recover the space if this process is the first opener; else join the other processes, and set no counter."""
+    """Recover the space if this process is the first opener; else join the others, without setting counters."""
     try:
         report = scan(store, alone=alone)
         if alone:
-            for mark in (layout.IMPORTING, layout.RESTORING):  # of a process that was killed after its last flush
+            for mark in (layout.IMPORTING, layout.RESTORING):  # left by a process that was killed after its last flush
                 unlink_if_there(store.files.disk, mark)
             _stock(store.files)
             if look is not None:

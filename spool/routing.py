@@ -1,4 +1,4 @@
-"""Data-dependent routing: a field of the body, or a header, decides the space for a message.
+"""Data-dependent routing: a field of the body, or a header, decides which space gets a message.
 
 As in Tuxedo's ``ROUTING`` section, routes are ranges of values, and the first route that matches a message counts. A
 message that no route matches goes to the default space; without a default, the put raises NoRoute. A program passes the
@@ -95,7 +95,7 @@ class Router:
     """Several spaces as one place to put messages: ``Router(routes, field="region").put("orders", body)``.
 
     The router opens a space when a message first needs the space; ``close`` closes all spaces. Many threads may use a
-    router. A router goes either by a field or by a header.
+    router. A router decides either by a field or by a header.
 
     Args:
         routes: the routes; the first route that matches a message counts.
@@ -129,7 +129,7 @@ class Router:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Make a router from the rules in a TOML file.
+        """Create a router from the rules in a TOML file.
 
         Raises:
             InvalidArgument: a rule is not valid. The text names the file, the key and the allowed values.
@@ -174,7 +174,7 @@ class Router:
         transaction: Transaction | Join | None = JOIN,
         **options: Unpack[PutOptions],
     ) -> str:
-        """Put a message, as `Space.put` does, into the space that its field or header decides; returns its id."""
+        """Put a message, as `Space.put` does, into the space that its field or header selects; returns its id."""
         space = self.space(self.space_for(body, options.get("headers")))
         return space.put(queue, body, transaction=transaction, **options)
 

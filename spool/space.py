@@ -75,10 +75,10 @@ def _administered(call: "Callable[Concatenate[Administration, P], T]") -> "Calla
 
 
 class Space:
-    """An open queue space. May be used from many threads; in a forked child it is closed."""
+    """An open queue space. Many threads may use a space. In a forked child the space is closed."""
 
     def __init__(self, core: Core, recovery: Recovery, report: RecoveryReport) -> None:
-        """Not for applications, which call ``spool.open``."""
+        """Applications call ``spool.open`` instead."""
         self._core = core  # (no part of the core may refer to this space: see __del__)
         self._store = core.store
         self._administration = Administration(core)
@@ -101,7 +101,7 @@ class Space:
 
     @property
     def recovery(self) -> RecoveryReport:
-        """The findings and actions of the opening of this space."""
+        """The findings and repairs from the time when this space was opened."""
         return self._recovery
 
     # -- messages --------------------------------------------------------------------------------------------------
@@ -117,7 +117,8 @@ class Space:
     ) -> str:
         """Put a message; returns its id, 32 hex digits.
 
-        The message is durable when the call returns; in a transaction, when the transaction commits.
+        The message is durable when the call returns. In a transaction, the message is durable when the transaction
+        commits.
 
         Args:
             body: bytes, a str, or a value that a codec knows.
@@ -275,9 +276,10 @@ class Space:
 
     @public_call("requesting from queue {queue}")
     def request(self, queue: str, body: Any, *, timeout: float | None = 30.0, **options: Unpack[PutOptions]) -> Message:
-        """Put a message, wait for its reply and take the reply: the message in the reply queue with its correlation id.
+        """Put a message, wait for its reply and take the reply.
 
-        The put and the get are separate transactions.
+        The reply is the message in the reply queue that has the request's correlation id. The put and the get are
+        separate transactions.
 
         Args:
             body: see ``put``.
@@ -312,9 +314,10 @@ class Space:
     def consume(self, queue: str, timeout: float | None = None) -> Iterator[tuple[Transaction, Message]]:
         """Yield one message after another, each with a transaction that commits at the end of the loop's body.
 
-        An exception in the body rolls the transaction back, with one more attempt counted. So do ``break`` and
-        ``return``, because Python does not tell a generator the difference: call ``tx.commit()`` first. The
-        transactions have no time limit. ``work`` keeps the reason of a failure, and continues.
+        An exception in the body rolls the transaction back, with one more attempt counted. ``break`` and ``return``
+        roll the transaction back, too, because Python does not tell a generator how its loop ended. Call
+        ``tx.commit()`` before them. The transactions have no time limit. Unlike ``consume``, ``work`` records the
+        reason of a failure, and continues.
 
         Args:
             timeout: the seconds without a message after which the iteration ends; None: never.
@@ -337,17 +340,18 @@ class Space:
         timeout: float | None = 30.0,
         stop: threading.Event | None = None,
     ) -> "WorkSummary":
-        """Call ``function`` with each message of the queue, in a separate transaction that its puts and gets join.
+        """Call ``function`` with each message of the queue, in a separate transaction.
 
-        The function returns the reply, for the message's reply queue; None is an empty reply. If the function raises
+        The function's puts and gets join the transaction. The function returns the reply, for the message's reply
+        queue; None is an empty reply. If the function raises
         ``spool.Reject``, the failure is final; with ``spool.Retry`` or any other exception, the attempt has failed.
         Reply and removal are one commit; after a failure none of the function's puts is committed.
 
         Args:
             threads: the number of threads that call the function side by side.
-            once: whether to end when each message that can be claimed was claimed once.
+            once: whether to end after every message that can be claimed was claimed once.
             timeout: the most seconds of one call; None: no limit. A call that takes longer is abandoned: the message
-                goes back with one more attempt, and the thread of the call is left to itself.
+                goes back with one more attempt, and the call's thread keeps running.
             stop: an event; ``work`` ends when the event is set.
 
         Raises:
@@ -443,9 +447,10 @@ class Space:
 
 
 def current_space() -> Space:
-    """Return the space of the worker whose function calls this. Its puts and gets join the message's transaction.
+    """Return the space of the worker whose function calls this.
 
-    Raises ProtocolError outside of a worker's call.
+    The space's puts and gets join the transaction of the worker's message. Outside of a worker's call, raises
+    ProtocolError.
     """
     from spool.workers.worker import working_space  # (see Space.work)
 

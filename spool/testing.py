@@ -24,7 +24,7 @@ _DEFAULTS: QueueOptions = {"durability": "none", "retry_delay": 0.0}
 
 @contextmanager
 def temporary_space(**options: Unpack[SpaceOptions]) -> Iterator[Space]:
-    """Make a space in a new directory, which is removed at the end; yields the open space.
+    """Create a space in a new directory, which is removed at the end; yields the open space.
 
     Unless their options say otherwise, its queues do not flush, and failed messages are available again at once.
 
@@ -41,6 +41,6 @@ if pytest is not None:
 
     @pytest.fixture
     def spool_space() -> Iterator[Space]:
-        """An open space, empty at the begin of each test; ``spool_space.path`` is its directory."""
+        """An open space, empty at the start of each test; ``spool_space.path`` is its directory."""
         with temporary_space() as space:
             yield space

@@ -41,8 +41,8 @@ class Branch:
     def after(self, call: Call) -> BranchState:
         """Return the state after a successful call; raises XAError with XAER_PROTO if the call does not fit the state.
 
-        If the call would end a branch that is still associated, the branch refuses puts and gets until ``end``: its
-        program has left the work, mostly by an exception.
+        If the call would end a branch that is still associated, the branch refuses puts and gets until ``end``,
+        because its program has left the work, mostly by an exception.
         """
         found = TRANSITIONS.get((self.state, call))
         if found is not None:
@@ -57,7 +57,8 @@ class Branch:
     def __del__(self) -> None:
         """Have the housekeeper roll back a dropped branch.
 
-        Python drops objects between any two instructions of any thread, so this takes no lock and touches no file.
+        Python drops objects between any two instructions of any thread, so this method takes no lock and touches no
+        file.
         """
         self._engine.not_at_close(self._at_close)
         if self._engine.closed or not self.transaction.is_active:
@@ -91,7 +92,7 @@ class BranchBlock:
         end: called on leaving the block without an exception.
         undo: called when an exception leaves the block. An XAError from ``undo`` is logged, and the caller's exception
             is raised.
-        leave: called when the block is dropped before its end: a signal arrived just before ``__exit__``.
+        leave: called when the block is dropped before its end, because a signal arrived just before ``__exit__``.
     """
 
     def __init__(

@@ -78,7 +78,7 @@ def _about_a_branch(failure: int = XAER_RMERR) -> Callable[[F], F]:
             try:
                 with self._engine.call, turn:
                     while (earlier := self._turns.setdefault(xid, turn)) is not turn:
-                        with earlier:  # held until that call has ended
+                        with earlier:  # the earlier call holds this lock until its end
                             pass
                     try:
                         return method(self, xid, *arguments, **options)
@@ -227,7 +227,7 @@ class ResourceManager:
 
     @_about_a_branch(XA_RBROLLBACK)
     def prepare(self, xid: Xid) -> int:
-        """Phase one. XA_OK: the branch can commit, even after a power cut. XA_RDONLY: an empty branch has ended."""
+        """Phase one. XA_OK: the branch can commit, even after a power cut. XA_RDONLY: the empty branch has ended."""
         branch = self._branches.get(xid) or self._raise_not_here(xid)
         state = branch.after(Call.PREPARE)
         voted = False
@@ -270,7 +270,7 @@ class ResourceManager:
 
     @_about_a_branch(XA_RETRY)
     def rollback(self, xid: Xid) -> int:
-        """Undo a branch, prepared or not. XAER_PROTO while a caller is associated with it: call ``end`` first."""
+        """Undo a branch, prepared or not. Raises XAER_PROTO while a caller is in the branch: call ``end`` first."""
         branch = self._branches.get(xid)
         if branch is not None:
             branch.after(Call.ROLLBACK)
@@ -323,7 +323,7 @@ class ResourceManager:
 
     @_about_a_branch()
     def forget(self, xid: Xid) -> int:
-        """Forget a heuristic decision, which the coordinator now knows; XAER_NOTA if no decision is recorded."""
+        """Forget a heuristic decision, which the coordinator now knows; raises XAER_NOTA if no decision exists."""
         if not self._engine.forget(xid):
             raise XAError(XAER_NOTA, f"no heuristic decision about {xid} is recorded")
         return XA_OK
@@ -337,7 +337,7 @@ class ResourceManager:
     # -- branches that are not here ---------------------------------------------------------------------------------
 
     def _raise_not_here(self, xid: Xid) -> NoReturn:
-        """Raise an error that says where the branch is: until it is prepared, it belongs to one process."""
+        """Raise an error that says where the branch is. A branch belongs to one process until it is prepared."""
         owner = self._engine.owner_of(xid)
         if owner is not None:
             named = "another ResourceManager of this process" if owner == "this process" else owner

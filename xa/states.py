@@ -62,7 +62,7 @@ TRANSITIONS: dict[tuple[BranchState, Call], BranchState] = {
 
 
 def refusal(state: BranchState, call: Call) -> XAError:
-    """Return the error of a call that does not fit the state: XAER_PROTO, with the calls that fit."""
+    """Return the XAER_PROTO error for a call that does not fit the state. Its text names the calls that fit."""
     if call in ENDINGS and state in (BranchState.ACTIVE, BranchState.SUSPENDED):
         fitting = f"call xa_end({'TMFAIL' if call is Call.ROLLBACK else 'TMSUCCESS'}) first"
     else:

@@ -3,7 +3,7 @@
 ``Space.engine`` returns an ``Engine``. Applications call the methods of ``spool.Space`` instead.
 
 Each verb is one call of the space, unless its text says otherwise: the close of the space and Ctrl-C wait until the
-verb ends. Many threads may call the verbs. Besides the errors that its text names, each verb raises:
+verb ends. Many threads may call the verbs. Besides the errors that its text names, each verb may raise:
 
 * NotOpen: the space is closed.
 * SpaceStopped: a flush has failed, in this process or another one, and nothing can be committed any more.
@@ -54,7 +54,7 @@ Decision = Literal["committed", "rolled back"]
 
 
 class Room(NamedTuple):
-    """Room for messages. ``messages``: the number that fit; None: any number. ``full``: a full queue's name, or ""."""
+    """Room for messages. ``messages``: how many fit; None: any number. ``full``: a full queue's name, or ""."""
 
     messages: int | None = None
     full: str = ""
@@ -80,7 +80,7 @@ class Engine:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._store = store = core.store
-        # (not methods: one more Python call would be most of the cost of each)
+        # (attributes, not methods: a method call would cost more than the work)
         self.call: CallGuard = store.guard
         self.joined: Callable[[], Joinable | None] = partial(associated, store)
         self.join: Callable[[Joinable | None], object] = partial(associate, store)
@@ -109,7 +109,7 @@ class Engine:
         return self._store.settings.current().config
 
     def deliver_stored_bytes(self) -> None:
-        """Deliver bodies as the stored bytes from now on: a program that only shows bodies needs no codecs."""
+        """Deliver the stored bytes of bodies from now on. A program that only shows bodies then needs no codecs."""
         self._store.view.deliver_stored_bytes()
 
     @public_call("looking for processes")
@@ -151,7 +151,7 @@ class Engine:
         transaction = CoordinatedTransaction(self._core, timeout=timeout, xid=xid)
         if not transaction.lock_xid_now():
             raise BranchExists(f"another process has the branch {xid}: use another xid")
-        try:  # checked with the lock: its previous holder may have prepared the branch
+        try:  # checked under the lock, whose last holder may have prepared the branch
             if two_phase.is_prepared(self._store, xid):
                 raise BranchExists(f"there is a branch {xid} already, which is prepared: use another xid")
             if xid in self._store.view.index.adopted:  # the new file would look like the committed one
@@ -186,13 +186,13 @@ class Engine:
         Raises:
             UnknownBranch: no prepared branch has this xid.
             Full: the messages of the branch do not fit.
-            CommitUnknown: the outcome is unknown; ask again once the space is open again.
+            CommitUnknown: the outcome is unknown; call again once the space is open again.
         """
         return two_phase.commit_prepared(self._core, xid, vote_known=vote_known)
 
     @public_call("rolling back a branch")
     def roll_back_branch(self, xid: Xid) -> None:
-        """Roll back a prepared branch: drop its puts, and release the messages of its gets with one more attempt.
+        """Roll back a prepared branch: drop its puts, release the messages of its gets, and count an attempt for each.
 
         A rollback needs no flush. A commit and a rollback of one branch exclude each other (Rule 5).
 
@@ -249,17 +249,17 @@ class Engine:
 
     @public_call("looking for decisions")
     def decision(self, xid: Xid) -> Decision | None:
-        """Return an administrator's decision about a branch; None without a decision, or after ``forget``."""
+        """Return an administrator's decision about a branch; None if no decision exists, or after ``forget``."""
         return heuristics.heuristic_outcome(self._store, xid)  # type: ignore[return-value]
 
     @public_call("looking for decisions")
     def decisions(self) -> dict[str, Decision]:
-        """Return the decisions of administrators that are not forgotten, by xid (as a text)."""
+        """Return the administrators' decisions that are not forgotten, by the text of the xid."""
         return heuristics.heuristic_outcomes(self._store)  # type: ignore[return-value]
 
     @public_call("forgetting a decision")
     def forget(self, xid: Xid) -> bool:
-        """Forget an administrator's decision, durably; False if no decision about the branch is kept."""
+        """Forget an administrator's decision, durably; returns False if no decision about the branch exists."""
         return resolution.forget(self._store, xid, self._store.deadline())
 
     # -- coordinators of ours ------------------------------------------------------------------------------------------
@@ -325,7 +325,7 @@ class Engine:
     def room(self, queues: Iterable[str]) -> Room:
         """Return the number of messages that still fit into each of these queues, as far as this process has seen.
 
-        A queue that does not exist has no limit. Messages of prepared branches count. The commit makes the exact check.
+        A queue that does not exist has no limit. Messages of prepared branches take room. The commit checks exactly.
         """
         store = self._store
         settings = store.settings.current()
@@ -335,7 +335,7 @@ class Engine:
         least = None
         for queue in queues:
             room = room_in(store.view, settings, queue)
-            if room == 0 and resolution.resolve_orphans(store, store.deadline()):  # their messages took the room
+            if room == 0 and resolution.resolve_orphans(store, store.deadline()):  # the orphans' messages took the room
                 room = room_in(store.view, settings, queue)
             if room == 0:
                 return Room(0, queue)
@@ -345,7 +345,7 @@ class Engine:
 
     @public_call("counting an attempt")
     def count_failure(self, position: Position, reason: str) -> str | None:
-        """Count a failed attempt of a message that the caller holds, without a flush.
+        """Count a failed attempt for a message that the caller holds, without a flush.
 
         The message is available again later, moves to the error queue, or is dropped.
 
@@ -371,7 +371,7 @@ class Engine:
 
     @public_call("moving a damaged message to quarantine")
     def quarantine(self, position: Position, reason: str) -> None:
-        """Move a message with a damaged body, which the caller holds, to quarantine, durably, with the reason."""
+        """Move a held message, whose body is damaged, to quarantine with the reason. The move is durable."""
         set_aside(self._store, position, reason, self._store.deadline())
 
     @public_call("reading a message")
@@ -387,7 +387,7 @@ class Engine:
 
         Args:
             queues: the names of the queues; none: all queues.
-            headers: the headers that a message must have at least.
+            headers: the headers, with their values, that a message must have; it may have others.
 
         Raises:
             QueueNotFound: one of the queues does not exist.
@@ -398,9 +398,10 @@ class Engine:
 
     @public_call("looking for the newest commit")
     def durable_number(self) -> int:
-        """Make the newest visible commit durable, and return its number: a power cut loses no commit up to it (Rule 2).
+        """Make the newest visible commit durable, and return its number (Rule 2).
 
-        If commits were made without a flush, this call flushes them.
+        A power cut then loses no commit up to this number. If commits were made without a flush, this call flushes
+        them.
         """
         page = self._store.check_usable()
         if page.durable == page.published:
@@ -421,7 +422,8 @@ class Engine:
             anew: whether to replace a subscription of this name that has read commits.
 
         Returns:
-            The number of the commit that registered the subscription; subscriptions with one name differ by it.
+            The number of the commit that registered the subscription. Successive subscriptions of one name have
+            different numbers.
 
         Raises:
             InvalidArgument: a subscription of this name has read commits, or has other queues.
@@ -460,9 +462,9 @@ def _roll_back(transaction: CoordinatedTransaction, reason: str) -> None:
 
 
 def examine(path: str) -> "list[Proof]":
-    """Try every operation that a space needs of a directory's file system; return one proof for each need.
+    """Try every operation that a space needs from a directory's file system; return a ``Proof`` for each operation.
 
-    The directory exists, and may be a space that is in use. All files of the trial are removed.
+    The directory exists, and may be a space that is in use. The files of the trials are removed.
     """
     from spool.admin import doctor
 
@@ -470,7 +472,7 @@ def examine(path: str) -> "list[Proof]":
 
 
 def examine_kind(path: str) -> "Proof":
-    """Return the proof about the kind of a directory's file system, which needs no trial. The directory exists."""
+    """Return the ``Proof`` about the kind of a directory's file system, without a trial. The directory exists."""
     from spool.admin import doctor
 
     return doctor.examine_kind(Disk(path))

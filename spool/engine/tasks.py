@@ -6,7 +6,7 @@ listed, and writes a branch, which the coordinator's process commits.
 * ``RemoteBranch``: one branch of a coordinator. It reads the messages that the coordinator holds, records puts and
   outcomes, and votes.
 * ``reader``: reads messages in bulk without taking them; the places come from ``Engine.backlog``.
-* ``Stretch``, ``cut``: neighbouring messages with their place, and a function that divides many of them into parts.
+* ``Stretch``, ``cut``: neighbouring messages with their place, and a function that divides stretches into parts.
 * ``Coordinator``, ``BatchOf``, ``Backlog``: types that ``Engine`` takes and returns.
 """
 
@@ -48,8 +48,8 @@ def reader(
     Args:
         path: the directory of the space.
         open_space: opens the space; called when a message is not at its place.
-        with_body: whether bodies are read.
+        with_body: whether the reader reads bodies.
         missing: the action for messages that are not at their places.
-        largest_body: the most bytes of a body that the caller accepts; None: no limit.
+        largest_body: the size, in bytes, of the largest body that the caller accepts; None: no limit.
     """
     return MessageReader(Disk(path), open_space, with_body=with_body, missing=missing, largest_body=largest_body)

@@ -1,4 +1,4 @@
-"""The places and sizes of the messages of an open space, by commit, from its index; ``locate`` finds moved messages."""
+"""The places and sizes of an open space's messages, by commit, from the index; ``locate`` finds moved messages."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -23,11 +23,11 @@ from spool.transactions.delivery import WHAT_TO_DO
 
 T = TypeVar("T")
 
-_MOST_ATTEMPTS = 3  # to read the index while other processes compact files
+_MOST_ATTEMPTS = 3  # attempts to read the index, while other processes compact files
 
 
 class CommitSize(NamedTuple):
-    """The number of messages of a commit, and the bytes of their bodies."""
+    """The number of messages of a commit, and the sum of the sizes of their bodies."""
 
     number: int
     messages: int
@@ -39,7 +39,7 @@ class Backlog:
 
     Args:
         queues: the names of the queues; none: all queues.
-        headers: the headers that a message must have at least.
+        headers: the headers, with their values, that a message must have; it may have others.
 
     Raises:
         QueueNotFound: one of the queues does not exist.
@@ -57,7 +57,7 @@ class Backlog:
 
     @public_call("reading messages")
     def items(self, first: int, last: int) -> list[tuple[Item, int]]:
-        """Return the places of the messages of commits ``first`` to ``last``, each with the bytes of its bodies."""
+        """Return the places of the messages of commits ``first`` to ``last``, each with the size of its bodies."""
         return self._told(lambda: list(self._items(first, last)))
 
     @public_call("reading messages")
@@ -67,7 +67,7 @@ class Backlog:
 
     @public_call("reading messages")
     def kept_sizes(self, first: int, last: int) -> list[CommitSize]:
-        """Return upper limits of the sizes that the commits ``first`` to ``last`` had when they were made, in order."""
+        """Return upper limits of the original sizes of the commits ``first`` to ``last``, in order."""
         catch_up(self._store)
         with self._store.view.mutex:
             files, index = self._store.view.index.files, range(first, last + 1)
@@ -77,10 +77,10 @@ class Backlog:
 
     @public_call("reading messages")
     def kept_items(self, first: int, last: int) -> tuple[list[tuple[Item, int]], list[int]]:
-        """Read from their files the messages that the commits ``first`` to ``last`` put, consumed or not.
+        """List the messages that the commits ``first`` to ``last`` put, consumed or not, from the commits' files.
 
         Returns:
-            The places where the messages were put, each with the bytes of its bodies; and the numbers of the commits
+            The places where the messages were put, each with the size of its bodies; and the numbers of the commits
             that put messages but cannot be read.
         """
         found: list[tuple[Item, int]] = []
@@ -177,7 +177,7 @@ def _defaults(config: QueueConfig) -> Mapping[str, Any]:
 
 
 def _rows_but(pieces: Sequence[Piece], rows: int) -> bytes:
-    """Return one bit for each row of a section, set for each row that no piece has."""
+    """Return one bit for each row of a section. The bit is set if the row is in no piece."""
     others = bytearray(b"\xff" * ((rows + 7) // 8))
     for piece in pieces:
         for row in range(piece.row, piece.row + piece.length):
@@ -186,7 +186,7 @@ def _rows_but(pieces: Sequence[Piece], rows: int) -> bytes:
 
 
 def locate(store: Store, queue: str, number: int, ordinal: int, end: int) -> tuple[Stretch | None, int]:
-    """Find messages of commit ``number`` with ordinals from ``ordinal`` to below ``end``.
+    """Find the messages of commit ``number`` whose ordinals are in ``range(ordinal, end)``.
 
     Returns:
         The first messages that are still in the queue, and the ordinal after them; or None, and the ordinal from which

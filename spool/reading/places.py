@@ -17,10 +17,10 @@ from spool.model.position import PositionRanges
 
 
 class Compacted(NamedTuple):
-    """Compacted messages of one queue in one section. The section's table has their control fields.
+    """Compacted messages of one queue in one section. The table of the section has their control fields.
 
     removed: one bit for each row, set for the rows to leave out.
-    positions: the packed positions of the messages in the other rows, in case the file was removed: see ``unpacked``.
+    positions: the positions of the messages in the other rows, for ``unpacked``. They serve if the file was removed.
     """
 
     file: FileRef
@@ -31,7 +31,7 @@ class Compacted(NamedTuple):
     defaults: Mapping[str, str]
 
     def stretches(self, table: CompactedTable) -> Iterator[Stretch]:
-        """Yield the messages, given the section's table."""
+        """Yield the messages, by the table of the section."""
         for piece in live_pieces(table, self.removed):
             yield _stretch_of(self.file, self.section, table, piece, self.queue, self.defaults)
 
@@ -70,7 +70,7 @@ def _stretch_of(
 
 
 def packed(ranges: PositionRanges) -> bytes:
-    """Return ranges of positions in few bytes. Most positions are close to each other, so differences are stored."""
+    """Encode ranges of positions in few bytes. Most positions are close to each other, so differences are stored."""
     ranges = sorted(ranges)
     numbers = [number for number, _, _ in ranges]
     steps = [numbers[0], *map(int.__sub__, numbers[1:], numbers)]
@@ -80,6 +80,6 @@ def packed(ranges: PositionRanges) -> bytes:
 
 
 def unpacked(positions: bytes) -> PositionRanges:
-    """Return the ranges of positions that ``packed`` was given."""
+    """Decode the ranges of positions that ``packed`` encoded."""
     steps, firsts, counts = msgpack.unpackb(zlib.decompress(positions))
     return list(zip(accumulate(steps), firsts, counts, strict=True))

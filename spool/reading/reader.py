@@ -1,8 +1,8 @@
 """Reading messages in bulk from their files, by a process that has not opened the space.
 
-The reader gets the places of the messages, and checks each body by its checksum. If a file was removed or changed, it
-was compacted or reclaimed after the places were listed. The reader then opens the space, finds the current places, and
-leaves out the messages that have left their queue.
+The reader gets the places of the messages, and checks each body by its checksum. After the
+places were listed, another process may compact or reclaim a file. If a file is missing or changed, the reader opens the
+space, finds the current places, and leaves out the messages that have left their queue.
 """
 
 import logging
@@ -27,7 +27,7 @@ from spool.transactions.core import HasCore, core_of
 
 # A batch that fits into the processor's cache is read, joined and sent twice as fast as a batch of 4 MiB.
 _BATCH_ROWS, _BATCH_BYTES = 4096, 512 << 10
-_MOST_ATTEMPTS = 3  # to read messages while other processes move them
+_MOST_ATTEMPTS = 3  # attempts to read messages, while other processes move them
 
 log = logging.getLogger("spool")
 
@@ -39,7 +39,7 @@ class OpenedSpace(HasCore, Protocol):
 
 
 class ReadMessages(NamedTuple):
-    """Neighbouring messages. ``lengths``: the bytes of each body; ``bodies``: empty if the reader reads no bodies."""
+    """Neighbouring messages. ``lengths``: the sizes of the bodies. ``bodies``: empty if the reader reads no bodies."""
 
     stretch: Stretch
     lengths: Sequence[int]
@@ -52,9 +52,9 @@ class MessageReader:
     Args:
         disk: the disk of the space.
         open_space: opens the space; called when a message is not at its place.
-        with_body: whether bodies are read.
+        with_body: whether the reader reads bodies.
         missing: the action for messages that are not at their places.
-        largest_body: the most bytes of a body that the caller takes.
+        largest_body: the size, in bytes, of the largest body that the caller accepts; None: no limit.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class MessageReader:
             first += piece.stretch.length
 
     def _without_lost(self, whole: Stretch, problem: CorruptedFile) -> Iterator[ReadMessages]:
-        """Yield the readable messages of ``whole``, which a subscription keeps; CorruptedFile with ``Missing.FAIL``."""
+        """Yield the readable messages of ``whole``; with ``Missing.FAIL`` raise CorruptedFile instead."""
         what = f"of what commit {whole.number} put into queue {whole.queue}"
         if self._missing is Missing.FAIL:
             raise CorruptedFile(f"messages {what} cannot be read: {problem}") from problem
@@ -149,7 +149,7 @@ class MessageReader:
             yield from self._read(whole.part(ordinal, 1))
 
     def _read_together(self, group: Sequence[Stretch], table: Table) -> Iterator[ReadMessages]:
-        """Yield messages that follow each other in a section, with as few reads as for messages of one commit."""
+        """Yield messages that follow each other in a section; their bodies are read together."""
         bodies = self._bodies_of(group) if len(group) > 1 else None
         for part in group:
             if bodies is None:
@@ -160,13 +160,13 @@ class MessageReader:
             yield ReadMessages(part, table.lengths[row : row + part.length], bodies[begin : begin + part.length])
 
     def _bodies_of(self, group: Sequence[Stretch]) -> Sequence[memoryview] | None:
-        """Return the bodies of such messages, [] if no bodies are read; None if each must be read separately."""
+        """Return the bodies of these messages, or [] if none are read; None if each must be read separately."""
         if not self._with_body:
             return []
         first, last = group[0], group[-1]
         begin, end = first.first - first.base, last.first - last.base + last.length
         try:
-            return self._cache.views(first._replace(base=0), begin, end - begin)  # (its ordinals are then the rows)
+            return self._cache.views(first._replace(base=0), begin, end - begin)  # (with base 0, ordinals are rows)
         except CorruptedFile:
             return None
 

@@ -1,17 +1,17 @@
-"""The commit of branches that were written without an index, leaving out messages whose keys were put before.
+"""Commit branches that were written without an index, except the messages whose keys were put before.
 
-A process without an index cannot know which deduplication keys were put before. The process writes the key's fact
-beside each message, as a put does, and the commit checks the keys. If no message is to be left out, which is nearly
-always so, the commit adopts the branches' files unchanged.
+A process without an index cannot know which deduplication keys were put before. So the process writes the key's fact
+beside each message, as a put does, and the commit checks the keys. Nearly always, no message must be left out, and the
+commit adopts the branches' files unchanged.
 
 A prepared file is never changed. So if a branch has a message to leave out, the commit copies the branch's other
 messages into its own file. To keep the order, the commit also copies the messages of all earlier branches.
 
-Between the check and the commit no key is put unseen:
+No key can be put unnoticed between the check and the commit:
 
-1. The branches are prepared. A put that locks a key's byte from now on finds the key's fact in them, and is refused.
-2. A put that locked the byte earlier may not have seen the branches: before the check, the commit waits for the byte.
-3. Another commit of this kind is seen under the number lock, after every issued number; the check is then repeated.
+1. The branches are prepared. A put that locks a key's byte from now on finds the key's fact there, and is refused.
+2. A put that locked the byte earlier may have missed the branches, so the commit waits for the byte before the check.
+3. Under the number lock, the commit sees every other commit of this kind. If one put a key, the check is repeated.
 """
 
 import logging
@@ -56,8 +56,8 @@ class _PutMeanwhile(Exception):
 class _Key(NamedTuple):
     """A deduplication key in a prepared branch.
 
-    fact: the key of the deduplication key's fact.
-    ordinal: the ordinal of its message in the branch.
+    fact: the key of the fact that records the deduplication key.
+    ordinal: the ordinal, in the branch, of the message with the deduplication key.
     """
 
     fact: str
@@ -110,8 +110,8 @@ def adopt_branches(
 
     Args:
         facts: facts that the same commit records.
-        check: called before the keys are checked, and again under the number lock, each time after every commit was
-            applied; raises if the commit must not happen.
+        check: a function that raises if the commit must not happen. It is called before the keys are checked, and again
+            under the number lock. Before each call every commit is applied.
 
     Raises:
         UnknownBranch: one of the branches was rolled back or committed; nothing was done.
@@ -126,7 +126,7 @@ def adopt_branches(
 
 
 class _Look(NamedTuple):
-    """The contents of branches before their adoption.
+    """The branches' contents and keys, as read before their adoption.
 
     contents: the contents of each branch.
     keys: the deduplication keys of each branch.
@@ -235,7 +235,7 @@ def _came_behind(view: View, keys: Sequence[Sequence[_Key]], seen: int) -> bool:
 
 
 def _copy(disk: Disk, branch: Branch, xid: Xid, contents: FileContents, left_out: Set[int]) -> None:
-    """Put the messages of a prepared branch and their facts into another branch, except the messages to leave out."""
+    """Copy the messages of a prepared branch, and their facts, into ``branch``, except the messages ``left_out``."""
     new_ids: dict[int, str] = {}
     ordinal = 0
     with opened(disk, layout.prepared(xid)) as handle:

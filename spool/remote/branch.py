@@ -38,7 +38,7 @@ _ENDED = "its coordinator has ended: the transaction is rolled back"
 
 
 class Vote(NamedTuple):
-    """A prepared branch, by name and content. ``size`` and ``checksum`` are those of its file's header."""
+    """A prepared branch. ``size`` and ``checksum`` come from the header of the branch's file."""
 
     xid: Xid
     size: int
@@ -46,10 +46,10 @@ class Vote(NamedTuple):
 
 
 class ReadMessage(NamedTuple):
-    """A message, and its body as stored, ``raw``.
+    """A message. ``raw``: the stored bytes of its body.
 
-    ``unreadable``: "" if the body was decoded. Otherwise no codec here can decode the body, ``unreadable`` is the
-    reason, and the message itself has the body as stored.
+    ``unreadable``: the reason why no codec here can decode the body; "" if the body was decoded. If no codec can, the
+    body of ``message`` is the stored bytes, too.
     """
 
     message: Message
@@ -91,7 +91,7 @@ def check_place(path: str) -> None:
 
 
 def _attached(disk: Disk) -> Store:
-    """Attach the space, unless a process of another kernel has it open: that kernel's locks are not visible here."""
+    """Attach the space; raises if a process of another kernel has it open, whose locks are not visible here."""
     store = attach_store(disk, Clock())
     page = store.check_usable()
     if page.boot_id != disk.boot_id():
@@ -102,12 +102,12 @@ def _attached(disk: Disk) -> Store:
 class RemoteBranch:
     """One branch of a coordinator's transaction. Not thread-safe; the caller closes it, also after an error.
 
-    ``put`` adds messages, ``record`` the effects of a call; ``prepare`` votes.
+    ``put`` adds messages, ``record`` adds the effects of a call, and ``prepare`` votes.
 
     Args:
         path: the directory of the space.
         xid: the xid of the branch, whose gtrid is the coordinator's id.
-        branch_id: an id that tests choose.
+        branch_id: the id of the branch, in tests; else a random id is used.
 
     Raises:
         TransactionRolledBack: the coordinator has ended.
@@ -139,8 +139,9 @@ class RemoteBranch:
     def put(self, queue: str, bodies: Iterable[Any], **options: Unpack[PutOptions]) -> None:
         """Add messages with the same options; full sections of the branch's file are written to the disk.
 
-        Raises as ``Space.put_many``, except for limits, which are checked when the branch is adopted. The branch has
-        only the first message with a ``deduplication_key``; ``adoption`` checks whether another commit has put the key.
+        Raises the errors of ``Space.put_many``, but not Full: the limits are checked when the branch is adopted. Of
+        several messages with one ``deduplication_key``, the branch keeps only the first. ``adoption`` checks whether
+        another commit has put the key.
         The option ``before`` needs an index, so it is refused.
         """
         store = self._store
@@ -182,7 +183,7 @@ class RemoteBranch:
         return record(self._batch, policy, found.message, found.raw, outcome, at)
 
     def messages(self, stretches: Iterable[Stretch]) -> Iterator[ReadMessage | DamagedMessage]:
-        """Read messages that the coordinator holds, in this order; DiskFailure if a file cannot be read."""
+        """Read messages that the coordinator holds, in this order; raises DiskFailure if a file cannot be read."""
         for whole in stretches:
             for part, found in self._read(whole):
                 if isinstance(found, str):
@@ -207,7 +208,7 @@ class RemoteBranch:
 
     @public_call("opening the record of calls")
     def record_calls(self, marks: CallMarks) -> None:
-        """Record calls in progress by these marks, so that a call that kills all processes counts as an attempt.
+        """Record calls in progress with these marks. A call that kills all processes then counts as an attempt.
 
         Raises:
             TransactionRolledBack: the coordinator has ended.
@@ -220,7 +221,7 @@ class RemoteBranch:
         self._marks, self._first_mark = disk.map(handle, disk.handle_identity(handle).size), marks.first
 
     def begin_call(self, place: int) -> None:
-        """Record that the call with a message is in progress. ``place``: the place of the message among the marks."""
+        """Record that the call with a message is in progress. ``place``: the place of the message's mark."""
         self._mark(place, MARKED)
 
     def end_call(self, place: int) -> None:
@@ -228,7 +229,7 @@ class RemoteBranch:
         self._mark(place, UNMARKED)
 
     def _mark(self, place: int, mark: bytes) -> None:
-        marks = self._marks  # another thread may set it to None
+        marks = self._marks  # (a copy: another thread may set the attribute to None)
         if marks is not None:
             at = self._first_mark + place
             try:

@@ -1,8 +1,8 @@
 """A coordinator: it claims messages, has processes without an index write branches, and commits those branches.
 
-A coordinator lives as long as the lock on its id is held (Rule 6). Once the lock is free, the next process that meets
-an undecided branch of the coordinator rolls the branch back. The holder of the lock may be another process than the
-one that began the coordinator or decides: the lock belongs to an open file description, which processes may inherit.
+A coordinator lives as long as a process holds the lock on its id (Rule 6). Once the lock is free, the next process that
+meets an undecided branch of the coordinator rolls the branch back. The lock belongs to an open file description, which
+other processes may inherit. So its holder need not be the process that began the coordinator.
 """
 
 import os
@@ -61,14 +61,14 @@ class Coordinator:
         self, queue: str, max_messages: int, *, timeout: float, passed: Set[tuple[int, int]] = frozenset(),
         in_order: bool = False,
     ) -> list[Stretch]:  # fmt: skip
-        """Claim messages without taking them; returns them in the queue's order, [] if none becomes free in time.
+        """Claim messages without taking them; returns their places in the queue's order, [] if none is free in time.
 
         Args:
             max_messages: the most messages to claim.
             timeout: seconds to wait for the first message.
             passed: the positions of messages that must not be claimed.
             in_order: whether the caller handles the messages one after the other. If so, several messages of one group
-                may be claimed, otherwise at most one of each group.
+                may be claimed. Otherwise at most one message of each group is claimed.
 
         Raises:
             QueueNotFound: the queue does not exist.
@@ -78,20 +78,21 @@ class Coordinator:
     def record_calls(self) -> CallMarks | None:
         """Write a journal of the held messages, with a mark for each message; ``RemoteBranch.begin_call`` sets a mark.
 
-        If all processes die, the next process counts an attempt of each message whose mark is set. Returns None if the
-        disk is full; then no attempt would be counted.
+        If all processes die, the next process counts an attempt for each message whose mark is set. If the disk is
+        full, returns None; then no attempt would be counted.
         """
         self._marks = self._transaction.begin_calls()
         return self._marks
 
     def clear_marks(self, first: int, count: int) -> None:
-        """Unset the marks of ``count`` calls that ended with their process. ``first``: the place of the first mark."""
+        """Unset the marks of ``count`` calls whose process has ended. ``first``: the place of the first mark."""
         self._transaction.end_calls(first, count)
 
     def count_calls(self, reason: str, seconds: float) -> None:
-        """Count an attempt of each message whose mark is set, within ``seconds``. Errors are ignored.
+        """Count an attempt for each message whose mark is set. Errors are ignored.
 
-        For a program that is about to end. A later process does not count these attempts again.
+        A program calls this before it ends. The count takes at most ``seconds``. No later process counts these attempts
+        again.
         """
         store, marks = self._store, self._marks
         if marks is not None:
@@ -119,7 +120,7 @@ def locked_coordinator(store: Store, gtrid: bytes) -> Iterator[tuple[int, int]]:
     """Lock a new coordinator's id, and take another lock on the open space; yields the descriptors of both locks.
 
     A process that inherits the descriptors holds the locks until it closes them or dies. While they are held, no other
-    process rolls back a branch of the coordinator, and no opener counts as the first one.
+    process rolls back a branch of the coordinator, and no process that opens the space is its first opener.
 
     Raises:
         ProtocolError: a coordinator with this id lives.
