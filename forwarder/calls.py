@@ -22,7 +22,7 @@ class ServiceThreads:
 
     Args:
         caller: the opened service.
-        threads: the most calls at a time. With one, the thread that begins a call also makes the call.
+        threads: the most calls at a time. If this is 1, the thread that begins a call also makes the call.
     """
 
     def __init__(self, caller: Caller, threads: int) -> None:
@@ -31,7 +31,7 @@ class ServiceThreads:
         self._pool = ThreadPoolExecutor(threads, "spool-call") if threads > 1 else None
 
     def begin(self, request: Request, done: Callable[[Outcome | BaseException], object]) -> None:
-        """Begin a call. At its end, the thread of the call passes the outcome, or the exception, to `done`."""
+        """Begin a call. The thread of the call later passes the outcome, or the exception, to `done`."""
         if self._pool is None:
             done(self._call(request))
         else:
@@ -40,16 +40,16 @@ class ServiceThreads:
     def _call(self, request: Request) -> Outcome | BaseException:
         try:
             return self.caller(request)
-        except KeyboardInterrupt as error:  # Ctrl-C reaches this process, too: the task ends
+        except KeyboardInterrupt as error:  # Ctrl-C also reaches this process, and ends the task
             return error
-        except BaseException as error:  # SystemExit, too: a service that gives up does not end the task
+        except BaseException as error:  # also SystemExit, so that a service cannot end the task
             return of_error(error, MAX_REPLY)
 
 
 class Calls(Generic[Key]):
-    """The calls of one task. ``wait`` returns them in the order in which they end.
+    """The calls of one task. ``wait`` returns the calls in the order in which the calls end.
 
-    The end of the context manager waits for all calls, because no thread can be ended.
+    The exit of the context manager waits for all calls, because a program cannot end a thread.
 
     Args:
         on_end: called with the key of a call as soon as the call has ended, in the thread of the call.
@@ -69,7 +69,7 @@ class Calls(Generic[Key]):
         return self.under_way >= self._threads.threads
 
     def begin(self, key: Key, request: Request) -> None:
-        """Begin a call; ``wait`` later returns its outcome with this key."""
+        """Begin a call; ``wait`` later returns the key and the outcome of the call."""
 
         def end(ended: Outcome | BaseException) -> None:
             try:

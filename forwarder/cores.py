@@ -5,7 +5,7 @@ import os
 
 
 def cores() -> int:
-    """Return how many cores this process may use: like Java, this counts only the cores that a container allows."""
+    """Return how many cores this process may use. As in Java, the limit of a container counts."""
     count = len(os.sched_getaffinity(0))
     try:
         with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:

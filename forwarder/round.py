@@ -1,10 +1,10 @@
-"""One forwarding round: claim messages, have tasks call the service and prepare branches, commit the branches.
+"""One round of forwarding: claim messages, let tasks call the service and prepare branches, and commit the branches.
 
 The round is a coordinator: its id is the gtrid of every task's branch, and the round holds a lock on the id. If the
 process dies, the claims are free at once, and the next process that finds the prepared branches rolls them back.
 
 A task that dies with its worker does not report which message was the cause. The round then halves the work until a
-chunk has only the message that kills its worker, and counts an attempt of that message.
+chunk has only the message that kills its worker. The round counts an attempt for this message.
 """
 
 import logging
@@ -33,19 +33,19 @@ _CHUNK_BYTES = 8 << 20
 _COUNT_SECONDS = 2.0
 
 CALLING_SECONDS = 5.0
-"""After this time a round begins no further call; it commits its results, and the next round does the rest."""
+"""After this time a round begins no further call, and commits its results. The next round handles other messages."""
 
 Job = Callable[[list[Chunk]], list[Block]]
-"""Runs each chunk in a task and returns the blocks, in any order; raises TaskDied if a task died with its worker."""
+"""Runs each chunk in a task and returns the blocks in any order. Raises TaskDied if a task died with its worker."""
 
 
 class TaskDied(Exception):
-    """A task ended without a result, and would do so in any worker."""
+    """A task ended without a result, and would end without a result in any worker."""
 
 
 @dataclass(frozen=True)
 class Route:
-    """The service that the messages of a queue go to.
+    """A queue, and the service to which its messages go.
 
     into: the queues that the service puts messages into, besides queues for replies. The route pauses while
         one of these queues is full.
@@ -65,9 +65,9 @@ class RoundResult:
 
     effects: the number of messages for each `Effect`.
     attempted: the messages that failed and are still in a queue.
-    retry_after: the seconds that the service asked to wait; None if it did not.
-    full: why there was no room for replies; "" if there was.
-    waiting: the kept messages that wait for room in their own reply or failure queue, while the route goes on.
+    retry_after: the seconds that the service asked the route to wait; None if the service did not ask.
+    full: why a queue had no room for replies; "" if every queue had room.
+    waiting: the kept messages whose own reply or failure queue has no room. The route goes on meanwhile.
     """
 
     effects: dict[str, int] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class Round:
 
     held: the claimed messages, in the queue's order.
     in_order: whether the queue is ``ordered``, so that no other round can claim a message before this round has ended.
-    is_bounded: whether the room in a queue for answers limits how many messages the round may claim.
+    is_bounded: whether the room in a queue for answers limits the number of messages to claim.
     result: the effects of the calls, before the commit.
     """
 
@@ -140,7 +140,7 @@ class Round:
         return count_of(self.held)
 
     def claim(self, limit: int, *, timeout: float, passed: Set[Position] = frozenset()) -> bool:
-        """Claim messages of the route's queue; return whether there are any.
+        """Claim messages of the route's queue; return whether the round has claimed a message.
 
         Args:
             limit: the largest number of messages.
@@ -160,12 +160,12 @@ class Round:
         return bool(self.held)
 
     def call(self, job: Job, *, tasks: int, calling: float = CALLING_SECONDS) -> None:
-        """Call the service with the claimed messages, until the time is over; make no call without room for answers.
+        """Call the service with the claimed messages until the time is over. Without room for answers, make no call.
 
         Args:
             job: runs chunks in tasks.
             tasks: how many tasks run at the same time.
-            calling: the seconds in which tasks begin calls.
+            calling: the seconds after which tasks begin no further call.
         """
         if self.result.full:
             return
@@ -181,7 +181,7 @@ class Round:
     def _deliver(self, job: Job, whole: Chunk, tasks: int, calling: float) -> list[Block]:
         """Run tasks for all messages.
 
-        When a task dies, halve the work until a chunk has only the message that kills its worker.
+        When a task dies, halve the work until a chunk has only the message that kills the worker.
         """
         clock = self._engine.clock
         begun = clock.monotonic()
@@ -201,11 +201,11 @@ class Round:
             return blocks
 
     def count_calls(self) -> None:
-        """Count an attempt of each message whose call is in progress, because the round is abandoned."""
+        """Count an attempt for each message whose call is in progress, because the round is abandoned."""
         self._coordinator.count_calls("the forwarder was ended while the service worked on it", _COUNT_SECONDS)
 
     def commit(self) -> RoundResult:
-        """Commit all outcomes that the result counts, or raise; give back the other messages."""
+        """Commit all outcomes that the result counts, or raise an error. Give back the other messages."""
         if self.result.full and not self._blocks:
             self.close()
             return self.result
@@ -215,13 +215,13 @@ class Round:
         except Full as error:
             found = error
         self.close()
-        self._engine.resolve_orphans()  # (the branches of tasks that ran twice, or whose job died)
+        self._engine.resolve_orphans()  # (rolls back the branches of tasks that ran twice, or whose job died)
         if found is not None:
             self.result = self._found_full(found)
         return self.result
 
     def _commit(self) -> None:
-        """Commit the branches that the tasks prepared, and move to quarantine the messages that they could not read."""
+        """Commit the branches that the tasks prepared, and quarantine the messages that the tasks could not read."""
         for block in self._blocks:
             if block.error:
                 raise SystemFailure(f"a task could not do its work {block.error}")
@@ -232,8 +232,8 @@ class Round:
     def _found_full(self, full: Full) -> RoundResult:
         """Return the result of a round whose commit found no room.
 
-        If the round has one message, and no other message needs the full queue, the message waits and the route goes
-        on.
+        If the round has one message, and no answer to another message needs the full queue, the message waits and the
+        route goes on.
         """
         held = self.held[0]
         config = self._space.queues().get(held.queue)
@@ -249,16 +249,16 @@ class Round:
 
 
 def room_of(engine: Engine, route: Route) -> tuple[int | None, str]:
-    """Return how many messages fit into every queue that a route puts into, and the reason if a queue is full.
+    """Return how many messages fit into all queues that a route fills, and the reason if a queue is full.
 
-    These queues are the default reply queue and the queues of the route's service. None: any number of messages fits.
+    The route fills the default reply queue and the queues of its service. None: any number of messages fits.
     """
     room = engine.room(_queues_of(route, engine.config().queues.get(route.queue)))
     return room.messages, f"queue {room.full} is full" if room.full else ""
 
 
 def _queues_of(route: Route, config: QueueConfig | None) -> list[str]:
-    """Return the queues that a route puts into. ``config``: the options of the queue that the route forwards."""
+    """Return the queues that a route fills. ``config``: the options of the queue that the route forwards."""
     if config is None or config.reply_queue is None or isinstance(route.service, QueueService):
         return queues_into(route)
     return [config.reply_queue, *queues_into(route)]
@@ -270,7 +270,7 @@ def queues_into(route: Route) -> list[str]:
 
 
 def _count_killer(engine: Engine, chunk: Chunk, error: TaskDied, seconds: float) -> Block:
-    """Count an attempt of a chunk's only message, whose task died after `seconds`.
+    """Count an attempt for the only message of a chunk whose task died after `seconds`.
 
     The attempt is counted at once, while the round holds the claim.
     """
@@ -282,7 +282,7 @@ def _count_killer(engine: Engine, chunk: Chunk, error: TaskDied, seconds: float)
 
 
 def _attempted(held: Stretch, queue: str | None, reason: str) -> Block:
-    """Return the effect of a counted attempt. ``queue``: the present queue of the message; None if it was dropped."""
+    """Return the effect of a counted attempt. ``queue``: the present queue of the message; None after a drop."""
     if queue is None:
         effect = Effect.DROPPED
     else:
@@ -295,7 +295,7 @@ def _attempted(held: Stretch, queue: str | None, reason: str) -> Block:
 def split(whole: Chunk, tasks: int) -> list[Chunk]:
     """Split the work into about two chunks for each task, none of them too large; the messages keep their order.
 
-    Messages that are handled in order are one chunk; messages that do not fit wait for the next round.
+    An ordered queue's messages become one chunk. Messages that do not fit into the chunks wait for the next round.
     """
     if whole.in_order:
         return [next(whole.parts(_CHUNK_MESSAGES, _CHUNK_BYTES))]

@@ -1,9 +1,9 @@
 """The Spark session of a forwarder: started without output, here or on a cluster, and ended together with its Java.
 
-How the processes depend on each other: the driver starts Java with a pipe to Java's standard input. Java starts one
-Python daemon with a pipe of the same kind, and the daemon forks the workers. Each process ends when its pipe is closed,
-so no process outlives a killed driver. Java runs in a separate session (in the sense of setsid). So a signal to the
-driver's process group, such as Ctrl-C, reaches neither Java nor the workers, and the driver can finish.
+The driver starts Java with a pipe to Java's standard input. Java starts one Python daemon with a pipe of the same kind,
+and the daemon forks the workers. Each process ends when its pipe is closed, so no process outlives a killed driver.
+Java runs in a separate session (by setsid). So a signal to the driver's process group, such as Ctrl-C, reaches neither
+Java nor the workers, and the driver can finish its calls.
 """
 
 import atexit
@@ -55,10 +55,10 @@ def start(
     java_is_up: Callable[[], None] = lambda: None,
     conf: Mapping[str, str] = MappingProxyType({}),
 ) -> "SparkSession":
-    """Start Java and a Spark session, in 4 to 11 seconds; end it with `stop`.
+    """Start Java and a Spark session, in 4 to 11 seconds. `stop` ends the session.
 
     The output of the workers goes to `sys.stderr`. The handler of SIGINT is not changed. One process can have only
-    one Spark at a time.
+    one Spark session at a time.
 
     Args:
         progress: called with a few words about each step that takes long.
@@ -67,7 +67,7 @@ def start(
         conf: settings of Spark that replace the defaults of this module.
 
     Raises:
-        SparkUnavailable: Spark cannot be started, or this process has started it already.
+        SparkUnavailable: Spark cannot be started, or this process has already started Spark.
     """
     try:
         from pyspark import SparkContext
@@ -90,7 +90,7 @@ def start(
         try:
             spark = SparkSession(bridge.connect({**settings(master, app_name, bridge.directory), **conf}, java_is_up))
         except BaseException as error:
-            message = _java_message(error)  # before the bridge is closed and Java ends
+            message = _java_message(error)  # read before the bridge is closed and Java ends
             bridge.close()
             if not isinstance(error, Exception):
                 raise
@@ -101,7 +101,7 @@ def start(
 
 
 def warm_up(spark: "SparkSession") -> None:
-    """Start the Python workers, which takes a second or two, so that the first round need not wait for them.
+    """Start the Python workers, in a second or two, so that the first round need not wait for the workers.
 
     Raises `SparkUnavailable` if the workers cannot be started.
     """
@@ -117,7 +117,7 @@ def stop(spark: "SparkSession") -> None:
     """Stop the session, and its Java if `start` made the session. A stopped or crashed session is not touched."""
     try:
         spark.stop()
-    except Exception:  # Java does not answer: it has ended already
+    except Exception:  # Java does not answer, because it has already ended
         pass
     if _Bridge.current is not None:
         _Bridge.current.close()
@@ -142,7 +142,7 @@ def settings(master: str, app_name: str, directory: str) -> dict[str, str]:
     chosen = {
         "spark.master": master,
         "spark.app.name": app_name,
-        # Spark need not log why a task or a job ended: its failed messages have that reason, without Java's stack.
+        # Spark need not log why a task or a job ended: the failed messages have the reason, without Java's stack.
         "spark.log.level": "ERROR" if os.environ.get("SPOOL_DEBUG") else "FATAL",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -150,7 +150,7 @@ def settings(master: str, app_name: str, directory: str) -> dict[str, str]:
         "spark.sql.warehouse.dir": os.path.join(directory, "warehouse"),
         "spark.python.worker.reuse": "true",
         "spark.executorEnv.PYTHONPATH": python_path(),
-        "spark.executor.memory": "512m",  # bodies do not pass through Java
+        "spark.executor.memory": "512m",  # enough, because bodies do not pass through Java
     }
     if is_local(master):
         temporary = f'"-Djava.io.tmpdir={directory}"'
@@ -158,18 +158,18 @@ def settings(master: str, app_name: str, directory: str) -> dict[str, str]:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.memory": "1g",
-            # Over Unix sockets, a job of few messages takes a third of the time. The sockets ask for no password, so
-            # they lie in a private directory, which the machines of a cluster do not have.
+            # With Unix sockets, a job of few messages takes a third of its time with TCP. The sockets ask for no
+            # password, so they lie in a private directory, which the machines of a cluster do not have.
             "spark.python.unix.domain.socket.enabled": str(len(directory) <= _LONGEST_SOCKET_DIRECTORY).lower(),
             "spark.python.unix.domain.socket.dir": directory,
-            # Java starts a second sooner without its second compiler, and needs little speed: it handles no bodies.
+            # Java starts a second sooner without its second compiler. Java handles no bodies, so it needs little speed.
             "spark.driver.defaultJavaOptions": f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 {temporary}",
         }
     return chosen
 
 
 def environment(master: str, java_home: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables for the start of Java that are to be added to `environ`."""
+    """Return environment variables to add to `environ` for the start of Java."""
     # On the machines of a cluster, Python may have another path: PYSPARK_PYTHON has the path, as for any Spark program.
     python = sys.executable if is_local(master) else environ.get("PYSPARK_PYTHON", sys.executable)
     chosen = {
@@ -178,7 +178,7 @@ def environment(master: str, java_home: str, environ: Mapping[str, str]) -> dict
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": python_path(),
     }
-    # Otherwise Java asks the name service for this machine's address, and fails if it gets no answer.
+    # Otherwise Java asks the name service for this machine's address, and fails without an answer.
     return chosen | ({"SPARK_LOCAL_IP": "127.0.0.1"} if is_local(master) else {})
 
 
@@ -196,12 +196,12 @@ def complaint(lines: Iterable[str]) -> str:
 
 
 def without_broken_pipes(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the lines, without tracebacks of Spark's own code in a worker.
+    """Yield the lines, without tracebacks of broken pipes in Spark's own code.
 
-    That code complains about broken pipes when the other workers of the job were ended.
+    A worker prints such a traceback when the other workers of the job were ended.
     """
     block: list[str] = []
-    depth = 0  # several workers may print at once
+    depth = 0  # the number of unfinished tracebacks, because several workers may print at once
     left_out = False
     for line in lines:
         if line.startswith("Traceback ("):
@@ -218,8 +218,8 @@ def without_broken_pipes(lines: Iterable[str]) -> Iterator[str]:
             left_out = _is_broken_pipe(block)
             yield from [] if left_out else block
             block = []
-    # Spark kills its workers at the end, perhaps in the middle of a traceback. An incomplete traceback of Spark's own
-    # code helps nobody.
+    # Spark kills its workers at the end, perhaps in the middle of a traceback. Leave out an incomplete traceback of
+    # Spark's own code.
     if not _is_of_spark(block):
         yield from block
 
@@ -234,7 +234,7 @@ def _is_of_spark(block: list[str]) -> bool:
 
 
 class _Bridge:
-    """The Java process of this Python process, its output and its directory."""
+    """The Java process that this process has started, with the output and the directory of Java."""
 
     current: "_Bridge | None" = None
 
@@ -251,7 +251,7 @@ class _Bridge:
     def connect(self, conf: Mapping[str, str], java_is_up: Callable[[], None]) -> "SparkContext":
         """Start Java, and Spark in it.
 
-        Until `passing_on` is set, Java's output is kept, because it says why a start failed.
+        Until `passing_on` is set, Java's output is kept, because the output tells why a start failed.
         """
         from pyspark import SparkConf, SparkContext
         from pyspark.java_gateway import launch_gateway
@@ -262,13 +262,13 @@ class _Bridge:
         self._reader.start()
         try:
             launch: Any = launch_gateway  # it has no types
-            with deferred():  # otherwise a signal could leave a Java process that no code refers to
+            with deferred():  # otherwise a signal could leave a Java process that no variable refers to
                 self._gateway = launch(spark_conf, {"stdout": writable, "stderr": writable, "start_new_session": True})
         finally:
             os.close(writable)
         java_is_up()
         context = SparkContext(conf=spark_conf, gateway=self._gateway)
-        # Java outlives a killed driver by half a second, which is enough to remove the directory.
+        # If the driver is killed, Java lives half a second longer, and can remove the directory in this time.
         jvm = self._gateway.jvm
         jvm.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(jvm.java.io.File(self.directory))
         return context
@@ -282,7 +282,7 @@ class _Bridge:
     def close(self) -> None:
         """End Java and remove its directory; a second call does nothing."""
         if os.getpid() != self._owner or _Bridge.current is not self:
-            return  # a forked child must not end Java, and a second call has nothing to end
+            return  # a forked child must not end Java; a second call does nothing
         _Bridge.current = None
         atexit.unregister(self.close)
         if self._gateway is not None:
@@ -318,7 +318,7 @@ class _Bridge:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Do not print Java's output during the block: the exception of a failure has the reason in one line."""
+    """Do not print Java's output during the block. If the start fails, the exception has the reason in one line."""
     bridge = _Bridge.current
     if bridge is not None:
         bridge.passing_on = False
@@ -333,7 +333,7 @@ def _quiet() -> Iterator[None]:
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
     """Set environment variables during the block.
 
-    PySpark takes these settings only from the environment, and no other code is to see them.
+    PySpark takes these settings only from the environment. Other code should not see these settings.
     """
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
@@ -349,7 +349,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _same_interrupt_handler() -> Iterator[None]:
-    """Restore the handler of SIGINT: PySpark installs a handler that cancels all jobs, and the round with them."""
+    """Restore the handler of SIGINT. PySpark installs a handler that cancels all jobs, and thereby the round."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -364,7 +364,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def _java_message(error: BaseException) -> str:
-    """Return the first line of the text of the Java exception in `error`; "" if there is no text.
+    """Return the first line of the text of the Java exception in `error`; "" if the exception has no text.
 
     If the text has a worker's traceback, return the last line of the traceback.
     """
@@ -372,9 +372,9 @@ def _java_message(error: BaseException) -> str:
     text = (exception and (exception.getMessage() or exception.toString())) or ""
     if "Traceback (most recent call last):" in text:
         return one_line(text.partition("\n\tat ")[0].strip().splitlines()[-1])
-    # A cluster that does not answer stops the context; only the log has the reason.
+    # Spark stops the context if the cluster does not answer; only the log has the reason.
     return one_line(text.splitlines()[0]) if text and "stopped SparkContext" not in text else ""
 
 
 def _nothing(_: int) -> None:
-    """Do nothing. To call this function, a worker has to import the package."""
+    """Do nothing. The call makes a worker import the package."""

@@ -21,9 +21,9 @@ class Summary:
     failures: the failures by kind.
     left: after a run with ``once``, the number of messages left for later because they failed or are held. Messages
         that are delayed by their own control field are not counted.
-    down: why nothing could be forwarded in the last round.
+    down: why the last round could forward no message, by queue.
     errors: the errors that ended a route.
-    full: the queues of ``down`` whose messages found no room.
+    full: the queues of ``down`` whose messages or replies found no room in another queue.
     """
 
     effects: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Summary:
 
     @property
     def moved(self) -> dict[str, int]:
-        """How many messages have left each queue."""
+        """The number of messages that have left each queue."""
         stay = (Effect.KEPT, Effect.RETRIED)
         return {
             queue: sum(n for effect, n in counts.items() if effect not in stay)
@@ -66,7 +66,8 @@ class Summary:
 def left_in(space: Space, queue: str, attempted: Collection[Position]) -> int:
     """Count the messages of a queue that are left for later.
 
-    These are the messages that can be taken or are held, and the messages of `attempted` that wait for another attempt.
+    The count includes messages that can be taken, held messages, and messages of `attempted` that wait for another
+    attempt.
     """
     stats = space.stats(queue)
     return stats.ready + stats.claimed + stats.in_doubt + space.engine.waiting(queue, attempted)

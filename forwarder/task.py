@@ -1,4 +1,4 @@
-"""The executor's side of a round: read the bodies, call the service, write the outcomes, prepare.
+"""The part of a round that runs in executors: read bodies, call the service, write outcomes, prepare the branch.
 
 This code runs in Spark's Python workers. Bodies pass only from the space's files to the service; the driver gets one
 small `Block` that names the prepared branch.
@@ -38,9 +38,9 @@ class Chunk:
 
     until: the time after which the task begins no further call, in seconds since the epoch. Messages without a call
         remain in the queue.
-    must_call: whether the task makes its first call even after that time.
+    must_call: whether the task makes its first call even after ``until``.
     in_order: whether a message that goes back to the queue blocks the messages after it.
-    marks: the marks by which the task records that a message's call is in progress; None if it cannot record calls.
+    marks: the marks by which the task records calls in progress; None if the task cannot record calls.
     """
 
     path: str
@@ -80,7 +80,7 @@ class Block:
     attempted: the messages that failed and are still in a queue.
     retry_after: the seconds that the service asked the route to wait.
     damaged: the messages whose bodies cannot be read, with the reason; the driver moves them to quarantine.
-    error: why the space could not be read or written, with the name of the machine; no message is to blame.
+    error: why the task could not read or write the space, with the machine's name. No message is the cause.
     """
 
     vote: Vote | None = None
@@ -92,15 +92,15 @@ class Block:
     error: str = ""
 
     def count(self, effect: Effect, reason: str) -> None:
-        """Count the effect on one message. ``reason``: why the message failed, if it did."""
-        name = str(effect)  # (a plain word, as it is printed)
+        """Count the effect on one message. ``reason``: why the message failed; "" if it did not fail."""
+        name = str(effect)  # (the plain word that users see)
         self.effects[name] = self.effects.get(name, 0) + 1
         if reason:
             self.failures.add(effect, reason)
 
 
 def run(version: str, partition: Iterable[list[Chunk]]) -> Iterator[Block]:
-    """Run the chunks of a partition, one after the other: the function for Spark's ``mapPartitions``.
+    """Run the chunks of a partition, one after the other. Spark calls this function by ``mapPartitions``.
 
     Args:
         version: the version of the driver's xaspool. A worker with another version does not read the partition, because
@@ -119,7 +119,7 @@ def run(version: str, partition: Iterable[list[Chunk]]) -> Iterator[Block]:
 
 
 def _attempt() -> int:
-    """Return a number that no other attempt at a task has in this Spark session."""
+    """Return the number of this attempt at a task, which is unique in the Spark session."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -127,7 +127,7 @@ def _attempt() -> int:
 
 
 def deliver(chunk: Chunk, place: int, attempt: int) -> Block:
-    """Call the service for each message, and prepare the branch that has the outcomes.
+    """Call the service for each message, write the outcomes into a branch, and prepare the branch.
 
     Args:
         place: the place of the chunk in its task.
@@ -146,14 +146,14 @@ def deliver(chunk: Chunk, place: int, attempt: int) -> Block:
 
 
 def _call_service(chunk: Chunk, branch: RemoteBranch) -> Block:
-    """Call the service for each message until the time is over; write the outcomes into the branch.
+    """Call the service for each message until the time is over, and write the outcomes into the branch.
 
     Outcomes are written in the order of the messages, not in the order in which the calls ended.
     """
     block, ended, is_over = Block(), list[_Ended](), False
     try:
         threads = _threads(chunk.service)
-    except Exception as error:  # any error, also of a user's service: no call can succeed in this process now
+    except Exception as error:  # a user's service may raise any error; no call can succeed in this process now
         why = str(error) if isinstance(error, ServiceError) else describe(error)
         block.count(Effect.KEPT, one_line(f"on {gethostname()}: {why}"))
         return block
@@ -214,7 +214,7 @@ def _end(chunk: Chunk, place: int, found: ReadMessage, outcome: Outcome) -> _End
 
 
 def _record(branch: RemoteBranch, chunk: Chunk, one: _Ended, block: Block) -> None:
-    """Write the effects of a call into the branch, and count them. An abandoned attempt has no effects."""
+    """Write the effects of a call into the branch, and count the effects. An abandoned attempt writes no effects."""
     if isinstance(one.outcome, Retried) and one.state is State.ABANDONED:
         block.retry_after = one.outcome.delay
         block.count(Effect.KEPT, one.outcome.reason)

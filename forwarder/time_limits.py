@@ -1,10 +1,10 @@
-"""Limit the time that a Python function may take: first by an exception inside it, then by the end of its process.
+"""Limit the time of a Python function: first raise an exception in the function, and then end its process.
 
-The exception reaches running Python code, and a system call that a signal interrupts. C code that runs no Python, and a
-function that catches every exception, go on. In these cases the `Watchdog` ends the process.
+The exception ends running Python code, and a system call that a signal can interrupt. The exception does not end C code
+that runs no Python, or a function that catches every exception. In these cases the `Watchdog` ends the process.
 """
 
-# The C half of ``signal``: the Python half, which converts numbers to names, takes as long as a short call.
+# The C half of ``signal``. The Python half also converts numbers to names, which takes as long as a short call.
 import _signal as raw  # type: ignore[import-not-found]
 import faulthandler
 import os
@@ -21,7 +21,7 @@ from spool.engine import is_deferred
 from spool.workers.outcome import took_too_long
 
 GRACE_SECONDS = 5.0
-"""How long a function may go on after its time limit before its process is ended."""
+"""The seconds from the time limit of a function to the end of its process."""
 
 # The watchdog is set again only after this time, because setting it costs more than a short call.
 _SLACK_SECONDS = 1.0
@@ -39,7 +39,7 @@ def _run(function: Callable[[Any], Any], argument: Any) -> Any:
 class TimeLimit:
     """Calls a function with a time limit in seconds; None means no limit. Only the main thread can limit a call.
 
-    reason: why the function was ended; "" if it was not.
+    reason: why the function was ended; "" if the function ended by itself.
     """
 
     def __init__(self, seconds: float | None) -> None:
@@ -47,7 +47,7 @@ class TimeLimit:
         self.reason = ""
 
     def call(self, function: Callable[[Any], Any], argument: Any) -> Any:
-        """Call the function; `TookTooLong` is raised inside it at the time limit."""
+        """Call the function. At the time limit, raise `TookTooLong` inside the function."""
         if self.seconds is None or threading.current_thread() is not threading.main_thread():
             return _run(function, argument)
         begun = time.monotonic()
@@ -65,7 +65,7 @@ class TimeLimit:
                     signal.setitimer(signal.ITIMER_REAL, left, interval)
 
     def _on_alarm(self, number: int, frame: FrameType | None) -> None:
-        if is_deferred():  # inside a call of a space: an exception would leave the call half done
+        if is_deferred():  # the function calls a space, and an exception would leave the call half done
             signal.setitimer(signal.ITIMER_REAL, _SHORTEST_SECONDS)
             return
         while frame is not None and frame.f_code is not _run.__code__:
@@ -77,7 +77,7 @@ class TimeLimit:
 
 
 class Watchdog:
-    """Ends this process when a call takes too long, even if the call runs C code.
+    """Ends this process when a call of a service takes too long, even if the call runs C code.
 
     Args:
         seconds: the time limit of one call; the process ends `GRACE_SECONDS` later. None means no limit.
@@ -101,7 +101,7 @@ class Watchdog:
         self._set_at = now
 
     def _trace_file(self) -> TextIO:
-        """Return the file for the traceback of the call that did not end."""
+        """Return the file for the traceback of a call that takes too long."""
         if os.environ.get("SPOOL_DEBUG") and sys.__stderr__ is not None:
             return sys.__stderr__
         if self._file is None:

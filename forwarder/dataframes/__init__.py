@@ -13,6 +13,6 @@ def register(spark: "SparkSession") -> None:
     function in a checkout, and for a second session of one Spark: the second session does not know the formats that
     the first session registered.
     """
-    from forwarder.dataframes.source import SpoolSource  # (it needs PySpark, which is an extra)
+    from forwarder.dataframes.source import SpoolSource  # (the module needs PySpark, an optional dependency)
 
     spark.dataSource.register(SpoolSource)

@@ -65,12 +65,12 @@ means bytes.
 
 
 def columns(body: bool) -> StructType:
-    """Return the columns of a read. ``body``: whether the messages' bodies are read."""
+    """Return the columns of a read. ``body``: whether the bodies of the messages are a column."""
     return StructType([StructField(name, *of) for name, of in COLUMNS.items() if body or name != BODY])
 
 
 def _which(name: str, what: str, there: Collection[str]) -> str:
-    """Return the end of an error about an unknown name."""
+    """Return the last part of the text of an error about an unknown name."""
     meant = did_you_mean(name, there)
     return f"{meant} The {what} are {', '.join(there)}" if meant else f": the {what} are {', '.join(there)}"
 
@@ -213,7 +213,7 @@ STREAMING: Mapping[str, ValueCheck] = {
 def chosen_columns(given: Options) -> StructType:
     """Return the columns of a read with these options. Spark has not yet said whether the read is a batch or a stream.
 
-    InvalidArgument if neither kind of read takes an option.
+    Raises InvalidArgument for an option that neither a batch nor a stream takes.
     """
     return columns(parse_options(given, {**READING, **STREAMING}, "reading a space").get("body", True))
 
@@ -224,9 +224,9 @@ class ReadOptions:
 
     path: the directory of the space.
     queues: the names of the queues to read; empty: all queues.
-    first, last: the first and the last commit whose messages are read; ``last`` None: the newest commit.
-    headers: the headers that a message must have to be read; it may have others.
-    body: whether the schema has the bodies, unless the program chooses its columns.
+    first, last: the first and the last commit whose messages are read. If ``last`` is None: the newest commit.
+    headers: only messages with these headers are read; a message may have further headers.
+    body: whether the bodies are a column. A program that chooses its columns overrides this option.
     partition_bytes: about how many bytes one task reads; None: a number that suits the processors and the total size.
     """
 
@@ -251,7 +251,7 @@ class ReadOptions:
 class StreamOptions(ReadOptions):
     """The messages to read as a stream.
 
-    first: the commit with whose messages a new query begins; LATEST: the first commit after the start of the query.
+    first: a new query begins with the messages of this commit. LATEST: the first commit after the start of the query.
     max_messages, max_bytes: the approximate limits of a batch; None: no limit.
     subscription: the name of the subscription; "": no subscription, so unread messages are not kept for the query.
     expiry: the seconds after which the subscription ends unless the query renews it.

@@ -1,4 +1,4 @@
-"""Bodies as text, for a DataFrame: a query gets JSON for a body that a consumer gets as a value."""
+"""Bodies as text, for a DataFrame. Values that are neither text nor bytes become JSON."""
 
 import base64
 import json
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def decode(body: "Column | str" = "body", codec: "Column | str" = "codec") -> "Column":
-    """Return a column with the bodies as text: a text as it is, any other value as JSON, null for bytes.
+    """Return a column with the bodies as text. Text is unchanged, other values become JSON, and bytes become null.
 
     Spark's own functions read the JSON, e.g. get_json_object. In the JSON, a time is text in ISO 8601, bytes are
     base64, and the keys of a map are text.
@@ -29,7 +29,7 @@ def decode(body: "Column | str" = "body", codec: "Column | str" = "codec") -> "C
 
 
 def text_of(raw: bytes, name: str | None) -> str | None:
-    """Return one body as text. ``name``: the name of its codec; None for bytes."""
+    """Return one body as text. ``name``: the name of the body's codec; None for bytes."""
     if name is None:
         return None
     if name == "json":

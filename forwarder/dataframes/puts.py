@@ -33,7 +33,7 @@ _MICROSECONDS = 1_000_000
 
 
 class Kind(NamedTuple):
-    """The kind of a column's values. ``name``: for errors; ``accepts``: tests a type of Spark's."""
+    """The kind of a column's values. ``name``: the name for errors. ``accepts``: tests whether a Spark type fits."""
 
     name: str
     accepts: Callable[[DataType], bool]
@@ -79,7 +79,7 @@ COLUMNS: Mapping[str, Kind] = {
 }
 """The columns of a DataFrame that is written: ``body``, ``queue``, ``codec``, and the options of ``put``.
 
-``codec`` names the encoding of a body's bytes, like the column ``codec`` of a DataFrame that was read.
+``codec`` names the encoding of a body's bytes, as in a DataFrame that was read.
 """
 
 
@@ -122,7 +122,7 @@ class RowsAsPuts:
         return cls(names, queue)
 
     def puts(self, batch: "RecordBatch", first: int) -> Iterator[Put]:
-        """Return the puts for the rows of a batch, in order; neighbours with the same options are one put.
+        """Return the puts for the rows of a batch, in order. Neighbouring rows with the same options become one put.
 
         A row with a deduplication key is always a separate put, even next to a row with the same key. ``first``: the
         number of the batch's first row in the partition.
@@ -168,7 +168,7 @@ def _wrong_columns(schema: StructType, names: tuple[str, ...], queue: str | None
 
 
 def _values(column: "Array[Any]") -> list[Any]:
-    """Return the values of a column as ``put`` takes them."""
+    """Return the values of a column in the types that ``put`` takes."""
     import pyarrow
 
     kind = column.type

@@ -20,7 +20,7 @@ from spool.model.message import Message, message_id
 from spool.model.position import Position
 
 _MICROSECONDS = 1_000_000
-_LARGEST_BODY = 2**31 - 1  # bytes, in a row of Spark
+_LARGEST_BODY = 2**31 - 1  # the bytes of the largest body that a row of Spark can hold
 
 
 def read(
@@ -29,7 +29,7 @@ def read(
     """Return the messages of a plan as batches with these columns.
 
     Args:
-        boot_id: the boot id of the machine on which the plan was made.
+        boot_id: the boot id of the machine that created the plan.
         missing: the action for messages that are not at their planned place.
 
     Raises:
@@ -61,11 +61,11 @@ def _batches(
 
 
 class _Columns:
-    """Makes batches with the columns of a schema.
+    """Creates batches with the columns of a schema.
 
-    In most columns, neighbouring messages have the same value. Such a column is made with one value for each piece, and
-    the values are then repeated. A column with one value for the whole batch is kept, because the next batch mostly has
-    the same column.
+    In most columns, neighbouring messages have the same value. Such a column is created with one value for each piece,
+    and each value is then repeated. A column with one value for the whole batch is kept, because the next batch mostly
+    has the same column.
     """
 
     def __init__(self, schema: StructType) -> None:
@@ -93,7 +93,7 @@ class _Columns:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _filled(self, field: "pa.Field[Any]", value: Any, count: int) -> "pa.Array[Any]":
-        """Return a column that has this value everywhere."""
+        """Return a column that has this value in every row."""
         kept, array = self._kept.get(field.name, (None, None))
         if array is None or kept != value or len(array) < count:
             array = pa.array([value] * count, field.type)
@@ -102,7 +102,7 @@ class _Columns:
 
 
 def _described(part: Stretch) -> Message:
-    """Return the first message of a stretch without its body; all messages of the stretch have its control fields."""
+    """Return the first message of a stretch, without the body. All its messages have the same control fields."""
     id_ = message_id(part.branch, part.in_branch)
     return Message(id_, part.queue, None, part.committed_at, Position(part.number, part.first), part.attributes)
 
@@ -117,7 +117,7 @@ def _value(message: Message, name: str) -> Any:
 
 
 def _ids(pieces: Sequence[ReadMessages], of: pa.DataType) -> "pa.Array[Any]":
-    """Return the ids as one column: neighbouring ids differ in an ordinal, and all ordinals are written at once."""
+    """Return the ids as one column. Neighbouring ids differ only in an ordinal, so all ordinals are written at once."""
     joined, count = "", 0
     for stretch in (piece.stretch for piece in pieces):
         ordinals = array("I", range(stretch.in_branch, stretch.in_branch + stretch.length))

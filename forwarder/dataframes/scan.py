@@ -1,7 +1,7 @@
-"""The driver's side of a read: a plan, which divides the messages among tasks.
+"""The part of a read that runs for the driver: a plan divides the messages among tasks.
 
-Spark has the plan made once, in a separate process, from the index of the space. The plan has places and control
-fields, and no bodies. A task opens the files itself (``rows``).
+Spark starts a separate process, which creates the plan once, from the index of the space. The plan has places and
+control fields, but no bodies. A task opens the files itself (``rows``).
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,11 +17,11 @@ from forwarder.dataframes.columns import BODY, ReadOptions, check_columns
 from spool.engine.tasks import Item, Missing, Stretch, boot_id
 from spool.model.layout import MAX_NUMBER
 
-# The costs of a message and of a file, apart from bodies, as the number of bytes that are read in the same time.
+# The costs of a message and of a file without its bodies, as the number of bytes that can be read in the same time.
 _MESSAGE_BYTES, _FILE_BYTES = 256, 4096
 
-# The start of a Python task costs 60 ms of processor time, as much as reading 40 MiB. With two tasks a processor, one
-# slow task delays the end less.
+# The start of a Python task costs 60 ms of processor time, as much as reading 40 MiB. With two tasks for each
+# processor, one slow task delays the end less.
 _LEAST_TASK_BYTES, _MOST_TASK_BYTES = 4 << 20, 64 << 20
 _TASKS_A_PROCESSOR = 2
 
@@ -30,7 +30,7 @@ class Partition(InputPartition):
     """The messages that one task reads.
 
     missing: the action for messages that the task cannot read.
-    boot_id: the boot id of the machine on which the plan was made.
+    boot_id: the boot id of the machine that created the plan.
     """
 
     def __init__(self, items: Sequence[Item], missing: Missing, boot_id: str) -> None:
@@ -40,21 +40,21 @@ class Partition(InputPartition):
         self.boot_id = boot_id
 
     def read(self, path: str, schema: StructType) -> Iterator[pa.RecordBatch]:
-        """Read the messages, in a worker. Raises as ``rows.read`` does."""
+        """Read the messages, in a worker. The errors are those of ``rows.read``."""
         return rows.read(path, self.items, schema, self.boot_id, self.missing)
 
 
 class BatchReader(DataSourceReader):
-    """Reads the messages that are in the queues when the plan is made."""
+    """Reads the messages that are in the queues at the time of the plan."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = check_columns(schema)
 
     def partitions(self) -> list[InputPartition]:  # (Spark takes no other sequence)
-        """Plan the tasks: at least one task, which may have nothing to read.
+        """Plan at least one task. A single task may have nothing to read.
 
-        This opens the space; other processes may have the space open at the same time.
+        This method opens the space. Other processes may have the space open at the same time.
 
         Raises:
             QueueNotFound: one of the queues does not exist.
@@ -67,7 +67,7 @@ class BatchReader(DataSourceReader):
         return list(planned(found, options, self._schema))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the messages of one task; in a worker."""
+        """Read the messages of one task, in a worker."""
         assert isinstance(partition, Partition)
         return partition.read(self._options.path, self._schema)
 
@@ -75,15 +75,16 @@ class BatchReader(DataSourceReader):
 def planned(
     found: Sequence[tuple[Item, int]], options: ReadOptions, schema: StructType, missing: Missing = Missing.RELOCATE
 ) -> Iterator[Partition]:
-    """Yield at least one task. ``found``: the places to read, each with the bytes of its bodies."""
+    """Yield at least one task. ``found``: the places to read, each with the size of its bodies in bytes."""
     for items in divided(found, options.partition_bytes, with_body=BODY in schema.names):
         yield Partition(items, missing, boot_id())
 
 
 def divided(items: Sequence[tuple[Item, int]], size: int | None, *, with_body: bool) -> Iterator[list[Item]]:
-    """Divide items, each with the bytes of its bodies, among tasks of about ``size`` bytes each; at least one task.
+    """Divide items among tasks of about ``size`` bytes each. Yield at least one task.
 
-    Without a size, the number of tasks suits the processors of this machine: all workers run here, with the space.
+    Each item has the size of its bodies in bytes. Without ``size``, the number of tasks suits the processors of this
+    machine, because all workers run here.
     """
     weights, last_file = [], None
     for item, body_bytes in items:
@@ -105,5 +106,5 @@ def divided(items: Sequence[tuple[Item, int]], size: int | None, *, with_body: b
 
 
 def _task_bytes(total: int, processors: int) -> float:
-    """Return how many bytes of a total one task is to read."""
+    """Return the number of bytes for one task. ``total``: the number of bytes for all tasks."""
     return min(max(total / (_TASKS_A_PROCESSOR * processors), _LEAST_TASK_BYTES), _MOST_TASK_BYTES)

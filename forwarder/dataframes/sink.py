@@ -1,13 +1,13 @@
 """Write a DataFrame into queues: all of its rows, or none, in one commit.
 
-Each task writes its rows into a separate branch, streamed to the disk, and prepares the branch. One commit adopts the
+Each task streams its rows into a separate branch on the disk, and prepares the branch. One commit adopts the
 branches of the attempts that Spark chose, in the order of the partitions. ``coordination.coordinator`` describes the
 processes of a write, and the effects of their deaths.
 
 If a process commits and dies before it reports the commit, Spark calls ``abort()`` and fails the job. So ``abort()``
-decides nothing: it ends the coordinator, and branches that are not committed are rolled back. A program that repeats
-such a job names the job by the options ``applicationId`` and ``batchId``. The commit records both, so a batch is not
-written again (``spool.policies.applications``).
+does not decide the outcome. It ends the coordinator, and branches that are not committed are rolled back. A program
+that repeats such a job names the job by the options ``applicationId`` and ``batchId``. The commit records both, so a
+batch is not written again (``spool.policies.applications``).
 """
 
 import logging
@@ -50,13 +50,13 @@ WRITING: Mapping[str, ValueCheck] = {
 
 @dataclass(frozen=True)
 class Job:
-    """One write, as described to its tasks and its commit.
+    """The description of one write, for its tasks and its commit.
 
     path: the directory of the space.
-    rows: turns the rows into puts.
-    batch: the name of this write, an application and a number; None if the program did not name the write.
-    is_numbered: whether the program gave the batch its number. If it did not, every write of the application has the
-        same number.
+    rows: the object that turns the rows into puts.
+    batch: the name of this write, i.e. an application and a number; None if the program did not name the write.
+    is_numbered: whether the program gave the batch its number. Otherwise every write of the application has the same
+        number.
     """
 
     path: str
@@ -81,7 +81,7 @@ class Job:
     def begin(self, key: str | None = None) -> Coordinator:
         """Start the coordinator of the write. QueueNotFound if the queue of the option ``queue`` does not exist.
 
-        ``key``: as for ``coordinator.start``.
+        ``key``: the name of the stream, as for ``coordinator.start``.
         """
         with spool.open(self.path) as space:
             queues = space.queues()
@@ -92,7 +92,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """The result of an attempt of a task.
+    """The result of one attempt at a task.
 
     coordinator: the coordinator of the write.
     vote: the prepared branch; None if the attempt had no rows.
@@ -105,7 +105,7 @@ class Written(WriterCommitMessage):
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """A batch write. Spark makes the writer beside the driver, before the tasks start, and sends it to each task."""
+    """A batch write. Spark creates the writer beside the driver before the tasks, and sends the writer to each task."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -116,7 +116,7 @@ class BatchWriter(DataSourceArrowWriter):
         return write_partition(self.job, self.coordinator, iterator)
 
     def commit(self, messages: Sequence[Any]) -> None:
-        """Commit the branches of the tasks. Raises as the function ``commit`` does."""
+        """Commit the branches of the tasks. The errors are those of the function ``commit``."""
         batch = self.job.batch
         if not commit(self.job.path, self.coordinator, messages, batch) and batch is not None:
             log_repetition(batch, is_numbered=self.job.is_numbered)
@@ -165,9 +165,9 @@ def _put(branch: RemoteBranch, put: Put) -> None:
 
 
 def _refused_row(branch: RemoteBranch, put: Put) -> int:
-    """Return the number of the refused row of a put.
+    """Return the number of the row for which a put was refused.
 
-    The branch is not prepared after the error, so the rows can be put again, one by one, to find this row.
+    To find the row, put the rows again, one by one. The branch is not prepared after the error.
     """
     for one in put.of_each_row():
         try:
@@ -189,7 +189,7 @@ def check_count(rows: int) -> None:
 
 
 def log_repetition(batch: BatchOf, *, is_numbered: bool = True) -> None:
-    """Log that a write has written nothing; log a warning if its application did not number the write."""
+    """Log that a write has written nothing. The log entry is a warning if the application did not number the write."""
     if is_numbered:
         log.info("batch %d of application %s was committed before: nothing is written", batch.number, batch.application)
     else:
@@ -204,7 +204,7 @@ def commit(path: str, coordinator: Coordinator, messages: Sequence[Written], bat
     """Commit the branches of the attempts that Spark chose, and roll back all others.
 
     Returns:
-        Whether the rows were written now: False if the batch was committed before.
+        True if the rows were written now, False if the batch was committed before.
 
     Args:
         messages: the messages of all partitions, in order.
@@ -213,7 +213,7 @@ def commit(path: str, coordinator: Coordinator, messages: Sequence[Written], bat
     Raises:
         TransactionRolledBack: the coordinator has ended, so nothing was written.
         Full: the rows do not fit; nothing was written.
-        MessageInUse: another transaction, which does not end, has a row's deduplication key; nothing was written.
+        MessageInUse: another transaction has a row's deduplication key and does not end; nothing was written.
         CommitUnknown: the disk failed in the middle of the commit.
     """
     check_count(sum(message.rows for message in messages))
@@ -246,7 +246,7 @@ def end(path: str, coordinator: Coordinator) -> None:
 
 
 def _end(space: spool.Space, coordinator: Coordinator) -> None:
-    """End the coordinator and roll back the other branches. The write is already decided, so errors are only logged."""
+    """End the coordinator, and roll back uncommitted branches. The outcome is decided, so errors are only logged."""
     coordinator.end()
     try:
         space.engine.resolve_orphans()

@@ -1,4 +1,4 @@
-"""The data source ``format("spool")``: the classes that read and write. Spark makes an instance for each use."""
+"""The data source ``format("spool")``: the classes that read and write. Spark creates an instance for each use."""
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 
 class SpoolSource(DataSource):
-    """Queues of a space as DataFrames. Modules are imported at their first use: Spark looks a format up often."""
+    """Queues of a space as DataFrames. Modules are imported at first use, because Spark often looks up a format."""
 
     @classmethod
     def name(cls) -> str:

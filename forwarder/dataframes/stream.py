@@ -1,16 +1,17 @@
-"""Reading as a stream: batch after batch of messages, from one commit to another.
+"""Read messages as a stream: each batch has the messages of all commits between two offsets.
 
-An offset is the number of a durable commit: the query has read all commits up to that one. Numbers become visible in
-their order (Rule 2), so no smaller number appears afterwards, and no number is issued again (Rule 16). Spark keeps the
-offsets in the checkpoint of the query. The space does not know its readers: any number of queries can read it side by
-side. A query does not read messages that were consumed before the query reached them.
+An offset is the number of a durable commit: the query has read this commit and all earlier commits. Numbers become
+visible in their order (Rule 2), so no smaller number appears afterwards, and no number is issued again (Rule 16). Spark
+keeps the offsets in the checkpoint of the query. The space does not know its readers, so any number of queries can read
+at the same time. A query does not read messages that were consumed before the query reached them.
 
-Spark starts one process for the query. This process makes the offsets and the plans, and has the space open until the
-query ends. The tasks read like the tasks of a batch read.
+Spark starts one process for the query. This process computes the offsets and the plans, and has the space open until
+the query ends. The tasks read like the tasks of a batch read.
 
 For a query with a *subscription*, the space keeps all commits after the registration (Rule 15), and the query reads
-these commits from their files. The query reads earlier commits like any other query. Its offsets also have the number
-of the commit that registered the subscription. This number tells the subscription from another one of the same name.
+these commits from their files. The query reads earlier commits like any other query. The offsets of this query also
+have the number of the commit that registered the subscription. The number distinguishes subscriptions with the same
+name.
 """
 
 from collections import deque
@@ -46,13 +47,13 @@ Offset = dict[str, int]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The source of one query. Spark pickles one reader for the tasks, which only read; another has the space open."""
+    """The source of one query. Spark pickles one reader for the tasks. Another reader has the space open."""
 
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
         self._options = options
         self._schema = check_columns(schema)
         self._space: Space | None = None
-        self._target: int | None = None  # the last commit, if the query ends after the present messages
+        self._target: int | None = None  # the last commit to read, if the query ends after the present messages
         self._ahead: deque[CommitSize] = deque()  # commits with messages after the last requested offset
         self._since: int | None = None  # the commit that registered the subscription, if there is one
         self._looked = range(0)  # the commits that ``_ahead`` covers
@@ -60,7 +61,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- offsets ------------------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> Offset:
-        """Return the offset with which a query without a checkpoint begins. (Spark asks for it more than once.)"""
+        """Return the first offset of a query without a checkpoint. (Spark calls this method more than once.)"""
         first = self._options.first
         if not self._options.subscription:
             return {NUMBER: first - 1 if first else self._published()}
@@ -77,9 +78,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Return the end of the next batch; ``start`` if there is nothing to read.
+        """Return the end of the next batch, or ``start`` if no message can be read.
 
-        A batch has whole commits. With a limit, a batch has as many commits as fit, but at least one.
+        A batch has whole commits. If a limit is set, a batch has as many commits as the limit allows, but at least one.
         """
         begin, newest = start[NUMBER], self._published()
         if begin > newest:
@@ -103,11 +104,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {NUMBER: self._published()}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """End the query after the present messages: it reads no newer messages."""
+        """Let the query end after the present messages: the query reads no newer messages."""
         self._target = self._published()
 
     def _limits(self, limit: ReadLimit) -> tuple[float, float]:
-        """Return the most messages and bytes of a batch: Spark passes on one limit, and the options may have two."""
+        """Return the most messages and bytes of a batch. Spark passes on one limit, but the options may have two."""
         if isinstance(limit, ReadAllAvailable):
             return float("inf"), float("inf")
         most, most_bytes = (self._options.max_messages or float("inf"), self._options.max_bytes or float("inf"))
@@ -120,9 +121,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _within(self, begin: int, newest: int, most: float, most_bytes: float) -> int:
         """Return the last commit up to which the messages after ``begin`` fit into these limits.
 
-        At least the first commit with messages counts as fitting. With a subscription, the returned commit is one that
-        put messages, so it is durable. A power cut may undo later commits that only count attempts. Their numbers would
-        then be issued again for new messages, which the query would skip.
+        The first commit with messages always counts as fitting. With a subscription, the returned commit put messages,
+        so this commit is durable. A power cut may undo later commits that only count attempts. New messages would then
+        get the same commit numbers, and the query would skip these messages.
         """
         self._forget_up_to(begin)
         end, messages, size, at = begin, 0, 0, 0
@@ -160,7 +161,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- batches ------------------------------------------------------------------------------------------------------
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Plan the tasks of a batch, for the messages between its offsets that exist now."""
+        """Plan the tasks of a batch. The tasks read the messages that still exist between the two offsets."""
         begin, last = start[NUMBER], end[NUMBER]
         kept_from = max(begin, end[SINCE]) if SINCE in end else last  # (without a subscription, SINCE is missing)
         parts: list[InputPartition] = []
@@ -182,12 +183,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._subscriber().read(end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the messages of one task; in a worker."""
+        """Read the messages of one task, in a worker."""
         assert isinstance(partition, Partition)
         return partition.read(self._options.path, self._schema)
 
     def stop(self) -> None:
-        """Close the space: the query has ended."""
+        """Close the space at the end of the query."""
         if self._space is not None:
             self._space.close()
 
@@ -208,7 +209,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _published(self) -> int:
         """Return the newest commit that is visible and durable.
 
-        A power cut may undo a commit that is not durable. Another commit then gets the same number, and Spark's
-        checkpoint would say that this commit was read.
+        A power cut may undo a commit that is not durable. Another commit then gets the same number. Spark's
+        checkpoint would falsely record that the query has read the new commit.
         """
         return self._opened().engine.durable_number()

@@ -5,9 +5,12 @@ a crash in between Spark runs the same batch again. The commit of a batch theref
 batch, under the stream's name. A batch whose number is recorded writes nothing (``spool.policies.applications``).
 
 The stream's name is the option ``applicationId``, or else the id of the query. Spark keeps the id in the checkpoint, so
-a query that is restarted on its checkpoint has the same id. Only the tasks get the id, and they return it in their
-messages. The commit also records the id of the query: a stream with a new checkpoint counts its batches from 0 again.
-Under the name of an older stream, such a stream would lose its first batches, so the commit refuses it.
+a query that is restarted on its checkpoint has the same id. Only the tasks get the id, so they return the id in
+their messages.
+
+A stream with a new checkpoint counts its batches from 0 again. If the stream had the name of an older stream, its first
+batches would be lost. The commit therefore also records the id of the query, and refuses a batch of another
+query.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,13 +47,13 @@ STREAMING: Mapping[str, ValueCheck] = {
 
 @dataclass(frozen=True)
 class WrittenToStream(Written):
-    """The result of an attempt of a task of a micro-batch. ``query``: the id of the query in its checkpoint."""
+    """The result of one attempt at a task of a micro-batch. ``query``: the id of the query in its checkpoint."""
 
     query: str
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """A stream write. Spark makes one writer for the tasks of a micro-batch, and another to commit or abort the batch.
+    """A stream write. Spark creates one writer for the tasks of a micro-batch, and another for its commit or abort.
 
     coordinator: the coordinator of the micro-batch; None until the writer is sent to the tasks.
     """
@@ -79,7 +82,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __getstate__(self) -> dict[str, Any]:
         """Begin the write, and return the state that Spark sends to the tasks.
 
-        Spark only ever sends the writer for the tasks, so no other writer begins a write.
+        Spark sends only the writer for the tasks, so no other writer begins a write.
         """
         if self.coordinator is None:
             self.coordinator = self.job.begin(self.key)
@@ -98,7 +101,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return WrittenToStream(done.coordinator, done.vote, done.rows, query)
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:
-        """Commit the branches of the tasks, unless the batch was committed before. Raises as ``sink.commit`` does."""
+        """Commit the branches, unless the batch was committed before. The errors are those of ``sink.commit``."""
         first: WrittenToStream = messages[0]
         batch = BatchOf(self.application or first.query, batchId, first.query)
         if not commit(self.job.path, first.coordinator, messages, batch):

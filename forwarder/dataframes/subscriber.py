@@ -1,4 +1,4 @@
-"""The subscription of a stream: registered, checked for each batch, renewed, and advanced when a batch was read."""
+"""The subscription of a stream: register, renew and check the subscription, and advance it after each batch."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ log = logging.getLogger("spool")
 
 
 class Subscriber:
-    """The subscription of a query, as the query sees it.
+    """The subscription of a query, on the side of the query.
 
     Args:
         name: the name of the subscription.
@@ -44,8 +44,8 @@ class Subscriber:
     def renew(self, start: Mapping[str, int]) -> int:
         """Return the commit that registered the subscription, for a query that continues after ``start``.
 
-        When half of its time has passed, the subscription is renewed. InvalidArgument if a commit after ``start`` was
-        not kept; for a query that does not fail then, the subscription is registered again.
+        Renew the subscription when half of its time has passed. If a commit after ``start`` was not kept, raise
+        InvalidArgument, or register the subscription again if the query goes on after a loss.
         """
         known, wrong = self._check(start)
         if known is None:
@@ -58,10 +58,10 @@ class Subscriber:
         return known.since
 
     def kept(self, backlog: Backlog, begin: int, end: Mapping[str, int]) -> list[tuple[Item, int]]:
-        """Return the places of the messages put after commit ``begin`` up to ``end``, each with the bytes of its
-        bodies.
+        """Return the places of the messages in the commits after ``begin`` up to ``end``.
 
-        InvalidArgument if a commit was not kept. CorruptedFile if a commit is damaged.
+        Each place has the size of its bodies in bytes. InvalidArgument if a commit was not kept. CorruptedFile if a
+        commit is damaged.
         """
         found, lost = backlog.kept_items(begin + 1, end[NUMBER])
         # Check after the reading: a subscription that still exists has kept all commits that were read.
@@ -76,7 +76,7 @@ class Subscriber:
     def read(self, end: Mapping[str, int]) -> None:
         """Record that the query has read all commits up to ``end``.
 
-        If the subscription has ended, this does nothing, and the next check reports the end.
+        If the subscription has ended, this method does nothing, and the next check reports the end.
         """
         self._engine.advance_subscription(self._name, end[SINCE], end[NUMBER], self._expiry)
 
@@ -84,7 +84,7 @@ class Subscriber:
         return self._engine.register_subscription(self._name, self._queues, self._expiry, anew=anew)
 
     def _check(self, start: Mapping[str, int]) -> tuple[Subscription | None, str]:
-        """Return the subscription if, since its registration, it has kept all commits after ``start``.
+        """Return the subscription if it has kept all commits after ``start`` since its registration.
 
         Otherwise return None and the reason.
         """

@@ -1,4 +1,4 @@
-"""The description of a pipeline, from Python or TOML, checked. Every mistake is reported with its place."""
+"""Read and check the description of a pipeline, from Python or TOML. Every mistake is reported with its place."""
 
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -65,7 +65,7 @@ def _taken(value_check: ValueCheck, default: Any = MISSING) -> Any:
 
 
 def _of_queue(option: str, default: Any = MISSING) -> Any:
-    """Return a field for an option of queues, with the default of that option unless ``default`` is given."""
+    """Return a field for an option of queues. Without ``default``, the field has the default of the queue option."""
     listed = QUEUE_OPTIONS[option]
     return _taken(listed.check, listed.default if default is MISSING else default)
 
@@ -135,7 +135,7 @@ class Description:
     retries, retry_delay, retry_delay_max: options for messages whose hooks or translation fail temporarily.
     max_messages, max_bytes: limits of the source.
     error_queue: the queue for messages that failed.
-    failure_queue: the queue for messages of which a route with the severity "route" failed.
+    failure_queue: the queue for a message if a route with the severity "route" failed.
     """
 
     name: str = _taken(QUEUE_NAME)
@@ -155,7 +155,7 @@ class Description:
     failure_queue: str | None = _taken(_QUEUE, None)
 
     def mistakes(self) -> Iterator[str]:
-        """Yield the mistakes that only several options together show, each with its place."""
+        """Yield mistakes in the combination of options, each with its place."""
         yield from self._wrong_routes()
         yield from self._wrong_services()
         yield from self._wrong_names()
@@ -206,7 +206,7 @@ class Description:
         return [*stages, self.errors, self.failures]
 
     def is_of_another_shape(self, queue: str) -> bool:
-        """Return whether a queue has the name of a stage's queue, for a stage that this description lacks."""
+        """Return whether a queue's name is that of a stage's queue, but this description lacks the stage."""
         is_stage = queue == f"{self.name}.translate" or queue.startswith(f"{self.name}.to.")
         return is_stage and queue not in self.queue_names
 
@@ -217,7 +217,7 @@ class Description:
 
     @property
     def translate_queue(self) -> str:
-        """The queue in which messages wait for the routes: the source, if there are no inbound hooks."""
+        """The queue in which messages wait for the routes. Without inbound hooks, this is the source."""
         return f"{self.name}.translate" if self.inbound else self.source_queue
 
     def first_queue(self, destination: str) -> str:
@@ -225,18 +225,18 @@ class Description:
         return f"{self.name}.to.{destination}"
 
     def last_queue(self, destination: str) -> str:
-        """Return the queue of messages for a destination's service; without outbound hooks, this is the first queue."""
+        """Return the queue for a destination's service. Without outbound hooks, this is the first queue."""
         first = self.first_queue(destination)
         return f"{first}.deliver" if self.destinations[destination].outbound else first
 
     @property
     def errors(self) -> str:
-        """The error queue of all queues of the pipeline."""
+        """The name of the error queue, which all queues of the pipeline share."""
         return self.error_queue or f"{self.name}.errors"
 
     @property
     def failures(self) -> str:
-        """The queue for messages of which a route with the severity "route" failed."""
+        """The queue for a message if a route with the severity "route" failed."""
         return self.failure_queue or f"{self.name}.failures"
 
 
@@ -244,7 +244,7 @@ class Description:
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """Return the content of a TOML file. Raises PipelineError if it cannot be read."""
+    """Return the content of a TOML file. Raises PipelineError if the file cannot be read."""
     try:
         return tomllib.loads(Path(path).read_bytes().decode())
     except OSError as error:
@@ -268,7 +268,7 @@ def described(given: Mapping[str, Any], where: str) -> Description:
 
 
 def _read(kind: type[T], given: object, place: str, mistakes: list[str]) -> T | None:
-    """Return a table as an object of the class ``kind``; after a mistake, add it to ``mistakes`` and return None."""
+    """Return a table as an object of the class ``kind``. Add mistakes in the table to ``mistakes``, and return None."""
     if not isinstance(given, Mapping):
         mistakes.append(f"{place}: it is a table, not {shown(given)}")
         return None
@@ -294,7 +294,7 @@ def _read(kind: type[T], given: object, place: str, mistakes: list[str]) -> T | 
 
 
 def _read_all(metadata: Mapping[str, Any], given: object, place: str, mistakes: list[str]) -> Any:
-    """Return the tables of a list; or the tables of a table by name, if each name is valid for a queue."""
+    """Return the tables of a list, or the tables of a table by name. Each name has to be valid for a queue."""
     if "each" in metadata:
         found = _list_of(given)
         read: Any = tuple(

@@ -1,6 +1,6 @@
 """Dispositions: the results by which a hook or a translation decides about its message.
 
-The names are those of integration engines: continue, send, kill, error.
+The names are common in integration engines: continue, send, kill, error.
 """
 
 import enum
@@ -11,7 +11,7 @@ from spool.model.text import shown
 
 
 class Kept(enum.Enum):
-    """A mark in place of a body: the body does not change."""
+    """The mark for a body that does not change."""
 
     BODY = "the body that it has"
 
@@ -23,7 +23,7 @@ KeptBody: TypeAlias = Literal[Kept.BODY]
 class Changes(TypedDict, total=False):
     """Control fields that a disposition changes, as in ``spool.PutOptions``; None removes a field.
 
-    headers: merged into the headers of the message; None removes a header.
+    headers: headers to merge into the headers of the message; None removes a header.
 
     No disposition changes the correlation id, because all messages of a chain share it.
     """

@@ -21,7 +21,7 @@ _TIMES = {"delay": "not_before", "not_before": "delay", "time_to_live": "expires
 
 
 class Draft(NamedTuple):
-    """A message as the next function sees it. ``raw``, ``fields``: the body and the control fields as stored."""
+    """A message as the next function gets it. ``raw``, ``fields``: the stored body and the stored control fields."""
 
     message: Message
     raw: bytes
@@ -42,7 +42,7 @@ class Draft(NamedTuple):
         return cls(_with(message, message.body, fields), raw, fields)
 
     def changed(self, body: Any, changes: Changes) -> Self:
-        """Return the draft with another body and other control fields. InvalidArgument if these cannot be put."""
+        """Return the draft with another body and other control fields. InvalidArgument if ``put`` refuses them."""
         if body is BODY and not changes:
             return self
         given: dict[str, Any] = dict(changes)
@@ -76,9 +76,9 @@ class Draft(NamedTuple):
 
 
 def failed_alone(source: Draft, queue: str, route: str, reason: str) -> NewMessage:
-    """Return the message for the failure queue if only one route fails: the unchanged message, with the reason.
+    """Return the message for the failure queue after the failure of one route: the unchanged message with the reason.
 
-    ``redrive`` moves the message back to its former queue, where it takes only that route. The message does not expire.
+    ``redrive`` moves the message back to its former queue, where it takes only this route. The message does not expire.
     """
     message = source.message
     fields = {name: value for name, value in source.fields.items() if name not in _OF_ITS_TRY}
@@ -96,7 +96,7 @@ def _with(message: Message, body: Any, fields: Mapping[str, Any]) -> Message:
 
 
 def _merged(headers: Mapping[str, str], more: Mapping[str, str | None] | None) -> dict[str, str] | None:
-    """Return headers with ``more`` headers added, without headers that are None; None if ``more`` is None."""
+    """Return ``headers`` with ``more`` headers. A value of None removes a header. If ``more`` is None, return None."""
     if more is None:
         return None
     return {name: value for name, value in {**headers, **more}.items() if value is not None}

@@ -23,7 +23,7 @@ class Function:
 
     @classmethod
     def of(cls, value: object) -> "Function":
-        """Return the function of a description. ValueError if the value is neither a name nor a function."""
+        """Return a description's value as a Function. ValueError if the value is neither a name nor a function."""
         if isinstance(value, Function):
             return value
         if isinstance(value, str) and value.count(":") == 1:
@@ -34,7 +34,7 @@ class Function:
         return cls(f"{getattr(value, '__module__', '__main__')}:{name}", value)
 
     def load(self) -> Callable[[Any], Any]:
-        """Return the function object, imported if it is given by name.
+        """Return the function object. A function that is given by name is imported.
 
         Raises:
             ServiceError: the function cannot be imported, or takes no message.

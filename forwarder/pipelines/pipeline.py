@@ -57,7 +57,7 @@ class Pipeline:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Return the pipeline of a TOML file. ServiceError as for a new pipeline, or if the file cannot be read."""
+        """Return the pipeline of a TOML file. ServiceError if the file cannot be read, or the description is wrong."""
         pipeline = cls.__new__(cls)
         pipeline._describe(read_toml(path), str(path))
         return pipeline

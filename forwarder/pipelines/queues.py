@@ -1,4 +1,4 @@
-"""The queues of a pipeline and their options: created and changed as the description demands."""
+"""Create the queues of a pipeline, and change their options, as the description demands."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -80,7 +80,7 @@ def left_queues(space: Space, descriptions: Sequence[Description], served: Colle
     """Return the number of messages in each former queue of the pipelines.
 
     Args:
-        served: queues that other routes forward; they are not counted.
+        served: queues that other routes forward. The messages of these queues are not counted.
     """
     stats, others = space.stats(), {*served, *(queue for one in descriptions for queue in one.queue_names)}
     found = {}

@@ -1,6 +1,6 @@
 """The stages of a pipeline that call its functions: hooks, and translation with its routes. Each stage is a service.
 
-A stage turns a message into any number of new messages, as one outcome: one commit puts them and removes the message.
+A stage turns a message into any number of new messages. One commit removes the message and puts the new messages.
 """
 
 import logging
@@ -21,7 +21,7 @@ log = logging.getLogger("spool.forwarder")
 
 
 class _Failed(Exception):
-    """A function failed. ``outcome``: the outcome, with the function's name in its reason."""
+    """A function failed. ``outcome``: the outcome of the message; its reason has the function's name."""
 
     def __init__(self, function: Function, error: BaseException) -> None:
         outcome = of_error(error, MAX_REPLY)
@@ -41,7 +41,7 @@ class Passage:
 
 
 def passed_through(functions: tuple[Function, ...], draft: Draft, last_queues: Mapping[str, str]) -> Passage:
-    """Call functions, each with the drafts of the previous function.
+    """Call functions one after the other. Each function gets the drafts from the previous function.
 
     Args:
         last_queues: the last queue of each destination, by the destination's name.
@@ -153,7 +153,7 @@ class HookStage(Stage):
 
 @dataclass(frozen=True)
 class Way:
-    """A route of a translation, as in ``description.RouteDescription``. ``into``: its destinations' first queues."""
+    """A route of a translation, see ``description.RouteDescription``. ``into``: the first queue of each destination."""
 
     name: str
     when: Function | tuple[tuple[str, tuple[str, ...]], ...]
@@ -166,7 +166,7 @@ class Way:
         return (*((self.when,) if isinstance(self.when, Function) else ()), *self.translate)
 
     def takes(self, message: Message) -> bool:
-        """Return whether a message takes this route. Raises _Failed."""
+        """Return whether a message takes this route. Raises _Failed if the condition of the route fails."""
         if ROUTE_HEADER in message.headers:
             return message.headers[ROUTE_HEADER] == self.name
         if isinstance(self.when, Function):
@@ -179,10 +179,10 @@ class Way:
 
 @dataclass(frozen=True)
 class TranslationStage(Stage):
-    """The routes of a pipeline. One commit removes a message and puts all messages that the routes make of it.
+    """The routes of a pipeline. One commit removes a message and puts all messages from its routes.
 
-    If a route with ``alone`` fails, the message is put into ``failures`` for that route only. ``retries``: the retries
-    of the queue; after the last retry, a temporary failure of such a route is final.
+    If a route with ``alone`` fails, a copy of the message for this route is put into ``failures``. ``retries``: the
+    retries of the queue. After the last retry, a temporary failure of a route with ``alone`` is final.
     """
 
     ways: tuple[Way, ...]
@@ -197,7 +197,7 @@ class TranslationStage(Stage):
         return tuple(function for way in self.ways for function in way.functions)
 
     def translated(self, draft: Draft) -> Outcome:
-        """Return the messages of all routes, or the gravest failure."""
+        """Return the messages from all routes, or the gravest failure."""
         out: list[NewMessage] = []
         notes: list[str] = []
         later: Retried | None = None

@@ -1,4 +1,4 @@
-"""The common part of forwarding with Spark and without: a thread for each route, the end of the run, the summary."""
+"""The common part of forwarding with and without Spark: a thread for each route, the end of the run, the summary."""
 
 import logging
 import threading
@@ -34,7 +34,7 @@ SECONDS = ValueCheck("a number of seconds above 0", _above_zero)
 class RunOptions(TypedDict):
     """Options of a loop.
 
-    once: whether the loop ends after an attempt of every message.
+    once: whether the loop ends after an attempt for every message.
     stop: an event; after it is set, the loop claims no further message.
     attempted: with `once`, the messages that failed in this run and are still in a queue; the loop adds to the set.
     count: called with each committed result.
@@ -49,7 +49,7 @@ class RunOptions(TypedDict):
 
 
 class Loop(ABC):
-    """Forwards the messages of a route. Other threads and signal handlers read its properties."""
+    """Forwards the messages of a route. Other threads and signal handlers read the properties of the loop."""
 
     def __init__(self, space: Space, route: Route, **options: Unpack[RunOptions]) -> None:
         self._space, self._route = space, route
@@ -72,7 +72,7 @@ class Loop(ABC):
 
     @abstractmethod
     def count_calls(self) -> None:
-        """Count an attempt for each call in progress, because the process ends. Called in another thread."""
+        """Count an attempt for each call in progress, because the process ends. Another thread calls this method."""
 
     @property
     @abstractmethod
@@ -129,13 +129,13 @@ class BaseForwarder:
         self._attempted: dict[str, set[Position]] = {route.queue: set() for route in self.routes}
 
     def stop(self) -> None:
-        """Let `run` finish and commit the calls in progress, and return. For other threads and signal handlers."""
+        """Let `run` finish and commit the calls in progress, and return. Signal handlers may call this method."""
         self._stop_because("it was asked to")
 
     def abandon(self, end: Callable[[], object]) -> None:
-        """Let `run` call `end`, which ends the process, without waiting for the calls in progress. For signal handlers.
+        """For signal handlers: let `run` end the process by `end`, without waiting for the calls in progress.
 
-        Each of these calls counts an attempt of its message; nothing else is committed. If no route has a claimed
+        Each of these calls counts as an attempt for its message; nothing else is committed. If no route has a claimed
         message, this method calls `end` at once.
         """
         self._stop_because("it was asked to")
@@ -144,7 +144,7 @@ class BaseForwarder:
         self._end = end
 
     def _forward(self, space: Space, once: bool, made: Callable[[Route, RunOptions], Loop]) -> None:
-        """Run a loop for each route, until all have ended. ``made``: makes the loop of a route."""
+        """Run a loop for each route, until all loops have ended. ``made``: creates the loop of a route."""
         self._say("forwarding")
         self._tell(Begun([route.queue for route in self.routes]))
         self._now = space.engine.clock.monotonic
@@ -180,7 +180,7 @@ class BaseForwarder:
     def _join(self, threads: list[threading.Thread]) -> None:
         for thread in threads:
             while thread.is_alive():
-                thread.join(0.2)  # short: signal handlers run in this thread, between two joins
+                thread.join(0.2)  # a short wait, because signal handlers run in this thread, between two joins
                 self._end_if_idle(0)
                 self._tell_of_the_end()
                 if self._end is not None:
@@ -193,7 +193,7 @@ class BaseForwarder:
             loop.run()
         except (SpoolError, ServiceError, SparkUnavailable, OSError) as error:
             self._fail(f"{queue}: {error}")
-        except Exception as error:  # a defect of the forwarder: all routes end, so that users notice
+        except Exception as error:  # a bug in the forwarder: all routes end, so that users notice
             log.exception("the route of queue %s ended", queue)
             self._fail(f"{queue}: {describe(error)}")
 
@@ -223,13 +223,13 @@ class BaseForwarder:
         self._stop_because(error)
 
     def _stop_because(self, reason: str) -> None:
-        if not self._is_stopping:  # a signal handler may interrupt the next lines, which hold the event's lock
+        if not self._is_stopping:  # a signal handler may interrupt `set`, which holds the event's lock
             self._is_stopping = True
             self._stopping = Stopping(reason)
             self._stop.set()
 
     def _tell_of_the_end(self) -> None:
-        """Send the event ``Stopping`` once. Not called in a signal handler, which must not wait for a lock."""
+        """Send the event ``Stopping`` once. No signal handler calls this, because handlers must not wait for a lock."""
         stopping, self._stopping = self._stopping, None
         if stopping is not None:
             self._tell(stopping)
@@ -242,10 +242,10 @@ class BaseForwarder:
 
 
 def in_steps(routes: Sequence[Route], once: bool, summary: Summary) -> Iterator[list[Route]]:
-    """Yield the routes that run side by side: all routes together, but with ``once`` the routes of each step.
+    """Yield the routes that run at the same time: all routes, or with ``once`` the routes of each step.
 
-    If a route found no room, and other routes have forwarded messages since then, there may be room now. The steps are
-    then repeated, without the routes whose service was not reached.
+    If a route found no room, and other routes have forwarded messages since then, a queue may have room now. In this
+    case the steps are repeated, without the routes whose service was not reached.
     """
     if not once:
         yield list(routes)

@@ -1,4 +1,4 @@
-"""Turn the routes that a forwarder is given into ``Route`` objects, and check that they can work."""
+"""Turn the routes of a forwarder's arguments into ``Route`` objects, and check that each route can work."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ def as_routes(
     timeout: float | None = None,
     threads: int | None = None,
 ) -> list[Route]:
-    """Return the routes given in a form that ``Forwarder`` takes. Arguments and errors are those of ``Forwarder``."""
+    """Return routes in any form as ``Route`` objects. The arguments and errors are those of ``Forwarder``."""
     options = {"on_failure": on_failure, "timeout": timeout, "threads": threads}
     set_here = [name for name, value in options.items() if value is not None]
     for name in set_here:
@@ -92,7 +92,7 @@ def check_routes(space: Space, routes: Sequence[Route], *, sent: bool = True) ->
 
 
 def _check_cycles(routes: Sequence[Route]) -> None:
-    """Refuse routes that pass messages from queue to queue in a cycle: the messages would never leave it."""
+    """Refuse routes that pass messages from queue to queue in a cycle, because messages would never leave it."""
     moves = [(route.queue, route.service) for route in routes]
     passed_to = {queue: service.queue for queue, service in moves if isinstance(service, QueueService)}
     for first in passed_to:

@@ -1,7 +1,7 @@
 """Forward queues to services in threads of this process: with the routes of a ``Forwarder``, without Spark and rounds.
 
 Each message has a separate transaction. So the loop can give up a single call that hangs. A call that ends the process
-counts an attempt of its own message only. In one process, rounds would allow neither.
+counts as an attempt only for its own message. Rounds in one process would make both impossible.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,9 +28,9 @@ from spool.workers.worker import Worker
 
 
 class ThreadForwarder(BaseForwarder):
-    """Take messages from queues and call a service for each, in threads. Arguments as for ``Forwarder``.
+    """Take messages from queues and call a service for each, in threads. The arguments are those of ``Forwarder``.
 
-    A queue has as many threads as its service allows calls at a time; a service that is watched has one thread.
+    The number of threads of a queue is the number of calls that its service allows. A watched service has one thread.
 
     Raises:
         ServiceError: a route cannot work.
@@ -48,10 +48,10 @@ class ThreadForwarder(BaseForwarder):
         super().__init__(path, as_routes(routes), idle=idle, on_event=on_event, say=say)
 
     def run(self, once: bool = False) -> Summary:
-        """Forward until ``stop`` is called, and return the summary. An error that ends one route ends all.
+        """Forward until ``stop`` is called, and return the summary. An error that ends one route ends all routes.
 
         Args:
-            once: end when this run has attempted each message that can be forwarded now.
+            once: end when this run has made an attempt for each message that can be forwarded now.
         """
         with open_space(self.path) as space:
             check_routes(space, self.routes, sent=False)
@@ -87,7 +87,7 @@ class ThreadLoop(Loop):
 
     @property
     def is_working(self) -> bool:
-        """Whether a call is in progress, or the commit of its outcome."""
+        """Whether a call, or the commit of its outcome, is in progress."""
         return bool(self._under_way)
 
     @property
@@ -95,7 +95,7 @@ class ThreadLoop(Loop):
         return self.is_working or (self._worker is not None and self._worker.is_paused)
 
     def count_calls(self) -> None:
-        """Give up the calls in progress, each with an attempt of its message."""
+        """Give up the calls in progress, and count an attempt for each message."""
         if self.is_working and self._worker is not None:
             self._worker.end()
 
@@ -134,7 +134,7 @@ class ThreadLoop(Loop):
         self._under_way.discard(position)
 
     def _add_kept(self) -> None:
-        """Add the messages without an attempt to the summary as the last result, so that it keeps their reason."""
+        """Add the messages without an attempt to the summary last, so that the summary keeps their reason."""
         kept, self._kept = self._kept, RoundResult()
         if kept.messages:
             self._add(kept)

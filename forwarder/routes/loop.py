@@ -1,6 +1,6 @@
-"""The rounds of one route: claim, call, commit. Two rounds may be under way.
+"""The rounds of one route: claim, call, commit. Two rounds may run at the same time.
 
-While the tasks of a round call the service, the driver commits the previous round and claims the next one. So no task
+While the tasks of a round call the service, the driver commits the previous round and claims the next round. So no task
 waits for a claim or a commit. Rounds call the service one after the other, and are committed in the order of their
 claims.
 """
@@ -21,7 +21,8 @@ from spool.errors import SpoolError
 from spool.workers.pauses import WaitingMessages
 
 _WAIT_SECONDS = 0.5
-# A run with ``once`` remembers at most this number of failed messages; with more, it leaves the rest of the queue.
+# The most failed messages that a run with ``once`` remembers. After more failures, the run ends before its queue is
+# empty.
 _MOST_ATTEMPTED = 1_000_000
 
 
@@ -47,7 +48,7 @@ class RouteLoop(Loop):
 
     Args:
         job: runs chunks in tasks.
-        tasks: returns how many tasks of a round run at the same time; called when the calls of a round begin.
+        tasks: called when the calls of a round begin; returns how many tasks run at the same time.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class RouteLoop(Loop):
     ) -> None:
         super().__init__(space, route, **options)
         self._job, self._tasks = job, tasks
-        self._pace = Pace(1)  # until the first round asks for the number of tasks
+        self._pace = Pace(1)  # 1 task, until the first round asks for the number of tasks
         self._calling: _Calling | None = None
         self._next: _Claimed | None = None
         self._waiting = WaitingMessages()
@@ -63,7 +64,7 @@ class RouteLoop(Loop):
 
     @property
     def is_working(self) -> bool:
-        """Whether a round has messages and is not committed yet."""
+        """Whether a round has messages and is not yet committed."""
         return self._is_working
 
     @property
@@ -71,7 +72,7 @@ class RouteLoop(Loop):
         return self._is_working or self._is_paused
 
     def count_calls(self) -> None:
-        """Count an attempt of each message whose call is in progress in a task."""
+        """Count an attempt for each message whose call is in progress in a task."""
         if (calling := self._calling) is not None:
             calling.claimed.round.count_calls()
 
@@ -141,7 +142,7 @@ class RouteLoop(Loop):
         self._calling, self._next = _Calling(claimed, self._caller.submit(call)), None
 
     def _run(self, chunks: list[Chunk]) -> list[Block]:
-        if self._stop.is_set():  # also after a task died: its messages are given to no other task
+        if self._stop.is_set():  # also after the death of a task: no other task gets its messages
             return []
         return self._job(chunks)
 
@@ -177,7 +178,7 @@ class RouteLoop(Loop):
             self._note_up()
 
     def _give_up(self) -> None:
-        """After an error: release the claimed messages, and try to commit the calls in progress."""
+        """Release the claimed messages after an error, and try to commit the calls in progress."""
         if self._next is not None:
             with suppress(SpoolError, OSError):
                 self._give_back(self._next)

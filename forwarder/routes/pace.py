@@ -13,9 +13,9 @@ FIRST_ROUND_MESSAGES, MOST_ROUND_MESSAGES = 128, 65_536
 class RoundSize:
     """The size of a round whose calls are under way.
 
-    limit: the most messages that it could claim. messages: the number of messages that it has claimed.
-    in_order: the next round may begin only after the commit of this one.
-    is_bounded: the room for answers limits the round.
+    limit: the most messages that the round could claim. messages: the number of messages that the round has claimed.
+    in_order: whether the next round may begin only after the commit of this round.
+    is_bounded: whether the room for answers limits the round.
     """
 
     limit: int
@@ -28,9 +28,9 @@ class Pace(Pauses):
     """Decides the size and the time of a route's next round, and the pause before the round.
 
     Args:
-        tasks: the number of tasks of a round at a time.
+        tasks: how many tasks of a round run at the same time.
 
-    tasks: this number, which the loop keeps up to date.
+    tasks: the present number of tasks, which the loop updates.
     limit: the most messages of the next round.
     """
 
@@ -43,20 +43,20 @@ class Pace(Pauses):
     def claims_ahead(self, calling: RoundSize) -> bool:
         """Return whether the next round is claimed while this round calls the service.
 
-        A prefetched round pays if this round is full, so that more messages are likely; if the previous round handled
-        all its messages; and if rounds no longer grow. Messages that arrive during a smaller round are claimed after
-        it, in one round.
+        A prefetched round saves time under three conditions. This round is full, so that more messages are likely; the
+        previous round handled all its messages; and rounds no longer grow. If this round is smaller, messages that
+        arrive meanwhile are claimed after its end, in one round.
         """
         if calling.in_order or calling.is_bounded or self.down:
             return False
         return self._is_steady and calling.messages >= calling.limit
 
     def note(self, calling: RoundSize, result: RoundResult, seconds: float) -> None:
-        """Note the result of a round. ``seconds``: the duration of its calls."""
+        """Record the result of a round. ``seconds``: the duration of its calls."""
         before, self._is_steady = self.limit, False
         self.down, self._pause = "", 0.0
         if result.full and result.messages >= calling.messages > 1:
-            self.limit = max(1, calling.messages // 2)  # the replies to fewer messages may fit
+            self.limit = max(1, calling.messages // 2)  # the queues may have room for fewer replies
         elif result.down:
             self.find_down(result.down, result.retry_after)
         else:
@@ -70,7 +70,7 @@ class IdleTime:
 
     Args:
         limit: the seconds without a message after which the forwarder ends; None for never.
-        now: the time in seconds of the monotonic clock, here and in ``is_over``.
+        now: the time in seconds of the monotonic clock, as in ``is_over``.
     """
 
     def __init__(self, limit: float | None, now: float) -> None:
@@ -78,10 +78,10 @@ class IdleTime:
         self._active_at = now
 
     def is_over(self, now: float, messages: int, is_busy: bool) -> bool:
-        """Note the number of messages that a route found; return whether the forwarder ends.
+        """Record the number of messages that a route found; return whether the forwarder ends.
 
         Args:
-            is_busy: a route has claimed messages, or pauses.
+            is_busy: whether a route has claimed messages, or pauses.
         """
         if messages or is_busy:
             self._active_at = now
@@ -89,7 +89,7 @@ class IdleTime:
 
 
 def is_through(messages: int, result: RoundResult) -> bool:
-    """Return whether a round has handled all of its messages: each has an answer or a counted attempt.
+    """Return whether each message of a round has an answer or a counted attempt.
 
     Otherwise the messages that the round leaves have to be claimed before the messages of the prefetched round.
     """
@@ -99,11 +99,11 @@ def is_through(messages: int, result: RoundResult) -> bool:
 def next_limit(limit: int, messages: int, seconds: float, tasks: int) -> int:
     """Return the most messages of the next round, so that a round lasts about two seconds.
 
-    Two seconds are long against the cost of a round, and short enough that a killed forwarder repeats little work.
-    However slow the service is, each task has a message.
+    Two seconds are much longer than the cost of a round, and short enough that a killed forwarder repeats little work.
+    Each task has at least one message, however slow the service is.
 
     Args:
-        limit, messages, seconds: the limit of the last round, the messages that it handled, and its duration.
+        limit, messages, seconds: the limit of the last round, the number of its handled messages, and its duration.
     """
     if seconds > ROUND_SECONDS * 2:
         return max(limit // 2, min(limit, tasks))

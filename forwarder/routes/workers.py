@@ -1,7 +1,7 @@
 """The workers of a cluster: each worker has to run on the machine of the space, see the space, and reach the services.
 
 The driver checks the workers before it claims a message. A worker that joins later checks itself when a task begins.
-``RemoteBranch`` checks that the worker sees the space on the same machine, and ``task.run`` the version of xaspool.
+``RemoteBranch`` checks that the worker sees the space on the same machine. ``task.run`` checks the version of xaspool.
 If a check fails, the round ends without an outcome for any message. A service that the worker cannot open counts as
 unreachable.
 """
@@ -32,7 +32,7 @@ _LOOK_SECONDS, _SAY_SECONDS = 0.2, 5.0
 def check_workers(
     spark: "SparkSession", path: str, services: Sequence[Service], say: Callable[[str], None] = lambda text: None
 ) -> None:
-    """Wait for the workers of a cluster, and let each check the space and the services.
+    """Wait for the workers of a cluster, and let each worker check the space and the services.
 
     Args:
         path: the directory of the space, which this process has open.
@@ -79,7 +79,7 @@ def wait_for_workers(context: "SparkContext", say: Callable[[str], None], second
 
 
 def has_workers(context: "SparkContext") -> bool:
-    """Return whether an executor besides the driver's own is running."""
+    """Return whether any executor is running, apart from the driver's own executor."""
     try:
         java: Any = context._jsc.sc()
         if not java.isStopped():
@@ -92,7 +92,7 @@ def has_workers(context: "SparkContext") -> bool:
 def defects(
     path: str, identity: tuple[int, int] | None, version: str, services: Sequence[Service], _: object = None
 ) -> list[str]:
-    """Return why this worker process cannot work for the driver, with the machine's name; [] if it can."""
+    """Return the reasons why this worker process cannot work for the driver, with the machine's name."""
     try:
         if identity_of(path) != identity:
             raise ServiceError(

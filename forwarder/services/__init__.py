@@ -82,7 +82,7 @@ def named_as(queue: str, services: str) -> str:
 
     Args:
         services: the module of the functions (`python:package.module`); or a URL, a directory or the brokers of Kafka.
-            To the latter three, the name is appended as a path.
+            The queue's name is appended to a URL, a directory or brokers as a path.
     """
     if services.startswith("python:"):
         return f"{services}{'.' if ':' in services[len('python:') :] else ':'}{queue}"

@@ -1,7 +1,7 @@
-"""A command as a service: the message's body is its standard input, its exit status the outcome, its output the reply.
+"""A command as a service. Its input is the message's body, its exit status is the outcome, and its output is the reply.
 
-No shell reads the command, except in ``exec:sh -c '…'``. The command runs in a separate process group. At the time
-limit, and when the command has ended, the service ends the whole group.
+No shell reads the command, except in ``exec:sh -c '…'``. The command runs in a separate process group. The service
+ends the whole group when the command has ended, and at the time limit.
 """
 
 import json
@@ -30,7 +30,7 @@ NOT_REACHED = frozenset({os.EX_UNAVAILABLE, os.EX_CONFIG})
 """Exit statuses that do not concern the message: the command lacks something that it needs."""
 
 _OF_A_MESSAGE = ("SPOOL_HEADER_", "SPOOL_CORRELATION_ID")  # a message may lack these fields
-_LAST_WORDS = 4096  # bytes of the end of the standard error
+_LAST_WORDS = 4096  # the bytes to keep from the end of the standard error
 _PIPE_BYTES = 65536  # the capacity of a pipe
 
 
@@ -38,14 +38,14 @@ _PIPE_BYTES = 65536  # the capacity of a pipe
 class ExecService:
     """`exec:command argument…`, quoted as in a shell; `timeout` is in seconds, `max_reply` in bytes.
 
-    threads: the commands of one task at a time.
+    threads: the number of commands that one task runs at a time.
     """
 
     command: str
     timeout: float = 30.0
     max_reply: int = MAX_REPLY
     threads: int = 1
-    watched = None  # the time limit ends the process of the command, and not the worker
+    watched = None  # the time limit ends the command, so the worker need not be ended
 
     def check(self) -> None:
         """Raise `ServiceError` if the command does not exist."""
@@ -88,7 +88,7 @@ def judge(status: int, output: bytes, errors: bytes) -> Outcome:
     """Return the outcome of a command.
 
     Args:
-        status: the exit status; below 0, the signal that ended the command.
+        status: the exit status; a negative number is the signal that ended the command.
         output: the standard output of the command.
         errors: the end of its standard error; the last line is the reason of a failure.
     """
@@ -104,7 +104,7 @@ def judge(status: int, output: bytes, errors: bytes) -> Outcome:
 
 
 def variables(message: Message) -> dict[str, str]:
-    """Return the message's fields as environment variables, without values that a variable cannot hold."""
+    """Return the message's fields as environment variables. Values that a variable cannot hold are left out."""
     fields = {
         "SPOOL_MESSAGE_ID": message.id,
         "SPOOL_QUEUE": message.queue,
@@ -134,7 +134,7 @@ def _started(words: list[str], fields: dict[str, str]) -> "Iterator[subprocess.P
         try:
             yield process
         finally:
-            if process.returncode is None:  # (before the wait, no other process can get the same number)
+            if process.returncode is None:  # (until the wait, no other process can get the same process id)
                 _signal(process, signal.SIGKILL)
 
 
@@ -188,7 +188,7 @@ class _Run:
                 _signal(process, signal.SIGTERM)
                 self._until += GRACE_SECONDS
         _signal(process, signal.SIGKILL)  # end processes that the command has left running
-        self._read_output(process.stdout)  # one read takes all that a pipe still has
+        self._read_output(process.stdout)  # one read gets all bytes that the pipe still has
         self._read_errors(process.stderr)
 
     def _has_ended(self) -> bool:
@@ -227,7 +227,7 @@ class _Run:
 
 
 def _read(pipe: IO[bytes]) -> bytes | None:
-    """Read from a pipe: return b"" at the end of the pipe, None if it has no bytes now."""
+    """Read from a pipe. Return b"" at the end of the pipe, or None if the pipe has no bytes now."""
     try:
         return os.read(pipe.fileno(), _PIPE_BYTES)
     except BlockingIOError:

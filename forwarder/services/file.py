@@ -1,14 +1,14 @@
-"""A directory as a service: each message becomes a whole file, flushed before the message is done.
+"""A directory as a service. Each message becomes a whole file, which is flushed before the message is done.
 
 The service writes a file under a temporary name, flushes and renames the file, and flushes the directory. The name has
-the message's id: if a killed forwarder writes a message again, the second file replaces the first.
+the message's id. If a killed forwarder writes a message again, the second file replaces the first.
 
-The directory belongs to the user. The service refuses a mirror of a space, and a directory inside a queue space, where
-only ``spool.disk`` may change files. It checks the directory at the start, and before each file. For a drop folder, use
-the service ``queue:NAME@SPACE`` instead.
+The directory belongs to the user. The service refuses a mirror of a space. The service also refuses a directory in a
+space, because only ``spool.disk`` may change its files. Each directory is checked at the start and before each file.
+For a drop folder, use the service ``queue:NAME@SPACE`` instead.
 
-The service works with a descriptor of the directory and asks the kernel for its path, so a symbolic link that changes
-in between has no effect. The service does not notice a bind mount of a space's directory, because the path of the
+The service opens the directory and asks the kernel for the path of the descriptor. A symbolic link that changes in
+between has no effect. The service does not notice a bind mount of a space's directory, because the path of the
 mount does not lead into the space.
 """
 
@@ -33,14 +33,14 @@ THREADS = 8
 
 _FIELD = re.compile(r"{([^{}]*)}")
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.[0-9a-f]{8}\.tmp")
-_ABANDONED_SECONDS = 86400.0  # no file takes longer to write
+_ABANDONED_SECONDS = 86400.0  # every file is written in a shorter time
 
-_IN_NAMES = "-_.,=@+ "  # besides letters and digits
+_IN_NAMES = "-_.,=@+ "  # allowed in names, besides letters and digits
 
 
 @dataclass(frozen=True)
 class FileService:
-    """`file:directory` or `file:directory?name={correlation_id}-{id}.json`; ``target`` follows the scheme.
+    """`file:directory` or `file:directory?name={correlation_id}-{id}.json`; ``target``: the URL without the scheme.
 
     threads: the files that one task writes at a time.
     """
@@ -103,7 +103,7 @@ class FileCaller(Stateless):
         name = file_name(self.name, request.message)
         try:
             _write(self.directory, name, request.raw, f".{request.message.id}.{secrets.token_hex(4)}.tmp")
-        except ServiceError as error:  # the directory has become a space since
+        except ServiceError as error:  # the directory has become a space after the start
             return Retried(str(error), counted=False)
         except OSError as error:
             if error.errno == errno.ENAMETOOLONG:
@@ -113,13 +113,13 @@ class FileCaller(Stateless):
 
 
 def file_name(pattern: str, message: Message) -> str:
-    """Return the name of a message's file. In values, all but plain characters are percent-encoded."""
+    """Return the name of a message's file. Special characters in the values of fields are percent-encoded."""
 
     def value(field: re.Match[str]) -> str:
         return quote(field_of(message, field[1]) or "", safe=_IN_NAMES, errors="replace")
 
     name = _FIELD.sub(value, pattern)
-    return f"%2E{name[1:]}" if name.startswith(".") else name  # only unfinished files are hidden
+    return f"%2E{name[1:]}" if name.startswith(".") else name  # only unfinished files have hidden names
 
 
 def _write(directory: str, name: str, body: bytes, temporary: str) -> None:
@@ -157,8 +157,8 @@ def _opened(directory: str) -> Iterator[int]:
     """Open a directory for changes in it.
 
     Raises:
-        ServiceError: the path, without symbolic links, is in a queue space; or the directory is a mirror, from which
-            files that its space does not have are removed.
+        ServiceError: the path, without symbolic links, is in a space, or the directory is a mirror. Mirroring
+            removes files that the space of the mirror does not have.
     """
     place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -1,4 +1,4 @@
-"""A web service: the caller POSTs the message's body, and the status of the response is the outcome.
+"""A web service. The caller POSTs the message's body, and the status of the response decides the outcome.
 
 An HTTP header cannot carry control characters, characters outside ASCII, or blanks at its ends. `Spool-Queue`,
 `Spool-Correlation-Id` and `Spool-Header-<name>` carry these characters as percent-encoded UTF-8, as in a URL. A "%"
@@ -37,8 +37,8 @@ _IN_NAMES = "!#$&'*+-.^_`|~"
 class HttpService:
     """`http://…` or `https://…`; `timeout` is in seconds, `max_reply` in bytes.
 
-    The timeout applies to connecting, to each silence of the server, and to reading the whole response body.
-    threads: the calls of one task at a time.
+    The timeout limits the connection setup, each wait for the server, and the read of the whole response body.
+    threads: the number of calls that one task makes at a time.
     """
 
     url: str
@@ -85,9 +85,9 @@ class HttpCaller:
         self.max_reply = max_reply
         self._url = httpx.URL(url)
         self._limits = {"timeout": httpx.Timeout(timeout).as_dict()}
-        self._trusted = httpx.create_ssl_context()  # made once, because this reads all certificates of the machine
+        self._trusted = httpx.create_ssl_context()  # created once, because this reads all certificates of the machine
         self._threads = threading.local()
-        self._client()  # finds an unusable proxy before the first call
+        self._client()  # raises for an unusable proxy before the first call
 
     def _client(self) -> "httpx.Client":
         """Return this thread's client."""
@@ -101,7 +101,7 @@ class HttpCaller:
     def __call__(self, request: Request) -> Outcome:
         import httpx
 
-        # `client.post` would merge in further settings, which takes as long as the call itself.
+        # `client.post` would take twice as long, because it merges in further settings.
         posted = httpx.Request(
             "POST", self._url, content=request.raw, headers=headers_for(request.message), extensions=self._limits
         )
@@ -139,7 +139,7 @@ class HttpCaller:
 
 
 def judge(status: int, body: bytes | None, headers: "httpx.Headers", max_reply: int) -> Outcome:
-    """Return the outcome of a response; `body` is None if it has more than `max_reply` bytes."""
+    """Return the outcome of a response. `body` is None if the response's body has more than `max_reply` bytes."""
     content_type = headers.get("Content-Type")
     if 200 <= status < 300:
         return too_large(max_reply) if body is None else replied(body, content_type, None, max_reply)
@@ -147,15 +147,15 @@ def judge(status: int, body: bytes | None, headers: "httpx.Headers", max_reply: 
         return Rejected(f"HTTP {status}", None if body is None else Replied(body, content_type))
     if 300 <= status < 400:
         # A redirect is not followed: a redirected POST may become a GET, or send the message to another host. The route
-        # is wrong, not the message, so the failure is not final. The attempt is counted because the service did answer:
-        # a message that is always redirected must not block its queue.
+        # is wrong, not the message, so the failure is not final. The attempt is counted because the service did answer.
+        # Otherwise a message that is always redirected would block its queue.
         location = headers.get("Location", "none")
         return Retried(one_line(f"HTTP {status}: put the URL it redirects to into the route ({location})"))
     return Retried(f"HTTP {status}", retry_after(headers.get("Retry-After"), time.time()))
 
 
 def retry_after(value: str | None, now: float) -> float | None:
-    """Return the seconds that a `Retry-After` header gives, as seconds or a date; None if the header has neither."""
+    """Return the seconds to wait by a `Retry-After` header, or None if the header has neither seconds nor a date."""
     if value is None:
         return None
     if re.fullmatch(r"[0-9]+", value := value.strip()):
@@ -182,7 +182,7 @@ def headers_for(message: Message) -> list[tuple[str, str]]:
 
 
 def header_value(text: str) -> str:
-    """Return `text` encoded for a header; `urllib.parse.unquote` reverses the encoding."""
+    """Encode `text` for a header; `urllib.parse.unquote` reverses the encoding."""
     quoted = quote(text, safe=_IN_VALUES, errors="replace")
     # HTTP strips the blanks at a value's ends.
     return re.sub(r"^ +| +$", lambda blanks: "%20" * len(blanks[0]), quoted)

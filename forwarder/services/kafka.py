@@ -1,7 +1,7 @@
 """A topic of Apache Kafka as a service: a message is done when the cluster has reported the delivery of its record.
 
 When librdkafka's idempotent producer repeats a request, the topic gets no second record. If the forwarder dies before
-its commit, the message is produced again, with the same header ``Idempotency-Key``.
+its commit, the next forwarder produces the message again, with the same header ``Idempotency-Key``.
 """
 
 import logging
@@ -43,15 +43,16 @@ _SET_BY_THE_SERVICE = {
 
 @dataclass(frozen=True)
 class KafkaService:
-    """`kafka://host:port,host:port/topic?key=FIELD&config=FILE&property=value`; ``target`` follows the scheme.
+    """`kafka://host:port,host:port/topic?key=FIELD&config=FILE&property=value`; ``target``: the URL without the scheme.
 
-    timeout: the seconds within which a broker has to take a record. threads: the records of one task at a time.
+    timeout: the seconds within which a broker has to take a record.
+    threads: the number of records that one task sends at a time.
     """
 
     target: str
     timeout: float = 30.0
     threads: int = THREADS
-    watched = None  # the producer limits the time
+    watched = None  # the producer limits the time of a call
 
     def check(self) -> None:
         """Raise `ServiceError` if the URL or a setting is wrong. Unreachable brokers are found at the first call."""
@@ -136,7 +137,7 @@ class KafkaCaller:
         return Retried(one_line(f"{reason} ({producer.trouble})" if producer.trouble else reason), counted=False)
 
     def close(self) -> None:
-        """End the producer. No record is under way, because each call waits for its report."""
+        """End the producer. No record is in progress, because each call waits for the delivery report of its record."""
         with self._mutex:
             producer, self._producer = self._producer, None
         if producer is not None:
@@ -198,7 +199,7 @@ class _Producer:
 
     @property
     def trouble(self) -> str:
-        """The last error of the brokers; "" if they had no error."""
+        """The last error of the brokers; "" if the brokers had no error."""
         return self._trouble.text
 
     def _poll(self) -> None:
@@ -208,11 +209,11 @@ class _Producer:
     def close(self) -> None:
         """End the thread, which releases the producer."""
         self._is_closed.set()
-        self._producer.purge()  # wakes the poll if a record was under way
+        self._producer.purge()  # wakes the poll if a record was in progress
 
 
 def headers(message: Message) -> list[tuple[str, bytes]]:
-    """Return the headers of a record: the message's own, and headers that describe the message."""
+    """Return the headers of a record: the message's own headers, and headers that describe the message."""
     said = {
         "Content-Type": message.content_type,
         "Idempotency-Key": message.id,

@@ -1,4 +1,4 @@
-"""A Python function as a service: its argument is the message, its result the reply."""
+"""A Python function as a service: its argument is the message, and its result is the reply."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class PythonService:
     target: str
     max_reply: int = MAX_REPLY
     timeout: float | None = 30.0
-    threads = 1  # the time limit is an alarm, which only the main thread gets
+    threads = 1  # the time limit is an alarm, and only the main thread gets alarms
 
     @property
     def watched(self) -> float | None:
@@ -52,9 +52,10 @@ class PythonCaller(Stateless):
             value = limit.call(self.function, self.argument(request))
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # SystemExit, too, must not end the worker
+        except BaseException as error:  # also SystemExit, which must not end the worker
             outcome = of_error(error, self.max_reply)
-            if limit.reason and not isinstance(error, Retry | Reject):  # also if the function raised another error
+            # The time limit also counts if the function caught TookTooLong and raised another error.
+            if limit.reason and not isinstance(error, Retry | Reject):
                 return Retried(limit.reason)
             return outcome
         return of_value(value, self.max_reply)

@@ -2,8 +2,8 @@
 
 A queue of this space gets the message in the commit of the round. A queue of another space gets a put whose
 deduplication key is the message's id. If the forwarder dies between the commits of the two spaces, the next forwarder
-puts the message again with the same key, which adds no message. A key lasts for the queue's ``deduplication_window``,
-which has to be longer than any downtime of the forwarder.
+puts the message again with the same key, so the queue gets no second message. A key lasts for the queue's
+``deduplication_window``. This time has to be longer than any downtime of the forwarder.
 """
 
 import logging
@@ -53,12 +53,12 @@ class QueueService(Stateless):
 
 @dataclass(frozen=True)
 class OtherSpaceService:
-    """`queue:name@/path/of/the/space`. ``threads``: the puts of one task at a time."""
+    """`queue:name@/path/of/the/space`. ``threads``: the number of puts that one task makes at a time."""
 
     queue: str
     path: str
     threads: int = THREADS
-    watched = None  # a put calls no code of a user
+    watched = None  # a put runs no code of a user
 
     def check(self) -> None:
         """Raise `ServiceError` if the space or the queue does not exist."""
@@ -101,7 +101,8 @@ class OtherSpaceCaller:
             return Rejected(one_line(error))
         except (Full, MessageInUse, QueueNotFound) as error:
             return Retried(describe(error), counted=False)
-        except (SpoolError, OSError) as error:  # also CommitUnknown: the next attempt finds out
+        except (SpoolError, OSError) as error:
+            # After CommitUnknown, the next attempt has the same deduplication key, so it puts no second message.
             self._let_go(space)
             return Retried(describe(error), counted=False)
 
@@ -126,7 +127,7 @@ class OtherSpaceCaller:
 
 
 def fields(message: Message) -> PutOptions:
-    """Return the options of the put, without the reply and failure queue, because both are queues of this space."""
+    """Return the options of the put. The reply and failure queue are left out, because both are in this space."""
     options: dict[str, Any] = {
         "correlation_id": message.correlation_id or message.id,
         "content_type": message.content_type,

@@ -1,6 +1,6 @@
 """The interface of services: a `Service`, which the driver sends to the workers, and its `Caller` in each worker.
 
-The classes of a kind of service need not be derived from these two classes.
+The classes of a service need not be derived from these two classes.
 """
 
 import pickle
@@ -25,8 +25,8 @@ class Request:
     """One message on its way to a service.
 
     message: the message with the decoded body. raw: the body as stored.
-    unreadable: why no codec of this process can decode the body; "" if it is decoded. The body of an unreadable message
-        is the stored bytes.
+    unreadable: why no codec of this process can decode the body; "" if the body is decoded. The body of an unreadable
+        message is the stored bytes.
     """
 
     message: Message
@@ -35,9 +35,9 @@ class Request:
 
 
 class Caller(Protocol):
-    """An opened service in one worker process. If the service has several `threads`, they call the caller side by side.
+    """An opened service in one worker process. If the service has several `threads`, they call it concurrently.
 
-    An exception is a failed attempt, except `Reject`, which is final.
+    An exception is a failed attempt. The exception `Reject` is a final failure.
     """
 
     def __call__(self, request: Request, /) -> Outcome:
@@ -73,22 +73,22 @@ class Service(Protocol):
 
     @property
     def threads(self) -> int:
-        """The most calls of one task at a time; a service that is `watched` has 1."""
+        """The most calls of one task at a time. A service that is `watched` has one thread."""
 
     def check(self) -> None:
-        """Raise `ServiceError` if no call can succeed. The driver calls this before any work."""
+        """Raise `ServiceError` if no call can succeed. The driver calls this method before any work."""
 
     def open(self) -> Caller:
         """Prepare the service in this process.
 
-        After an exception no attempt is counted: the service was not reached, and the next round opens it again.
+        An exception means that the service was not reached: no attempt is counted, and the next round opens it again.
         """
 
 
 def check_sendable(service: Service) -> None:
     """Raise `ServiceError` unless the driver can send the service to workers.
 
-    The service must also be hashable, and equal to its copy: a worker thereby finds it among the opened services.
+    The service must also be hashable, and equal to its copy, so that a worker finds the service among opened services.
     """
     try:
         is_same = pickle.loads(pickle.dumps(service)) == service
@@ -117,6 +117,6 @@ def is_field(name: str) -> bool:
 
 
 def field_of(message: Message, name: str) -> str | None:
-    """Return a field as text; None if the message does not have it."""
+    """Return a field as text, or None if the message does not have the field."""
     found = message.headers.get(name[len(_HEADER) :]) if name.startswith(_HEADER) else getattr(message, name)
     return None if found is None else str(found)

@@ -2,8 +2,8 @@
 
 The processes and their calls (PySpark 4.3, ``pyspark/sql/worker``; batch and stream alike):
 
-* ``writer()`` or ``streamWriter()`` runs in a Python worker beside the driver, never in the program's own process. It
-  runs once for each write or micro-batch, before the tasks. The worker may end after a minute without work.
+* ``writer()`` or ``streamWriter()`` runs in a Python worker beside the driver, never in the program's own process. The
+  call runs once for each write or micro-batch, before the tasks. The worker may end after a minute without work.
 * ``write()`` runs in a worker of an executor, once for each attempt of a task. A task that failed or was lost with its
   machine gets another attempt, and speculation makes two attempts at the same time. For each task, Spark chooses one of
   the attempts that returned.
@@ -12,21 +12,21 @@ The processes and their calls (PySpark 4.3, ``pyspark/sql/worker``; batch and st
   ``commit()`` raised or its process died, before or after the commit. A stream's ``abort()`` gets a separate writer,
   which has only the options.
 
-So none of these processes lives as long as the write. A separate small process, the holder (``lock_holder``), has the
-lock of the write. The prepared branches belong to the holder (rule 6: a process is alive while it holds a lock). The
-worker that makes the writer opens the space, and thereby recovers the space if need be. The worker then locks the
-coordinator's id and, once more, the space as open. At last the worker starts the holder, which inherits both locks and
-nothing else. The holder ends
+So each of these processes may end before the write ends. A separate small process, the holder (``lock_holder``), has
+the lock of the write. The prepared branches belong to the holder (rule 6: a process is alive while it holds a lock).
+The worker that creates the writer opens the space, and thereby recovers the space if need be. The worker then locks the
+coordinator's id, and locks the space as open a second time. At last the worker starts the holder, which inherits only
+these two locks. The holder ends
 
-* when ``commit()`` or ``abort()`` ends it: this process, or the next process that finds undecided branches, rolls
-  them back, even the branches of late attempts;
-* when the daemon of the worker ends, together with the Spark context. So a write is rolled back like any transaction of
-  a dead process if its driver was killed or its context was stopped;
-* when it is killed: the branches are rolled back, and ``commit()`` raises because it finds no branch to adopt. A commit
+* when ``commit()`` or ``abort()`` ends the holder. The same process, or the next process that finds undecided
+  branches, rolls these branches back, even the branches of late attempts;
+* when the daemon of the worker ends, together with the Spark context. So if the driver was killed or the context was
+  stopped, the write is rolled back, like any transaction of a dead process;
+* when the holder is killed. The branches are then rolled back, and ``commit()`` finds no branch and raises. A commit
   and a rollback of one branch exclude each other, so that no write is committed in part.
 
 The holder takes no part in the decision. The process that runs ``commit()`` decides, by the commit that adopts the
-branches. So the space tells whether a write is committed, and never the holder.
+branches. So only the space, and never the holder, tells whether a write is committed.
 
 A process ends the holder through a socket in Linux's abstract namespace, which leaves no file. If a micro-batch is
 aborted without any message, the writer does not know its coordinator. For a stream, the name of the socket is therefore
@@ -59,21 +59,21 @@ _END_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Coordinator:
-    """The coordinator of one write. ``id``: the gtrid of all its branches; ``address``: of its holder's socket."""
+    """The coordinator of one write. ``id``: the gtrid of its branches. ``address``: the address of its holder."""
 
     id: bytes
     address: str
 
     def end(self) -> bool:
-        """End the holder, and wait until its locks are free; return False if the holder does not end."""
+        """End the holder, and wait for the release of its locks. Return False if the holder goes on."""
         return end_at(self.address)
 
 
 def start(space: spool.Space, key: str | None = None, parent: int | None = None) -> Coordinator:
-    """Start the holder of a new coordinator, and return the coordinator, locked. The caller has the space open.
+    """Start the holder of a new coordinator, and return the locked coordinator. The caller has the space open.
 
     Args:
-        key: the name of the stream in the space; None without one. A holder of the stream's previous batch is ended.
+        key: the name of the stream in the space, or None. ``start`` ends a holder of the stream's previous batch.
         parent: the process with which the holder ends; by default the parent of this process.
 
     Raises:
@@ -93,13 +93,13 @@ def start(space: spool.Space, key: str | None = None, parent: int | None = None)
 
 
 def address_of(path: str, key: str | None) -> str:
-    """Return the address of the holder of the stream that ``key`` names; a new address if ``key`` is None."""
+    """Return the address of the holder for the stream named ``key``. If ``key`` is None, return a new address."""
     text = os.urandom(_ID_BYTES).hex() if key is None else f"{os.path.realpath(path)}\0{key}"
     return "\0xaspool-" + hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
 
 def end_at(address: str) -> bool:
-    """End the holder at an address, if any, and wait until its locks are free; return False if it does not end."""
+    """End any holder at an address, and wait for the release of its locks. Return False if the holder goes on."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(_END_SECONDS)

@@ -18,7 +18,7 @@ _PEER = struct.Struct("3i")  # process, user and group of a peer (SO_PEERCRED)
 
 
 def hold(listening: socket.socket, parent: int) -> socket.socket | None:
-    """Wait until the parent ends, or a process of the same user connects; return None or the connection."""
+    """Wait until a process of the same user connects, and return the connection. Return None if the parent ends."""
     poll = select.poll()
     poll.register(parent, select.POLLIN)
     poll.register(listening, select.POLLIN)
@@ -35,13 +35,13 @@ def hold(listening: socket.socket, parent: int) -> socket.socket | None:
 
 def main() -> None:
     if os.fork():
-        os._exit(0)  # the starter waits only for this process, and its child holds the locks
+        os._exit(0)  # the starter waits only for this process; the child of this process holds the locks
     listening, parent, *locks = map(int, sys.argv[1:])
     connection = hold(socket.socket(fileno=listening), parent)
     for descriptor in locks:
         os.close(descriptor)
     if connection is not None:
-        connection.close()  # closed after the locks: the close tells the peer that the locks are free
+        connection.close()  # closed last, because the close tells the peer that the locks are free
 
 
 if __name__ == "__main__":
