@@ -54,7 +54,7 @@ class Calls(Generic[Key]):
     Args:
         on_end: called with the key of a call as soon as the call has ended, in the thread of the call.
 
-    under_way: the number of calls that `wait` has not returned yet.
+    under_way: the number of calls that `wait` has not yet returned.
     """
 
     def __init__(self, threads: ServiceThreads, on_end: Callable[[Key], object] = lambda key: None) -> None:

@@ -90,7 +90,7 @@ class Forwarder(BaseForwarder):
         An error that ends one route ends all routes, and is in the summary.
 
         Args:
-            once: end when this run has made an attempt of every message that can be forwarded now.
+            once: end when this run has made an attempt for every message that can be forwarded now.
 
         Raises:
             SparkUnavailable: Spark cannot be started.

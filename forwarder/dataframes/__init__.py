@@ -10,8 +10,8 @@ def register(spark: "SparkSession") -> None:
     """Make ``format("spool")`` known to a Spark session.
 
     If xaspool is installed, a new session finds the format by itself, in the package ``pyspark_xaspool``. Call this
-    function in a checkout, and for a second session of one Spark: the second session does not know the formats that
-    the first session registered.
+    function in a checkout, and for a second session in one Spark process. The second session does not know the formats
+    of the first session.
     """
     from forwarder.dataframes.source import SpoolSource  # (the module needs PySpark, an optional dependency)
 

@@ -223,11 +223,11 @@ class ReadOptions:
     """The messages to read, and their division among tasks.
 
     path: the directory of the space.
-    queues: the names of the queues to read; empty: all queues.
-    first, last: the first and the last commit whose messages are read. If ``last`` is None: the newest commit.
+    queues: the names of the queues to read. Without names, all queues are read.
+    first, last: the first and the last commit whose messages are read. By default, the last commit is the newest.
     headers: only messages with these headers are read; a message may have further headers.
     body: whether the bodies are a column. A program that chooses its columns overrides this option.
-    partition_bytes: about how many bytes one task reads; None: a number that suits the processors and the total size.
+    partition_bytes: the approximate bytes for one task. By default, the number suits the processors and the total size.
     """
 
     path: str
@@ -240,7 +240,7 @@ class ReadOptions:
 
     @classmethod
     def of(cls, given: Options) -> "ReadOptions":
-        """Return the checked options of a batch read. InvalidArgument if one is wrong."""
+        """Return the checked options of a batch read. InvalidArgument if an option is wrong."""
         found = cls(**_arguments(parse_options(given, READING, "reading a space")))
         if found.last is not None and found.last < found.first:
             raise InvalidArgument(f"the option from, {found.first}, is behind the option to, {found.last}: swap them")
@@ -251,11 +251,11 @@ class ReadOptions:
 class StreamOptions(ReadOptions):
     """The messages to read as a stream.
 
-    first: a new query begins with the messages of this commit. LATEST: the first commit after the start of the query.
-    max_messages, max_bytes: the approximate limits of a batch; None: no limit.
-    subscription: the name of the subscription; "": no subscription, so unread messages are not kept for the query.
+    first: a new query begins with the messages of this commit. LATEST stands for the first commit after its start.
+    max_messages, max_bytes: the approximate limits of a batch. None means no limit.
+    subscription: the name of the subscription. Without a name, the space keeps no unread messages for the query.
     expiry: the seconds after which the subscription ends unless the query renews it.
-    fail_on_loss: whether the query fails if kept messages were lost; otherwise it continues.
+    fail_on_loss: whether the query fails if kept messages were lost. Otherwise the query continues.
     """
 
     max_messages: int | None = None
@@ -266,7 +266,7 @@ class StreamOptions(ReadOptions):
 
     @classmethod
     def of(cls, given: Options) -> "StreamOptions":
-        """Return the checked options of a stream read. InvalidArgument if one is wrong."""
+        """Return the checked options of a stream read. InvalidArgument if an option is wrong."""
         found = parse_options(given, STREAMING, "reading a space as a stream")
         for name in ("subscriptionExpiry", "failOnDataLoss"):
             if name in found and "subscription" not in found:

@@ -87,8 +87,8 @@ class Put(NamedTuple):
     """Messages with the same options, for ``put``.
 
     row: the row of the first message in its partition, counted from 0.
-    queue: the queue; None if the rows name no queue.
-    bodies: the bodies, with None for a row without a body.
+    queue: the queue of the messages; None if the rows name no queue.
+    bodies: the bodies of the messages; None for a row without a body.
     """
 
     row: int

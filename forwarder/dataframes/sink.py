@@ -66,7 +66,7 @@ class Job:
 
     @classmethod
     def of(cls, given: Options, schema: StructType, *, overwrite: bool) -> Self:
-        """Return the job for the options of a write and the columns of a DataFrame. InvalidArgument if one is wrong."""
+        """Return the job for the options and the columns of a write. InvalidArgument if either is wrong."""
         found = parse_options(given, WRITING, "writing to a space")
         if overwrite:
             raise InvalidArgument(

@@ -67,7 +67,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     @classmethod
     def of(cls, given: Options, schema: StructType, *, overwrite: bool) -> Self:
-        """Return the writer for the options and the columns of a stream write. InvalidArgument if one is wrong."""
+        """Return the writer for the options and the columns of a stream write. InvalidArgument if either is wrong."""
         found = parse_options(given, STREAMING, "writing a stream to a space")
         if overwrite:
             raise InvalidArgument(

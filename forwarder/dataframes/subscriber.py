@@ -22,9 +22,9 @@ class Subscriber:
 
     Args:
         name: the name of the subscription.
-        queues: the names of the queues that the query reads; none: all queues.
+        queues: the names of the queues that the query reads. Without names, the query reads all queues.
         expiry: the seconds after which the subscription ends unless the query renews it.
-        fails: whether the query fails if kept messages are lost; otherwise it continues.
+        fails: whether the query fails if kept messages are lost. Otherwise the query continues.
     """
 
     def __init__(self, space: Space, name: str, queues: Sequence[str], expiry: float, *, fails: bool) -> None:

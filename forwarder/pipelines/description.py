@@ -81,11 +81,11 @@ class Destination:
     outbound: hooks, called before the service.
     stopped: whether delivery is stopped, so that the messages wait.
     ordered: whether messages are delivered one after the other, so that a message that fails holds up later messages.
-        None: the same as for the pipeline.
-    on_failure: the effect of a refusal of the service, as for a ``Forwarder``.
+        By default, the option of the pipeline applies.
+    on_failure: the effect if the service refuses a message, as for a ``Forwarder``.
     timeout: the time limit of a call in seconds.
     threads: the most calls at a time, if the service allows several and messages are not ordered.
-    retries: the number of attempts after the first. None: attempts have no limit, and later messages wait.
+    retries: the number of attempts after the first attempt. None means no limit, and later messages wait.
     retry_delay, retry_delay_max, max_messages, max_bytes, reply_queue: options of the queue.
     """
 
@@ -108,11 +108,11 @@ class Destination:
 class RouteDescription:
     """A route, by which messages reach destinations.
 
-    when: the condition for a message to take the route: headers, each with its allowed values, or a function. None:
-        every message takes the route.
+    when: the condition for a message to take the route: headers, each with its allowed values, or a function.
+        Without a condition, every message takes the route.
     translate: functions, called one after the other; without functions, the message is not changed.
     to: the names of the destinations.
-    severity: if the route fails, the whole message fails ("message"), or only this route ("route").
+    severity: whether the failure of the route fails the whole message ("message"), or only the route ("route").
     """
 
     name: str = _taken(_ROUTE_NAME)
@@ -127,7 +127,7 @@ class Description:
     """A pipeline.
 
     name: the name of the pipeline, with which the names of its queues begin.
-    source: the queue from which the pipeline takes messages. None: the queue with the name of the pipeline.
+    source: the queue from which the pipeline takes messages. By default, the queue has the name of the pipeline.
     inbound: hooks, called before the routes.
     unrouted: a message that takes no route fails ("error"), or is dropped ("kill").
     ordered: whether messages are handled one after the other, so that they arrive in sequence.

@@ -32,7 +32,8 @@ class _Failed(Exception):
 class Passage:
     """The result of calling functions with a message.
 
-    going: drafts for the next stage. sent: messages for a destination. notes: the reasons of dropped messages.
+    going: the drafts for the next stage. sent: the messages that go straight to a destination.
+    notes: the reasons why messages were dropped.
     """
 
     going: list[Draft]
@@ -127,7 +128,7 @@ class Stage(ABC):
 
 @dataclass(frozen=True)
 class HookStage(Stage):
-    """Hooks, one after the other; the resulting messages are put into the queue ``into``.
+    """Calls hooks one after the other. The resulting messages are put into the queue ``into``.
 
     last_queues: pairs of a destination and its last queue, for messages that a hook sends to a destination.
     timeout: the time limit in seconds for one message.

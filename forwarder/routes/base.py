@@ -36,7 +36,7 @@ class RunOptions(TypedDict):
 
     once: whether the loop ends after an attempt for every message.
     stop: an event; after it is set, the loop claims no further message.
-    attempted: with `once`, the messages that failed in this run and are still in a queue; the loop adds to the set.
+    attempted: with `once`, the messages that failed in this run and are still in a queue. The loop adds messages.
     count: called with each committed result.
     tell: called with each event.
     """

@@ -11,7 +11,7 @@ FIRST_ROUND_MESSAGES, MOST_ROUND_MESSAGES = 128, 65_536
 
 @dataclass(frozen=True)
 class RoundSize:
-    """The size of a round whose calls are under way.
+    """The size of a round whose calls are in progress.
 
     limit: the most messages that the round could claim. messages: the number of messages that the round has claimed.
     in_order: whether the next round may begin only after the commit of this round.

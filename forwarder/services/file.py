@@ -29,7 +29,7 @@ from spool.model.message import Message
 from spool.workers.outcome import Outcome, Rejected, Replied, Retried, describe
 
 THREADS = 8
-"""The files that one task writes at a time: their flushes share the journal of the file system."""
+"""The number of files that one task writes at a time. Their flushes share the journal of the file system."""
 
 _FIELD = re.compile(r"{([^{}]*)}")
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.[0-9a-f]{8}\.tmp")
@@ -42,7 +42,7 @@ _IN_NAMES = "-_.,=@+ "  # allowed in names, besides letters and digits
 class FileService:
     """`file:directory` or `file:directory?name={correlation_id}-{id}.json`; ``target``: the URL without the scheme.
 
-    threads: the files that one task writes at a time.
+    threads: the number of files that one task writes at a time.
     """
 
     target: str

@@ -27,7 +27,7 @@ RETRIABLE = frozenset({408, 425, 429})
 """The 4xx statuses that do not concern the message, so a later attempt may succeed."""
 
 THREADS = 32
-"""The calls of one task at a time: a service that answers in 20 ms gets 1,600 calls a second."""
+"""The number of calls that one task makes at a time. A service that answers in 20 ms gets 1,600 calls a second."""
 
 _IN_VALUES = "".join(sorted(set(string.ascii_letters + string.digits + string.punctuation + " ") - {"%"}))
 _IN_NAMES = "!#$&'*+-.^_`|~"

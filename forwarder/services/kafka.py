@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import confluent_kafka
 
 THREADS = 64
-"""The records of one task at a time; the producer batches concurrent records."""
+"""The number of records that one task sends at a time. The producer batches concurrent records."""
 
 REFUSALS = frozenset({"MSG_SIZE_TOO_LARGE", "INVALID_MSG_SIZE", "INVALID_RECORD", "INVALID_MSG", "_BAD_MSG"})
 """Errors that concern the record. All other errors concern the cluster, the topic or its access rights."""

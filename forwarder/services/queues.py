@@ -2,7 +2,7 @@
 
 A queue of this space gets the message in the commit of the round. A queue of another space gets a put whose
 deduplication key is the message's id. If the forwarder dies between the commits of the two spaces, the next forwarder
-puts the message again with the same key, so the queue gets no second message. A key lasts for the queue's
+puts the message again with the same key. The queue then gets no second message. A key lasts for the queue's
 ``deduplication_window``. This time has to be longer than any downtime of the forwarder.
 """
 
@@ -24,7 +24,7 @@ from spool.workers.outcome import Outcome, Passed, Rejected, Replied, Retried, d
 log = logging.getLogger("spool.forwarder")
 
 THREADS = 32
-"""The puts of one task at a time; concurrent puts share a commit."""
+"""The number of puts that one task makes at a time. Concurrent puts share a commit."""
 
 _SHORT_WINDOW_SECONDS = 3600.0
 _TRAVELLING = ("priority", "expires_at", "user_code", "client_id", "application_key", "group")

@@ -4,7 +4,7 @@ The processes and their calls (PySpark 4.3, ``pyspark/sql/worker``; batch and st
 
 * ``writer()`` or ``streamWriter()`` runs in a Python worker beside the driver, never in the program's own process. The
   call runs once for each write or micro-batch, before the tasks. The worker may end after a minute without work.
-* ``write()`` runs in a worker of an executor, once for each attempt of a task. A task that failed or was lost with its
+* ``write()`` runs in a worker of an executor, once for each attempt at a task. A task that failed or was lost with its
   machine gets another attempt, and speculation makes two attempts at the same time. For each task, Spark chooses one of
   the attempts that returned.
 * ``commit()`` or ``abort()`` runs in another worker beside the driver, with the messages of the chosen attempts. For a

@@ -14,7 +14,7 @@ import socket
 import struct
 import sys
 
-_PEER = struct.Struct("3i")  # process, user and group of a peer (SO_PEERCRED)
+_PEER = struct.Struct("3i")  # the ids of a peer's process, user and group (SO_PEERCRED)
 
 
 def hold(listening: socket.socket, parent: int) -> socket.socket | None:
