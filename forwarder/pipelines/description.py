@@ -129,12 +129,12 @@ class Description:
     name: the name of the pipeline, with which the names of its queues begin.
     source: the queue from which the pipeline takes messages. By default, the queue has the name of the pipeline.
     inbound: hooks, called before the routes.
-    unrouted: a message that takes no route fails ("error"), or is dropped ("kill").
+    unrouted: whether a message that takes no route fails ("error") or is dropped ("kill").
     ordered: whether messages are handled one after the other, so that they arrive in sequence.
     timeout: the time limit in seconds for all functions of a stage together.
     retries, retry_delay, retry_delay_max: options for messages whose hooks or translation fail temporarily.
     max_messages, max_bytes: limits of the source.
-    error_queue: the queue for messages that failed.
+    error_queue: the queue for messages that have failed for good.
     failure_queue: the queue for a message if a route with the severity "route" failed.
     """
 

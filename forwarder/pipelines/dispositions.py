@@ -21,9 +21,9 @@ KeptBody: TypeAlias = Literal[Kept.BODY]
 
 
 class Changes(TypedDict, total=False):
-    """Control fields that a disposition changes, as in ``spool.PutOptions``; None removes a field.
+    """Control fields that a disposition changes, as in ``spool.PutOptions``. A value of None removes a field.
 
-    headers: headers to merge into the headers of the message; None removes a header.
+    headers: headers to merge into the message's headers. A value of None removes a header.
 
     No disposition changes the correlation id, because all messages of a chain share it.
     """
@@ -67,7 +67,7 @@ class Kill:
 class Error:
     """The message fails for good; in a translation, the route fails.
 
-    A reply is put into the failure queue of the message, if the message names one.
+    If the message names a failure queue, a reply is put into this queue.
     """
 
     def __init__(self, reason: str, reply: object = None) -> None:

@@ -15,7 +15,7 @@ class Function:
     """A function that takes a message.
 
     name: ``package.module:function``, by which other processes import the function.
-    given: the function object, if the pipeline was declared with one; threads of this process call it.
+    given: the function object, if the pipeline was declared with an object. Threads of this process call the object.
     """
 
     name: str

@@ -69,7 +69,7 @@ class IdleTime:
     """Decides when an idle forwarder ends.
 
     Args:
-        limit: the seconds without a message after which the forwarder ends; None for never.
+        limit: the seconds without a message after which the forwarder ends. With None, the forwarder never ends.
         now: the time in seconds of the monotonic clock, as in ``is_over``.
     """
 

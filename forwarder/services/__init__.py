@@ -49,11 +49,11 @@ def parse(
     Args:
         timeout: the time limit of a call in seconds.
         max_reply: the largest reply in bytes.
-        threads: the most calls of each task at a time, if the kind of service allows several; None for the default of
-            the kind.
+        threads: the most calls of each task at a time, if the kind of service allows several. With None, the kind's
+            default applies.
 
     Raises:
-        ServiceError: no kind of service has such URLs.
+        ServiceError: no kind of service has URLs of this form.
     """
     scheme, colon, rest = url.partition(":")
     match scheme.lower() if colon else None:

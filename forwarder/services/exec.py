@@ -79,7 +79,7 @@ class ExecCaller(Stateless):
                 if run.reason:
                     return too_large(self.max_reply) if run.is_too_large else Retried(run.reason)
                 status = process.wait()
-        except OSError as error:  # no such command, no memory, too many processes
+        except OSError as error:  # the command does not exist, memory lacks, or too many processes run
             return Retried(describe(error), counted=False)
         return judge(status, bytes(run.output), bytes(run.errors))
 

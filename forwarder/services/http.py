@@ -123,7 +123,7 @@ class HttpCaller:
             client.close()
 
     def _read(self, response: "httpx.Response") -> bytes | None:
-        """Return the response's body; None as soon as the body is too large."""
+        """Read the response's body. Return None as soon as the body is too large."""
         deadline = time.monotonic() + self.timeout
         if int(response.headers.get("Content-Length", 0)) > self.max_reply:
             return None

@@ -14,7 +14,7 @@ from spool.workers.outcome import Outcome, Reject, Retried, Retry, of_error, of_
 class PythonService:
     """`python:target`, where `target` is `package.module:function`.
 
-    max_reply: the largest reply in bytes. timeout: the time limit of a call in seconds; None for no limit.
+    max_reply: the largest reply in bytes. timeout: the time limit of a call in seconds. None means no limit.
     """
 
     target: str

@@ -66,9 +66,9 @@ class Service(Protocol):
 
     @property
     def watched(self) -> float | None:
-        """The time limit of a call in seconds, if a call may hang; None if the service limits the time itself.
+        """The time limit of a call in seconds, if a call may hang. None if the service itself limits the time.
 
-        The process of a call that hangs is ended five seconds after the time limit.
+        If a call hangs, its process is ended five seconds after the time limit.
         """
 
     @property
