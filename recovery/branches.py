@@ -29,7 +29,7 @@ from .numbers import Condition, Numbers, contents_or_none
 
 @dataclass(frozen=True)
 class Owners:
-    """The owners of branches that were alive when the files of the branches were read.
+    """The live owners of branches at the time when the branch files were read.
 
     branches: the branches whose lock a live process holds.
     coordinators: the gtrids of transactions whose coordinator lives.
@@ -51,8 +51,8 @@ class PreparedBranches:
     """The entries of ``prepared/``.
 
     whole: for each branch, whether its file is whole.
-    foreign: the paths of entries that are no branches.
-    named: the highest sequence number that a command of a branch names.
+    foreign: the paths of entries that are not branches.
+    named: the highest sequence number in the commands of all these branches.
     """
 
     whole: Mapping[Xid, bool]
@@ -66,8 +66,8 @@ class AdoptedBranches:
     """The branches in ``committed/``, and the commits that adopt branches.
 
     branches: the branch in each file; None if the file is damaged.
-    adopters: for each commit, by its number, the branches that it adopts. An unpublished commit counts if its file is
-        whole.
+    adopters: for each commit, by its number, the branches that it adopts. An unpublished commit is included if its file
+        is whole.
     """
 
     branches: Mapping[CommittedName, Xid | None]
@@ -104,7 +104,7 @@ def read_prepared(disk: Disk, xids: LockFile) -> PreparedBranches:
 
 
 def read_adopted(disk: Disk, xids: LockFile, names: Iterable[str], numbers: Numbers) -> AdoptedBranches:
-    """Read the adopted branches, and the commits that adopt them. No other process has the space open.
+    """Read the adopted branches, and the commits that adopt them. Only this process has the space open.
 
     Args:
         names: the names of the entries in ``committed/``.
@@ -147,7 +147,7 @@ def _about_adopted(adopted: AdoptedBranches, name: CommittedName, xid: Xid | Non
     path = layout.committed(*name)
     xids = adopted.adopters.get(name.number)
     if xids is not None and name.adoption <= len(xids) and xid in (None, xids[name.adoption - 1]):
-        return None  # the file is in its place; building the index reports damage
+        return None  # the file is in the right directory; if it is damaged, building the index reports the damage
     if xid is None:
         return Decision(Kind.TORN, path, Reason.UNADOPTED, Step.QUARANTINE)
     return Decision(Kind.RETURNED, path, Reason.LOST_COMMIT, Step.RETURN, xid=xid)
@@ -160,7 +160,7 @@ def decide_votes(
     committed: Collection[Xid],
     refused: Collection[Xid],
 ) -> list[Decision]:
-    """Decide about each branch that is in ``prepared/`` once the decisions about files are carried out.
+    """Decide about each branch that will be in ``prepared/`` after the decisions about files are carried out.
 
     Args:
         files: the decisions about files.
@@ -201,7 +201,7 @@ def return_to_prepared(store: Store, decision: Decision, deadline: Deadline) -> 
     assert decision.xid is not None
     disk = store.files.disk
     target = layout.prepared(decision.xid)
-    if disk.exists(target):  # the same file under a second name, or the file with the vote
+    if disk.exists(target):  # this is the same file under a second name, or the file that has the vote
         disk.unlink(decision.name)
         return
     disk.rename(decision.name, target)

@@ -1,6 +1,6 @@
-"""Check a space as fsck checks a file system: read every byte, name each problem, and decide about each.
+"""Check a space as fsck checks a file system: read every byte, and decide about each problem.
 
-Nothing is changed here: `recovery.repair` carries the decisions out. The tests use the check as their oracle.
+The check changes nothing; `recovery.repair` carries the decisions out. The tests use the check as their oracle.
 """
 
 from collections.abc import Iterable, Iterator
@@ -33,7 +33,7 @@ def check(store: Store) -> list[Finding]:
 
 
 def not_done(decision: Decision) -> str:
-    """Return the text that a report shows as the action of a decision that was not carried out."""
+    """Return the action that a report shows if the decision was not carried out."""
     return LEFT_ALONE if decision.kind is Kind.STRAY else ""
 
 
@@ -79,7 +79,7 @@ def _damaged(name: str, reason: Reason, step: Step = Step.NONE, cause: str = "",
 def _commit_problems(store: Store, number: int) -> Iterator[Decision]:
     """Check a numbered file and the branches that it adopts.
 
-    A number that is reclaimed during the check is no problem.
+    If a number is reclaimed during the check, its missing file is not a problem.
     """
     disk, view = store.files.disk, store.view
     name = layout.committed(number)
@@ -154,7 +154,7 @@ def _content(view: View, name: str, found: Examination, number: int, first: int)
 
 
 def _still_needed(store: Store, number: int) -> bool:
-    """Return whether a commit has live messages, or is not being reclaimed."""
+    """Return whether the index has a commit, and the commit has live messages or is not being reclaimed."""
     catch_up(store)
     with store.view.mutex:
         state = store.view.index.files.get(number)
@@ -243,7 +243,7 @@ _UNFINISHED = tuple(f"{name}.tmp" for name in _FILES)
 
 
 def _foreign_files(disk: Disk) -> Iterator[Decision]:
-    """Find files beside the space's directories, and reason files in quarantine that are no regular files.
+    """Find files beside the space's directories, and reason files in quarantine that are not regular files.
 
     Repair does not touch these. A crash may leave a half-written ``.tmp`` file of the space, or a reason file without
     the quarantined file: neither is a problem.
@@ -264,8 +264,8 @@ def lost_queues(store: Store, index: Index | None = None) -> Iterator[Decision]:
     """Find messages that no process can take, because space.toml has lost their queue.
 
     Args:
-        index: the index of the only process with the space open. If it is None, other processes may create and delete
-            queues meanwhile, so messages and settings are read again until both are of one moment.
+        index: the index of the only process with the space open. If the index is None, other processes may create and
+            delete queues meanwhile. Then messages and settings are read again until both are of the same moment.
     """
     for _ in store.deadline().polls():
         settings = store.settings.current()

@@ -17,10 +17,10 @@ class Step(enum.Enum):
     NONE = enum.auto()
     LEAVE = enum.auto()
     # Steps when the space opens.
-    NAME = enum.auto()  # give a commit the name that a power cut took
+    NAME = enum.auto()  # restore the name that a commit lost in a power cut
     FINISH = enum.auto()  # publish the commit of a dead writer
     DISCARD = enum.auto()  # move a numbered file that was not flushed to quarantine; the number becomes an empty commit
-    FILL = enum.auto()  # make a number without a file an empty commit
+    FILL = enum.auto()  # create an empty commit for a number that has no file
     RETURN = enum.auto()  # put an adopted branch back into prepared/
     QUARANTINE = enum.auto()  # move the file to quarantine
     MOVE = enum.auto()  # move a committed branch to its committed name
@@ -28,11 +28,11 @@ class Step(enum.Enum):
     COUNT = enum.auto()  # count an attempt for each message that a dead process held
     REMOVE = enum.auto()
     # Steps of a repair.
-    TRUNCATE = enum.auto()  # cut the bytes after the file's end
-    WRITE_NUMBER = enum.auto()  # write the sequence number again, as the file's name tells it
+    TRUNCATE = enum.auto()  # remove the bytes after the file's proper end
+    WRITE_NUMBER = enum.auto()  # write the sequence number of the file's name into the header again
     REPLACE_BY_EMPTY = enum.auto()  # move a published file to quarantine; its number becomes an empty commit
     KEEP_COPY = enum.auto()  # copy the file to quarantine; its undamaged messages are still served
-    RECORD = enum.auto()  # the file is lost: write a reason without a file into quarantine
+    RECORD = enum.auto()  # the file is lost, so write only a reason file into quarantine
     QUARANTINE_MESSAGES = enum.auto()  # move messages with damaged bodies to quarantine
     RESET_DIGEST = enum.auto()  # compute the digest of retired numbers again
     CREATE_QUEUE = enum.auto()
@@ -84,7 +84,7 @@ class Decision:
 
     name: the path of the file, relative to the space.
     xid, number, positions, queue: the branch, commit, messages or queue that the step changes, besides the file.
-    count: the number in the sentence: a number of messages, bytes or files, or a file mode.
+    count: the number that `detail` contains: a number of messages, bytes or files, or a file mode.
     cause: the state of the file as its reader reports it, e.g. why the file is unreadable.
     """
 
@@ -101,7 +101,7 @@ class Decision:
 
     @property
     def detail(self) -> str:
-        """The finding as a sentence."""
+        """Return the finding as a sentence."""
         return _DETAILS[self.reason].format(
             d=self,
             waits=plural(self.count, "message waits", "messages wait") if self.count else "it waits",
@@ -123,7 +123,7 @@ class Decision:
 
 
 def _some(decision: Decision, it: str, one: str, many: str) -> str:
-    """Return "it", if the decision is about one known commit, else a number of files."""
+    """Return ``it`` if the decision is about one known commit; otherwise return the number of files in words."""
     if decision.number:
         return it
     return plural(decision.count, one, many) if decision.count else f"others {many.partition(' ')[2]}"

@@ -1,4 +1,4 @@
-"""Read one file of a space to its last byte, and collect everything that is wrong with it."""
+"""Read one file of a space to its last byte, and collect all defects of the file."""
 
 import errno
 from dataclasses import dataclass, field
@@ -16,8 +16,9 @@ _UNREADABLE = (*NO_FILE, errno.EIO, errno.EACCES)
 class Examination:
     """The defects of one file.
 
-    header: the header of the file; None if the file cannot be read as a file of messages. Then `wrong` tells why.
-    missing: whether no file of that name exists.
+    header: the header of the file; None if the file cannot be read as a file of messages.
+    wrong: why the header is None; otherwise "".
+    missing: whether the file does not exist.
     bad_tables: the defect of each damaged table.
     bad_bodies: (ordinal in the file, defect) of each damaged body.
     surplus: the number of bytes after the end that the header names.
@@ -32,7 +33,7 @@ class Examination:
 
 
 def examine(disk: Disk, name: str) -> Examination:
-    """Read the file of that name, relative to the space."""
+    """Return the defects of a file. ``name``: the path of the file, relative to the space."""
     try:
         handle = open_file(disk, name)
     except FileNotFoundError:
@@ -47,7 +48,7 @@ def examine(disk: Disk, name: str) -> Examination:
         return Examination(wrong=str(error))
     except OSError as error:
         if error.errno not in _UNREADABLE:
-            raise  # the cause is not this file
+            raise  # the error does not come from this file
         return Examination(wrong=f"it cannot be read: {error.strerror}")
     finally:
         disk.close(handle)

@@ -34,7 +34,7 @@ class Comparison:
 
     newest: the highest number that the space knows.
     mirror_newest: the highest number in the mirror.
-    durable: the highest number that the mirror's commits above ``newest`` call durable in the space.
+    durable: the highest number that the mirror's commits above ``newest`` record as durable in the space.
     unreadable: the mirror's commits above ``newest`` that cannot be read.
     """
 
@@ -45,7 +45,7 @@ class Comparison:
 
     @property
     def ahead(self) -> bool:
-        """Whether the mirror is of a later state than the space."""
+        """Return whether the mirror is of a later state than the space."""
         return bool(self.unreadable) or self.durable > self.newest or self.mirror_newest > self.newest + MAX_GAP
 
 
@@ -62,7 +62,8 @@ def compare(mirror: Mirror, evidence: NumberedFiles) -> Comparison:
 
 
 def check_mirror(files: Files, evidence: NumberedFiles | None) -> None:
-    """Raise MirrorMismatch, with nothing changed, unless the mirror belongs to this space and is of no later state.
+    """Raise MirrorMismatch unless the mirror belongs to this space and is of no later state. The error leaves
+    everything unchanged.
 
     Afterwards this process holds the mirror, together with the other processes that have the space open.
 
@@ -111,7 +112,8 @@ def _later_state(space: str, mirror: str, found: Comparison) -> MirrorMismatch:
 
 
 def with_mirrored(mirror: Mirror | None, evidence: NumberedFiles) -> NumberedFiles:
-    """Return the evidence with the whole commits of the mirror that a power cut has taken from the space."""
+    """Return the evidence with added commits: the space lost these commits in a power cut, and the mirror has them
+    whole."""
     if mirror is None:
         return evidence
     numbers = count(evidence)
@@ -166,7 +168,7 @@ def _numbers(disk: Disk, shared: Shared) -> NumberedFiles:
 
 
 def bring_up_to_date(files: Files, index: Index, *, agrees: bool) -> None:
-    """Bring the mirror up to date: its commits, and its copy of the settings. No other process has the space open.
+    """Bring the mirror up to date: its commits, and its copy of the settings. Only this process has the space open.
 
     Args:
         agrees: see ``Mirror.catch_up``.

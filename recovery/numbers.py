@@ -31,16 +31,16 @@ MAX_GAP = 100_000
 
 
 class Condition(enum.Enum):
-    """The state of a numbered file that may not be published."""
+    """The state of a numbered file that is perhaps unpublished."""
 
     WHOLE = enum.auto()
     TORN = enum.auto()
-    MISSING = enum.auto()  # or the file is empty
+    MISSING = enum.auto()  # the file does not exist, or is empty
 
 
 @dataclass(frozen=True)
 class NumberedFile:
-    """A numbered file that may not be published. ``cause``: the content or the defect of the file, in words."""
+    """A numbered file that is perhaps unpublished. ``cause``: the content or the defect of the file, in words."""
 
     condition: Condition
     cause: str
@@ -58,7 +58,7 @@ class NumberedFiles:
     same_boot: whether the machine has not been restarted since the last process wrote ``page``.
     seen: every number in the space: in names of files, in the counters, in prepared branches and claim journals.
     newest: the highest number whose file is whole; 0 if no file is whole.
-    mark: the highest number that a whole file calls durable.
+    mark: the highest number that a whole file records as durable.
     unnamed: the commits that lost their names in a power cut: for each number, the present path of its file.
     files: the numbered files above the highest number that is certainly durable.
     from_mirror: the numbers of ``files`` that only the mirror has.
@@ -74,7 +74,8 @@ class NumberedFiles:
     from_mirror: tuple[int, ...] = ()
 
     def with_mirrored(self, headers: Mapping[int, Header]) -> "NumberedFiles":
-        """Return the evidence with these commits, which the mirror will give back to the space."""
+        """Return the evidence with these commits added; recovery will copy the commits from the mirror into the
+        space."""
         if not headers:
             return self
         found = {
@@ -110,7 +111,7 @@ class Numbers:
 
 
 def read(disk: Disk, counters: Counters, names: Iterable[str], named: int) -> NumberedFiles:
-    """Read the evidence. No other process has the space open.
+    """Read the evidence about the sequence numbers. Only this process has the space open.
 
     Args:
         names: the names of the entries in ``committed/``.
@@ -136,7 +137,8 @@ def read(disk: Disk, counters: Counters, names: Iterable[str], named: int) -> Nu
 
 
 def _newest_whole(disk: Disk, places: Mapping[int, str]) -> tuple[int, int]:
-    """Return the number of the newest whole file, and the highest number that a whole file calls durable; 0 for none.
+    """Return the number of the newest whole file, and the highest number that a whole file records as durable. Both are
+    0 if no file is whole.
 
     A file may name an older mark than the file before it, because a writer reads the counters before it waits for the
     number lock. So this function reads every file above the mark.
@@ -210,7 +212,7 @@ def _read_file(disk: Disk, number: int, name: str) -> NumberedFile:
 
 
 def contents_or_none(disk: Disk, name: str) -> FileContents | None:
-    """Read header and tables of a file; None if it is missing or damaged."""
+    """Return the header and tables of a file; None if the file is missing or damaged."""
     try:
         return contents_of(disk, name)
     except NewerFormat as error:
@@ -223,7 +225,7 @@ def contents_or_none(disk: Disk, name: str) -> FileContents | None:
 
 
 def count(evidence: NumberedFiles) -> Numbers:
-    """Return the numbers that the evidence proves.
+    """Return the issued and published numbers that follow from the evidence.
 
     The boot id alone does not prove that the disk lost nothing. Within one boot, an administrator can mount a snapshot
     of the disk, or unplug the disk and mount it again. Then ``run/`` is as old as the other files, and its counters may
@@ -245,7 +247,8 @@ def last_in_reach(seen: Iterable[int], newest: int) -> int:
     """Return the highest issued number: the last number of `seen` that is not far ahead of the number before it.
 
     Args:
-        newest: the newest number whose file is whole; 0 if no file is whole. With 0, the lowest number is trusted.
+        newest: the newest number whose file is whole; 0 if no file is whole. If it is 0, the lowest number in `seen` is
+            trusted.
     """
     numbers = sorted(number for number in seen if number > newest)
     last = newest or (numbers[0] if numbers else 0)
@@ -257,7 +260,7 @@ def last_in_reach(seen: Iterable[int], newest: int) -> int:
 
 
 def decide(evidence: NumberedFiles) -> list[Decision]:
-    """Decide about unnamed commits and unpublished numbers, both in the order of the numbers.
+    """Decide about unnamed commits, then about unpublished numbers, each group in ascending order.
 
     Names are given in this order, so that after an interrupted recovery the unnamed commits are again above the highest
     name.
@@ -289,7 +292,7 @@ def _about_number(number: int, file: NumberedFile) -> Decision:
 def apply(store: Store, evidence: NumberedFiles, decisions: Iterable[Decision]) -> None:
     """Give commits their names, set the counters, and finish each unpublished number.
 
-    An error of the disk is raised, because recovery must not go on after it. Names are given without a flush: if a
+    A disk error is raised, because recovery must not continue after the error. Names are given without a flush: if a
     further power cut takes a name, the space is as it was before this recovery.
     """
     for decision in decisions:

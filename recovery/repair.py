@@ -56,8 +56,8 @@ def _repair(store: Store) -> list[Finding]:
             ensure_directory(store.files.disk, name)
     repaired: list[Finding] = []
     for _ in range(_MAX_ROUNDS):
-        settle_all(store, store.deadline())  # otherwise the commit of a dead writer would look undecided
-        rebuild(store)  # from the files as they are now, not as they were when this process read them
+        settle_all(store, store.deadline())  # otherwise the check would report the unpublished commit of a dead writer
+        rebuild(store)  # read the files as they are now: they may have changed since this process read them
         finish_moves(store)
         problems = find_problems(store, reclaim_locked=True)
         done = [(problem, _carry_out(store, problem)) for problem in problems]
@@ -78,7 +78,7 @@ def _carry_out(store: Store, problem: Decision) -> str:
         store.stop()
         raise
     except FileNotFoundError:
-        return ""  # another process removed or moved it
+        return ""  # another process removed or moved the file
     except (OSError, SpoolError) as error:
         log.error("%s: %s", problem.name, error)
         return ""
@@ -171,7 +171,8 @@ def _quarantine_vote(store: Store, problem: Decision, xid: Xid) -> str:
 
 
 def _quarantine_messages(store: Store, problem: Decision) -> str:
-    """Quarantine each message, as a get with a damaged body does, unless a process has claimed the message."""
+    """Quarantine each message, unless a process has claimed the message. A get that finds a damaged body does the
+    same."""
     deadline = store.deadline()
     done = 0
     for position in problem.positions:

@@ -107,7 +107,7 @@ class _Scan:
         if not self._dry:
             rebuild(store, alone=self._alone, opening=True)
         elif not self._alone:
-            rebuild(store)  # starts again if other processes move files meanwhile
+            rebuild(store)  # this call starts again if other processes move files meanwhile
         index = store.view.index
         if self._dry and self._alone:
             index = read_all(store, store.settings.known, alone=True, published=published)
@@ -138,7 +138,7 @@ class _Scan:
                 self._store.stop()
                 raise
             except (UnknownBranch, FileNotFoundError):
-                pass  # another process carried it out meanwhile
+                pass  # another process carried the decision out meanwhile
             except (OSError, SpoolError) as error:
                 log.error("%s: %s", decision.name, error)
         return decisions
@@ -155,6 +155,6 @@ _STEPS = {
 
 
 def _foreign(names: Iterable[str], issued: int) -> list[str]:
-    """Return the entries of ``committed/`` that are no commits, or commits of numbers that are not issued yet."""
+    """Return the entries of ``committed/`` that are not commits, or whose numbers are not issued yet."""
     parsed = {name: layout.parse_committed(name) for name in names}
     return [f"{layout.COMMITTED}/{name}" for name, found in parsed.items() if found is None or found.number > issued]

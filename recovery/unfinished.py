@@ -1,6 +1,6 @@
 """Unfinished work in ``active/``: branches of dead processes, their journals of claims, copies, and dropped files.
 
-This module also decides about entries of ``active/``, ``prepared/`` and ``committed/`` that are no files of a space.
+This module also decides about entries of ``active/``, ``prepared/`` and ``committed/`` that do not belong to a space.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -26,7 +26,7 @@ class ActiveFiles:
     branches: the branches that have a file.
     copies: the paths of unfinished copies.
     captured: for each directory of captured files, whether a live intake works on it.
-    foreign: the paths of entries that are no files of a space.
+    foreign: the paths of entries that do not belong to a space.
     owned: the branches whose lock a live process holds.
     """
 
@@ -61,7 +61,8 @@ def read(disk: Disk, xids: LockFile) -> ActiveFiles:
 
 
 def _is_irregular(disk: Disk, name: str) -> bool:
-    """Return whether an entry is a directory, a symlink or the like: recovery never removes these."""
+    """Return whether an entry is not a regular file, e.g. a directory or a symlink. Recovery never removes these
+    entries."""
     identity = disk.identity(name)
     return identity is not None and not identity.is_regular
 
@@ -103,7 +104,8 @@ def _about_branch(active: ActiveFiles, xid: Xid, name: str, dead: tuple[Kind, Re
 
 
 def decide_foreign(names: Iterable[str]) -> list[Decision]:
-    """Return a decision for each of these entries, which are no files of a space: recovery leaves them."""
+    """Return a decision for each of these entries. The entries do not belong to a space, so recovery does not touch
+    them."""
     return [Decision(Kind.STRAY, name, Reason.FOREIGN, Step.LEAVE) for name in names]
 
 

@@ -31,7 +31,8 @@ T = TypeVar("T")
 
 
 class Receiver:
-    """The gets of one space's tasks. The arguments ``get_once`` get without waiting, or raise Empty."""
+    """The gets of one space's tasks. Each argument ``get_once`` is a function that gets without waiting, or raises
+    Empty."""
 
     def __init__(self, core: Core, threads: Threads) -> None:
         self.core = core
@@ -209,7 +210,7 @@ class Receiver:
 
 
 def _forget_error(task: "asyncio.Task[None]") -> None:
-    """Forget the error of a task: the calls that it woke raise the same error."""
+    """Forget the error of the listening task, because the calls that this task woke raise the same error."""
     if not task.cancelled():
         task.exception()
 
@@ -221,7 +222,7 @@ class _Cancelled(Exception):
 class _CancellableGet(Generic[T]):
     """One attempt to get messages: claimed in a thread, and committed unless the task was cancelled meanwhile.
 
-    ``get``: claims and commits; it calls its argument before it commits.
+    ``get``: claims and commits; ``get`` calls its argument before it commits.
     """
 
     def __init__(self, core: Core, threads: Threads, get: Callable[[Callable[[], object]], T]) -> None:
@@ -233,11 +234,11 @@ class _CancellableGet(Generic[T]):
 
     async def take(self, queue: str) -> T:
         taken = await wait_to_end(self._threads.submit(partial(self._take, queue)), self._give_up)
-        assert taken is not None  # (else the task was cancelled)
+        assert taken is not None  # (if it is None, the task was cancelled, and the line above raised)
         return taken
 
     def _give_up(self) -> bool:
-        """Cancel the get; False if its commit has begun, which then completes."""
+        """Cancel the get. Return False if the commit of the get has begun; the commit then completes."""
         with self._mutex:
             self._cancelled = not self._begun
         return self._cancelled

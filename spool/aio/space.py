@@ -94,7 +94,7 @@ class Space:
         transaction: "Transaction | Join | None" = JOIN,
         **options: Unpack[PutOptions],
     ) -> str:
-        """As ``spool.Space.put``. A put that is cancelled before its commit has begun leaves nothing."""
+        """As ``spool.Space.put``. A put that is cancelled before its commit has begun adds no message."""
         return (await self.put_many(queue, (body,), transaction=transaction, **options))[0]
 
     async def put_many(
@@ -288,27 +288,27 @@ class Space:
 
 
 def open(path: str | os.PathLike[str]) -> Opening[Space]:
-    """Open an existing queue space: ``await`` the result, or enter it with ``async with``. Errors as of
+    """Open an existing queue space: ``await`` the result, or enter it with ``async with``. Raises the errors of
     ``spool.open``."""
     return Opening(partial(spool.opening.open, path), Space)
 
 
 def create(path: str | os.PathLike[str], *, exist_ok: bool = False, **options: Unpack[SpaceOptions]) -> Opening[Space]:
-    """Make a queue space: ``await`` the result, or enter it with ``async with``. Arguments and errors as of
-    ``spool.create``."""
+    """Create a queue space: ``await`` the result, or enter it with ``async with``. ``spool.create`` has the same
+    arguments and errors."""
     return Opening(partial(spool.opening.create, path, exist_ok=exist_ok, **options), Space)
 
 
 def import_space(
     path: str | os.PathLike[str], file: BinaryIO, *, progress: Callable[[Progress], None] | None = None
 ) -> Opening[Space]:
-    """Make a queue space of an export: ``await`` the result, or enter it with ``async with``. Errors as of
+    """Create a queue space from an export: ``await`` the result, or enter it with ``async with``. Raises the errors of
     ``spool.import_space``."""
     return Opening(partial(spool.opening.import_space, path, file, progress=progress), Space)
 
 
 async def verify_export(file: BinaryIO, *, progress: Callable[[Progress], None] | None = None) -> ExportReport:
-    """Prove that a file is a whole export, in a thread. Errors as of ``spool.verify_export``."""
+    """Verify, in a thread, that a file is a whole export. Raises the errors of ``spool.verify_export``."""
     from spool.admin.unpack import verify_export  # imports all code that reads exports: only for a rare call
 
     return await asyncio.to_thread(verify_export, file, progress=progress)

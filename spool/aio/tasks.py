@@ -94,7 +94,7 @@ class Opening(Generic[S]):
     """A space that is being opened: ``await`` it, or enter it with ``async with``."""
 
     def __init__(self, begin: "Callable[[], spool.space.Space]", end: "Callable[[spool.space.Space], S]") -> None:
-        """``begin``: opens the space, in a thread. ``end``: makes the space for tasks from it."""
+        """``begin``: opens the space, in a thread. ``end``: wraps the opened space for tasks."""
         self._begin = begin
         self._end = end
         self._space: S | None = None

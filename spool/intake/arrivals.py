@@ -7,7 +7,7 @@ continues. A file that existed before the watch began is not known to be renamed
 The evidence must be current when the intake judges a file. watchdog's observers deliver a rename half a second late, so
 the intake uses watchdog's reader of inotify directly. The reader's thread may lag behind the kernel, so the intake uses
 a *fence*: it writes into a separate file, which the same reader watches, and waits for the event of this write. The
-kernel has one queue for all events, so every earlier event has been delivered then.
+kernel has one queue for all events, so the event of this write arrives after every earlier event.
 """
 
 import os
@@ -45,7 +45,7 @@ class Arrivals:
         self._reader: InotifyFD | None = None
         self._fence: IO[bytes] | None = None
         self._fence_number = -1
-        self._folders: dict[str, tuple[int, int, WatchDescriptor]] = {}  # of each queue: device, inode, watch
+        self._folders: dict[str, tuple[int, int, WatchDescriptor]] = {}  # by queue: device, inode, watch
         self._renamed: set[tuple[WatchDescriptor, str]] = set()
         # No threading.Event: a signal handler that sets it may have to wait for the thread that the signal interrupts.
         self._events: SimpleQueue[InotifyEvent | _Wake | _Lost] = SimpleQueue()
@@ -97,7 +97,7 @@ class Arrivals:
     # -- called by the intake -------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """End ``wait``. A signal handler, or another thread, may call this."""
+        """End ``wait``. A signal handler, or another thread, may call this method."""
         self._events.put(_Wake())
 
     def wait(self, seconds: float) -> None:
@@ -114,7 +114,7 @@ class Arrivals:
     def is_renamed(self, queue: str, name: str) -> bool:
         """Return whether the file with this name was renamed into place.
 
-        The caller has read the file's identity before this call, so the kernel has queued each earlier change of that
+        The caller has read the file's identity before this call, so the kernel has queued each earlier change of the
         name.
         """
         return queue in self._folders and self._pass_fence() and (self._folders[queue][2], name) in self._renamed

@@ -3,10 +3,10 @@
 The files that an intake captured before it died belong to the next intake that gets its directory. If a commit names a
 file, the file is removed. Otherwise the file is read from where it lies, and is never put back.
 
-Where renames are not ordered, a file has both its names for a moment. The intake does not remove the first name at
-once, since a program may have renamed its next file to that name. Instead, the intake moves the file of that name to
-``.first.<name>`` in the capture directory, and compares it there. If it is the captured file, this second name is
-removed; if it is another file, that file is captured under this name.
+On a file system that does not order renames, a captured file briefly has two names. The intake does not remove the
+first name at once, since a program may have renamed its next file to that name. Instead, the intake moves the file of
+that name to ``.first.<name>`` in the capture directory, and compares it there. If it is the captured file, this second
+name is removed; if it is another file, that file is captured under this name.
 """
 
 import errno
@@ -169,7 +169,7 @@ class Capture:
             try:
                 left = self._finish_directory(directory)
             except BaseException:
-                self._directories.unlock(directory)  # a later call finishes it
+                self._directories.unlock(directory)  # a later call finishes the directory
                 raise
             if left is None:
                 self._directories.unlock(directory)
@@ -179,7 +179,7 @@ class Capture:
 
     def _finish_directory(self, directory: str) -> list[CapturedFile] | None:
         """Return the files of a directory that are to be read; None if this intake does not keep the directory. Caller
-        holds its byte."""
+        holds the byte of the directory."""
         path, queue = f"{layout.ACTIVE}/{directory}", layout.queue_of_capture(directory)
         identity = self._disk.identity(path)
         if identity is None:
@@ -262,13 +262,13 @@ class Capture:
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENAMETOOLONG):
                 raise
-            with suppress(FileNotFoundError):  # the file cannot be moved there, and was compared just now
+            with suppress(FileNotFoundError):  # the check above has found the captured file
                 self._disk.unlink(file.first)
             return []
         if self._is_second_name(moved):
             self._disk.unlink(moved.path)
             return []
-        self._disk.flush_directory(moved.folder)  # at once: a power cut must not lose both its names
+        self._disk.flush_directory(moved.folder)  # a power cut must not lose both names of the file
         return [moved]
 
     def _is_second_name(self, moved: CapturedFile) -> bool:
@@ -302,8 +302,8 @@ class _Batch:
 class _FileMove(Move):
     """The move of a dropped file to its capture directory.
 
-    A file that cannot be moved is reported, and remains where it is. If another user's file cannot get a second name, a
-    copy of it is made durable before the file is renamed.
+    A file that cannot be moved is reported, and remains where it is. If another user's file cannot get a second name,
+    the intake creates a durable copy before it renames the file.
     """
 
     disk: Disk

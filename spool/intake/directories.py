@@ -25,8 +25,8 @@ class CapturedFile:
 
     name: the name under which the file was dropped.
     seen: the evidence that the file was complete; None if an intake that died had captured it.
-    came_meanwhile: whether the file was dropped while another file of the same name was being captured. Then it has a
-        different name in the capture directory.
+    came_meanwhile: whether the file was dropped while another file of the same name was being captured. In that case
+        the file has a different name in the capture directory.
     """
 
     queue: str
@@ -78,7 +78,8 @@ class CaptureDirectories:
         return [name for name in self._disk.names(layout.ACTIVE) if name.startswith(prefix)]
 
     def for_file(self, queue: str, name: str) -> str:
-        """Return this intake's directory for a file: a new one if the last directory has had that name, or is full."""
+        """Return this intake's directory for a file: a new directory if the last directory has had that name, or is
+        full."""
         directory = self._current.get(queue)
         if directory is not None:
             used = self._used[directory]
@@ -98,7 +99,7 @@ class CaptureDirectories:
         return directory
 
     def note_used(self, file: CapturedFile) -> None:
-        """Remember that a captured file has its name in one of this intake's directories."""
+        """Record that one of this intake's directories has had the name of this captured file."""
         self._used[file.directory].add(file.name)
 
     def take_over(self, directory: str) -> bool:
@@ -144,7 +145,7 @@ class CaptureDirectories:
         self._used.clear()
 
     def _remove_if_empty(self, directory: str) -> bool:
-        """Remove and unlock a directory; False if it is not empty."""
+        """Remove and unlock a directory; return False if the directory is not empty."""
         try:
             self._disk.remove_directory(f"{layout.ACTIVE}/{directory}")
         except FileNotFoundError:

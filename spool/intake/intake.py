@@ -37,7 +37,7 @@ _RESCAN_SECONDS = 1.0
 class IntakeCounts:
     """The counts of an intake so far.
 
-    files, messages: how many files became how many messages.
+    files, messages: how many files the intake has taken, and how many messages it has put.
     quarantined: files that it moved to ``quarantine/``.
     left: entries of ``drop/`` that the last scan did not take.
     """
@@ -64,7 +64,7 @@ class Intake:
         self._writers = Writers(store, self._leave, self._report)
         self._capture = Capture(store, space.queues, self._report, self._quarantine)
         self._waiting: dict[tuple[str, bytes], CapturedFile] = {}  # files that wait, by their records
-        self._left: dict[str, str] = {}  # of the last scan: the reason by the entry's name
+        self._left: dict[str, str] = {}  # why the last scan left an entry, by the name of the entry
         self._reported: set[str] = set()
         self._stop = False
 
@@ -97,12 +97,12 @@ class Intake:
             self._arrivals.wait(0.0 if self._stop else _RESCAN_SECONDS)
 
     def _begin_look(self) -> None:
-        """Forget the names of removed entries: an intake may run for years."""
+        """Forget the names of removed entries, because an intake may run for years."""
         self._reported.intersection_update(self._left)
         self._left.clear()
 
     def stop(self) -> None:
-        """End ``run`` after the commit under way. A signal handler, or another thread, may call it."""
+        """End ``run`` after the commit under way. A signal handler, or another thread, may call this method."""
         self._stop = True
         self._arrivals.wake()
 
@@ -110,7 +110,7 @@ class Intake:
     def _watch(self) -> None:
         """Watch the folders before they are listed: a file that exists before the watch may have been written in
         place."""
-        self._store.at_end[self._arrivals.close] = None  # if the space is closed before ``run`` ends
+        self._store.at_end[self._arrivals.close] = None  # the space may be closed before ``run`` ends
         for queue in self._queues():
             self._arrivals.watch(queue)
 
@@ -209,14 +209,14 @@ class Intake:
 
     @public_call("looking at a dropped file")
     def _complete(self, file: CapturedFile) -> CapturedFile | None:
-        """Return the file as it is now; None if it was removed, is no regular file, or waits.
+        """Return the file as it is now; None if the file was removed, is not a regular file, or waits.
 
         A file waits if it is no longer complete: a writer may have opened it before the capture.
         """
         identity = self._disk.identity(file.path)
         if identity is None:
             return None
-        if not identity.is_regular:  # it was replaced after drop/ was listed
+        if not identity.is_regular:  # the entry was replaced after drop/ was listed
             self._quarantine(file.path, file.queue, "it is no regular file")
             return None
         seen = file.seen
@@ -235,7 +235,8 @@ class Intake:
     # -- committing -------------------------------------------------------------------------------------------------
 
     def _commit(self, batch: list[CapturedFile]) -> None:
-        """Commit files together. If the queue of one file has no room, commit them one by one: only that file waits."""
+        """Commit files together. If the queue of one file has no room, commit the files one by one, so that only that
+        file waits."""
         try:
             self._commit_together(batch)
             if self._progress is not None:
@@ -287,7 +288,7 @@ class Intake:
         self.counts.messages += messages
 
     def _puts_of(self, file: CapturedFile) -> list[PutArguments] | None:
-        """Return the puts for a file; None if the file has changed since it was complete."""
+        """Return the puts for a file; None if the file has changed since it was judged complete."""
         store = self._store
         settings = store.settings.known
         if file.queue not in settings.config.queues:

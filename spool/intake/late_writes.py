@@ -60,7 +60,7 @@ class LateWrites:
         self._disk.make_directory(folder)
         try:
             self._disk.rename_new(path, f"{folder}/{name}")
-        except FileExistsError:  # a power cut left the file both names
+        except FileExistsError:  # a power cut left both names of the file
             self._disk.unlink(path)
         self._files.append(_LateFile(queue, folder, name, read.size, read.modified_ns))
 
@@ -75,7 +75,7 @@ class LateWrites:
             self._files += [_LateFile(queue, folder, name, int(named[1]), int(named[2])) for name in names]
 
     def check(self) -> None:
-        """Quarantine each changed file; remove each file that has not changed for long enough."""
+        """Quarantine each changed file; remove each file that has been watched long enough without a change."""
         self._files = [file for file in self._files if self._still_watched(file)]
 
     def _still_watched(self, file: _LateFile) -> bool:

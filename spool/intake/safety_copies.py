@@ -22,7 +22,8 @@ _FOLDER = re.compile(r"\.(part|spare)\.[0-9]+")
 
 
 def make(disk: Disk, first: str, directory: str) -> None:
-    """Copy a dropped file; the copy is durable when the capture directory is flushed. OSError if the file is gone."""
+    """Copy a dropped file; the copy is durable when the capture directory is flushed. OSError if the file does not
+    exist."""
     original = disk.identity(first)
     if original is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), first)
@@ -55,7 +56,7 @@ def folders(disk: Disk, directory: str) -> list[str]:
 
 def recover(disk: Disk, directory: str, queue: str) -> None:
     """Recover the copies of an intake that died: a copy becomes the captured file if its original is lost, and is
-    removed otherwise. The changes are durable when this returns."""
+    removed otherwise. The changes are durable when this call returns."""
     left = folders(disk, directory)
     for folder in [folder for folder in left if _SPARE in folder]:
         for name in disk.names(folder):

@@ -35,8 +35,8 @@ from spool.store.store import Store
 log = logging.getLogger("spool")
 
 EVERY_SECONDS = 5.0
-KEPT_MESSAGES = 5  # that remain in memory, besides as many as the queue has served since the last compaction
-MIN_MESSAGES = 64  # to compact fewer would cost more than it saves
+KEPT_MESSAGES = 5  # the messages kept in memory, in addition to the number served since the last round
+MIN_MESSAGES = 64  # to compact fewer messages would cost more than it saves
 SMALL_RUN = 64  # a longer run is as cheap in memory as a segment, and its file is large enough
 SEGMENT_MESSAGES = 4_096
 SEGMENT_BYTES = 16 << 20  # the most bytes of a segment, and of a whole file
@@ -70,15 +70,16 @@ class _Overtaken(Exception):
 
 
 def is_slow(entries: int, served: int) -> bool:
-    """Whether a queue has more entries in memory than twice the messages that it served in the interval."""
+    """Return whether the number of entries in memory is more than double the number of messages served in the
+    interval."""
     return entries > 2 * served
 
 
 def select_runs(queue: Queue, files: Mapping[int, Retention], served: int, held: Collection[Position]) -> list[Run]:
-    """Return the runs of a slow queue that are to be moved, in order.
+    """Return the runs that a compaction moves out of a slow queue, in order.
 
-    These are the small runs after the front of the queue: messages at the front are taken soon, and a large run is as
-    good as a segment. Messages in the file of an earlier compaction are not moved.
+    These are the small runs after the front of the queue: messages at the front are taken soon, and a large run takes
+    as little memory as a segment. Messages in the file of an earlier compaction are not moved.
     """
     runs, skipped = [], 0
     for run in queue.runs():
@@ -90,17 +91,18 @@ def select_runs(queue: Queue, files: Mapping[int, Retention], served: int, held:
 
 
 def _must_stay(run: Run, held: Collection[Position]) -> bool:
-    """Return whether a run must not be moved: one of its messages is held, or it blocks its group from memory."""
+    """Return whether a run must not be moved: one of its messages is held, or the run keeps its group waiting, as only
+    a run in memory can."""
     if run.blocks_group:
         return True
     return bool(held) and any(Position(run.number, ordinal) in held for ordinal in range(run.first, run.end))
 
 
 def fragmented(files: Mapping[int, Retention], newest: int) -> set[int]:
-    """Return the numbers whose files are to be compacted, however fast their queues are.
+    """Return the numbers whose files need compaction even if their queues are fast.
 
-    If all files together waste too much, these are the files that waste most. If earlier compactions left many small
-    files, these files are added.
+    If all files together waste too much space, these are the files with the largest wasted share. If earlier
+    compactions left many small files, these files are added.
 
     Args:
         newest: the newest number at the beginning of the round. Files that the round itself wrote do not count: a small
@@ -128,14 +130,15 @@ def fragmented(files: Mapping[int, Retention], newest: int) -> set[int]:
 
 
 class Compactor:
-    """Compacts a space's slow queues. It remembers how many messages each queue had served at the last round."""
+    """Compacts a space's slow queues. The compactor remembers how many messages each queue had served at the last
+    round."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self._served: dict[str, int] = {}
 
     def compact(self) -> int:
-        """Compact slow queues and fragmented files, merge tombstones; returns how many files were written."""
+        """Compact slow queues and fragmented files, and merge tombstones; return how many files were written."""
         done = 0
         self._catch_up()
         served = self._served_since()
@@ -221,7 +224,8 @@ def _with_fragmented(
 
 
 def _extents_of(index: Index, run: Run) -> Iterator[Extent]:
-    """Yield a run as extents in the order of delivery. If the last message is delivered first, each has an extent."""
+    """Yield a run as extents in the order of delivery. If the last message is delivered first, each message is a
+    separate extent."""
     branch, in_branch = index.messages.branch_of(Position(run.number, run.first))
     if not run.is_backwards:
         yield Extent(run, run.first, run.live, branch, in_branch, run.bytes_of(run.first, run.live))
@@ -318,7 +322,7 @@ class _Compaction:
         self.extents += kept
 
     def _exclude_changed(self, batch: CommitBatch) -> None:
-        """Name messages that changed meanwhile as *left* (Rule 5). Caller holds the number lock."""
+        """Record in the file, as *left*, the messages that changed meanwhile (Rule 5). Caller holds the number lock."""
         if self.store.view.index is not self.index:
             raise _Overtaken
         begins: dict[int, list[tuple[int, Extent]]] = {}

@@ -1,8 +1,8 @@
 """The housekeeping thread of an open space: it compacts slow queues and reclaims consumed files.
 
-A separate thread does the housekeeping, so that no put or get waits for it. A failure is logged, and the next round
-tries again. One process at a time does the housekeeping. If no process does, the next process that closes or opens the
-space reclaims. ``schedule`` decides when a step is due.
+A separate thread does the housekeeping, so that no put or get waits for the housekeeping. A failure is logged, and the
+next round tries again. One process at a time does the housekeeping. If no process does the housekeeping, the next
+process that closes or opens the space reclaims. ``schedule`` decides when a step is due.
 """
 
 import errno
@@ -43,7 +43,7 @@ class Housekeeper:
         self._reclaimed_at = store.view.index.applied
         restored, extent = store.view.index.restored, self._extent()
         self._saved = IndexSize(restored, extent.files, extent.segments if restored else 0)
-        self._published = self._trimmed_at = store.view.index.applied  # at the last round, and the last quiet round
+        self._published = self._trimmed_at = store.view.index.applied  # at the last round; at the last quiet round
         # Before this number is applied, the space calls ``committed`` only because of marks or large files.
         self.next_look = 0
         self._seen, self._pauses = store.shared.counters.read(), 0  # the counters at the last step; pauses still due
@@ -76,7 +76,7 @@ class Housekeeper:
         )
 
     def tidy_up(self) -> None:
-        """Flush, reclaim and write a checkpoint as the space closes, so that the next opener need not do these."""
+        """Flush, reclaim and write a checkpoint as the space closes, so that the next opener need not do this work."""
         with suppress(OSError, SpaceStopped, NotOpen), self._store.guard:
             if self._store.shared.counters.read().is_stopped:
                 return
@@ -107,7 +107,7 @@ class Housekeeper:
         while goes_on and not guard.closed:
             self._wake.wait(max(0.0, next_compaction - clock.monotonic()))
             self._wake.clear()
-            due = clock.monotonic() >= next_compaction  # however often the thread was woken meanwhile
+            due = clock.monotonic() >= next_compaction  # early wake-ups do not bring these steps forward
             if due:
                 next_compaction = clock.monotonic() + EVERY_SECONDS
             with suppress(NotOpen), guard:
@@ -126,12 +126,13 @@ class Housekeeper:
             pass  # the space is closing: the next opener does these steps
         except (OSError, SpoolError) as error:
             if isinstance(error, OSError) and error.errno == errno.EBADF:
-                return False  # an opening that was interrupted at its end has closed the files
+                return False  # the opening of the space was interrupted, and has closed the files
             log.warning("housekeeping stopped early: %s", error)
         return True
 
     def _do_steps(self, *, due: bool) -> None:
-        """Do the steps of a round, in order. ``due``: whether also to do the steps of every ``EVERY_SECONDS``."""
+        """Do the steps of a round, in order. ``due``: whether the steps that run every ``EVERY_SECONDS`` are due,
+        too."""
         self._undo_dropped()
         if due:
             self._look_again()
@@ -164,7 +165,7 @@ class Housekeeper:
         self._forget_flushed()
 
     def _flush(self, *, due: bool, most: int | None = None) -> None:
-        """Flush commits that were published without a flush, unless another process reclaims: reclaim flushes them.
+        """Flush commits that were published without a flush, unless another process reclaims and so flushes them.
 
         If no queue may lose messages, only counts of attempts are unflushed, and these wait for the next reclaim. After
         a queue that may lose messages was removed from the settings, its last messages are flushed once.
@@ -240,7 +241,8 @@ class Housekeeper:
                 self._busy.release()
 
     def _extent(self) -> IndexSize:
-        """Return the approximate extent of the index, without a lock: a closing process would have to wait for one."""
+        """Return the approximate extent of the index. No lock is taken, because a closing process would have to wait
+        for the lock."""
         index = self._store.view.index
         return IndexSize(index.applied, len(index.files), len(index.messages.segments))
 

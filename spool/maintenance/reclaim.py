@@ -69,7 +69,8 @@ def next_to_go(files: Mapping[int, Retention], idle: Iterable[int], published: i
 
 
 def note_pins(number: int, state: Retention, claimed: Set[int]) -> None:
-    """Record the claims that keep a superseded file: a process with an older claim reads its message from that file.
+    """Record the claims that keep a superseded file, because a process with an older claim reads its message from that
+    file.
 
     A process that claims a message later finds the message in its new file. So only claims that exist at the first
     check count, until they end.
@@ -89,8 +90,8 @@ def note_pins(number: int, state: Retention, claimed: Set[int]) -> None:
 def reclaim(store: Store, pause: Callable[[], None] = lambda: None, behind: int = 0) -> int:
     """Remove files that are not needed, level by level; return how many numbers were removed.
 
-    One process at a time reclaims; in a second process this returns 0. A failure is logged, and the next round tries
-    again.
+    One process at a time reclaims; while another process reclaims, this call returns 0. A failure is logged, and the
+    next round tries again.
 
     Args:
         pause: called after every few files.
@@ -138,7 +139,7 @@ def _remove_idle(store: Store, newest: int | None, pause: Callable[[], None]) ->
 
 
 def _plan(shared: Shared, view: View, clock: Clock, batch: Sequence[int], newest: int | None) -> list[list[int]]:
-    """Return the numbers of a batch whose files can be removed, level by level. ``newest``: as of ``_remove_idle``."""
+    """Return the numbers of a batch whose files can be removed, level by level. ``newest``: as in ``_remove_idle``."""
     durable = shared.counters.read().durable
     with view.mutex:
         index = view.index
@@ -285,7 +286,7 @@ class RetiredDigest(NamedTuple):
 
     @classmethod
     def of_missing(cls, applied: int, there: Collection[int]) -> Self:
-        """Return the digest of the numbers up to ``applied`` without those in ``there``."""
+        """Return the digest of the numbers up to ``applied``, except the numbers in ``there``."""
         return cls(applied - len(there), (applied * (applied + 1) // 2 - sum(there)) % _MODULUS)
 
 
@@ -305,8 +306,8 @@ def digest_mismatch(
     """Compare the recorded digest with the existing files.
 
     Returns:
-        None if the digest and the files agree. Otherwise (missing, number): how many files are missing (below 0 if too
-        many exist), and the number of the file if the difference is a single file.
+        None if the digest and the files agree. Otherwise a pair: how many files are missing (below 0 if too many
+        exist), and the number of the file if the difference is a single file.
     """
     known = recorded_digest(totals)
     actual = RetiredDigest.of_missing(applied, kept_numbers(numbers, applied, totals))

@@ -41,7 +41,7 @@ def is_reclaim_due(idle: int, *, compacted: bool, quiet: bool) -> bool:
     Args:
         idle: how many files are not needed.
         compacted: whether this round has superseded files.
-        quiet: whether no process has committed since the last round. Then a few idle files are enough.
+        quiet: whether no process has committed since the last round. In a quiet space, a few idle files are enough.
     """
     return compacted or idle >= (TIDY_FROM if quiet else RECLAIM_EVERY_COMMITS)
 
@@ -56,8 +56,8 @@ def is_checkpoint_due(now: IndexSize, saved: IndexSize, least: int, *, lasting: 
 
     Args:
         saved: the extent of the last checkpoint.
-        least: the least number of files to read, and of new files.
-        lasting: whether no file is likely to be reclaimed soon. Then a checkpoint is also due if only reclaim has
+        least: the least number of files to read, and the least number of new files.
+        lasting: whether no file is likely to be reclaimed soon. If so, a checkpoint is also due if only reclaim has
             changed the files since the last checkpoint.
     """
     to_read = now.files + _SEGMENT_COSTS * now.segments

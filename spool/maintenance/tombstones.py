@@ -22,7 +22,7 @@ from spool.store.store import Store
 
 MERGED_COMMITS = 512
 _MAX_FACTS = 4_096
-_MAX_TARGETS = 4_096  # tombstones that a subscription keeps are not merged again each time
+_MAX_TARGETS = 4_096  # a file with more tombstones, which a subscription may keep, is not merged again
 
 Facts = dict[str, tuple[int, Any, float | None]]
 
@@ -68,7 +68,8 @@ def _merge(store: Store, numbers: list[int]) -> None:
 
 
 def _is_mergeable(index: Index, number: int) -> bool:
-    """Return whether a file is kept only for a few removals or facts, and not for the totals: reclaim renews these."""
+    """Return whether a file is kept only for a few removals or facts, and not for the totals, because reclaim renews
+    the totals."""
     state = index.files[number]
     if not state.mergeable or state.facts > _MAX_FACTS or len(state.addressed) > _MAX_TARGETS:
         return False

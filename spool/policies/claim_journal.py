@@ -60,7 +60,7 @@ class JournalContents(NamedTuple):
 
     @property
     def begun(self) -> list[tuple[int, int, int]]:
-        """The messages with an attempt in progress: if the process died, the attempt counts."""
+        """Return the messages with an attempt in progress; if the process has died, an attempt is counted for each."""
         return self.ranges if self.marks is None else _marked(self.ranges, self.marks)
 
 
@@ -86,18 +86,19 @@ def _marked(ranges: Iterable[tuple[int, int, int]], marks: bytes) -> list[tuple[
 
 
 class ClaimJournal:
-    """The journal of one transaction; its file is made with the first claim. Caller holds the lock of the xid."""
+    """The journal of one transaction; the file of the journal is created with the first claim. Caller holds the lock of
+    the xid."""
 
     def __init__(self, store: Store, xid: Xid) -> None:
         self.store = store
         self._xid = xid
-        self._name = ""  # the name of the file, once the file is made
+        self._name = ""  # the name of the file, once the file exists
         self._handle: int | None = None
         self._end = 0
 
     @property
     def is_begun(self) -> bool:
-        """Whether the journal has a file."""
+        """Return whether the journal has a file."""
         return self._handle is not None
 
     def add(self, ranges: Iterable[tuple[int, int, int]]) -> None:
@@ -136,7 +137,7 @@ class ClaimJournal:
             self.store.files.disk.write_at(self._handle, first, UNMARKED * count)
 
     def _begin(self) -> bytes:
-        """Make the file; return its first record."""
+        """Create the file; return the first record of the file."""
         _become_owner(self.store)
         self._name = layout.claim_journal(self._xid)
         self._handle = self.store.files.disk.create(self._name)
@@ -161,7 +162,7 @@ def _become_owner(store: Store) -> None:
     with_number_lock(store.shared.control, store.deadline())
     try:
         if store.shared.claims.owner:
-            return  # another thread was faster: with two numbers, this process would believe that its first owner died
+            return  # another thread was faster; a second number would make the first look like a dead owner
         owner = store.shared.counters.read().owner + 1
         if owner > layout.MAX_ORDINAL:
             raise SystemFailure("the space has used up its owner numbers: close it in every process and open it again")
@@ -248,7 +249,7 @@ def read_journal(disk: Disk, xid: Xid) -> JournalContents:
 
 
 def _first(name: Any, version: Any, owner: Any, pid: Any, program: Any, since: Any) -> JournalContents:
-    """Read a journal's first record; raise ValueError if it is no first record, or has another version."""
+    """Read a journal's first record; raise ValueError if the record is not a first record, or has another version."""
     if [name, version] != [_NAME, _VERSION]:
         raise ValueError("no journal of claims")
     return JournalContents(
@@ -279,7 +280,7 @@ def count_journal(store: Store, xid: Xid, deadline: Deadline) -> bool:
         return False
     try:
         ranges = read_journal(store.files.disk, xid).begun
-        if not store.files.disk.exists(layout.prepared(xid)):  # otherwise the prepared file holds the messages
+        if not store.files.disk.exists(layout.prepared(xid)):  # else the branch holds the messages
             settle_all(store, deadline)
             catch_up(store)
             retries.count_failures(store, _live(store.view, ranges), "the process that held it died", deadline)
@@ -291,7 +292,7 @@ def count_journal(store: Store, xid: Xid, deadline: Deadline) -> bool:
 
 
 def _live(view: View, ranges: Iterable[tuple[int, int, int]]) -> list[Position]:
-    """Return the existing messages of these ranges, each once: a damaged journal may name any range."""
+    """Return each existing message of these ranges once. (A damaged journal may name overlapping or missing ranges.)"""
     found: list[Position] = []
     seen, done = 0, 0
     with view.mutex:

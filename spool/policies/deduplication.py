@@ -23,7 +23,7 @@ class DeduplicationKeys:
         self._own: dict[str, str] = {}
 
     def seen(self, queue: str, key: str) -> str | None:
-        """Return the id of the first message with the key. If no message has the key, hold the key and return None.
+        """Return the id of the first message with the key. If no message has the key, lock the key and return None.
 
         Raises:
             MessageInUse: another transaction, or a prepared branch, has the key.
@@ -61,7 +61,7 @@ class DeduplicationKeys:
         return str(fact[1])
 
     def remember(self, batch: CommitBatch, config: QueueConfig, key: str, message_id: str) -> None:
-        """Write the key of a message that is in the batch."""
+        """Add the key of a message to the batch that contains the message."""
         name = fact_key(config.name, key)
         batch.fact(name, message_id, self._store.clock.now() + config.deduplication_window)
         self._own[name] = message_id

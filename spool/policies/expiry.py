@@ -37,7 +37,7 @@ def expire(store: Store, queue: str, deadline: Deadline) -> int:
                 return done
             claimed = _claim_expired(store.shared.claims, store.view, store.clock, queue)
         if not claimed:
-            return done  # other processes have claimed the rest; a later call removes these if they are released
+            return done  # other processes have claimed the rest; after a release, a later call removes the messages
         try:
             gone = _expire_claimed(store, settings, queue, claimed, deadline)
         finally:
@@ -63,7 +63,7 @@ def _claim_expired(claims: Claims, view: View, clock: Clock, queue: str) -> Posi
 
 def _expire_claimed(store: Store, settings: Settings, queue: str, claimed: PositionRanges, deadline: Deadline) -> int:
     revalidate(store, claimed, deadline)
-    gone: dict[int, PositionRanges] = {}  # ranges by the number of failed attempts
+    gone: dict[int, PositionRanges] = {}  # the ranges of messages, by their number of failed attempts
     with store.view.mutex:
         now = store.clock.now()
         for position in positions(claimed):

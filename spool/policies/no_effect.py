@@ -1,4 +1,4 @@
-"""Options that have no effect with the settings of their queue. Each is accepted, and the log warns about it.
+"""Options that have no effect with the settings of their queue. A call accepts these options, and logs a warning.
 
 An option that contradicts another option of the same call raises InvalidArgument. An option without effect raises no
 error, because a queue's options change independently of the programs that put messages.

@@ -10,9 +10,8 @@ has an old view:
    exists, and a late reader gets every message or an error.
 
 A reader reads the commits themselves (``put_by``). Their messages may have left the queues, or may be in the file of a
-compaction with another number. *Afterwards* the reader checks its subscription (``progress``). If the subscription is
-still the one that the reader registered, and no other reader has advanced it, no file that the reader needed had been
-removed.
+compaction with another number. *Afterwards* the reader checks its subscription (``progress``). If this subscription
+still exists, and no other reader has advanced it, every file that the reader needed existed during the read.
 """
 
 from collections.abc import Sequence
@@ -44,7 +43,7 @@ class SubscriptionState:
     since: the number of the commit that registered it.
     read_to: the number of the last commit that it has read.
     expires_at: the time at which it ends unless its reader advances it before, in seconds since the epoch.
-    unread: how many messages it has not read, at most: a message that was moved to another queue counts in both queues.
+    unread: the most messages that it has not read; a message that was moved to another queue counts twice.
     kept_bytes: the bytes of the bodies in files that only subscriptions need, this subscription among them.
     """
 
@@ -57,9 +56,11 @@ class SubscriptionState:
 
 
 def register(store: Store, name: str, queues: Sequence[str], seconds: float, *, anew: bool = False) -> int:
-    """Register a subscription; return its number. Every message of a later commit is kept for the subscription.
+    """Register a subscription; return the number of the commit that registers it. Every message of a later commit is
+    kept for the subscription.
 
-    An existing subscription that has read nothing is used again: its reader may have been killed, and registers again.
+    An existing subscription that has read nothing is used again: its reader may have been killed, and may now register
+    again.
 
     Args:
         queues: the names of the queues; empty for all queues.
@@ -123,7 +124,8 @@ def advance(store: Store, name: str, since: int, after: int, seconds: float) -> 
 
 
 def put_by(store: Store, number: int) -> Index | None:
-    """Return an index of only this commit, with its messages as they were put; None if a file of it cannot be read."""
+    """Return an index of only this commit, with its messages as they were put; None if a file of the commit cannot be
+    read."""
     commit = read_commit(store, number)
     if commit is None or commit.damage:
         return None

@@ -3,7 +3,7 @@
 Only the file's owner and root can ask the kernel whether a program has the file open for writing (a lease, fcntl(2)).
 For another user's file, weaker evidence exists: a rename into place (``arrivals``), or no change for ``drop_settle``
 seconds. A writer may pause for longer, so the intake watches every file that it took because the file had not changed
-(``late_writes``). Without evidence, a file waits.
+(``late_writes``). Without evidence of completeness, a file waits.
 """
 
 import enum
@@ -15,7 +15,7 @@ from spool.store.store import Store
 
 
 class Evidence(enum.Enum):
-    """Why a file was believed to be complete."""
+    """The reason to believe that a file is complete."""
 
     NO_WRITER = enum.auto()  # the kernel said that no program has it open for writing
     RENAMED = enum.auto()  # its writer renamed it into place
@@ -23,7 +23,7 @@ class Evidence(enum.Enum):
 
 
 class Complete(NamedTuple):
-    """A complete file: the evidence, and the identity of the file at that moment."""
+    """A complete file: the evidence of completeness, and the identity that the file had when it was judged."""
 
     evidence: Evidence
     identity: FileIdentity

@@ -128,7 +128,7 @@ class CallGuard:
 
     def __init__(self, shut: Callable[[], None]) -> None:
         self.closed = False
-        self.abandoned = False  # even calls inside can do nothing more
+        self.abandoned = False  # if True, even calls that have entered do nothing more
         self.because = "the space is closed: open it again"
         self._shut = shut
         self._inside: dict[int, int] = {}
@@ -136,7 +136,7 @@ class CallGuard:
         self._is_shut = threading.Event()
 
     def check(self) -> None:
-        """Raise NotOpen if the space is closed: for calls that enter, and for calls that wait inside."""
+        """Raise NotOpen if the space is closed. Calls check this when they enter and while they wait inside."""
         if self.closed:
             raise NotOpen(self.because)
 
@@ -158,7 +158,7 @@ class CallGuard:
                 try:
                     deferral.depth = 1
                     raw.signal(signal.SIGINT, deferral.note)
-                except ValueError:  # another interpreter's thread, which handles no signals
+                except ValueError:  # this thread belongs to another interpreter, and handles no signals
                     deferral.depth = 0
                 except BaseException:
                     deferral.end()
@@ -196,7 +196,7 @@ class CallGuard:
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other thread is inside a call."""
+        """Return whether no other thread is inside a call."""
         return self._inside.keys() <= {get_ident()}
 
     def end(self) -> None:
@@ -269,7 +269,7 @@ class GuardedStore(Protocol):
 
 
 class PartOfSpace(Protocol):
-    """An object of an open space: a transaction, say."""
+    """An object of an open space, e.g. a transaction."""
 
     _store: GuardedStore
 

@@ -1,7 +1,7 @@
 """Time as the engine sees it: one object, so that tests can step the time, even backwards.
 
-Wall time is only ever compared with wall time that was stored (due times, ages); waiting and deadlines use the
-monotonic clock, so a step of the wall clock neither ends nor prolongs a wait.
+Wall time is compared only with stored wall time, e.g. due times. Waits and deadlines use the monotonic clock. So a step
+of the wall clock neither ends nor prolongs a wait.
 """
 
 import time
@@ -25,7 +25,8 @@ class Clock:
         time.sleep(seconds)
 
     def wait(self, woken: Callable[[float], bool], seconds: float) -> bool:
-        """Wait for an event. ``woken`` waits for it, at most the given seconds, and returns whether the event came."""
+        """Wait for an event. ``woken`` waits for the event, for at most ``seconds``, and returns whether the event
+        came."""
         return woken(seconds)
 
 
@@ -57,13 +58,13 @@ class Deadline(NamedTuple):
     def pauses(
         self, slowest_seconds: float = POLL_MAX_SECONDS, pause_for: Callable[[float], bool | None] | None = None
     ) -> Iterator[bool]:
-        """Yield True after each of growing pauses, until the deadline has passed.
+        """Yield True after each pause, until the deadline has passed; the pauses grow.
 
         The last yield comes after the deadline, so the caller notices a condition that became true in the last sleep.
 
         Args:
-            pause_for: called to pause, instead of the clock. It returns True if an event came: then the pauses are
-                short again.
+            pause_for: called to pause, instead of the clock. If ``pause_for`` returns True, an event came, and the
+                pauses are short again.
         """
         pause_for = pause_for or self.clock.sleep
         pause = POLL_MIN_SECONDS

@@ -1,4 +1,4 @@
-"""One attempt of a message in this process: its transaction, from the claim to the commit of the outcome.
+"""One attempt for a message in this process: its transaction, from the claim to the commit of the outcome.
 
 ``spool.workers.states`` decides; this module claims, commits and releases. While the attempt lasts, the message remains
 in its queue, claimed. Then one commit has all effects of the outcome. After a success, these are the puts of the
@@ -32,12 +32,12 @@ from spool.workers.outcome import Outcome, Passed, Rejected, Retried, one_line
 from spool.workers.pauses import no_room, not_reached
 from spool.workers.states import Event, State, end_of_call, holds_up_its_message_alone, next_state
 
-_WAIT_FOR_CALL_SECONDS = 0.2  # for a call that the function makes in the transaction, before it is refused
-_WAIT_FOR_END_SECONDS = 2.0  # for the same call, once it is refused
+_WAIT_FOR_CALL_SECONDS = 0.2  # how long to wait for a put or get of the function before the transaction refuses
+_WAIT_FOR_END_SECONDS = 2.0  # how long to wait for the same put or get after the transaction refuses
 
 
 class _Stopped(Exception):
-    """The worker stops: it wants no more messages."""
+    """The worker stops, and claims no more messages."""
 
 
 class Conclusion(NamedTuple):
@@ -57,12 +57,12 @@ class Conclusion(NamedTuple):
 
     @property
     def waits(self) -> bool:
-        """Whether only this message waits, for room in a queue that no other message names."""
+        """Return whether only this message waits, for room in a queue that no other message names."""
         return self.effect is Effect.KEPT and not self.pause
 
 
 class Attempt:
-    """One attempt of a message.
+    """One attempt for a message.
 
     Args:
         on_failure: the effect of a rejection, as in ``OutcomePolicy``.
@@ -73,7 +73,7 @@ class Attempt:
 
     transaction: holds the message; puts and gets of the function join it.
     message: the claimed message; None before the claim.
-    unreadable: why the body could not be decoded; "" if it could.
+    unreadable: why the body could not be decoded; "" if the body was decoded.
     state: the state of the attempt.
     abandoned: the conclusion, if the attempt was abandoned because a queue had no room or the service was not reached.
     """
@@ -97,13 +97,13 @@ class Attempt:
         self._on_failure = on_failure
         self._into, self._replies = into, replies
         self._on_abandoned = on_abandoned
-        self._mutex = threading.Lock()  # of the state: the time limit and the end of the call come from two threads
+        self._mutex = threading.Lock()  # guards the state: one thread ends the call, another enforces its time limit
         self._held: Stretch
         self._rolled_back = Effect.RETRIED
 
     @property
     def position(self) -> Position:
-        """The position of the claimed message, even if its body is damaged."""
+        """Return the position of the claimed message, even if its body is damaged."""
         return self._held.position
 
     @public_call("reading a message of queue {queue}")
@@ -166,7 +166,7 @@ class Attempt:
 
         Returns:
             False if no call may be made: a queue has no room for the answer (``abandoned`` is the conclusion), or the
-            worker has ended. Then the message is released.
+            worker has ended. In both cases the message is released.
         """
         assert self.message is not None
         reply = [self.message.reply_queue] if self._replies and self.message.reply_queue is not None else []
@@ -276,8 +276,8 @@ class Attempt:
         return conclusion
 
     def _find_no_room(self, full: Full) -> bool:
-        """Abandon the attempt because its commit found no room. False if it is withdrawn: then an attempt is
-        counted."""
+        """Abandon the attempt because its commit found no room. Return False if the attempt is withdrawn, because then
+        it is counted."""
         if not self._move(Event.NO_ROOM):
             return False
         self.abandoned = self._without_room(full)
@@ -300,7 +300,7 @@ def _full_queue(store: Store, queues: Sequence[str]) -> str | None:
     settings = store.settings.current()
     configs = [settings.config.queues[queue] for queue in queues if queue in settings.config.queues]
     limits = {config.name: {config.max_messages, config.max_bytes} - {None} for config in configs}
-    limited = [name for name, set_ in limits.items() if set_ and 0 not in set_]  # (nothing ever fits under 0)
+    limited = [name for name, set_ in limits.items() if set_ and 0 not in set_]  # no message ever fits under a limit of 0
     if limited:
         catch_up(store, list_prepared(store))
     for queue in limited:

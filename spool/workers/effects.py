@@ -70,7 +70,8 @@ class OutcomePolicy:
         return cls(with_error_queue(space, queue), space, on_failure)
 
     def goes_back(self, outcome: Outcome, attempts: int) -> bool:
-        """Return whether the message remains in its queue. ``attempts``: how many attempts failed before."""
+        """Return whether the message remains in its queue. ``attempts``: how many attempts failed before this
+        attempt."""
         return isinstance(outcome, Retried) and not is_last(self.queue, attempts)
 
     @property
@@ -136,7 +137,7 @@ def effective_outcome(policy: OutcomePolicy, message: Message, raw: bytes, outco
 
 
 def _over_limits(policy: OutcomePolicy, outcome: Translated) -> str:
-    """Return why a message exceeds the limits of the space; "" if no message does."""
+    """Return why one of these messages exceeds the limits of the space; "" if no message exceeds the limits."""
     for new in outcome.messages:
         try:
             check_size(len(new.raw), policy.space.max_body_bytes)
@@ -197,7 +198,8 @@ def _retry(batch: CommitBatch, policy: OutcomePolicy, message: Message, outcome:
 
 
 def _answer(batch: CommitBatch, policy: OutcomePolicy, queue: str, request: Message, answer: Replied) -> None:
-    """Put an answer with the travelling fields of the request, and with its correlation id, or else its id."""
+    """Put an answer with the travelling fields of the request. The correlation id of the answer is the correlation id
+    of the request, or else the id of the request."""
     attributes: dict[str, Any] = {"correlation_id": request.correlation_id or request.id}
     for name in _TRAVELLING:
         value = getattr(request, name)
@@ -218,7 +220,8 @@ def _fields_of(policy: OutcomePolicy, new: NewMessage, source: Message) -> dict[
 
 
 def _fields_for(policy: OutcomePolicy, queue: str, message: Message) -> dict[str, Any]:
-    """Return the control fields for the next queue: without the attempts, waits and place in the present queue."""
+    """Return the control fields for the next queue, without the fields about attempts, waits and place in the present
+    queue."""
     fields = {name: value for name, value in stored_fields(message).items() if name not in _OF_ITS_QUEUE}
     if fields.pop("time_to_live", None) is not None:  # the time to live counts from the first put
         fields["expires_at"] = message.expires_at

@@ -123,7 +123,7 @@ Outcome = Replied | Retried | Rejected | Passed | Translated
 
 
 class Retry(Exception):
-    """Raised by a function that handles messages: the attempt has failed, and another follows.
+    """Raised by a function that handles messages: the attempt has failed, and another attempt follows.
 
     delay: the seconds before the next attempt, a number from 0; None for the queue's own delay. Raises InvalidArgument
         otherwise.

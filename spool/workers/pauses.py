@@ -59,7 +59,7 @@ class WaitingMessages:
 
     @property
     def is_full(self) -> bool:
-        """Whether no further message can be added."""
+        """Return whether no further message can be added."""
         return len(self._waits) >= MOST_WAITING
 
     def add(self, position: Position, now: float) -> None:

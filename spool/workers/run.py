@@ -37,7 +37,7 @@ class WorkSummary:
     kept: claims that ended without an attempt, because the service was not reached or a queue had no room.
     left: after a run with ``once``, messages that remain in the queue: they failed or were kept, other transactions
         hold them, or the run ended early.
-    abandoned: calls in threads that took too long and have been given up.
+    abandoned: calls that took too long in their threads, so that the worker gave up the calls.
     reasons: the latest reason for each count, by the name of the count.
     """
 
@@ -54,7 +54,7 @@ class WorkSummary:
 
     @property
     def handled(self) -> int:
-        """The number of attempts; a message counts each time."""
+        """Return the number of attempts; a message counts once for each attempt."""
         return sum(getattr(self, effect.value) for effect in Effect if effect is not Effect.KEPT)
 
     def add(self, effect: Effect, reason: str) -> None:
@@ -97,7 +97,7 @@ class Run:
 
     @property
     def is_over(self) -> bool:
-        """Whether a run with ``once`` ends early: too many messages failed, or it would pause."""
+        """Return whether a run with ``once`` ends early, because too many messages failed or the run would pause."""
         return self._is_cut_short
 
     def pause_left(self, now: float) -> float:

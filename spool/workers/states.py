@@ -1,8 +1,8 @@
-"""One attempt of a message as a state machine: pure, so that threads, asyncio tasks and Spark tasks all follow it.
+"""One attempt for a message, as a state machine: pure, so that threads, asyncio tasks and Spark tasks all follow it.
 
 An attempt begins when a message is claimed and ends in *concluded*, *withdrawn* or *abandoned*. A driver
 (``spool.workers.worker``, ``spool.aio.worker``, ``forwarder.routes.in_threads``, ``forwarder.task`` with
-``forwarder.round``) turns every occurrence into an ``Event``, and then acts by the new state.
+``forwarder.round``) turns every occurrence into an ``Event``, and then acts according to the new state.
 
 | state     | event                          | next      | the driver                                                  |
 |-----------|--------------------------------|-----------|-------------------------------------------------------------|

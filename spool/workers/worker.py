@@ -76,7 +76,7 @@ class Worker:
         passed: with ``once``, the positions of messages to pass over.
         timeout: the most seconds for a call; None for no limit.
         on_handled: called at the end of each attempt with the position of the message, the conclusion and the seconds
-            since the claim. A thread of the worker makes the call; no two calls overlap.
+            since the claim. ``on_handled`` runs in a thread of the worker, in one thread at a time.
         on_pause: called with the reason and the seconds of each pause, in a thread of the worker. The seconds are 0 if
             ``once`` ends the run instead. Without ``on_pause``, pauses are logged.
         on_unreadable: called instead of the function if no codec can decode the body of a message: with the message,
@@ -149,7 +149,7 @@ class Worker:
                 for _ in range(self._threads):
                     self._start()
             self._supervise()
-        except BaseException:  # an interrupt, or no thread could be started
+        except BaseException:  # the run was interrupted, or no thread could be started
             self._finish()
             raise
         self._raise_error()
@@ -185,13 +185,15 @@ class Worker:
 
     @property
     def is_paused(self) -> bool:
-        """Whether the worker claims nothing now, because the service cannot be reached or a queue has no room."""
+        """Return whether the worker claims nothing now, because the service cannot be reached or a queue has no
+        room."""
         return self._run.pause_left(self._clock.monotonic()) > 0
 
     # -- the caller's thread ----------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        """Stop after a KeyboardInterrupt, within the time limit of each call; at once after a second one."""
+        """After a KeyboardInterrupt, stop within the time limit of each call. After a second KeyboardInterrupt, stop at
+        once."""
         try:
             if self.is_stopping:
                 self.end()
@@ -243,7 +245,7 @@ class Worker:
             self._changed.notify_all()
 
     def _fail(self, error: BaseException) -> None:
-        """End the run; ``run`` raises the first error."""
+        """End the run because of an error; ``run`` raises the first error."""
         with self._changed:
             self._error = self._error or error
             self.stop()
