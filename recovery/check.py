@@ -202,7 +202,7 @@ def _prepared_branches(disk: Disk, view: View) -> Iterator[Decision]:
         found = examine(disk, name)
         header = found.header
         if found.missing:
-            continue  # another process has decided the branch meanwhile
+            continue  # another process has committed the branch or rolled it back meanwhile
         wrong = found.wrong or next(iter((*found.bad_tables, *(why for _, why in found.bad_bodies))), "")
         if header is not None and not is_branch_file(header, xid):
             yield _damaged(name, Reason.OTHER_BRANCH, Step.QUARANTINE, xid=xid)
@@ -222,7 +222,7 @@ def _strays(disk: Disk, counters: Counters) -> Iterator[Decision]:
     """Find foreign entries in the space's own directories."""
     for directory, is_ours in layout.OWN_NAMES.items():
         entries = sorted(disk.names(directory))
-        last = highest_number(disk, counters.read())  # read after the names, because other processes commit meanwhile
+        last = highest_number(disk, counters.read())  # after the names: other processes commit
         for entry in entries:
             name = f"{directory}/{entry}"
             identity = disk.identity(name)

@@ -135,7 +135,7 @@ class Receiver:
         until: float | None,
         get_once: Callable[[], Awaitable[T]],
     ) -> T:
-        """Try to get whenever one of these messages may have arrived, and often while one of them exists and is held.
+        """Try to get whenever one of these messages may have arrived. While one of them exists but is held, try often.
 
         Raises the Empty or MessageInUse of the last attempt.
         """

@@ -6,8 +6,8 @@ continues. A file that existed before the watch began is not known to be renamed
 
 The evidence must be current when the intake judges a file. watchdog's observers deliver a rename half a second late, so
 the intake uses watchdog's reader of inotify directly. The reader's thread may lag behind the kernel, so the intake uses
-a *fence*: it writes into a separate file, which the same reader watches, and waits for the event of this write. The
-kernel has one queue for all events, so the event of this write arrives after every earlier event.
+a *fence*. The intake writes into a separate file that the same reader watches, and waits for the event of this write.
+The kernel has one queue for all events, so the event of this write arrives after every earlier event.
 """
 
 import os

@@ -114,8 +114,9 @@ class CaptureDirectories:
         self._store.shared.xids.unlock(capture_byte(directory))
 
     def flush_of_the_dead(self, queue: str) -> None:
-        """Flush the directories of intakes that died. A dead intake may have removed a copy without a flush: after a
-        power cut the copy would exist again, and would be taken for a lost file once its original was captured."""
+        """Flush the directories of intakes that died. A dead intake may have removed a copy without a flush, so that
+        the copy exists again after a power cut. Once the original was captured, the next intake would mistake the copy
+        for a lost file."""
         for directory in self.of_queue(queue):
             identity = self._disk.identity(f"{layout.ACTIVE}/{directory}")
             if (

@@ -78,7 +78,7 @@ def is_slow(entries: int, served: int) -> bool:
 def select_runs(queue: Queue, files: Mapping[int, Retention], served: int, held: Collection[Position]) -> list[Run]:
     """Return the runs that a compaction moves out of a slow queue, in order.
 
-    These are the small runs after the front of the queue: messages at the front are taken soon, and a large run takes
+    These are the small runs after the front of the queue. Messages at the front are taken soon, and a large run takes
     as little memory as a segment. Messages in the file of an earlier compaction are not moved.
     """
     runs, skipped = [], 0
@@ -91,8 +91,8 @@ def select_runs(queue: Queue, files: Mapping[int, Retention], served: int, held:
 
 
 def _must_stay(run: Run, held: Collection[Position]) -> bool:
-    """Return whether a run must not be moved: one of its messages is held, or the run keeps its group waiting, as only
-    a run in memory can."""
+    """Return whether a run must not be moved: one of its messages is held, or the run keeps its group waiting. (Only a
+    run in memory can keep a group waiting.)"""
     if run.blocks_group:
         return True
     return bool(held) and any(Position(run.number, ordinal) in held for ordinal in range(run.first, run.end))
@@ -105,8 +105,8 @@ def fragmented(files: Mapping[int, Retention], newest: int) -> set[int]:
     compactions left many small files, these files are added.
 
     Args:
-        newest: the newest number at the beginning of the round. Files that the round itself wrote do not count: a small
-            file remains while one of its messages is held, so the round would not end.
+        newest: the newest number at the beginning of the round. Files that the round itself wrote do not count. If they
+            did, the round would not end, because a small file remains while one of its messages is held.
     """
     small = {
         number

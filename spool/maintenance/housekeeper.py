@@ -158,7 +158,8 @@ class Housekeeper:
             self._store.dropped.popleft()()
 
     def _look_again(self) -> None:
-        """Notice edits of the settings; forget expired facts, and commits that other processes have flushed."""
+        """Notice edits of the settings; forget expired facts; remove commits that other processes have flushed from the
+        list of unflushed commits."""
         notice_edits(self._store)
         with self._store.view.mutex:
             self._store.view.index.forget_expired(self._store.clock.now())

@@ -306,8 +306,8 @@ def digest_mismatch(
     """Compare the recorded digest with the existing files.
 
     Returns:
-        None if the digest and the files agree. Otherwise a pair: how many files are missing (below 0 if too many
-        exist), and the number of the file if the difference is a single file.
+        None if the digest and the files agree. Otherwise a pair: how many files are missing, below 0 if too many exist;
+        and the number of the file if only one file differs.
     """
     known = recorded_digest(totals)
     actual = RetiredDigest.of_missing(applied, kept_numbers(numbers, applied, totals))

@@ -18,19 +18,19 @@ def fact_key(xid: Xid) -> str:
 
 
 def heuristic_fact(index: Index, xid: Xid) -> str | None:
-    """Return an administrator's decision about the branch, by the index; None without one."""
+    """Return an administrator's decision about the branch, as the index has it; None if no decision is recorded."""
     found = index.facts.get(fact_key(xid))
     return None if found is None else str(found[1])
 
 
 def heuristic_outcome(store: Store, xid: Xid) -> str | None:
-    """Return an administrator's decision about the branch; None without one."""
+    """Return an administrator's decision about the branch; None if no decision is recorded."""
     catch_up(store)
     return heuristic_fact(store.view.index, xid)
 
 
 def heuristic_outcomes(store: Store) -> dict[str, str]:
-    """Return all decisions of administrators that are not forgotten, by xid as text."""
+    """Return all decisions of administrators that no coordinator has forgotten; the keys are xids as text."""
     catch_up(store)
     with store.view.mutex:
         facts = store.view.index.facts

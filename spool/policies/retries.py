@@ -1,7 +1,7 @@
 """Retries: after a failed attempt a message is delivered again later, moves to the error queue, or is dropped.
 
-Pure functions decide. A separate commit without a flush makes the decision visible: a power cut may lose the count of
-an attempt, but it loses no message.
+Pure functions decide. A separate commit without a flush records the decision. So a power cut may lose the count of an
+attempt, but no message.
 """
 
 import logging
@@ -129,7 +129,7 @@ def queue_config(config: SpaceConfig, queue: str) -> QueueConfig:
 def with_error_queue(config: SpaceConfig, queue: str) -> QueueConfig:
     """Return the queue's options for a message that fails.
 
-    If the error queue is missing, the queue's messages have unlimited attempts: no program could find the messages in a
+    If the error queue is missing, the queue's messages have unlimited attempts. No program could find the messages in a
     missing queue, and the options do not allow dropping the messages.
     """
     found = queue_config(config, queue)

@@ -2,8 +2,8 @@
 
 ``with guard:`` is one call. After the guard is closed, no call enters, and a call that waits inside raises NotOpen. The
 last call to end closes the files, so no thread uses a descriptor's number after the number belongs to another file. No
-lock guards the table of calls. A thread that enters adds itself to the table, then checks whether the guard is closed;
-a thread that closes the guard marks it closed, then reads the table.
+lock guards the table of calls. A thread that enters adds itself to the table, then checks whether the guard is closed.
+A thread that closes the guard marks it closed, then reads the table.
 
 SIGINT waits while the main thread is inside a call, or inside ``deferred``. Python raises KeyboardInterrupt between any
 two instructions of the main thread, even between taking a lock and recording that it is taken. So inside a call SIGINT
@@ -30,7 +30,7 @@ from spool.errors import NotOpen
 log = logging.getLogger("spool")
 
 _DELIVERED = "_xaspool_delivered"
-_NONE_OF_PYTHON = (None, signal.SIG_DFL, signal.SIG_IGN)  # handlers that are no Python functions
+_NONE_OF_PYTHON = (None, signal.SIG_DFL, signal.SIG_IGN)  # handlers that are not Python functions
 _uninterruptible: set[CodeType] = set()
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -68,7 +68,7 @@ class _Deferral:
         self.depth = 0
         try:
             there = raw.signal(signal.SIGINT, self.handler)
-        except BaseException:  # raised by the handler, for a signal at this moment
+        except BaseException:  # a signal at this moment: the handler raised
             raw.signal(signal.SIGINT, self.handler)
             raise
         if there is not self.note and there is not None:  # the call itself has set another handler

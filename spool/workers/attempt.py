@@ -300,7 +300,7 @@ def _full_queue(store: Store, queues: Sequence[str]) -> str | None:
     settings = store.settings.current()
     configs = [settings.config.queues[queue] for queue in queues if queue in settings.config.queues]
     limits = {config.name: {config.max_messages, config.max_bytes} - {None} for config in configs}
-    limited = [name for name, set_ in limits.items() if set_ and 0 not in set_]  # no message ever fits under a limit of 0
+    limited = [name for name, set_ in limits.items() if set_ and 0 not in set_]  # no message fits under a limit of 0
     if limited:
         catch_up(store, list_prepared(store))
     for queue in limited:

@@ -1,7 +1,7 @@
 """The effects of an outcome on the queues: a pure function from (message, outcome) to puts and commands of a branch.
 
-All effects of one message are in one branch, so they are one commit: the reply and the removal; or the reply of a
-failure, the move to the error queue and the count of the attempt.
+All effects of one message are in one branch, so they are one commit. After a success, these are the reply and the
+removal. After a failure, these are the reply, the move to the error queue and the count of the attempt.
 """
 
 import enum

@@ -69,7 +69,8 @@ class Run:
     Args:
         once: whether the run claims each message only once.
         passed: with ``once``, the messages to pass over, because an earlier run attempted them.
-        on_pause: called with the reason and the seconds when the run pauses; the seconds are 0 if ``once`` ends it.
+        on_pause: called with the reason and the seconds when the run pauses; the seconds are 0 if ``once`` ends the
+            run.
 
     summary: the counts so far. mutex: guards the run; while a thread holds it, no other thread changes the run.
     """

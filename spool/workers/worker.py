@@ -1,8 +1,8 @@
 """The loop that takes messages from a queue and calls a function for each, in threads.
 
 The caller's thread supervises: it waits for the threads that call the function, and enforces the time limit. Python
-cannot end a thread. So the worker gives up a call that takes too long: the attempt is withdrawn, another thread
-replaces the call's thread, and the transaction refuses further calls of the function.
+cannot end a thread. So the worker gives up a call that takes too long. The attempt is withdrawn, and another thread
+replaces the thread of the call. The transaction then refuses further calls of the function.
 """
 
 import inspect
@@ -75,8 +75,8 @@ class Worker:
             ``stop()`` is called or the event ``stop`` is set.
         passed: with ``once``, the positions of messages to pass over.
         timeout: the most seconds for a call; None for no limit.
-        on_handled: called at the end of each attempt with the position of the message, the conclusion and the seconds
-            since the claim. ``on_handled`` runs in a thread of the worker, in one thread at a time.
+        on_handled: called at the end of each attempt, with the message's position, the conclusion and the seconds since
+            the claim. ``on_handled`` runs in a thread of the worker, in one thread at a time.
         on_pause: called with the reason and the seconds of each pause, in a thread of the worker. The seconds are 0 if
             ``once`` ends the run instead. Without ``on_pause``, pauses are logged.
         on_unreadable: called instead of the function if no codec can decode the body of a message: with the message,
