@@ -12,7 +12,7 @@ from spool.model.xid import Xid
 
 
 class Step(enum.Enum):
-    """A step of recovery or repair. No step deletes messages: an unrepairable file is kept in quarantine."""
+    """A step of recovery or repair. No step deletes messages; a file that cannot be repaired is kept in quarantine."""
 
     NONE = enum.auto()
     LEAVE = enum.auto()
@@ -37,7 +37,7 @@ class Step(enum.Enum):
     RESET_DIGEST = enum.auto()  # compute the digest of retired numbers again
     CREATE_QUEUE = enum.auto()
     CREATE_DIRECTORY = enum.auto()
-    RESTRICT = enum.auto()  # let only the owner use the file or directory
+    RESTRICT = enum.auto()  # permit only the owner to use the file or directory
 
 
 class Reason(enum.StrEnum):

@@ -112,8 +112,8 @@ def _later_state(space: str, mirror: str, found: Comparison) -> MirrorMismatch:
 
 
 def with_mirrored(mirror: Mirror | None, evidence: NumberedFiles) -> NumberedFiles:
-    """Return the evidence with added commits: the space lost these commits in a power cut, and the mirror has them
-    whole."""
+    """Add to the evidence the commits that the space lost in a power cut and the mirror has whole; return the
+    result."""
     if mirror is None:
         return evidence
     numbers = count(evidence)
@@ -153,7 +153,7 @@ def describe(files: Files, shared: Shared, *, alone: bool) -> MirrorState | None
     try:
         if alone:
             look_at_mirror(space, mirror, _numbers(space, shared))
-        else:  # the first opener has compared the numbers
+        else:  # the first opener has already compared the numbers
             check_ids(space, mirror.disk)
     except MirrorMismatch as error:
         detail = str(error)

@@ -292,7 +292,7 @@ def _about_number(number: int, file: NumberedFile) -> Decision:
 def apply(store: Store, evidence: NumberedFiles, decisions: Iterable[Decision]) -> None:
     """Give commits their names, set the counters, and finish each unpublished number.
 
-    A disk error is raised, because recovery must not continue after the error. Names are given without a flush: if a
+    A disk error is raised, because recovery must not continue after the error. Names are given without a flush. If a
     further power cut takes a name, the space is as it was before this recovery.
     """
     for decision in decisions:

@@ -1,8 +1,8 @@
 """Repair the problems that a check finds, or move files to quarantine. Other processes may have the space open.
 
 The repair holds the reclaim lock, so no file is recycled meanwhile. As any process does, the repair locks a branch or a
-message before it changes the branch or message. If another process holds that lock, the repair reports the file and
-does not touch it.
+message before it changes the branch or message. If another process holds the lock of a branch or message, the repair
+reports the file and does not touch it.
 """
 
 from collections.abc import Callable
@@ -47,7 +47,7 @@ def repair(store: Store) -> list[Finding]:
 
 
 def _repair(store: Store) -> list[Finding]:
-    """Check and repair in rounds: a problem may be visible only after another problem is repaired.
+    """Check and repair in rounds, because a problem may become visible only after another problem is repaired.
 
     For example, the messages that a branch holds are known only once the branch has its committed name.
     """
@@ -195,7 +195,8 @@ def _quarantine_messages(store: Store, problem: Decision) -> str:
 def _reset_digest(store: Store, problem: Decision) -> str:
     """Count the missing files as removed.
 
-    If the mirror has these files, raise SystemFailure: the next opener would remove the files from the mirror, too.
+    If the mirror has these files, raise SystemFailure, because the next opener would remove the files from the mirror,
+    too.
     """
     lost = _only_in_mirror(store)
     if lost:

@@ -29,7 +29,7 @@ __all__ = ["check", "plan", "repair", "scan"]
 def scan(store: Store, *, alone: bool) -> RecoveryReport:
     """Recover the space, or join the processes that have it open. Either way, the scan builds the index.
 
-    Damage raises no error: the report names the damage, and the space serves all other messages. The caller holds the
+    Damage raises no error. The report names the damage, and the space serves all other messages. The caller holds the
     open lock.
 
     Args:
@@ -43,7 +43,7 @@ def scan(store: Store, *, alone: bool) -> RecoveryReport:
 
 
 def plan(store: Store, *, alone: bool = True) -> RecoveryReport:
-    """Report the decisions of a `scan`, and change nothing: the store's disk may refuse every change."""
+    """Report the decisions of a `scan`, and change nothing; the store's disk may refuse every change."""
     return _Scan(store, alone=alone, dry=True).run()
 
 

@@ -109,7 +109,7 @@ class Space:
         joined = self._joined(transaction)
         if joined is not None:
             return await joined.put_many(queue, bodies, **options)
-        if options.get("deduplication_key") is not None:  # it may wait for another put of the key
+        if options.get("deduplication_key") is not None:  # this put may wait for another put of the key
             put = partial(self.sync.put_many, queue, body_list(bodies), transaction=None, **options)
             return await self._threads.run_to_end(put, patient=True)
         request = self._send(queue, body_list(bodies), options)
@@ -269,7 +269,7 @@ class Space:
 
     async def close(self) -> None:
         """As ``spool.Space.close``."""
-        closing = ThreadPoolExecutor(1, "spool-aio-close")  # the other threads, and the loop's, may be busy
+        closing = ThreadPoolExecutor(1, "spool-aio-close")  # all other threads may be busy
         await self._threads.loop.run_in_executor(closing, self.sync.close)
         closing.shutdown(wait=False)
         self._threads.end()
@@ -309,6 +309,6 @@ def import_space(
 
 async def verify_export(file: BinaryIO, *, progress: Callable[[Progress], None] | None = None) -> ExportReport:
     """Verify, in a thread, that a file is a whole export. Raises the errors of ``spool.verify_export``."""
-    from spool.admin.unpack import verify_export  # imports all code that reads exports: only for a rare call
+    from spool.admin.unpack import verify_export  # imports all code that reads exports
 
     return await asyncio.to_thread(verify_export, file, progress=progress)

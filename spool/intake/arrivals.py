@@ -1,8 +1,8 @@
 """Arrivals in drop folders: watchdog reads inotify(7), which wakes the intake and proves that files were renamed.
 
-A rename is evidence that a file is complete: its writer gave the file its name at the end. No other change is evidence.
-In particular, a later status change proves nothing: a ``chmod``, or a second name, changes the status while the writer
-continues. A file that existed before the watch began is not known to be renamed.
+A rename is evidence that a file is complete, because the writer gave the file its name at the end. No other change is
+evidence that the file is complete. In particular, a later status change proves nothing. A ``chmod``, or a second name,
+changes the status while the writer continues. A file that existed before the watch began is not known to be renamed.
 
 The evidence must be current when the intake judges a file. watchdog's observers deliver a rename half a second late, so
 the intake uses watchdog's reader of inotify directly. The reader's thread may lag behind the kernel, so the intake uses
@@ -92,7 +92,7 @@ class Arrivals:
         self._events.put(_Lost())
 
     def on_watch_deleted(self, wd: "WatchDescriptor") -> None:
-        """Do nothing: the folder was removed, and the queue's next folder will be watched as a new folder."""
+        """Do nothing. The folder was removed, and the queue's next folder will be watched as a new folder."""
 
     # -- called by the intake -------------------------------------------------------------------------------------
 

@@ -120,7 +120,8 @@ class Capture:
     # -- around the commit --------------------------------------------------------------------------------------------
 
     def make_durable(self, batch: list[CapturedFile]) -> None:
-        """Flush the directories of captured files before the commit: after a power cut, none may be in drop/ again.
+        """Flush the directories of captured files before the commit, so that after a power cut no captured file is in
+        drop/ again.
 
         btrfs needs this, too: there the flush of a commit covers only the renames of the commit's own file.
         """
@@ -257,7 +258,7 @@ class Capture:
         moved = replace(file, seen=None, came_meanwhile=True)
         try:
             self._disk.rename_new(file.first, moved.path)
-        except FileNotFoundError:  # its owner removed it
+        except FileNotFoundError:  # the file's owner removed the file
             return []
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENAMETOOLONG):
@@ -342,7 +343,7 @@ class _FileMove(Move):
                 return False
             move(identity)
         except FileNotFoundError:
-            return False  # its owner removed it, or another intake was faster
+            return False  # the file's owner removed the file, or another intake was faster
         except OSError as error:
             self._capture._report_failure(self._file, error)
             return False

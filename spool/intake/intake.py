@@ -108,8 +108,8 @@ class Intake:
 
     @public_call("watching the folders")
     def _watch(self) -> None:
-        """Watch the folders before they are listed: a file that exists before the watch may have been written in
-        place."""
+        """Watch the folders before they are listed, because a file that exists before the watch may have been written
+        in place."""
         self._store.at_end[self._arrivals.close] = None  # the space may be closed before ``run`` ends
         for queue in self._queues():
             self._arrivals.watch(queue)
@@ -211,7 +211,7 @@ class Intake:
     def _complete(self, file: CapturedFile) -> CapturedFile | None:
         """Return the file as it is now; None if the file was removed, is not a regular file, or waits.
 
-        A file waits if it is no longer complete: a writer may have opened it before the capture.
+        A file waits if it is no longer complete, because a writer may have opened it before the capture.
         """
         identity = self._disk.identity(file.path)
         if identity is None:

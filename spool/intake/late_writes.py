@@ -28,7 +28,8 @@ _FOLDER = re.compile(r"\.late\.([0-9]+)\.(-?[0-9]+)")
 
 
 class _LateFile(NamedTuple):
-    """A file that has become messages. ``size``, ``modified_ns``: its size and modification time when it was read."""
+    """A file that has become messages. ``size``, ``modified_ns``: the size and modification time that the file had when
+    it was read."""
 
     queue: str
     folder: str
@@ -54,7 +55,7 @@ class LateWrites:
         self._files: list[_LateFile] = []
 
     def watch(self, queue: str, path: str, read: FileIdentity) -> None:
-        """Watch a file whose messages are committed. ``read``: its identity when it was read."""
+        """Watch a file whose messages are committed. ``read``: the identity that the file had when it was read."""
         directory, _, name = path.rpartition("/")
         folder = f"{directory}/.late.{read.size}.{read.modified_ns}"
         self._disk.make_directory(folder)

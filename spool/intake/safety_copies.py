@@ -55,8 +55,8 @@ def folders(disk: Disk, directory: str) -> list[str]:
 
 
 def recover(disk: Disk, directory: str, queue: str) -> None:
-    """Recover the copies of an intake that died: a copy becomes the captured file if its original is lost, and is
-    removed otherwise. The changes are durable when this call returns."""
+    """Recover the copies of an intake that died. If the original is lost, its copy becomes the captured file; otherwise
+    the copy is removed. The changes are durable when this call returns."""
     left = folders(disk, directory)
     for folder in [folder for folder in left if _SPARE in folder]:
         for name in disk.names(folder):

@@ -2,9 +2,10 @@
 
 A compaction writes live messages of many files into one numbered file. The file of a message changes; its position, the
 byte of its claim and its order do not. So a process that has claimed a message does not notice a compaction. Messages
-can be removed, changed or moved after the compaction chose them. Under the number lock, the compaction finds these
-messages and names them in its file as *left*. So the file is correct when it gets its number. The compaction does not
-move messages that a process has claimed or a prepared branch holds. The caller holds the reclaim lock.
+can be removed, changed or moved after the compaction has chosen these messages. Under the number lock, the compaction
+finds these messages and names them in its file as *left*. So the file is correct when it gets its number. The
+compaction does not move messages that a process has claimed or a prepared branch holds. The caller holds the reclaim
+lock.
 """
 
 import logging
@@ -42,14 +43,14 @@ SEGMENT_MESSAGES = 4_096
 SEGMENT_BYTES = 16 << 20  # the most bytes of a segment, and of a whole file
 MAX_WASTE = 0.10  # the share of the live bytes that may be wasted, besides one segment
 MAX_EXTENTS = 1 << 16  # the most extents of one round: this bounds the memory
-SMALL_FILE = 1_024  # a file with fewer live messages is small
+SMALL_FILE = 1_024  # a file with fewer live messages counts as small
 SMALL_FILES = 16
 _FILE_SEGMENTS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Neighbouring messages to be moved, as they are now.
+    """Neighbouring messages that the compaction will move, in their present state.
 
     in_branch: the ordinal of the first message in its branch.
     """
@@ -191,7 +192,7 @@ class Compactor:
             index.changed_since = None
 
     def _write(self, index: Index, sections: list[list[Extent]]) -> int:
-        self.store.guard.check()  # a process that closes the space waits for one file at most
+        self.store.guard.check()  # a closing process waits for at most one file
         return _Compaction(self.store, index, sections).write()
 
     def _held(self) -> set[Position]:
@@ -278,7 +279,7 @@ class _Compaction:
     def write(self) -> int:
         """Write and commit the file; return 1, or 0 if no message can be moved."""
         sources = {extent.run.file.number for section in self.sections for extent in section}
-        reading = FileCache(self.store.files.disk)  # a separate cache: gets use the store's cache under the mutex
+        reading = FileCache(self.store.files.disk)  # not the store's cache, which gets use under the mutex
         # The header is written under the number lock. If the header outgrew its room, all sections would have to move.
         deadline = self.store.deadline()
         with own_file(

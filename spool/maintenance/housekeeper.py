@@ -189,12 +189,12 @@ class Housekeeper:
 
     def _check_marks(self) -> None:
         if self._store.settings.known.config.has_marks:
-            from spool.policies.capacity import check_marks  # imports subprocess: only for spaces with marks
+            from spool.policies.capacity import check_marks  # imports subprocess, so only if needed
 
             check_marks(self._store)
 
     def _catch_up(self) -> None:
-        """Apply published commits in small pieces, so that a concurrent put does not wait for all of them."""
+        """Apply published commits in small pieces, so that a concurrent put does not wait for all commits."""
         store = self._store
         published = store.shared.counters.read().published
         for begin in range(store.view.index.applied, published, _APPLIED_AT_ONCE):

@@ -45,7 +45,7 @@ def next_to_go(files: Mapping[int, Retention], idle: Iterable[int], published: i
     """Return the numbers whose files can be removed, level by level: each level must be removed before the next one.
 
     A commit removes or supersedes lower numbers only, so one pass over the numbers is enough. Numbers above ``durable``
-    remain: a message's file must not be deleted before the removal of the message, or its compaction, is durable.
+    remain, because the removal or compaction of a message must be durable before its file is deleted.
 
     Args:
         idle: numbers without a live message, in order.
@@ -122,8 +122,8 @@ def reclaim(store: Store, pause: Callable[[], None] = lambda: None, behind: int 
 def _remove_idle(store: Store, newest: int | None, pause: Callable[[], None]) -> int:
     """Remove idle files below ``newest`` (None: the newest published number) in one pass; return how many.
 
-    Files freed by this pass are left to the next pass. All levels of a batch share one record: a full disk may have
-    room for one record, but not for one record per level.
+    Files freed by this pass are left to the next pass. All levels of a batch share one record, because a full disk may
+    have room for one record only.
     """
     removed = 0
     with store.view.mutex:
@@ -152,11 +152,12 @@ def _plan(shared: Shared, view: View, clock: Clock, batch: Sequence[int], newest
         if newest is not None:
             return next_to_go(index.files, idle, newest, durable)
         levels = next_to_go(index.files, idle, index.applied + 1, durable)
-        return [] if levels == [[index.applied]] else levels  # the newest number is removed only with others
+        return [] if levels == [[index.applied]] else levels  # the newest number is removed only together with others
 
 
 def _forget_captured(disk: Disk, view: View) -> None:
-    """Forget dropped files whose removal is durable: until then, the commit that took the file is needed.
+    """Forget dropped files whose removal is durable. Until the removal is durable, the commit that took the file is
+    needed.
 
     Only an intake deletes a dropped file, because only the intake knows whether the file may still have a writer.
     """
@@ -209,7 +210,7 @@ def _totals_with(index: Index, known: Mapping[str, Any] | None, fresh: Sequence[
 
 
 def reset_retired_digest(store: Store, numbers: Iterable[int]) -> None:
-    """Record a new digest: only these numbers have a file. Caller holds the reclaim lock."""
+    """Record a new digest, according to which only these numbers have a file. Caller holds the reclaim lock."""
     with store.view.mutex:
         index = store.view.index
         superseded, known, _ = index.facts.get(TOTALS_FACT, (None, None, None))

@@ -4,13 +4,13 @@ from typing import NamedTuple
 
 from spool.disk import recycler
 
-FLUSH_COMMITS = 1_024  # this many unflushed commits are flushed; with four times as many, callers wait for the flush
+FLUSH_COMMITS = 1_024  # a flush is due at this number of unflushed commits; at four times the number, callers wait
 FLUSHED_AT_THE_END = 64  # the most files that a close flushes: a close that takes seconds would look stuck
 RECLAIM_EVERY_COMMITS = 512
 # The recycler holds few large files: a writer finds one only if reclaim returns files as fast as writers take them.
 RECLAIM_LARGE_EVERY_COMMITS, RECLAIM_BYTES = 16, recycler.MAX_BYTES // 2
-# This many of the newest commit files remain while other processes have the space open. A reader whose next file was
-# deleted must list the whole directory again, which costs far more than these files.
+# The newest commit files, in this number, remain while other processes have the space open. A reader whose next file
+# was deleted must list the whole directory again, which costs far more than these files.
 RETAINED_FOR_READERS = 512
 TIDY_FROM = 64
 CHECKPOINT_FROM = 256  # the least number of files that an opener would have to read, and of new commits

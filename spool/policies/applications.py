@@ -2,7 +2,7 @@
 
 An application numbers its batches upwards. The commit of a batch records the number as a fact, so after a crash both
 the batch and its number exist, or neither. Two programs may have the same application name by mistake, and the numbers
-of both begin at 0: a ``source`` distinguishes the two.
+of both begin at 0. A ``source`` distinguishes the two.
 """
 
 from collections.abc import Mapping

@@ -1,14 +1,14 @@
 """The journal of claims: it records the messages of a transaction, to count an attempt if the process dies.
 
-A journal is a file ``active/<xid>.claims``. The file is never flushed: a journal has to survive a killed process, not a
-power cut. A journal names its owner: a number whose bytes in the claim files are locked while the process lives (Rule
-6).
+A journal is a file ``active/<xid>.claims``. The file is never flushed, because a journal has to survive a killed
+process, not a power cut. A journal names its owner: a number whose bytes in the claim files are locked while the
+process lives (Rule 6).
 
 A program works on a message as soon as it has claimed the message, so an attempt is counted for each message in its
 journal. A forwarding round, however, claims thousands of messages, and tasks in other processes call the service for
 one message at a time. So the journal of a round has a byte for each message, a *mark*, which a task sets during the
-call. An attempt is counted only for marked messages. The marks precede the claims: if a round is killed while it writes
-its journal, it has begun no call, and no attempt is counted.
+call. An attempt is counted only for marked messages. The marks are written before the claims. If a round is killed
+while it writes its journal, it has begun no call, and no attempt is counted.
 """
 
 import logging
@@ -209,7 +209,7 @@ def _journals_of(disk: Disk, owner: int) -> list[Xid]:
 
 
 def all_journals(disk: Disk) -> list[Xid]:
-    """List the xids that have a journal. Only regular files count: a power cut may leave other entries."""
+    """List the xids that have a journal. Only regular files count, because a power cut may leave other entries."""
     found = (layout.parse_xid(name, layout.JOURNAL_SUFFIX) for name in disk.names(layout.ACTIVE))
     return [xid for xid in found if xid is not None and _is_regular(disk, layout.claim_journal(xid))]
 
@@ -268,8 +268,8 @@ def _range(number: int, first: int, count: int) -> tuple[int, int, int]:
 
 
 def count_journal(store: Store, xid: Xid, deadline: Deadline) -> bool:
-    """Count the attempts in a dead owner's journal and remove it. Return False if the xid remains locked: the owner
-    lives."""
+    """Count the attempts in a dead owner's journal and remove it. Return False if the xid remains locked, because its
+    owner lives."""
     byte = xid_byte(xid)
     for _ in deadline.polls():
         if not store.files.disk.exists(layout.claim_journal(xid)):

@@ -50,7 +50,7 @@ class DeduplicationKeys:
 
     def _published(self, name: str, key: str) -> str | None:
         store = self._store
-        revalidate(store)  # a process may have died between the number of its commit and the publication
+        revalidate(store)  # a process may have died between numbering and publishing its commit
         with store.view.mutex:
             for xid, contents in store.view.prepared.branches.items():
                 if any(fact[0] == name for table in contents.tables for fact in table.facts):
@@ -74,7 +74,7 @@ class DeduplicationKeys:
 
 
 def check_single(count: int) -> None:
-    """Raise InvalidArgument unless exactly one message is put: a key belongs to one message."""
+    """Raise InvalidArgument unless exactly one message is put, because a key belongs to one message."""
     if count != 1:
         raise InvalidArgument(
             "a ", Argument("deduplication_key"), f" belongs to one message, and there are {count}: put them one by one"

@@ -2,7 +2,7 @@
 
 No get delivers an expired message. A process removes the expired messages of a queue when it gets from the queue or
 counts its messages. Otherwise the housekeeper of a consumer removes expired messages within seconds. The removing
-commit is not flushed: after a power cut an expired message may exist again, still expired.
+commit is not flushed. So after a power cut an expired message may exist again, still expired.
 """
 
 import logging
@@ -49,7 +49,7 @@ def expire(store: Store, queue: str, deadline: Deadline) -> int:
 
 
 def _lacks_its_error_queue(settings: Settings, queue: str) -> bool:
-    """Return whether the error queue is missing: until it exists, expired messages remain in the queue, undelivered."""
+    """Return whether the error queue is missing. Until it exists, expired messages remain in the queue, undelivered."""
     config = queue_config(settings.config, queue)
     return _goes_to_error_queue(config) and config.error_queue not in settings.config.queues
 

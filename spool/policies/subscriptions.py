@@ -6,8 +6,8 @@ has an old view:
 
 1. A subscription starts after all existing commits and only ever releases them, so an older view retains at least as
    much.
-2. Time alone ends nothing: an expired subscription counts until a commit ends it. So no clock decides whether a file
-   exists, and a late reader gets every message or an error.
+2. Time alone ends no subscription. An expired subscription counts until a commit ends it. So no clock decides whether a
+   file exists, and a late reader gets every message or an error.
 
 A reader reads the commits themselves (``put_by``). Their messages may have left the queues, or may be in the file of a
 compaction with another number. *Afterwards* the reader checks its subscription (``progress``). If this subscription
@@ -59,8 +59,8 @@ def register(store: Store, name: str, queues: Sequence[str], seconds: float, *, 
     """Register a subscription; return the number of the commit that registers it. Every message of a later commit is
     kept for the subscription.
 
-    An existing subscription that has read nothing is used again: its reader may have been killed, and may now register
-    again.
+    An existing subscription that has read nothing is used again, because its reader may have been killed before it
+    read.
 
     Args:
         queues: the names of the queues; empty for all queues.
@@ -135,7 +135,8 @@ def put_by(store: Store, number: int) -> Index | None:
 
 
 def end(store: Store, name: str) -> None:
-    """End a subscription, durably: reclaim may remove the files kept for it. InvalidArgument if it does not exist."""
+    """End a subscription durably, so that reclaim may remove the files kept for it. InvalidArgument if it does not
+    exist."""
     catch_up(store)
     while (known := subscription(store.view, name)) is not None:
         try:

@@ -1,7 +1,7 @@
 """Decide whether a dropped file is complete, or a program may still be writing it.
 
 Only the file's owner and root can ask the kernel whether a program has the file open for writing (a lease, fcntl(2)).
-For another user's file, weaker evidence exists: a rename into place (``arrivals``), or no change for ``drop_settle``
+For another user's file, the evidence is weaker: a rename into place (``arrivals``), or no change for ``drop_settle``
 seconds. A writer may pause for longer, so the intake watches every file that it took because the file had not changed
 (``late_writes``). Without evidence of completeness, a file waits.
 """
@@ -17,9 +17,9 @@ from spool.store.store import Store
 class Evidence(enum.Enum):
     """The reason to believe that a file is complete."""
 
-    NO_WRITER = enum.auto()  # the kernel said that no program has it open for writing
-    RENAMED = enum.auto()  # its writer renamed it into place
-    UNCHANGED = enum.auto()  # it has not changed for ``drop_settle`` seconds
+    NO_WRITER = enum.auto()  # the kernel said that no program has the file open for writing
+    RENAMED = enum.auto()  # the writer renamed the file into place
+    UNCHANGED = enum.auto()  # the file has not changed for ``drop_settle`` seconds
 
 
 class Complete(NamedTuple):

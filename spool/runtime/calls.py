@@ -8,11 +8,11 @@ A thread that closes the guard marks it closed, then reads the table.
 SIGINT waits while the main thread is inside a call, or inside ``deferred``. Python raises KeyboardInterrupt between any
 two instructions of the main thread, even between taking a lock and recording that it is taken. So inside a call SIGINT
 is only noted. Its handler runs when the call ends, or where the call can be abandoned. A second SIGINT is handled at
-once: if its handler raises, the call is torn, and the space closes as if the process had died. Without a handler in
+once. If its handler raises, the call is torn, and the space closes as if the process had died. Without a handler in
 Python (SIG_DFL, SIG_IGN), SIGINT is not deferred. Other signals are never deferred.
 """
 
-# The C module of ``signal``: the Python module takes ten times as long, because it converts numbers to names.
+# This is the C module of ``signal``. The Python module converts numbers to names, and so takes ten times as long.
 import _signal as raw  # type: ignore[import-not-found]
 import inspect
 import logging
@@ -100,7 +100,8 @@ class _Deferral:
                 self._deliver()
 
     def forget(self) -> None:
-        """Reset in a forked child: the thread inside the call may not exist here, and its signals were the parent's."""
+        """Reset in a forked child: the thread inside the call may not exist here, and the noted signals were for the
+        parent."""
         self.main = threading.main_thread().ident
         if self.depth:
             self.depth, self.noted = 1, 0
@@ -152,7 +153,7 @@ class CallGuard:
             if deferral.depth:
                 deferral.depth += 1
             elif (found := raw.getsignal(signal.SIGINT)) not in _NONE_OF_PYTHON:
-                if found is not deferral.note:  # (otherwise an exception kept ``end`` from restoring the handler)
+                if found is not deferral.note:  # (else an exception kept ``end`` from restoring the handler)
                     deferral.handler = found
                 deferral.noted = 0
                 try:

@@ -16,7 +16,8 @@ POLL_MAX_SECONDS = 0.005
 
 
 class Clock:
-    """The machine's clocks. ``now`` and ``monotonic`` are the system's own functions: each commit calls them."""
+    """The machine's clocks. ``now`` and ``monotonic`` are the system's own functions, because each commit calls
+    them."""
 
     now: Callable[[], float] = staticmethod(time.time)  # wall time, seconds since the epoch
     monotonic: Callable[[], float] = staticmethod(time.monotonic)  # seconds from an arbitrary start; never steps back
@@ -33,9 +34,9 @@ class Clock:
 class Deadline(NamedTuple):
     """A point in monotonic time after which waiting stops.
 
-    at: the point in monotonic time; None: waiting never stops.
+    at: the point in monotonic time; None if waiting never stops.
     seconds: the length of the whole wait, for error texts.
-    check: called after each pause; raises if waiting has become pointless. None: the wait cannot be abandoned.
+    check: called after each pause; raises if waiting has become pointless. None if the wait cannot be abandoned.
     """
 
     clock: Clock

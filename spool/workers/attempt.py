@@ -149,7 +149,7 @@ class Attempt:
         try:
             return delivery.read_messages(self._store, number, ordinal, 1)[0]
         except UnknownCodec as error:
-            self.unreadable = one_line(error.__context__ or error)  # without the id: the same text for all messages
+            self.unreadable = one_line(error.__context__ or error)  # without the id of the message
             return delivery.read_messages(self._store, number, ordinal, 1, only_shown=True)[0]
 
     def _move(self, event: Event) -> bool:
@@ -211,7 +211,7 @@ class Attempt:
         mutex = self.transaction.mutex
         if not mutex.acquire(timeout=_WAIT_FOR_CALL_SECONDS):  # the function is inside a call
             self.transaction.refuse(reason)
-            if not mutex.acquire(timeout=_WAIT_FOR_END_SECONDS):  # the disk does not answer, for example
+            if not mutex.acquire(timeout=_WAIT_FOR_END_SECONDS):  # e.g. the disk does not answer
                 return Conclusion(Effect.RETRIED, reason)
         try:
             return self._commit(Retried(reason))

@@ -164,7 +164,7 @@ class Worker:
             if error is not None:
                 raise error
         finally:
-            del error  # its traceback has this frame
+            del error  # the traceback of the error refers to this frame
 
     def stop(self) -> None:
         """Claim no more messages; ``run`` returns when the calls under way have ended. A signal handler may call it."""
@@ -271,7 +271,7 @@ class Worker:
                     if conclusion is not None:
                         self._count(call, conclusion)
                         self._changed.notify_all()
-                if conclusion is None:  # given up: another thread has replaced this one
+                if conclusion is None:  # the call was given up, and another thread has replaced this thread
                     call.attempt.finish_withdrawn()
                     return
         except BaseException as error:
@@ -342,10 +342,11 @@ class Worker:
                 attempt.release()
 
     def _may_find_more(self, seen: int) -> bool:
-        """Return whether another claim of a run with ``once`` may succeed: another thread has ended an attempt."""
+        """Return whether another claim of a run with ``once`` may succeed, because another thread has ended an
+        attempt."""
         with self._changed:
             while self._busy and self._ended == seen and not self.is_stopping:
-                self._changed.wait(_POLL_SECONDS)  # (``stop`` wakes nothing)
+                self._changed.wait(_POLL_SECONDS)  # a short wait, because ``stop`` does not wake this thread
             return self._ended != seen
 
     def _call(self, attempt: Attempt) -> Outcome:
@@ -360,7 +361,7 @@ class Worker:
         try:
             with calling(attempt, self._space):
                 return of_value(call(), most)
-        except BaseException as error:  # SystemExit, too: a function that gives up does not end the worker
+        except BaseException as error:  # SystemExit, too: a function that calls sys.exit() does not end the worker
             log_failure(message, error)
             return of_error(error, most)
 
