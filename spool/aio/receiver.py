@@ -205,7 +205,7 @@ class Receiver:
         return wake_arrived(self._store, thorough=thorough)
 
     def end(self) -> None:
-        """End the listener thread: the space is closed."""
+        """End the listener thread, because the space is closed."""
         self._listener.shutdown(wait=False)
 
 

@@ -32,8 +32,8 @@ S = TypeVar("S", bound=Closable)
 async def wait_to_end(work: "asyncio.Future[T]", give_up: Callable[[], bool] = lambda: False) -> T:
     """Wait for a thread's work and return its result.
 
-    ``give_up`` is called if the task is cancelled during the wait: True cancels the task at once; False lets the task
-    get the result, and cancels it at its next wait.
+    ``give_up`` is called if the task is cancelled during the wait. If it returns True, the task is cancelled at once.
+    If it returns False, the task gets the result, and is cancelled at its next wait.
     """
     cancelled: asyncio.CancelledError | None = None
     while not work.done():
@@ -52,8 +52,8 @@ async def wait_to_end(work: "asyncio.Future[T]", give_up: Callable[[], bool] = l
 
 
 def _cancel_again(task: "asyncio.Task[Any] | None", *why: object) -> None:
-    """Cancel the task at its next wait, unless the cancellation was withdrawn: a timeout withdraws it if the task ends
-    in time."""
+    """Cancel the task at its next wait, unless the cancellation was withdrawn. (A timeout withdraws its cancellation if
+    the task ends in time.)"""
     if task is not None and task.cancelling():
         task.uncancel()
         task.cancel(*why)
@@ -85,7 +85,7 @@ class Threads:
         return await wait_to_end(self.submit(call, patient=patient))
 
     def end(self) -> None:
-        """End the threads: the space is closed."""
+        """End the threads, because the space is closed."""
         for threads in (self._prompt, self._patient):
             threads.shutdown(wait=False)
 
@@ -127,7 +127,7 @@ def _close_unseen(opening: "asyncio.Future[spool.space.Space]") -> None:
 
 
 class FunctionThreads:
-    """Calls plain functions for tasks, each in a daemon thread: a function that does not end delays neither the
+    """Calls plain functions for tasks, each in a daemon thread. So a function that does not end delays neither the
     interpreter's exit nor another call. All methods are called in the loop's thread."""
 
     def __init__(self, name: str) -> None:
@@ -138,8 +138,8 @@ class FunctionThreads:
     async def call(self, function: Callable[[], Any], late: Callable[[], None]) -> Any:
         """Call a function in a thread; return its result, or raise its exception.
 
-        If the task is cancelled during the call, the call is given up: its thread goes on, and calls ``late`` after the
-        function.
+        If the task is cancelled during the call, the call is given up. The thread of the call goes on, and calls
+        ``late`` after the function.
         """
         ended: asyncio.Future[tuple[Any, BaseException | None]] = self._loop.create_future()
         is_given_up = False

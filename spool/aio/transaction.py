@@ -56,8 +56,8 @@ class Transaction:
         return await self._threads.run_to_end(put, patient=options.get("deduplication_key") is not None)
 
     async def get(self, queue: str, **options: Unpack[GetOptions]) -> Message:
-        """As ``Space.get``, in this transaction. A get that is cancelled while it claims loses the transaction: the
-        next call, ``commit`` too, raises TransactionRolledBack."""
+        """As ``Space.get``, in this transaction. A get that is cancelled while it claims rolls the transaction back.
+        The next call, ``commit`` too, raises TransactionRolledBack."""
         return (await self.get_many(queue, 1, **options))[0]
 
     async def get_many(self, queue: str, max_messages: int, **options: Unpack[GetOptions]) -> list[Message]:

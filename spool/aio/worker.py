@@ -1,8 +1,8 @@
 """``spool.aio.Space.work``: the loop that takes messages and calls a function for each, in tasks.
 
 One task claims messages and starts a task for each, up to a limit of concurrent tasks. A coroutine that takes too long
-is cancelled, so its time limit is strict. A plain function is called in a thread, which nothing can end: the worker
-gives up a call that takes too long, as ``spool.workers.worker`` does.
+is cancelled, so its time limit is strict. A plain function is called in a thread, and Python cannot end a thread. So
+the worker gives up a call that takes too long, as ``spool.workers.worker`` does.
 """
 
 import asyncio
@@ -152,7 +152,7 @@ class TaskWorker:
             task.result()
 
     async def _end(self) -> None:
-        """Cancel the calls under way: their messages return to the queue with one more attempt."""
+        """Cancel the calls under way. The messages of these calls return to the queue with one more attempt."""
         for task in self._under_way:
             task.cancel()
         for task, attempt in self._under_way.items():

@@ -191,7 +191,8 @@ class Capture:
         if queue not in self._queues():
             self._report(path, f"files taken for queue {queue}, which is gone: create it again")
             return None
-        # A commit of the dead intake may be unpublished: settle every number before concluding that none names a file.
+        # A commit of the dead intake may be unpublished. Settle every number before concluding that no commit names a
+        # file.
         settle_all(self._store, self._store.deadline())
         catch_up(self._store)
         self._recover_copies(queue, path)

@@ -91,7 +91,7 @@ class Housekeeper:
             self._save(schedule.CHECKPOINT_FROM, lasting=True)
 
     def end(self) -> None:
-        """End the thread: the space is closed."""
+        """End the thread, because the space is closed."""
         self._wake.set()
 
     def compact(self) -> int:

@@ -68,5 +68,5 @@ def is_checkpoint_due(now: IndexSize, saved: IndexSize, least: int, *, lasting: 
 
 
 def checkpoint_from(files: int) -> int:
-    """Return ``least`` of `is_checkpoint_due` while the space is used: the more files, the rarer the checkpoints."""
+    """Return ``least`` of `is_checkpoint_due` while the space is used: more files make checkpoints rarer."""
     return CHECKPOINT_FROM + files // 4

@@ -105,7 +105,8 @@ def _run(space: str, owner: tuple[int, int] | None, config: QueueConfig, usage: 
     }
     what = f"the capacity command of queue {config.name}"
     try:
-        # Output is written to a file: memory does not grow, and the thread need not wait for children of the command.
+        # Output is written to a file, so memory does not grow, and the thread need not wait for children of the
+        # command.
         with _scratch() as output:
             with subprocess.Popen(
                 config.capacity_command, shell=True, env=environment, cwd="/", start_new_session=True,

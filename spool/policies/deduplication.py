@@ -67,7 +67,7 @@ class DeduplicationKeys:
         self._own[name] = message_id
 
     def release(self) -> None:
-        """Release all keys: the transaction has ended."""
+        """Release all keys, because the transaction has ended."""
         held, self._bytes = self._bytes, []
         for byte in held:
             self._store.shared.xids.unlock(byte)

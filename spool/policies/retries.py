@@ -159,5 +159,5 @@ def count_failures(
         try:
             commit_batch(store, batch, deadline, flush=False)
             return
-        except QueueNotFound:  # an error queue was deleted after the settings were read: read them again
+        except QueueNotFound:  # an error queue was deleted meanwhile; the next round reads the settings again
             continue

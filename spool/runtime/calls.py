@@ -64,7 +64,8 @@ class _Deferral:
         if self.depth > 1:
             self.depth -= 1
             return
-        # Restore the handler before reading the noted signals: a signal between the two reaches the handler.
+        # Restore the handler before reading the noted signals, so that a signal between the two steps reaches the
+        # handler.
         self.depth = 0
         try:
             there = raw.signal(signal.SIGINT, self.handler)

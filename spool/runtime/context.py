@@ -41,4 +41,4 @@ def dissociate(association: Association) -> None:
     try:
         joined_by_caller.reset(association)
     except ValueError:
-        pass  # the block ended in another context than it began in: the first context keeps an ended transaction
+        pass  # the block began in another context, which keeps the ended transaction

@@ -102,8 +102,8 @@ _OF_PUT_ALONE = ("top", "before", "deduplication_key")
 class Translated:
     """Any number of new messages, in any queues, replace the message. The commit that puts them removes the message.
 
-    A function returns this outcome instead of a reply. By default, a new message has the correlation id of its source,
-    or else the id of its source as correlation id.
+    A function returns this outcome instead of a reply. By default, the correlation id of a new message is that of its
+    source, or else the id of its source.
 
     note: a note for the summary; "" for none.
     """
@@ -184,12 +184,13 @@ def of_error(error: BaseException, max_reply: int) -> Retried | Rejected:
     reply = _reply(error.reply, max_reply)
     if isinstance(reply, Replied):
         return Rejected(reason, reply)
-    # The rejection stands: another attempt would only make the same useless reply.
+    # The rejection stands, because another attempt would only return the same useless reply.
     return Rejected(f"{reason} (its reply is lost: {reply.reason})")
 
 
 def replied(body: bytes, content_type: str | None, codec: str | None, max_reply: int) -> Replied | Rejected:
-    """Return the reply, or a rejection if the reply is too large: every further attempt would make the same reply."""
+    """Return the reply, or a rejection if the reply is too large. (Every further attempt would return the same
+    reply.)"""
     return Replied(body, content_type, codec) if len(body) <= max_reply else too_large(max_reply)
 
 

@@ -39,7 +39,7 @@ class Pauses:
         self._next_pause = min(self._next_pause * 2, LONGEST_PAUSE_SECONDS)
 
     def find_up(self) -> None:
-        """Record that a message was handled: the next pause is short again."""
+        """Record that a message was handled, so that the next pause is short again."""
         self.down, self._pause, self._next_pause = "", 0.0, FIRST_PAUSE_SECONDS
 
     def take_pause(self) -> float:

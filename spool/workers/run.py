@@ -118,8 +118,8 @@ class Run:
     # -- an attempt -------------------------------------------------------------------------------------------------
 
     def begin(self, position: tuple[int, int], now: float) -> bool:
-        """Record that a message is claimed. Return False if the message has to be released: the run has attempted it
-        since the claim began, or has begun to pause."""
+        """Record that a message is claimed. Return False if the message has to be released, because the run has
+        attempted it since the claim began, or has begun to pause."""
         with self.mutex:
             if self._is_cut_short or now < self._paused_until or position in self._passed:
                 return False

@@ -81,7 +81,8 @@ _NEXT = {
 
 
 def next_state(state: State, event: Event) -> State:
-    """Return the state after an event. ValueError for an event that cannot happen in this state: a defect."""
+    """Return the state after an event. ValueError: the event cannot happen in this state, so the caller has a
+    defect."""
     if state in _ENDS:
         return state
     found = _NEXT.get((state, event))

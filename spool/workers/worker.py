@@ -171,7 +171,8 @@ class Worker:
         self._is_stopping = True
 
     def end(self) -> None:
-        """Stop, and give up the calls under way: their messages return to the queue with one more attempt."""
+        """Stop, and give up the calls under way. The messages of these calls return to the queue with one more
+        attempt."""
         self.stop()
         with self._changed:
             calls = list(self._calls)
