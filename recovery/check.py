@@ -265,7 +265,8 @@ def lost_queues(store: Store, index: Index | None = None) -> Iterator[Decision]:
 
     Args:
         index: the index of the only process with the space open. If the index is None, other processes may create and
-            delete queues meanwhile. Then messages and settings are read again until both are of the same moment.
+            delete queues meanwhile. In that case messages and settings are read again until both are of the same
+            moment.
     """
     for _ in store.deadline().polls():
         settings = store.settings.current()

@@ -228,8 +228,8 @@ def count(evidence: NumberedFiles) -> Numbers:
     """Return the issued and published numbers that follow from the evidence.
 
     The boot id alone does not prove that the disk lost nothing. Within one boot, an administrator can mount a snapshot
-    of the disk, or unplug the disk and mount it again. Then ``run/`` is as old as the other files, and its counters may
-    include commits whose files were not flushed.
+    of the disk, or unplug the disk and mount it again. In these cases ``run/`` is as old as the other files, and its
+    counters may include commits whose files were not flushed.
     """
     page, files = evidence.page, evidence.files
     issued = last_in_reach(evidence.seen, evidence.newest)

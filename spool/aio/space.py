@@ -208,8 +208,8 @@ class Space:
         """As ``spool.Space.work``. Up to ``tasks`` tasks call ``function``, a coroutine function or a plain one. A
         coroutine that takes longer than ``timeout`` seconds is cancelled.
 
-        If ``work`` is cancelled, the calls under way are cancelled, too. Their messages return to the queue with one
-        more attempt.
+        If ``work`` is cancelled, the calls under way are cancelled, too. The messages of these calls return to the
+        queue with one more attempt.
         """
         worker = TaskWorker(self.sync, self._receiver, queue, function, timeout, once=once)
         return await worker.work(tasks, stop)

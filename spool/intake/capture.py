@@ -225,8 +225,8 @@ class Capture:
             safety_copies.recover(self._disk, path, queue)
 
     def _remove_of_the_dead(self, file: CapturedFile) -> None:
-        """Remove a file that a commit of a dead intake names. It is not known in which state that intake read the
-        file."""
+        """Remove a file that a commit of a dead intake names. This intake does not know in which state the dead intake
+        read the file."""
         identity = self._disk.identity(file.path)
         if identity is None or not identity.is_regular or self._has_no_writer(file.path):
             self.remove(file)

@@ -49,12 +49,12 @@ class CapturedFile:
 
     @property
     def first(self) -> str:
-        """Its first name: where it was dropped."""
+        """Return the first name of the file: the path at which a program dropped it."""
         return f"{layout.DROP}/{self.queue}/{self.name}"
 
     @property
     def record(self) -> tuple[str, bytes]:
-        """Its name in a commit: file names are bytes."""
+        """Return the directory and the name, in bytes, by which a commit records the file."""
         return self.directory, os.fsencode(self.entry)
 
 

@@ -1,17 +1,18 @@
 """Named subscriptions: readers that claim nothing. The space keeps each message until every subscription has read it.
 
 A subscription is a fact. Commits register, advance and end a subscription; each is decided under the number lock (Rule
-5). Reclaim keeps the files that the newest of these facts names (Rule 15). This is sound even if the reclaiming process
-has an old view:
+5). Reclaim keeps the files that the newest of these facts names (Rule 15). Reclaim is correct even if the reclaiming
+process has an old view:
 
 1. A subscription starts after all existing commits and only ever releases them, so an older view retains at least as
    much.
 2. Time alone ends no subscription. An expired subscription counts until a commit ends it. So no clock decides whether a
    file exists, and a late reader gets every message or an error.
 
-A reader reads the commits themselves (``put_by``). Their messages may have left the queues, or may be in the file of a
-compaction with another number. *Afterwards* the reader checks its subscription (``progress``). If this subscription
-still exists, and no other reader has advanced it, every file that the reader needed existed during the read.
+A reader reads the commits themselves (``put_by``). The messages of these commits may have left the queues, or a
+compaction may have moved them to a file with another number. *Afterwards* the reader checks its subscription
+(``progress``). If this subscription still exists, and no other reader has advanced it, every file that the reader
+needed existed during the read.
 """
 
 from collections.abc import Sequence

@@ -7,7 +7,7 @@ A thread that closes the guard marks it closed, then reads the table.
 
 SIGINT waits while the main thread is inside a call, or inside ``deferred``. Python raises KeyboardInterrupt between any
 two instructions of the main thread, even between taking a lock and recording that it is taken. So inside a call SIGINT
-is only noted. Its handler runs when the call ends, or where the call can be abandoned. A second SIGINT is handled at
+is only noted. The handler runs when the call ends, or where the call can be abandoned. A second SIGINT is handled at
 once. If its handler raises, the call is torn, and the space closes as if the process had died. Without a handler in
 Python (SIG_DFL, SIG_IGN), SIGINT is not deferred. Other signals are never deferred.
 """

@@ -1,7 +1,7 @@
 """The transaction that the caller's puts and gets join, kept for each thread and each asyncio task.
 
-A copied context keeps its transaction after the transaction has ended. Its puts and gets then raise ProtocolError,
-instead of committing silently without the transaction.
+A copied context keeps its transaction after the transaction has ended. Puts and gets in that context then raise
+ProtocolError, instead of committing silently without the transaction.
 """
 
 from collections.abc import Mapping
