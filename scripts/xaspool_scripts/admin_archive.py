@@ -42,7 +42,7 @@ def export(file: str, replace: bool, verify: bool) -> None:
     are kept as well; an incomplete one is left out, and named. Programs may use the space meanwhile.
 
     The suffix of FILE chooses the compression: .tar, .tar.gz, .tgz, .tar.bz2, .tbz2, .tar.xz or .txz. With --verify,
-    the exit code is 4 if the written bytes cannot be read back; FILE is not made then.
+    the exit code is 4 if the written bytes cannot be read back; FILE is not created then.
 
     \b
     Examples:
@@ -78,8 +78,8 @@ def export(file: str, replace: bool, verify: bool) -> None:
 def import_(file: str, verify: bool) -> None:
     """Make a new space of FILE, which export wrote; - is standard input. -s names the directory, which must be empty.
 
-    Nothing is made of a damaged export, and the exit code is 4. It is 4 as well if the space was damaged when it was
-    exported; then the new space has every other message.
+    The command creates no space from a damaged export, and the exit code is 4. The exit code is also 4 if the space was
+    damaged when it was exported; then the new space has every other message.
 
     \b
     Examples:

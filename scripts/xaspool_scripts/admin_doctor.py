@@ -18,8 +18,8 @@ from xaspool_scripts.wording import plural, printable
 def doctor(context: click.Context, directory: str | None, as_json: bool) -> None:
     """Test whether the file system of DIRECTORY is good enough for a queue space.
 
-    Without DIRECTORY, the command tests that of the space, or of the current directory. It tries locks, renames and
-    flushes in the directory, and leaves no file there. The directory may be a space that is in use.
+    Without DIRECTORY, the command tests the file system of the space, or of the current directory. It tries locks,
+    renames and flushes in the directory, and leaves no file there. The directory may be a space that is in use.
 
     Exit codes: 0 good enough, perhaps with warnings, 1 refused.
 

@@ -27,7 +27,7 @@ def quarantine() -> None:
 @json_option
 @space_option
 def list_(as_json: bool) -> None:
-    """List the files in quarantine with the time, the size, the reason, and how to end it.
+    """List the files in quarantine with the time, the size, the reason, and the next step.
 
     \b
     Example:
@@ -50,7 +50,7 @@ def list_(as_json: bool) -> None:
 @json_option
 @space_option
 def show(name: str, as_json: bool) -> None:
-    """Show why a file is in quarantine, how to end it, and its first 1,024 bytes.
+    """Show why a file is in quarantine, the next step, and its first 1,024 bytes.
 
     \b
     Example:

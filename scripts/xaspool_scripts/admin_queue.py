@@ -204,7 +204,7 @@ def _oldest(seconds: float | None) -> object:
 @json_option
 @space_option
 def show_(queue: str, as_json: bool) -> None:
-    """Show a queue's options, its messages by state, and its counts since the space was made.
+    """Show a queue's options, its messages by state, and its counts since the space was created.
 
     \b
     Example:

@@ -50,7 +50,8 @@ def list_(as_json: bool) -> None:
 @yes_option
 @space_option
 def delete(name: str, yes: bool) -> None:
-    """Delete a subscription, and remove the messages that are kept for no other. On a terminal, the command asks first.
+    """Delete a subscription, and remove the messages that are kept for no other subscription. On a terminal, the
+    command asks first.
 
     The query of the subscription fails at its next batch, with an error that explains the next step.
 

@@ -83,7 +83,7 @@ def _by(row: dict[str, Any]) -> str | None:
 def show_(xid: str, as_json: bool) -> None:
     """Show how many messages a transaction in doubt puts into each queue and takes from each queue.
 
-    After spool-admin transaction commit or rollback, it shows the decision, until that is forgotten.
+    After spool-admin transaction commit or rollback, the command shows the decision until the decision is forgotten.
 
     \b
     Example:
@@ -105,7 +105,7 @@ def show_(xid: str, as_json: bool) -> None:
 
 
 def _described(manager: "ResourceManager", xid: str, *, must_exist: bool = False) -> dict[str, Any] | None:
-    """Describe a transaction in doubt; None if it was decided meanwhile, unless it must exist."""
+    """Describe a transaction in doubt. Returns None if the transaction was decided meanwhile, unless it must exist."""
     from dataclasses import asdict
 
     from spool.engine import UnknownBranch

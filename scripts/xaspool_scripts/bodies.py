@@ -63,7 +63,8 @@ def message_object(message: "Message", *, body: bool = True) -> dict[str, Any]:
 
 
 def as_json_fields(name: str, raw: bytes) -> dict[str, str]:
-    """Return bytes for JSON as the fields `name` and `name`_encoding: text if they are UTF-8, otherwise base64."""
+    """Return the bytes as two fields for JSON. Field `name` has UTF-8 as text, and other bytes in base64; field
+    `name`_encoding tells which."""
     try:
         text, encoding = raw.decode("utf-8"), "utf-8"
     except UnicodeDecodeError:
@@ -72,7 +73,8 @@ def as_json_fields(name: str, raw: bytes) -> dict[str, str]:
 
 
 def write(message: "Message") -> str:
-    """Print the body, in colours on a terminal; return which part was printed, or "" if all of it was."""
+    """Print the body, in colours on a terminal; return the words for the printed part, or "" if the whole body was
+    printed."""
     text, structured = _text(message)
     part = ""
     if len(text) > _MAX_SHOWN:
@@ -101,7 +103,7 @@ def _text(message: "Message") -> tuple[str, bool]:
 
 
 def _decoded(raw: bytes, *, cut: bool) -> str | None:
-    """Return the text if the bytes are UTF-8, else None. `cut`: the last character may be incomplete."""
+    """Return the bytes as text if they are UTF-8, else None. `cut`: whether the last character may be incomplete."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -200,7 +200,7 @@ def _log_to_stderr(program: str) -> None:
 
 
 def note(text: str) -> None:
-    """Print information that is not data on stderr. May be called from any thread."""
+    """Print a remark on stderr; stdout is only for data. May be called from any thread."""
     _print(_running[-1], text)
 
 
@@ -280,8 +280,8 @@ def named_space(context: click.Context | None = None) -> str | None:
 def space_path(context: click.Context | None = None, otherwise: str = "") -> str:
     """Return the path of the space that the command is about.
 
-    Without -s and $SPOOL_SPACE, this is the current directory if it is a space, and `otherwise` if it is not. An empty
-    `otherwise` is wrong usage.
+    Without -s and $SPOOL_SPACE, this is the current directory if it is a space, and `otherwise` if it is not. Without
+    any of these, the command ends with wrong usage.
     """
     named = named_space(context)
     if named is not None:
@@ -297,7 +297,7 @@ def space_path(context: click.Context | None = None, otherwise: str = "") -> str
 
 @contextmanager
 def opened(*, tell: bool = True) -> Iterator["Space"]:
-    """Open the space. Bodies are bytes, even with a codec. `tell`: print the damaged files."""
+    """Open the space. Bodies are bytes, even with a codec. `tell`: whether to print the damaged files."""
     with open_space() as space:
         space.engine.deliver_stored_bytes()
         for finding in space.recovery.damaged if tell else ():

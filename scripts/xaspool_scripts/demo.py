@@ -112,7 +112,7 @@ class _Demo:
         self.announce("Waiting until every dropped file was taken, then starting spool-forward again.")
         wait(lambda: not waiting_files(self.path), "the intake", intake)
         _end(intake, signal.SIGTERM)
-        # Not --once, which would leave a call that the web service drops for later; this run makes the call again.
+        # This run repeats a call that the web service drops. With --once, the call would be left to a later run.
         again = self._start("forward", "--idle-exit", _IDLE_SECONDS, *routes)
         if again.wait(_TIMEOUT_SECONDS) != 0:
             raise Failure("the second spool-forward failed; its messages stand above")

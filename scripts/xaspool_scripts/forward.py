@@ -65,7 +65,7 @@ class EventLines:
 
 
 def _routes(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    """Parse the routes. Without a service, a route uses the service of its queue's name at ``--services``, if given."""
+    """Parse the routes. A route without a service uses the service at ``--services`` that has the name of the queue."""
     services: str | None = context.params.get("services")
 
     def of_queue(queue: str) -> str:
@@ -292,7 +292,8 @@ def _exit_code(summary: "Summary", once: bool) -> int:
 
 
 def _left_queues(pipelines: "list[Pipeline]", routes: "list[Route]") -> dict[str, int]:
-    """Return the queues of earlier versions of the pipelines that hold messages, without queues that a route serves."""
+    """Return the queues that only earlier versions of the pipelines have, that hold messages, and that no route
+    serves."""
     from forwarder.pipelines.queues import left_queues
 
     with opened() as space:
@@ -373,13 +374,13 @@ def _shown(
 
 
 def _delayed(queues: list[str]) -> dict[str, str]:
-    """Return the messages that are not due yet in words, by queue."""
+    """Describe in words, for each queue, the messages that are not due yet."""
     with opened() as space:
         return {queue: words for queue in queues if (words := delayed_in(space, queue))}
 
 
 def print_summary(summary: "Summary", as_json: bool, delayed: "Mapping[str, str]" = MappingProxyType({})) -> None:
-    """Print the summary of a run. ``delayed``: by queue, messages that are not due yet, in words."""
+    """Print the summary of a run. ``delayed``: for each queue, the words for its messages that are not due yet."""
     from forwarder import Effect
 
     if as_json:

@@ -62,7 +62,7 @@ def holder_name(holder: "Holder") -> str:
 
 
 def _draw(entries: "Iterator[QueueEntry]") -> int:
-    """Print one table for some hundred entries at a time: a long queue needs no more memory, and is shown at once."""
+    """Print one table for some hundred entries at a time: a long queue then needs little memory."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

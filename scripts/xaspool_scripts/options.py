@@ -150,7 +150,7 @@ def by_queue(
         kind: the name of a target, e.g. "route".
         form: the form of a text, for the error about a text of another form.
         example: an example of a text, for the same error.
-        default: makes the target for a text that names only a queue; None: such a text is an error.
+        default: returns the target for a text that names only a queue; None: a text without a target is an error.
     """
     targets: dict[str, str] = {}
     for text in given:

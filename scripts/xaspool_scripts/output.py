@@ -35,7 +35,7 @@ def write_bytes(data: bytes) -> None:
 
 @contextmanager
 def prints_to_stderr() -> Iterator[None]:
-    """Keep standard output for this program's data: functions that it calls, and their programs, print to stderr."""
+    """Keep standard output for this program's data: called functions, and programs that they start, print to stderr."""
     if sys.stdout is None or sys.stderr is None:
         yield
         return
@@ -173,7 +173,8 @@ def moment(seconds: float | None) -> str | None:
 
 
 def delayed_in(space: "Space", queue: str) -> str:
-    """Say how many messages of a queue are not due yet, and until when; "" for none."""
+    """Describe the messages of a queue that are not due yet: their number, and the time when the first is due; "" if
+    there are none."""
     count, due = space.stats(queue).delayed, space.engine.first_due(queue)
     if not count or due is None:
         return ""

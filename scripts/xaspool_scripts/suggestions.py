@@ -10,7 +10,7 @@ from shlex import quote
 
 import click
 
-# By word of another system, the verbs of our commands that it may mean.
+# Words of other systems, each with the verbs of our commands that the word may mean.
 _VERBS = {
     "add": ("create", "put"), "backup": ("export",), "browse": ("list",), "cat": ("show",), "clear": ("purge",),
     "consume": ("get",), "dequeue": ("get",), "describe": ("show",), "drop": ("delete",), "dump": ("export",),
@@ -22,7 +22,7 @@ _VERBS = {
     "stats": ("list",), "status": ("list",), "take": ("get",), "update": ("change",), "verify": ("check",),
     "view": ("show",),
 }  # fmt: skip
-# By verb without a noun, the commands that it may mean, for verbs of several nouns.
+# Verbs that several nouns have, each with the commands that the verb without a noun may mean.
 _COMMANDS = {
     verb: (f"queue {verb}", f"message {verb}") for verb in ("change", "delete", "list", "show")
 }  # fmt: skip
@@ -40,7 +40,7 @@ _OPTIONS = {
     "--payload": "--body", "--processes": "--threads", "--text": "--body", "--ttl": "--time-to-live",
     "--wait": "--timeout", "--workers": "--threads",
 }  # fmt: skip
-# By command, the option or command that the caller most likely meant by one argument too many, {}.
+# Commands, each with the option or command that the caller most likely meant by one argument too many, {}.
 _ARGUMENTS = {
     "spool-admin message put": "--body {}", "spool-admin queue list": "spool-admin queue show {}",
     "spool-forward": "--route {}", "spool-admin import": "-s {}", "spool-admin check": "-s {}",
@@ -101,7 +101,7 @@ def _option(name: str, context: click.Context, typed: list[str]) -> list[str]:
 
 
 def _with_option(name: str, context: click.Context, typed: list[str]) -> str:
-    """Return the line that was typed with an option of its command at the end; "" if the command has no such flag."""
+    """Return the typed line with the option ``name`` moved to its end; "" if the command has no such flag."""
     command = context.command
     for word in typed:
         if isinstance(command, click.Group) and word in command.commands:

@@ -205,7 +205,7 @@ def _log_details(verbose: bool) -> None:
 
 @contextmanager
 def _status(queues: list[str]) -> "Iterator[Callable[[str, WorkSummary], None]]":
-    """Show the counts of each queue on a terminal, a line each; yield the function that updates a line."""
+    """Show the counts of each queue on a terminal, one line for each queue; yield the function that updates a line."""
     if not sys.stderr.isatty():
         yield lambda queue, summary: None
         return
@@ -228,7 +228,7 @@ def _in_words(summary: "WorkSummary") -> str:
 def print_summary(
     queue: str, summary: "WorkSummary", error: BaseException | None, as_json: bool, delayed: str = ""
 ) -> None:
-    """Print the outcomes of a queue's messages. ``delayed``: messages that are not due yet, in words."""
+    """Print the outcomes of a queue's messages. ``delayed``: the words for the messages that are not due yet."""
     if as_json:
         write_json({"queue": queue, **vars(summary), "error": None if error is None else describe(error)})
         return

@@ -48,10 +48,10 @@ class Administration:
     def create_queue(
         self, name: str, *, create_missing: bool = False, exist_ok: bool = False, **options: Unpack[QueueOptions]
     ) -> QueueConfig:
-        """Make a queue, durable when this returns; returns its configuration.
+        """Create a queue, and return its configuration. The queue is durable when this call returns.
 
         Args:
-            create_missing: also make the queues that the options name and that do not exist.
+            create_missing: also create the queues that the options name and that do not exist.
             exist_ok: return the configuration of the queue if it exists. The options of this call must then be those
                 of the queue; options that the call leaves out are not compared.
             options: see ``spool.QueueOptions``.
@@ -73,29 +73,30 @@ class Administration:
         drop_group: str | Keep | None = KEEP,
         **options: Unpack[QueueOptions],
     ) -> QueueConfig:
-        """Change options of a queue, durably when this returns; other options do not change. None removes an option.
+        """Change options of a queue; other options do not change. None removes an option. The change is durable when
+        this call returns.
 
         Args:
-            create_missing: also make the queues that the options name and that do not exist.
-            drop_group: the group of users who may drop files into the queue's folder; None: only the space's owner.
+            create_missing: also create the queues that the options name and that do not exist.
+            drop_group: the group of users who may drop files into the queue's folder; None: only the space's owner may.
             options: see ``spool.QueueOptions``.
 
         Raises:
             QueueNotFound: the queue, or a queue that the options name, does not exist.
-            InvalidArgument: an option has a value that is not allowed; or there is no such group, or this user may not
-                give folders to it.
+            InvalidArgument: an option has a value that is not allowed; or the group does not exist, or this user may
+                not give folders to the group.
         """
         self._store.check_usable()
         return change_queue(self._store, name, create_missing=create_missing, drop_group=drop_group, **options)
 
     @public_call("deleting queue {name}")
     def delete_queue(self, name: str) -> None:
-        """Delete an empty queue, durably when this returns. QueueNotFound, QueueNotEmpty."""
+        """Delete an empty queue. The removal is durable when this call returns. QueueNotFound, QueueNotEmpty."""
         delete_queue(self._store, name)
 
     @public_call("reading the settings")
     def queues(self) -> dict[str, QueueConfig]:
-        """Return every queue's options, by its name."""
+        """Return the options of every queue, by the queue's name."""
         self._store.check_usable()
         return dict(self._store.settings.current().config.queues)
 
@@ -107,9 +108,9 @@ class Administration:
         compress: bool | str = False,
         progress: "Callable[[Progress], None] | None" = None,
     ) -> "ExportReport":
-        """Write the space as it is at one moment into one file; returns the contents. Claims are not exported.
+        """Write the space as it is at one moment into one file, and return the contents. Claims are not exported.
 
-        ``spool.import_space`` makes a space of the file, and ``spool.verify_export`` proves that the file is whole.
+        ``spool.import_space`` creates a space from the file, and ``spool.verify_export`` proves that the file is whole.
         Other threads and processes may use the space meanwhile.
 
         Args:
@@ -130,14 +131,14 @@ class Administration:
 
     @public_call("reading the subscriptions")
     def subscriptions(self) -> dict[str, SubscriptionState]:
-        """Return every subscription, by its name: a reader for which messages are kept until the reader has read
+        """Return every subscription, by its name. The space keeps messages for a subscription until its reader has read
         them."""
         return states(self._store)
 
     @public_call("deleting subscription {name}")
     def delete_subscription(self, name: str) -> None:
-        """End a subscription, durably when this returns: messages that are kept for it alone are removed.
-        InvalidArgument if no subscription has this name."""
+        """End a subscription: messages that are kept only for this subscription are removed. The change is durable when
+        this call returns. InvalidArgument if no subscription has this name."""
         end(self._store, name)
 
     # -- quarantine ------------------------------------------------------------------------------------------------
@@ -157,8 +158,9 @@ class Administration:
 
     @public_call("putting a dropped file back")
     def restore_quarantined(self, name: str) -> str:
-        """Put a dropped file back into its queue's folder, where the next intake takes it; durable when this returns.
-        Returns its path, relative to the space. QueueNotFound; InvalidArgument if it cannot be put back."""
+        """Put a dropped file back into its queue's folder, where the next intake takes the file. Returns the new path,
+        relative to the space. The move is durable when this call returns. QueueNotFound; InvalidArgument if the file
+        cannot be put back."""
         self._store.check_usable()
         return quarantined.restore(self._store, name)
 
@@ -309,7 +311,7 @@ class Administration:
         progress: Callable[[int], None] | None = None,
         **filters: Unpack[MessageFilters],
     ) -> int:
-        """Delete the queue's messages that match; returns how many. Held messages are not deleted.
+        """Delete the queue's messages that match the filters, and return their number. Held messages are not deleted.
 
         Args:
             dry_run: only count the messages.

@@ -2,8 +2,8 @@
 
 This module does not use ``tarfile``, which follows headers that refer to headers, allocates the size that a header
 declares, and accepts a compressed stream that ends early. Here each member is a plain file with at most one long name
-before it (as in GNU tar). ``header`` makes the only header that a member can have, so a reader compares headers instead
-of interpreting them, and notices every bit that differs.
+before it (as in GNU tar). ``header`` builds the only header that a member can have, so a reader compares headers
+instead of interpreting them, and notices every bit that differs.
 """
 
 import bz2

@@ -1,4 +1,4 @@
-"""Delete, move and change messages in queues, one or many, for an administrator.
+"""Delete, move and change one message, or many messages, for an administrator.
 
 Only messages that no transaction holds are changed: a command claims them, looks them up again, and commits durably,
 some thousand messages in one commit. A process that is killed leaves whole commits only. A held message is not changed;
@@ -60,7 +60,8 @@ def redrive_to(queue: str | None) -> Edit:
 
 
 def can_go_back(queues: Mapping[str, object]) -> Callable[[Mapping[str, Any]], bool]:
-    """Return a function that tells whether a message with given fields came from a queue that exists."""
+    """Return a function that gets the fields of a message, and tells whether the message came from an existing
+    queue."""
     return lambda attributes: attributes.get("origin_queue") in queues
 
 
@@ -109,7 +110,7 @@ class Bulk:
     """The messages of a queue that a bulk command changes.
 
     wanted: the filter that the messages match.
-    dry_run: count the messages, and change nothing.
+    dry_run: whether the command only counts the messages.
     progress: called after each commit with the number of messages so far.
     possible: whether the command can be applied to a message with these fields.
     """
@@ -125,7 +126,7 @@ class Bulk:
 
 
 def act_on_all(store: Store, bulk: Bulk, edit: Edit) -> int:
-    """Apply ``edit`` to all messages that match and are not held; return how many."""
+    """Apply ``edit`` to all messages that match and are not held; return the number of these messages."""
     page = store.shared.counters.read()
     check_queue(store.settings, bulk.queue, page)
     store.view.was_read = True

@@ -32,7 +32,7 @@ _CLOCK_TOLERANCE_SECONDS = 5.0
 
 
 class Outcome(StrEnum):
-    """The result of one proof."""
+    """The kind of result that a trial has."""
 
     FINE = "fine"
     WARNING = "warning"
@@ -65,7 +65,7 @@ def _refuse_if(lacks: bool, text: str) -> None:
 
 
 def examine(disk: Disk, clock: Clock) -> list[Proof]:
-    """Test everything that a space needs of this directory's file system; return one proof for each need."""
+    """Test everything that a space needs of this directory's file system; return one result for each need."""
     config = _settings(disk)
     disk.use_sync_method(config.sync_method)
     proofs = [
@@ -84,7 +84,7 @@ def examine(disk: Disk, clock: Clock) -> list[Proof]:
 
 
 def examine_kind(disk: Disk) -> Proof:
-    """Return the proof of the kind of file system, which needs no trial."""
+    """Return the result for the kind of file system, which needs no trial."""
     config = _settings(disk)
     disk.use_sync_method(config.sync_method)
     return _proof("kind", lambda: _kind(disk, config))
@@ -153,7 +153,8 @@ def _room(disk: Disk) -> str:
 
 
 def _owner(disk: Disk) -> str:
-    """Prove that the directory belongs to this user; if it is a space, also that no other user may read its files.
+    """Prove that the directory belongs to this user; if the directory is a space, also that no other user may read its
+    files.
 
     Dropped files are not tested: they may belong to other users.
     """
@@ -173,7 +174,7 @@ def _owner(disk: Disk) -> str:
 
 
 def _maker(disk: Disk) -> int:
-    """Return the owner of files that this process makes: root gives them to the directory's owner."""
+    """Return the owner of the files that this process creates: root gives its files to the directory's owner."""
     directory, user = disk.identity(""), os.geteuid()
     return user if user or directory is None else directory.owner
 
@@ -193,7 +194,7 @@ def _exposed_paths(disk: Disk) -> Iterator[str]:
 
 @contextmanager
 def _trial_directory(disk: Disk) -> Iterator[str]:
-    """Make a directory with two subdirectories for the trials, and remove it afterwards."""
+    """Create a directory with two subdirectories for the trials, and remove it afterwards."""
     trial = f".spool-doctor.{os.urandom(8).hex()}"
     disk.make_directory(trial)
     try:
@@ -318,7 +319,7 @@ def _directory_locks(disk: Disk, clock: Clock, trial: str) -> str:
 
 
 def _prove_exclusion(disk: Disk, open_: Callable[[], int], take: Callable[[int, int], bool], wrong: str) -> None:
-    """Prove that two descriptors, and two processes, exclude each other, and that a killed process holds nothing.
+    """Prove that two descriptors, and two processes, exclude each other, and that a killed process holds no lock.
 
     Args:
         open_: opens the file or directory to lock.

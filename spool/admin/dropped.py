@@ -16,7 +16,7 @@ from spool.policies.writers import Writers
 from spool.store.settings import read_settings
 from spool.store.store import Store
 
-Version = tuple[int, int, int, int]  # of a file and its bytes: device, inode, size and time of the last change
+Version = tuple[int, int, int, int]  # a file and its content: device, inode, size and time of the last change
 
 
 def version_of(identity: FileIdentity) -> Version:
@@ -42,7 +42,8 @@ class DroppedFiles:
     def to_read(self) -> Iterator[DroppedFile]:
         """Yield the complete files, those of each queue in the order of their last change.
 
-        Captured files are listed after all other files were read, so no file is missed that an intake moves meanwhile.
+        Captured files are listed after all other files were read, so the list includes files that an intake moves
+        meanwhile.
         """
         for folder in self._folders():
             yield from self._by_time(file for name in self._names(folder) for file in self._dropped(folder, name))
@@ -50,7 +51,7 @@ class DroppedFiles:
             yield from self._by_time(file for name in self._names(folder) for file in self._captured(folder, name))
 
     def waiting(self) -> dict[Version, str]:
-        """Return the name of each file that waits now, by the file's version. Caller holds the number lock.
+        """Return the names of the files that wait now, by the files' versions. Caller holds the number lock.
 
         The search also finds a file that an intake moves meanwhile: no commit gets a number during the search, so no
         intake removes the file.

@@ -48,7 +48,7 @@ class _Snapshot:
 
 
 def check_stream(stream: object, method: str) -> None:
-    """Raise InvalidArgument if `stream` lacks that method, e.g. because it is the name of a file."""
+    """Raise InvalidArgument if `stream` lacks the method `method`, e.g. because `stream` is the name of a file."""
     if not callable(getattr(stream, method, None)):
         raise InvalidArgument(f"an export is a file that is open for bytes, not {shown(stream)}")
 
@@ -142,7 +142,8 @@ class _Export:
                 self._left_out[name] = "it is no regular file"
 
     def _still_waiting(self, read: list[DroppedFile], waiting: dict[Version, str]) -> dict[str, int]:
-        """Return the dropped files that were read and still waited at the moment of the export: their times by name."""
+        """Return the times, by name, of the dropped files that were read and still waited at the moment of the
+        export."""
         waiting = dict(waiting)
         kept = {
             file.name: max(0, file.identity.modified_ns)
@@ -156,7 +157,8 @@ class _Export:
     # -- one file ------------------------------------------------------------------------------------------------------
 
     def _add(self, name: str, handle: int | None) -> bool | None:
-        """Add an open file, and close it. Returns None if no file is given, False if it has lost bytes meanwhile."""
+        """Add an open file, and close it. Returns None if no file is given, and False if the file has become shorter
+        meanwhile."""
         if handle is None:
             return None
         try:
@@ -176,9 +178,9 @@ class _Export:
             return None
 
     def _open_of_commit(self, name: str) -> int | None:
-        """Open a file of the snapshot; None if its branch was rolled back since.
+        """Open a file of the snapshot; None if the file's branch was rolled back after the snapshot.
 
-        If the branch was committed since, its file has another name.
+        If the branch was committed after the snapshot, its file has another name.
         """
         xid = layout.parse_xid(name.rpartition("/")[2]) if name.startswith(layout.PREPARED) else None
         if xid is None:

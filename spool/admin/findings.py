@@ -18,10 +18,10 @@ class Kind(enum.StrEnum):
     ROLLED_BACK = "rolled back"  # a branch whose owner died
     COUNTED = "counted"  # messages whose holder died: an attempt was counted
     ALIVE = "alive"  # a live process works on the file
-    TAKEN = "taken"  # dropped files that an intake captured and did not finish
-    STRAY = "stray"  # no file of a space
-    MISSING = "missing"  # a directory of the space
-    EXPOSED = "exposed"  # other users may read or write it
+    TAKEN = "taken"  # dropped files that an intake captured but did not put as messages
+    STRAY = "stray"  # a file that does not belong to a space
+    MISSING = "missing"  # a directory of the space that does not exist
+    EXPOSED = "exposed"  # a file or directory that other users may read or write
     DAMAGED = "damaged"  # bytes that were durable cannot be read; also in quarantine, if messages lay in the file
     QUARANTINED = "quarantined"  # a file in quarantine in which no messages lay
 
@@ -60,7 +60,7 @@ class Finding:
 class RecoveryReport:
     """The report of opening a space.
 
-    alone: no other process had the space open, so this process recovered it.
+    alone: whether no other process had the space open, so that this process recovered the space.
     findings: the problems, with their repairs.
     in_doubt: the xids of the branches in doubt, as text.
     published: the highest published sequence number.

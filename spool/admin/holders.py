@@ -1,7 +1,7 @@
 """Find the transaction that holds a message: by a claim and its journal, or by a prepared branch.
 
-A claim is a lock, and only the lock decides; the journal tells people more about the claim. A plain get holds its
-message only while it commits, and writes no journal.
+A claim is a lock, and only the lock decides whether a message is held; the journal gives people the details. A plain
+get holds its message only while it commits, and writes no journal.
 """
 
 from bisect import bisect_left

@@ -24,7 +24,7 @@ class QueueEntry(NamedTuple):
     id, position: None for a damaged table, whose messages cannot be distinguished.
     state: ready, delayed, held, in doubt or damaged.
     message: the message; None if it is damaged.
-    holder: the transaction that holds the message; None if no transaction does.
+    holder: the transaction that holds the message; None if no transaction holds it.
     damage: the problem and advice; None if the message can be read.
     """
 

@@ -1,8 +1,9 @@
-"""The manifest of an export: its last member, which lists the contents. A reader believes the manifest over the files.
+"""The manifest of an export: its last member, which lists the contents. Where the manifest and the files disagree, a
+reader trusts the manifest.
 
 The manifest is JSON, one object a line: a summary, then each file with its size and the SHA-256 of its bytes, in their
-order in the export, and last the SHA-256 of all lines before. The first member of an export has the format, and ends
-with a checksum in the same way.
+order in the export, and last the SHA-256 of all lines before. The first member of an export names the format, and also
+ends with the checksum of its lines.
 """
 
 import hashlib
@@ -25,7 +26,7 @@ _MAX_LINE_BYTES = 1 << 13
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The number of files that are done; ``of`` is about the number of all files."""
+    """The number of files that are done; ``of``: the approximate number of all files."""
 
     files: int
     of: int
@@ -54,12 +55,12 @@ _FIELDS = {"files": int, "newest": int, "messages": dict, "dropped": dict, "left
 
 
 def begin(files: int) -> bytes:
-    """Return the first member. ``files``: about how many files follow."""
+    """Return the first member. ``files``: the approximate number of files that follow."""
     return _sealed(_line({"format": FORMAT, "files": files}))
 
 
 def read_begin(data: bytes) -> int:
-    """Return about how many files follow. CorruptedFile, NewerFormat."""
+    """Return the approximate number of files that follow. CorruptedFile, NewerFormat."""
     found = _object(_unsealed(data), format=int, files=int)
     if found["format"] > FORMAT:
         raise NewerFormat(
@@ -75,7 +76,7 @@ def manifest(report: ExportReport, members: Iterable[Member]) -> bytes:
 
 
 def max_manifest_bytes(members: int) -> int:
-    """Return the largest size, in bytes, of the manifest of so many members."""
+    """Return the largest size, in bytes, of a manifest with this number of members."""
     return _MAX_SUMMARY_BYTES + members * _MAX_LINE_BYTES
 
 
@@ -125,7 +126,7 @@ def _seal(lines: bytes) -> bytes:
 
 
 def _unsealed(data: bytes) -> bytes:
-    """Return the lines without the checksum at their end. CorruptedFile if it is wrong."""
+    """Return the lines without the checksum at their end. CorruptedFile if the checksum is wrong."""
     lines = data[: data.rfind(b"\n", 0, -1) + 1]
     if data != _sealed(lines):
         raise CorruptedFile("its manifest or its first member is damaged")
@@ -133,7 +134,7 @@ def _unsealed(data: bytes) -> bytes:
 
 
 def _object(line: bytes, **types: type) -> dict[str, Any]:
-    """Parse an object that has exactly these keys, except that a later format may have others."""
+    """Parse an object that has at least these keys, with values of these types. A later format may have other keys."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):

@@ -81,7 +81,7 @@ def _entries(disk: Disk) -> list[str]:
 
 
 def look(disk: Disk, name: str) -> QuarantinedFile:
-    """Describe the file with that name in quarantine.
+    """Describe a file in quarantine.
 
     Raises:
         InvalidArgument: no file in quarantine has this name.
@@ -110,7 +110,7 @@ def restore(store: Store, name: str) -> str:
 
     Raises:
         QueueNotFound: the queue does not exist any more.
-        InvalidArgument: the file is no dropped file, or the folder has another file of that name.
+        InvalidArgument: the file is no dropped file, or the folder has another file of the same name.
     """
     disk = store.files.disk
     path = _path(disk, name)
@@ -146,7 +146,7 @@ def delete(disk: Disk, name: str) -> None:
     """Remove a file and its reason, durably.
 
     Raises:
-        InvalidArgument: there is no file of that name, or it is a directory that is not empty.
+        InvalidArgument: no file has this name, or the name is that of a directory that is not empty.
     """
     path = _path(disk, name)
     identity = disk.identity(path)

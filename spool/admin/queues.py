@@ -1,4 +1,5 @@
-"""Make, change and delete queues by edits of ``space.toml``: one process edits at a time, and durably."""
+"""Create, change and delete queues by edits of ``space.toml``. One process edits at a time, and each edit is
+durable."""
 
 import grp
 import logging
@@ -50,7 +51,7 @@ _REFERRING = ("error_queue", "reply_queue", "failure_queue")
 def add_queue(
     store: Store, name: str, *, create_missing: bool = False, exist_ok: bool = False, **options: Any
 ) -> QueueConfig:
-    """Add a queue to the settings, and make its directory; returns the queue's configuration.
+    """Add a queue to the settings, and create its directory. Returns the queue's configuration.
 
     Arguments and errors are those of ``Administration.create_queue``.
     """
@@ -88,7 +89,7 @@ def _present(store: Store, name: str, options: Mapping[str, Any]) -> QueueConfig
             "): give the same options, leave them out, or "
             f"change the queue's with change_queue or spool-admin queue change {name}",
         )
-    if name not in store.settings.current().config.queues:  # it was written into the file by hand just now
+    if name not in store.settings.current().config.queues:  # somebody wrote the queue into the file just now
         store.shared.counters.bump_settings()
         store.settings.current()
     return present
@@ -113,7 +114,7 @@ def change_queue(
         del current["name"]
         longest = current.get("retry_delay_max")
         if longest is not None and given.get("retry_delay", 0.0) > longest:
-            del current["retry_delay_max"]  # it rises to the new delay unless the caller gives it
+            del current["retry_delay_max"]  # retry_delay_max rises to the new delay unless the caller gives it
         config = queue_config(name, {**current, **given}, defaults=known.defaults)
         return _settings_text(store.files.disk, text, known, config, given.keys() & set(_REFERRING), create_missing)
 
@@ -146,7 +147,7 @@ def _flush_all(store: Store) -> None:
 def _settings_text(
     disk: Disk, text: str, known: SpaceConfig, config: QueueConfig, referring: Iterable[str], create_missing: bool
 ) -> str:
-    """Return the text of the settings with that queue, and with the missing queues that its options ``referring`` name.
+    """Return the text of the settings with this queue, and with the missing queues that its options ``referring`` name.
     QueueNotFound for a missing queue unless ``create_missing``."""
     made = {config.name: config}
     named = [(option, getattr(config, option)) for option in sorted(referring)]
@@ -181,8 +182,8 @@ def delete_queue(store: Store, name: str) -> None:
 
     Raises:
         QueueNotFound: the queue does not exist.
-        QueueNotEmpty: the queue has a message, also if it is claimed or in doubt; or files wait in the queue's
-            directory; or another queue names the queue.
+        QueueNotEmpty: the queue has a message, even a claimed message or a message in doubt; or files wait in the
+            queue's directory; or an option of another queue names this queue.
     """
 
     def edit(text: str, known: SpaceConfig) -> str:
@@ -193,7 +194,7 @@ def delete_queue(store: Store, name: str) -> None:
 
     with editing(store), _commits_blocked(store):
         edit_settings(store, edit)
-        with suppress(OSError):  # a file is dropped in this instant: the next intake names it
+        with suppress(OSError):  # (a file was dropped just now: the next intake names the file)
             store.files.disk.remove_directory(f"{layout.DROP}/{name}")
 
 
@@ -215,7 +216,7 @@ def _check_unused(disk: Disk, view: View, name: str, known: SpaceConfig) -> None
 
 
 def _puts(contents: FileContents, queue: str) -> Iterator[int]:
-    """Yield, for each entry of a branch, how many messages it puts into the queue or moves there."""
+    """For each entry of a branch, yield the number of messages that the entry puts or moves into the queue."""
     for table in contents.tables:
         for command in table.commands:
             if command[0] == "update" and command[4].get("queue") == queue:
@@ -247,7 +248,7 @@ def _commits_blocked(store: Store) -> Iterator[None]:
 
 
 def _group_id(group: str) -> int:
-    """Return the id of a group of users; InvalidArgument if this machine has no group of the name."""
+    """Return the id of a group of users. InvalidArgument if this machine has no group of this name."""
     try:
         if (
             not isinstance(group, str) or len(group) > _MOST_OF_A_GROUP
@@ -259,7 +260,7 @@ def _group_id(group: str) -> int:
 
 
 def _open_drop_folder(disk: Disk, name: str, group: int | None) -> None:
-    """Let a group of users drop files into a queue's folder; None: only the owner of the space."""
+    """Let a group of users drop files into a queue's folder; None: only the owner of the space may."""
     folder = f"{layout.DROP}/{name}"
     ensure_directory(disk, folder)
     if group is None:

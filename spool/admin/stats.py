@@ -25,9 +25,9 @@ class QueueStats:
     quarantined: files in ``quarantine/`` that hold a damaged message of the queue, or were dropped for it and refused.
 
     ``enqueued``, ``dequeued``, ``failed``, ``expired`` and ``deleted`` count since the space was created. ``deleted``
-    counts messages that left the queue in another way: deleted, purged, or moved or redriven to another queue, which
-    counts them as enqueued. So enqueued = ready + delayed + claimed + in_doubt + dequeued + failed + expired + deleted;
-    only messages that a transaction in doubt puts are in ``in_doubt`` and not yet in ``enqueued``.
+    counts messages that left the queue in another way: deleted, purged, moved or redriven. The queue to which a message
+    is moved counts the message as enqueued. So enqueued = ready + delayed + claimed + in_doubt + dequeued + failed +
+    expired + deleted; only messages that a transaction in doubt puts are in ``in_doubt`` and not yet in ``enqueued``.
     """
 
     ready: int

@@ -1,8 +1,9 @@
-"""Read an export: to prove it, or to write its files into the directory of a new space.
+"""Read an export, to verify the export or to write its files into the directory of a new space.
 
-A reader trusts nothing before the end. Each file must have the checksum that the manifest lists, the manifest must have
-its own, and the compressed stream must end. Anyone can write an export, so a reader accepts only names that an export
-has. It follows no links, and does not allocate memory or nest calls just because the export says so.
+A reader trusts no part of an export before it has read the end. Each file must have the checksum that the manifest
+lists, the manifest must have its own, and the compressed stream must end. Anyone can write an export, so a reader
+accepts only names that an export has. It follows no links, and does not allocate memory or nest calls just because the
+export says so.
 """
 
 import hashlib
@@ -39,7 +40,7 @@ class Unpacked(NamedTuple):
 
 
 def verify_export(file: BinaryIO, *, progress: Callable[[Progress], None] | None = None) -> ExportReport:
-    """Prove that a file is a whole export, to its last byte; returns its contents. No space is made.
+    """Prove that a file is a whole export, to its last byte; returns its contents. The call creates no space.
 
     Args:
         file: the export, open for reading bytes; its compression is recognised.
@@ -96,7 +97,7 @@ def unpack(disk: Disk, stream: BinaryIO, progress: Callable[[Progress], None] | 
 def differences(store: Store, report: ExportReport) -> list[Finding]:
     """Return the differences between the messages of an imported space and of the exported space.
 
-    The bytes were verified, so the exported space was damaged already.
+    The bytes were verified, so a difference means that the exported space was already damaged.
     """
     there = messages_of(store)
     return [
@@ -113,7 +114,7 @@ def differences(store: Store, report: ExportReport) -> list[Finding]:
 
 
 def read(stream: BinaryIO, keep: Keep, progress: Callable[[Progress], None] | None) -> Unpacked:
-    """Read an export to its end; ``keep`` is called with the name and the bytes of each file but the settings.
+    """Read an export to its end; ``keep`` is called with the name and the bytes of each file except the settings.
 
     Raises:
         CorruptedFile, NewerFormat: the files that ``keep`` got until then are not verified.
@@ -184,7 +185,7 @@ class _Members:
 
 
 def _is_ours(name: str) -> bool:
-    """Whether an export writes files of that name."""
+    """Return whether an export writes files of this name."""
     directory, _, entry = name.rpartition("/")
     if not entry or entry in (".", "..") or len(os.fsencode(entry)) > _MAX_ENTRY_BYTES:
         return False
@@ -199,7 +200,8 @@ def _is_ours(name: str) -> bool:
 
 
 def _consistent(settings: bytes, report: ExportReport, names: set[str]) -> Unpacked:
-    """Compare the parts of an export: each has its checksum, but possibly another program wrote them."""
+    """Compare the parts of an export with each other: their checksums are right, but another program may have written
+    them."""
     text, config = _parsed(settings)
     committed = (layout.parse_committed(name.removeprefix(f"{layout.COMMITTED}/")) for name in names)
     newest = max((name.number for name in committed if name is not None), default=0)

@@ -1,6 +1,7 @@
 """The content of a commit, gathered in memory: new messages, commands on committed messages, facts.
 
-A batch touches no file. It closes each full section, so that a large branch streams to disk while the branch grows.
+A batch touches no file. A batch closes each full section, so that a large branch streams to disk while the branch
+grows.
 """
 
 import os
@@ -63,7 +64,7 @@ def section_of(table: Table, bodies: Sequence[bytes]) -> Section:
 class CommitBatch:
     """The content of a file to be written: messages, commands and facts, of any number of branches.
 
-    messages, commands, facts: the number of each. Ordinals count the messages from 0.
+    messages, commands, facts: the numbers of messages, commands and facts. Ordinals count the messages from 0.
     branches: the branches in order, each with the range of the messages that were added to it.
     sections: the closed sections, ready to be written.
     adopts, adopted: the prepared branches that the file commits, as its header names them, and their contents.
@@ -98,7 +99,7 @@ class CommitBatch:
 
     @property
     def tables(self) -> list[Table]:
-        """The tables that are still in memory: of closed sections, and of the open one."""
+        """The tables that are still in memory: those of the closed sections, and that of the open section."""
         return [*(section.table for section in self.sections), self._table]
 
     @property
@@ -123,7 +124,7 @@ class CommitBatch:
         return branch, self.messages - first
 
     def adopt(self, contents: FileContents) -> None:
-        """Commit a prepared branch as well; its messages follow all messages that the batch has now."""
+        """Add a prepared branch that the file commits. Its messages follow all messages that the batch has now."""
         header, last = contents.header, self.adopts[-1] if self.adopts else None
         first, count = self.messages if last is None else last.first + last.count, header.messages
         self.adopts.append(Adoption(header.branches[0].xid, header.size, header.checksum, first, count))
@@ -163,7 +164,7 @@ class CommitBatch:
             else:
                 self._add_run(queue, attributes, count)
             bodies = bodies[count:]
-            size, count, left = SECTION_BYTES, left, 0  # (with this size, the loop takes a new piece of the rest)
+            size, count, left = SECTION_BYTES, left, 0  # (this size makes the loop take a new piece of the rest)
         return first
 
     def _next_piece(self, bodies: Sequence[bytes]) -> Sequence[bytes]:
@@ -300,10 +301,10 @@ def destinations_of(tables: Iterable[Table]) -> list[str]:
 
 
 def is_large(messages: int, size: int) -> bool:
-    """Whether messages of this number, or bodies of ``size`` bytes together, are written section by section."""
+    """Return whether this many messages, or bodies of ``size`` bytes in total, are written section by section."""
     return size >= SECTION_BYTES or messages > SECTION_MESSAGES
 
 
 def _table_bytes(carried: Any) -> int:
-    """Return how many bytes an entry adds to its section's table; readers refuse a table over the limit."""
+    """Return the number of bytes that an entry adds to its section's table. Readers refuse a table over the limit."""
     return _ENTRY_BYTES + (len(msgpack.packb(carried)) if carried else 0)

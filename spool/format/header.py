@@ -64,9 +64,9 @@ _SECTION = struct.Struct(">BBIBIBQBI")
 _REST = struct.Struct(">14sQ8sB9sI")
 _DURABLE_MARK_KEY, _FLUSHED_KEY, _PADDING_KEY = b"\xacdurable_mark\xcf", b"\xa7flushed", b"\xa7padding\xc6"
 _TAIL = b"\xa8checksum\xce"
-_AROUND_BYTES = len(_FRONT) + 4 + _REST.size + len(_TAIL) + 4  # all but the fields in the middle
+_AROUND_BYTES = len(_FRONT) + 4 + _REST.size + len(_TAIL) + 4  # the header's bytes without the fields in the middle
 
-# Errors that well-formed msgpack with a right checksum can still raise, if a value has the wrong type.
+# Errors of parsing msgpack that matches its checksum: a value can still have the wrong type.
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OverflowError, msgpack.UnpackException)
 
 
@@ -202,7 +202,7 @@ def header_length(start: bytes) -> int:
 
 
 def decode_header(data: bytes, file_size: int) -> Header:
-    """Return the header from a file's first bytes, proven by its checksum; CorruptedFile otherwise.
+    """Return the header from a file's first bytes. CorruptedFile if the header does not match its checksum.
 
     A number that does not match its own checksum is returned as -1: the rest of the header is still valid.
     """
@@ -268,7 +268,7 @@ _last_writer: tuple[object, bytes] = (None, b"")
 
 
 def _pack_writer(writer: Mapping[str, Any]) -> bytes:
-    """Encode a writer, and cache the result: a process writes the same writer into all of its files."""
+    """Encode a writer, and cache the result: a process names the same writer in all of its files."""
     global _last_writer
     _last_writer = writer, msgpack.packb(writer)
     return _last_writer[1]

@@ -1,4 +1,4 @@
-"""Read a file of messages: headers and tables for the index, one body at a time, or the whole file to prove it.
+"""Read a file of messages: headers and tables for the index, one body at a time, or the whole file to verify the file.
 
 Names and open descriptors can lead to other content at any time, so every read is checked against
 a checksum that the reader already trusts.
@@ -14,7 +14,7 @@ from spool.errors import CorruptedFile
 from spool.format.header import Header, SectionEntry, decode_header, header_length
 from spool.format.table import Table, body_head, body_offsets, decode_table
 
-# The name leads to a directory, a symlink or a socket: another attempt would find no file either.
+# Errors of an open if the name leads to a directory, a symlink or a socket: another attempt would fail, too.
 NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENXIO)
 
 FIRST_READ_BYTES = 16 << 10
@@ -83,7 +83,7 @@ def contents_of(
 ) -> FileContents | None:
     """Read header and tables of a file; None if the file does not exist. Raises CorruptedFile, which names the file.
 
-    ``known``: contents read earlier, which are returned if the file still has that header.
+    ``known``: contents that were read earlier; they are returned if the file still has the same header.
     """
     try:
         handle = open_file(disk, name)
@@ -100,7 +100,7 @@ def contents_of(
 
 
 class BodyPlace(NamedTuple):
-    """The place of one body in its file, and its checksum. Offsets and lengths in bytes."""
+    """The place of one body in its file, and its checksum. Offsets and lengths are in bytes."""
 
     offset: int
     length: int
@@ -108,7 +108,7 @@ class BodyPlace(NamedTuple):
 
 
 def body_place(table: Table, entry: SectionEntry, row: int) -> BodyPlace:
-    """Return where one body lies."""
+    """Return the place of one body."""
     end = table.ends(entry)[row]
     return BodyPlace(end - table.lengths[row], table.lengths[row], table.checksums[row])
 

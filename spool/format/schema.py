@@ -1,4 +1,4 @@
-"""The values that a table of contents may have: control fields, commands, facts. ValueError for anything else.
+"""The values that a table of contents may have: control fields, commands, facts. Other values raise ValueError.
 
 A right checksum proves that a program wrote the table, not that the table makes sense. After these checks types are
 right, ranges are bounded, and a path names nothing but a captured file, so the index checks nothing again.
@@ -28,7 +28,7 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     "attempts": (int,), "origin_queue": _TEXT, "failure_reason": _TEXT, "top": (bool,), "before": (list,),
     "group": _TEXT, "origin_attempts": (int,),
 }  # fmt: skip
-_NO_FIELDS: dict[str, Any] = {}  # most messages have no fields: they share this value
+_NO_FIELDS: dict[str, Any] = {}  # most messages have no control fields, and share this value
 _OR_NONE = (int, float, type(None))
 _CHANGES = {**_FIELDS, "queue": _TEXT, "why": _TEXT, "not_before": _OR_NONE, "expires_at": _OR_NONE}
 

@@ -16,12 +16,12 @@ from spool.format.schema import check_attributes, check_branch_id, check_command
 from spool.model.checks import whole
 from spool.model.layout import MAX_NUMBER, MAX_ORDINAL, ORDINAL_BITS
 
-SECTION_BYTES = 16 << 20  # of bodies, at which a section is closed
+SECTION_BYTES = 16 << 20  # bytes of bodies at which a section is closed
 
 
 class Origins(NamedTuple):
-    """The origins of compacted messages, as columns with one entry a run: the position of the run's first message, the
-    time of its commit, its branch, and its ordinal in the branch."""
+    """The origins of compacted messages, as columns with one entry for each run: the position of the run's first
+    message, the time of its commit, its branch, and its ordinal in the branch."""
 
     numbers: list[int]
     ordinals: list[int]
@@ -49,8 +49,8 @@ class Table:
     """A section's table of contents.
 
     ``runs`` are neighbouring messages of one queue with the same control fields: (index into ``queues``, index into
-    ``attributes``, count). ``lengths`` and ``checksums`` have one entry a message, in order. ``commands`` are lists
-    that begin with the name of the command; ``facts`` are [key, value, expiry or None].
+    ``attributes``, count). ``lengths`` and ``checksums`` have one entry for each message, in order. ``commands`` are
+    lists that begin with the name of the command; ``facts`` are [key, value, expiry or None].
     """
 
     queues: list[str] = field(default_factory=list)
@@ -80,8 +80,8 @@ class Table:
 class CompactedTable(Table):
     """The table of a section that compaction wrote: messages of one queue that keep their positions.
 
-    ``origins`` has an entry a run. ``ids`` and ``correlations``: the runs by id and by correlation id, sorted (see
-    ``index.segment``).
+    ``origins`` has one entry for each run. ``ids`` and ``correlations``: the runs by id and by correlation id, sorted
+    (see ``index.segment``).
     """
 
     origins: Origins = field(default_factory=lambda: Origins([], [], [], [], []))
@@ -102,7 +102,7 @@ class CompactedTable(Table):
         return self._places
 
 
-@lru_cache(maxsize=1024)  # bodies of one program have few lengths
+@lru_cache(maxsize=1024)  # the bodies of one program have few different lengths
 def body_head(length: int) -> bytes:
     """Return msgpack's ``bin`` head for a body."""
     if length < 1 << 8:
@@ -118,7 +118,7 @@ def head_sizes(lengths: "array[int]") -> list[int]:
 
 
 def bodies_bytes(lengths: "array[int]") -> int:
-    """Return how many bytes bodies of these lengths take together with their heads."""
+    """Return the total size, in bytes, of bodies of these lengths with their heads."""
     if not lengths:
         return 0
     least, most = min(lengths), max(lengths)

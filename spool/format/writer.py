@@ -1,7 +1,7 @@
-"""Write a branch's file in ``active/``: sections, then the header in front of them, and at the end a number.
+"""Write a branch's file in ``active/``: first the sections, then the header before them, and last the number.
 
-A small branch is one ``write``. A large branch streams: room for the header is left at the front, and filled last. If
-the header is larger than the room, the sections move to a second file.
+A small branch is one ``write``. A large branch streams: the writer leaves room at the front, and writes the header
+there last. If the header is larger than the room, the sections move to a second file.
 """
 
 import logging
@@ -37,7 +37,7 @@ def _writer_name(pid: int) -> Mapping[str, object]:
 
 
 def new_header(time: float, durable_mark: int) -> Header:
-    """Make the header of a new file without content, and without a number. The arguments are those of ``complete``."""
+    """Return the header of a new file without content and without a number. The arguments are those of ``complete``."""
     return Header(number=0, time=time, writer=writer_name(), durable_mark=durable_mark)
 
 
@@ -61,7 +61,7 @@ class CommitFileWriter:
         self._encoded = b""
         self._entries: list[SectionEntry] = []
         self._room = header_room or _STREAMED_HEADER_ROOM
-        self._end = 0  # of the sections of a streamed file
+        self._end = 0  # the end of the sections of a streamed file
 
     @property
     def header(self) -> Header:
@@ -69,7 +69,7 @@ class CommitFileWriter:
         return self.contents(0).header
 
     def contents(self, number: int) -> FileContents:
-        """Return the complete file as a reader finds it under that number."""
+        """Return the contents that a reader gets from the complete file with this number."""
         assert self._header is not None
         entries: list[SectionEntry] = []
         new = tuple.__new__  # (NamedTuple's own ``__new__`` runs Python code)
@@ -105,7 +105,7 @@ class CommitFileWriter:
 
         Args:
             time: seconds since the epoch.
-            durable_mark: the durable number of any counters page that was read; an older number is also true.
+            durable_mark: the durable number of any counters page that was read; an older number is also valid.
             flushed: whether the file will be flushed.
             pool: the recycled files to overwrite, if this file will get a number.
         """

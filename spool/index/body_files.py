@@ -1,8 +1,8 @@
 """Read bodies and tables from the files of messages, with a bounded cache of open files and of tables.
 
 A name or a descriptor can lead to another file at any time, because files move and the recycler overwrites old ones. So
-every read compares a checksum that the index has kept since it applied the commit: the checksum of the body, or of the
-table, which has the checksums of its bodies.
+every read compares a checksum that the index has kept since it applied the commit. This is the checksum of the body, or
+that of the table, which has the checksums of its bodies.
 """
 
 import zlib
@@ -18,10 +18,10 @@ from spool.format.table import CompactedTable, Table, decode_table, search_keys
 from spool.index.commit import FileRef
 from spool.model import layout
 
-_CHUNK_BYTES = 1 << 20  # of bodies, in one read
+_CHUNK_BYTES = 1 << 20  # the bytes of bodies in one read
 _MAX_OPEN = 32
 _MAX_TABLES = 512
-_MAX_MESSAGES = 65_536  # in all cached tables together, unless the last one has more
+_MAX_MESSAGES = 65_536  # messages in all cached tables together; the table used last may have more
 
 
 class Stored(Protocol):
@@ -77,7 +77,7 @@ class FileCache:
         return search_keys(self._proven_table(file, section))
 
     def remember(self, file: FileRef, contents: FileContents) -> None:
-        """Cache those tables of a file just read or written that have several messages."""
+        """Cache the tables of a file that was read or written just now. A table of a single message is not cached."""
         for table, section in zip(contents.tables, contents.header.sections, strict=True):
             if len(table.lengths) == section.messages > 1 and (file, section) not in self._tables:
                 self._keep(file, section, table)
@@ -92,7 +92,7 @@ class FileCache:
     # -- bodies -----------------------------------------------------------------------------------------------------
 
     def bodies(self, run: Stored, ordinal: int, count: int) -> list[bytes]:
-        """Return ``count`` neighbouring bodies of a run, from that ordinal on."""
+        """Return ``count`` neighbouring bodies of a run, from ``ordinal`` on."""
         file, where = run.file, run.bodies
         if type(where) is BodyPlace:  # the only message of its section: nothing else is read from the file
             handle = self._open_one(file)
@@ -118,7 +118,8 @@ class FileCache:
         raise AssertionError("unreachable")
 
     def views(self, run: Stored, ordinal: int, count: int) -> list[memoryview]:
-        """Return the same bodies as views of the data that was read: a caller that joins the bodies saves a copy."""
+        """Return these bodies as views of the data that was read, so that a caller that joins the bodies saves a
+        copy."""
         file, where = run.file, run.bodies
         if isinstance(where, BodyPlace):
             return [memoryview(body) for body in self.bodies(run, ordinal, count)]
@@ -133,7 +134,7 @@ class FileCache:
             ]  # (``bodies`` reads again, and its error names the file)
 
     def place(self, run: Stored, ordinal: int) -> BodyPlace:
-        """Return where one body lies."""
+        """Return the place of one body."""
         where = run.bodies
         if isinstance(where, BodyPlace):
             return where
@@ -204,7 +205,8 @@ def read_bodies(
     disk: Disk, handle: int, ends: Sequence[int], lengths: Sequence[int], checksums: Sequence[int],
     *, views: bool = False,
 ) -> list[bytes] | list[memoryview]:  # fmt: skip
-    """Read the bodies of neighbouring messages, given the offsets of their ends, in as few reads as possible.
+    """Read the bodies of neighbouring messages in as few reads as possible. ``ends``: the offset at which each body
+    ends.
 
     ``views``: return views of the data that was read, without copies.
 

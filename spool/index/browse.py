@@ -36,7 +36,8 @@ class Slice(NamedTuple):
 class Filter:
     """The conditions of a search: a message matches if it fulfils each given condition.
 
-    ``headers``: the message has at least these. ``older_than``: its put was committed more than so many seconds ago.
+    ``headers``: the message has at least these headers. ``older_than``: its put was committed more than this many
+    seconds ago.
     """
 
     message_id: str | None = None
@@ -46,7 +47,7 @@ class Filter:
 
     @classmethod
     def of(cls, filters: MessageFilters) -> Self:
-        """Make a filter from a caller's keyword arguments.
+        """Return a filter for a caller's keyword arguments.
 
         Raises:
             TypeError: there is no filter of that name.
@@ -156,7 +157,7 @@ class Cursor:
                 _push(heap, rank, rest)
 
     def _as_listed(self, key: Key) -> Any:
-        """Return a key in the form that the queue's list of runs has."""
+        """Return a key in the form of the keys in the queue's list of runs."""
         return (key[0], key[1:]) if self._delayed else key
 
     def _runs_of(self, index: Index, segment: Segment) -> Iterator[Run]:

@@ -1,4 +1,4 @@
-"""The files of one commit as they were read, and the facts about them that the index keeps afterwards."""
+"""The files of one commit as they were read, and the data about these files that the index keeps afterwards."""
 
 from array import array
 from collections.abc import Iterable, Mapping, Set
@@ -15,7 +15,8 @@ from spool.model.xid import Xid
 
 
 class FileRef(NamedTuple):
-    """The file in which messages lie. The ``checksum`` of its header distinguishes the file from others of its name.
+    """The file in which messages lie. The ``checksum`` of its header distinguishes the file from other files with the
+    same name.
 
     ``adoption``: 0 for the commit's own file, k for its k-th adopted branch, whose xid is ``xid``.
     """
@@ -82,16 +83,17 @@ class Retention:
     adopted: xids of the branches that the commit adopted; each has a separate file.
     live, live_bytes: messages that lie in these files now, and their bodies' bytes.
     body_bytes: bytes of all bodies that these files hold or held.
-    addressed: commits that its commands address, and commits in whose files the addressed messages lay.
+    addressed: commits that the commit's commands address, and commits in whose files the addressed messages lay.
     supersedes: commits whose messages a compaction copied here, or whose commands these files repeat (merged
         tombstones).
     superseded_by: the latest commit that supersedes this one; 0 if there is none.
-    pinned_by: commits with claimed messages; a reader may still read those messages from here (see ``reclaim``).
+    pinned_by: commits with claimed messages; a reader may still read these messages from this commit's files (see
+        ``reclaim``).
     span: the least and the greatest commit whose messages a compaction copied here.
     captured: dropped files that the commit names as captured by an intake.
     facts: the number of the commit's facts that are the newest of their keys.
-    damaged: one of the files could not be read whole.
-    mergeable: a later commit may repeat its commands and facts.
+    damaged: whether one of the files could not be read whole.
+    mergeable: whether a later commit may repeat the commands and facts of this commit.
     tally: per queue [enqueued, dequeued, failed, expired].
 
     Each commit has one Retention, and most commits are small, so empty fields share one value.
@@ -139,7 +141,7 @@ def totals_of(files: Mapping[int, Retention], recorded: Mapping[str, Any] | None
     """Return, per queue, [enqueued, dequeued, failed, expired] since the space was created.
 
     The counts of reclaimed files are ``recorded`` in a fact, which also names the commits that it covers. If the
-    process died between writing the fact and removing these files, a file that is covered still exists.
+    process died between writing the fact and removing these files, some files of covered commits still exist.
     """
     covered = set[int]() if recorded is None else set(recorded["folded"])
     sums = {} if recorded is None else {queue: list(counts) for queue, counts in recorded["queues"].items()}
@@ -158,9 +160,10 @@ class Subscription(NamedTuple):
     """A non-consuming reader: commits into its queues are kept until it has read them (Rule 15).
 
     queues: the names of the queues; empty for all queues.
-    since: the commit that registered the subscription; earlier commits are not kept. 0 while its number is not known.
+    since: the commit that registered the subscription; earlier commits are not kept. 0 while the number of that commit
+        is not known.
     after: the reader has read all commits up to this one.
-    expires: seconds since the epoch; from then on any process may end it.
+    expires: the time from which any process may end the subscription, in seconds since the epoch.
     """
 
     queues: tuple[str, ...]
@@ -178,7 +181,7 @@ class Subscription(NamedTuple):
 
     @property
     def value(self) -> list[Any]:
-        """The value of its fact."""
+        """The value of the fact that records the subscription."""
         return [list(self.queues), self.since, self.after, self.expires]
 
     def read_between(self, later: "Subscription") -> range:
@@ -191,7 +194,7 @@ class Subscription(NamedTuple):
         return number > self.after and self.messages_of(state) > 0
 
     def messages_of(self, state: Retention) -> int:
-        """Return how many messages a commit put into its queues; a compaction puts none."""
+        """Return the number of messages that a commit put into the subscription's queues; a compaction puts none."""
         if state.span is not None:
             return 0
         queues: Iterable[str] = self.queues or state.tally

@@ -43,7 +43,7 @@ from spool.model.settings import QueueConfig
 from spool.model.xid import Xid
 
 _COUNTED_AS = {"dequeued": DEQUEUED, "failed": FAILED, "expired": EXPIRED}  # by the reason of a removal
-LEAST_SEGMENT = 32  # fewer compacted messages become runs at once
+LEAST_SEGMENT = 32  # a section of fewer compacted messages becomes runs at once
 
 
 class Index:
@@ -56,12 +56,13 @@ class Index:
     unread: commits without live messages that are kept for a subscription.
     subscriptions: the subscriptions, by the keys of their facts.
     retired: the idle commits that reclaim has recorded before it removes their files.
-    unflushed: commits that were published without a flush; those up to the durable mark were flushed since.
+    unflushed: commits that were published without a flush; the commits up to the durable mark were flushed afterwards.
     facts: by key, the newest fact: (commit, value, expiry time or None).
     adopted: the branches that a commit adopted, each with the number of that commit.
     captured: dropped files that a commit names as captured by an intake.
     damage: (file, problem) for each file that could not be read whole.
-    changed_since: during a compaction, the positions that were removed or changed since its start; else None.
+    changed_since: during a compaction, the positions that were removed or changed since its start; None if no
+        compaction runs.
     """
 
     def __init__(self, tables: Tables, configs: Mapping[str, QueueConfig]) -> None:
@@ -132,7 +133,7 @@ class Index:
                 messages.branch_ids.add(number, begins[-1], branch.id, begins[-1])
         for table, entry in zip(tables, header.sections, strict=True):
             base = first = ordinal
-            ordinal += entry.messages  # also of a damaged table: later messages keep their ordinals
+            ordinal += entry.messages  # a damaged table counts, too, so that later messages keep their ordinals
             if not table.runs:
                 continue  # it has no messages, or is damaged
             if type(table) is CompactedTable:
@@ -207,8 +208,8 @@ class Index:
     def _remove_next(self, number: int, ordinal: int, end: int) -> tuple[Queue | None, int, int]:
         """Remove neighbouring messages from position ``number``/``ordinal`` on, at most to ordinal ``end``.
 
-        Returns their queue, the commit in whose files they lay, and the ordinal after them; if the first is not live,
-        None, 0, and the ordinal at which to continue."""
+        Returns their queue, the number of the commit in whose files the messages lay, and the ordinal after the last
+        message. If the first message is not live, returns None, 0, and the ordinal at which the caller continues."""
         messages = self.messages
         run, stop = messages.run_at(number, ordinal, end)
         if run is not None:
@@ -253,7 +254,7 @@ class Index:
                 _count(state, old.name, _COUNTED_AS.get(changes.get("why", ""), FAILED), count)
             _count(state, queue.name, ENQUEUED, count)
         branch, in_branch = messages.branch_of(Position(run.number, ordinal))
-        if run.first == ordinal and run.live > count:  # the new run may have this run's key: the rest gets another
+        if run.first == ordinal and run.live > count:  # the new run may have this run's key
             rest = run.tail(ordinal + count)
             messages.remove(old, run)
             messages.insert(rest, branch, in_branch + count)
@@ -274,7 +275,8 @@ class Index:
     # -- facts ------------------------------------------------------------------------------------------------------
 
     def _fact(self, number: int, state: Retention, key: str, value: Any, expiry: float | None) -> None:
-        """Apply a fact of commit ``number``: the newest of its key counts; the value None removes it."""
+        """Apply a fact of commit ``number``. It replaces the older fact with the same key; the value None removes the
+        older fact."""
         old = self.facts.pop(key, None)
         if old is not None and old[0] in self.files:
             self.files[old[0]].facts -= 1
@@ -297,7 +299,7 @@ class Index:
             self._follow_subscription(key)
 
     def forget_expired(self, now: float) -> None:
-        """Drop the facts that have expired: they keep no file any more."""
+        """Drop the expired facts, so that these facts keep no files any more."""
         while self._expiries and self._expiries[0][0] <= now:
             expiry, key = heappop(self._expiries)
             number, _, current = self.facts.get(key, (0, None, None))
@@ -314,8 +316,8 @@ class Index:
     ) -> None:  # fmt: skip
         """Add the messages of a compacted section, and remove the entries for their earlier places.
 
-        ``removed``: (row, count) of the messages that were removed or changed before the compaction was committed. For
-        the other messages, the index replaces the earlier entries, which a rebuilt index may not have.
+        ``removed``: (row, count) of the messages that were removed or changed before the compaction was committed. The
+        other messages' earlier entries are replaced; a rebuilt index may not have these entries.
         """
         messages = self.messages
         queue = messages.queue(table.queues[table.runs[0][0]])
@@ -344,8 +346,8 @@ class Index:
             messages.insert_piece(segment, table, piece)
 
     def _supersede(self, number: int, state: Retention, supersedes: tuple[int, ...], *, repeats: bool) -> None:
-        """Record which commits with files commit ``number`` supersedes. ``repeats``: the commit repeats all their
-        commands."""
+        """Record the commits that commit ``number`` supersedes, if they still have files. ``repeats``: whether commit
+        ``number`` repeats all commands of these commits."""
         there = [known for known in supersedes if known in self.files]
         for known in there:
             old = self.files[known]
@@ -415,8 +417,8 @@ class Index:
         self.files[number].damaged = True
 
     def _record_retired(self, numbers: list[int]) -> None:
-        """Apply reclaim's record of the commits whose files it removes now. Commits that only the previous record names
-        have no files any more."""
+        """Apply the record in which reclaim names the commits whose files it removes next. Commits that only the
+        previous record names have no files any more."""
         for gone in self.retired.difference(numbers):
             self.forget(gone)
         for number in numbers:
@@ -424,10 +426,10 @@ class Index:
                 self._retire(number)
 
     def _retire(self, number: int) -> None:
-        """Drop the counts and messages of a commit: reclaim's record has its counts.
+        """Drop the messages of a commit, and its counts, which reclaim's record has.
 
-        The files can hold live messages if somebody restored the files after reclaim had removed the commits that
-        removed these messages.
+        The files can hold live messages: somebody may have restored the files after reclaim removed the commits that
+        consumed these messages.
         """
         state = self.files[number]
         state.tally = {}
@@ -450,7 +452,8 @@ class Index:
             self._remove_next(run.number, run.first, run.end)
 
     def keep_only(self, numbers: Iterable[int]) -> None:
-        """Forget all other commits: their files were reclaimed, so none of their messages is live."""
+        """Forget all commits but ``numbers``. The files of the forgotten commits were reclaimed, so their messages are
+        not live."""
         there = set(numbers)
         gone = [number for number in self.files if number not in there]
         self._drop_messages({number for number in gone if self.files[number].live})

@@ -36,17 +36,17 @@ class BranchIds:
     """The branches of the messages that lie in runs.
 
     A message's id is the 96-bit id of its branch and its ordinal in the branch. For all messages of a branch, the
-    ordinals in the commit and in the branch differ by the same number, so one entry a branch is enough.
+    ordinals in the commit and in the branch differ by the same number, so one entry for each branch is enough.
     """
 
     def __init__(self) -> None:
-        self.begins: dict[bytes, tuple[int, int]] = {}  # branch id: (number, ordinal of its first message)
-        # By number, sorted: (from this ordinal on, branch id, ordinal of its first message).
+        self.begins: dict[bytes, tuple[int, int]] = {}  # branch id: (commit, ordinal of the branch's first message)
+        # By commit, sorted: (least ordinal, branch id, ordinal of the branch's first message).
         self.in_number: dict[int, list[tuple[int, bytes, int]]] = {}
 
     def add(self, number: int, first: int, branch: bytes, begin: int) -> None:
-        """Record the branch of a commit's messages from ordinal ``first`` on. ``begin``: the ordinal of its first
-        message."""
+        """Record the branch of a commit's messages from ordinal ``first`` on. ``begin``: the ordinal of the branch's
+        first message."""
         self.begins[branch] = (number, begin)
         known = self.in_number.get(number)
         if known is None:
@@ -63,7 +63,7 @@ class BranchIds:
         return branch, ordinal - begin
 
     def find(self, branch: bytes, ordinal: int) -> Position | None:
-        """Return the position that a message has if it is live and lies in a run."""
+        """Return the position of a message if the message is live and lies in a run."""
         number, begin = self.begins.get(branch, (0, 0))
         if not number or self.of(number, begin + ordinal) != (branch, ordinal):
             return None
@@ -87,9 +87,9 @@ class MessageTable:
     ) -> None:
         self.queues: dict[str, Queue] = {}
         self._tables = tables
-        self.runs: dict[int, list[Run]] = {}  # by commit, sorted by their first ordinal
+        self.runs: dict[int, list[Run]] = {}  # by commit, each list sorted by the first ordinals
         self.segments: SortedKeyList[Segment, int] = SortedKeyList(key=_low_of)
-        self.segments_added = 0  # how many were ever added: a new segment may hold new messages
+        self.segments_added = 0  # the number of segments added so far: a new segment may hold new messages
         self.branch_ids = BranchIds()
         self._configs = configs
         self._drop_damaged = drop_damaged
@@ -110,10 +110,10 @@ class MessageTable:
     def run_from(self, number: int, ordinal: int, end: int) -> tuple[Run | None, int]:
         """Find the run that holds a live message.
 
-        A message in a segment remains in the segment: its run is made only for the caller.
+        A message in a segment remains in the segment: only the caller gets its run.
 
         Returns:
-            The run, and the end of the run, at most ordinal ``end``; or, if the message is not live, None and the
+            The run, and the ordinal at which it ends, at most ``end``. If the message is not live: None, and the
             ordinal at which the search can continue.
         """
         run, stop = self.run_at(number, ordinal, end)
@@ -136,7 +136,8 @@ class MessageTable:
         return None, min(end, runs[at + 1].first) if at + 1 < len(runs) else end
 
     def piece_at(self, number: int, ordinal: int, stop: int) -> tuple[Segment | None, Piece | None, int]:
-        """Search like ``run_from``, but only in segments, up to ordinal ``stop``, at most to the next run."""
+        """Search like ``run_from``, but only in segments. ``stop``: the end of the search, at most the start of the
+        next run."""
         first = pack_position(number, ordinal)
         for segment in self.segments.irange_key(None, pack_position(number, stop - 1), reverse=True):
             if segment.high > first:
@@ -257,7 +258,7 @@ class MessageTable:
         run, _ = self.run_at(number, ordinal, ordinal + 1)
         if run is None or run.queue is not queue.order:
             return
-        if run.first == ordinal:  # its front may have been removed, so its key must become that of the first message
+        if run.first == ordinal:  # its first messages may have been removed: its key becomes that of this message
             queue.remove(run)
             run.key = queue.order.key_of(number, ordinal, run.attributes, run.committed_at)
             queue.add(run)
@@ -268,7 +269,7 @@ class MessageTable:
             queue.add(rest)
 
     def remove_range(self, queue: Queue, run: Run, ordinal: int, end: int) -> None:
-        """Remove messages from a run of that queue: from its front, its rear, or its middle, which splits it."""
+        """Remove messages from a run of ``queue``. A removal from the middle of the run splits the run."""
         if run.first == ordinal and run.end == end:
             self.remove(queue, run)
         elif run.first == ordinal:
@@ -281,7 +282,7 @@ class MessageTable:
             run.end = ordinal
 
     def remove(self, queue: Queue, run: Run) -> None:
-        """Remove a run of that queue, whose messages have left."""
+        """Remove a run from ``queue`` after its messages have left the queue."""
         queue.remove(run)
         runs = self.runs[run.number]
         if len(runs) == 1:
@@ -306,7 +307,7 @@ class MessageTable:
             if entry.expires is None or entry.expires > now:
                 return
             if isinstance(entry, Segment):
-                self._materialize_expired(entry, now)  # (its expired runs take its place in the list)
+                self._materialize_expired(entry, now)  # (the segment's expired runs take its place in the list)
             else:
                 yield entry
                 at += 1
@@ -342,7 +343,8 @@ class MessageTable:
         self.segments.remove(segment)
 
     def set_sort_key(self, segment: Segment, table: CompactedTable) -> bool:
-        """Set the sort key of a segment that is not in the table yet; False if its queue has another order now."""
+        """Set the sort key of a segment that is not in the table yet. Returns False if its queue has another order
+        now."""
         keys, dues = [], []
         for piece in segment.pieces(table):
             run = self._run_of(segment, table, piece)
@@ -360,7 +362,7 @@ class MessageTable:
         return _is_sorted(keys)
 
     def _refill(self, segment: Segment) -> None:
-        """Make runs of the next messages of a segment."""
+        """Turn the next messages of a segment into runs."""
         try:
             table = self.table_of(segment)
         except (CorruptedFile, FileNotFoundError) as error:

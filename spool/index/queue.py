@@ -43,7 +43,7 @@ class Queue:
         self.may_expire = False  # whether ``expiring`` has entries
         self.live = 0
         self.bytes = 0
-        self.served = 0  # messages dequeued since this index was made; compaction compares two values of it
+        self.served = 0  # messages dequeued since the index was built; compaction compares two values of this counter
         # By commit, the ordinals at which its runs must end, because other messages were put before its messages.
         self.cuts: dict[int, Counter[int]] = {}
         self._refill = refill
@@ -53,7 +53,7 @@ class Queue:
 
     @property
     def entries(self) -> int:
-        """How many runs the queue has in memory."""
+        """The number of runs that the queue has in memory."""
         return len(self.ready) + len(self.waiting) + len(self.delayed)
 
     # -- runs -----------------------------------------------------------------------------------------------------
@@ -201,7 +201,8 @@ class Queue:
             self.promote_due(now)
 
     def in_group(self, group: str) -> Iterator[Run]:
-        """Yield the group's runs, in order, up to one that waits for its next attempt or that a segment may precede."""
+        """Yield the group's runs in order. Stop before a run that waits for its next attempt, or that a segment may
+        precede."""
         for run in self._groups.get(group, ()):
             if run.due is not None or (self.segments and self.segments[0].key < run.key):
                 return

@@ -64,7 +64,7 @@ class Run:
 
     @property
     def live(self) -> int:
-        """How many messages the run has."""
+        """The number of messages in the run."""
         return self.end - self.first
 
     @property
@@ -74,12 +74,12 @@ class Run:
 
     @property
     def blocks_group(self) -> bool:
-        """Whether the rest of its group waits until this run is due for its next attempt."""
+        """True if the rest of the group waits until this run is due for its next attempt."""
         return self.due is not None and bool(self.attributes.get("attempts")) and self.group is not None
 
     @property
     def is_backwards(self) -> bool:
-        """Whether its last message is delivered first."""
+        """True if the last message of the run is delivered first."""
         return is_backwards(self.queue.criteria, self.attributes)
 
     @property
@@ -89,7 +89,7 @@ class Run:
         return ordinals[::-1] if self.is_backwards else ordinals
 
     def is_expired(self, now: float) -> bool:
-        """Return whether its expiry time has passed: it is not delivered any more."""
+        """Return whether the run's expiry time has passed, so that its messages are not delivered any more."""
         return self.expires is not None and self.expires <= now
 
     def bytes_of(self, ordinal: int, count: int = 1) -> int:

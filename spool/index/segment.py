@@ -39,7 +39,7 @@ class Segment:
     next_row: every message before this row was removed.
     low, high: the least position, and the end of the last range of positions, each as ``pack_position`` returns it.
     oldest, expires: the earliest commit time and the next expiry time, in seconds since the epoch.
-    key: the sort key of its next message; with ``delayed``, its due time comes first.
+    key: the sort key of its next message; if ``delayed`` is true, the key begins with the message's due time.
     cuts: (number, ordinal) at which runs must end, because messages of this segment were put before others.
     """
 
@@ -67,7 +67,8 @@ class Segment:
         self.key: Key = ()
 
     def next_expiry(self, table: CompactedTable) -> float | None:
-        """Return when the first of its live messages expires, in seconds since the epoch; None if none does."""
+        """Return when the first of its live messages expires, in seconds since the epoch; None if no message
+        expires."""
         if not any("expires_at" in fields or "time_to_live" in fields for fields in table.attributes):
             return None
         times = (
@@ -91,8 +92,8 @@ class Segment:
         """Find the live messages from position ``number``/``ordinal`` on, at most to ordinal ``end``.
 
         Returns:
-            The messages and the ordinal after them; or, if the first of them is not live, None and the ordinal at
-            which the search can continue.
+            The messages, and the ordinal after the last of them. If the first message is not live: None, and the
+            ordinal at which the search can continue.
         """
         places = table.places()
         wanted = pack_position(number, ordinal)
@@ -113,7 +114,7 @@ class Segment:
 
 
 def live_pieces(table: CompactedTable, removed: bytes | bytearray, row: int = 0) -> Iterator[Piece]:
-    """Yield the live messages from ``row`` on, in order. ``removed``: the bits of a segment."""
+    """Yield the live messages from ``row`` on, in order. ``removed``: the bits of the segment's removed rows."""
     starts = table.places().rows
     for run in range(bisect_right(starts, row) - 1, len(table.runs)):
         number, first = table.origins.numbers[run], table.origins.ordinals[run]

@@ -74,8 +74,8 @@ def stretch_of(run: Run, branch: bytes, in_branch: int, config: QueueConfig | No
 
 
 def cut(stretches: Sequence[Stretch], most: int, most_bytes: int = sys.maxsize) -> Iterator[list[Stretch]]:
-    """Yield the messages in lists of at most ``most`` messages and about ``most_bytes`` bytes, but at least one
-    message each, in their order."""
+    """Yield the messages, in order, in lists of at most ``most`` messages and about ``most_bytes`` bytes. Each list has
+    at least one message."""
     some, count, size = list[Stretch](), 0, 0.0
     for rest in stretches:
         each = rest.bytes / rest.length

@@ -1,1 +1,1 @@
-"""The values that every other package speaks of: ids, positions, messages, settings, names of files."""
+"""The values that all other packages use: ids, positions, messages, settings, names of files."""

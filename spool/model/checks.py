@@ -1,7 +1,7 @@
-"""The values that are allowed: one set of checks for options, messages, routes, pipelines and files. Pure.
+"""Checks of values: one set for options, messages, routes, pipelines and files. Pure.
 
 Every error names the argument, the allowed values, and the given one: ``threads is a whole number from 1 to 1000, not
-0``. The error also carries the first two as data (``InvalidArgument.name``, ``.expected``).
+0``. The error also has the name and the allowed values as data (``InvalidArgument.name``, ``.expected``).
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -18,8 +18,9 @@ class ValueCheck(NamedTuple):
 
     expected: the allowed values, in words.
     convert: returns the value in the form in which it is stored; ValueError if the value is not allowed.
-    metavar: the placeholder of the value in the help of a command; the command also parses the value by its metavar.
-    optional: None is allowed as well.
+    metavar: the placeholder of the value in the help of a command. The metavar also decides how the command parses the
+        value.
+    optional: whether None is allowed, too.
     """
 
     expected: str
@@ -29,9 +30,9 @@ class ValueCheck(NamedTuple):
 
 
 class Option(NamedTuple):
-    """An option: the values that it takes, one sentence of help, and its default.
+    """An option: the check of its values, one sentence of help, and its default.
 
-    Other options stand in braces in the help: a command writes ``{retry_delay}`` as ``--retry-delay``.
+    The help names other options in braces: a command writes ``{retry_delay}`` as ``--retry-delay``.
     """
 
     check: ValueCheck
@@ -42,7 +43,7 @@ class Option(NamedTuple):
 def check(name: str, value: object, value_check: ValueCheck, where: str = "") -> Any:
     """Return the value in the form in which it is stored. InvalidArgument if it is not allowed.
 
-    ``where`` opens the text of the error, e.g. with a file and a queue.
+    ``where``: the beginning of the error's text, e.g. a file and a queue.
     """
     if value is None and value_check.optional:
         return None
@@ -52,7 +53,7 @@ def check(name: str, value: object, value_check: ValueCheck, where: str = "") ->
         raise unwritable(name, value, where) from None
     except ValueError as error:
         if isinstance(error, InvalidArgument) and error.name is not None:
-            raise  # this error says more
+            raise  # (this error already names its argument)
         expected = f"{value_check.expected}, or none" if value_check.optional else value_check.expected
         raise InvalidArgument(where, Argument(name), f" is {expected}, not {given(value)}", expected=expected) from None
 
@@ -78,7 +79,7 @@ def given(value: object) -> str:
 
 
 def unwritable(name: str, value: object, where: str = "") -> InvalidArgument:
-    """Return the error for a text that UTF-8 cannot write, e.g. half of a surrogate pair from ``os.fsdecode``."""
+    """Return the error for a text that UTF-8 cannot encode, e.g. half of a surrogate pair from ``os.fsdecode``."""
     return InvalidArgument(where, Argument(name), f" cannot be written as UTF-8: {shown(value)}")
 
 
@@ -109,7 +110,7 @@ def moment(value: Any, most: float) -> float:
 def text(value: Any, most: int | None = None) -> str:
     """Return a text of 1 to ``most`` characters; ValueError for anything else.
 
-    Raises UnicodeEncodeError, a ValueError, if UTF-8 cannot write the text: no file can hold such a text.
+    Raises UnicodeEncodeError, a ValueError, if UTF-8 cannot encode the text, because no file can hold this text.
     """
     found = plain(value)
     require(bool(found) and (most is None or len(found) <= most))

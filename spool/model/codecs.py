@@ -19,10 +19,10 @@ BYTES_TYPE = "application/octet-stream"
 
 
 class _NotPlain(TypeError):
-    """A value that no codec of the library can express; the text suggests another value."""
+    """A value that no codec of the library can express. The error's text suggests another value."""
 
 
-# By the name of a type that neither msgpack nor JSON has, the expression to put instead. No such type is imported.
+# Types that neither msgpack nor JSON has, by name, each with the expression to put instead. None of them is imported.
 _INSTEAD = {
     "Enum": "value.value", "date": "value.isoformat()", "time": "value.isoformat()", "set": "list(value)",
     "frozenset": "list(value)", "Decimal": "str(value)", "UUID": "str(value)", "PurePath": "str(value)",
@@ -75,8 +75,8 @@ def _hashable(key: Any) -> Any:
 
 
 class Codec(NamedTuple):
-    """``encode`` makes bytes of a value, ``decode`` the reverse; ``content_type``: the default media type of the
-    message."""
+    """``encode`` turns a value into bytes, and ``decode`` turns these bytes into the value. ``content_type``: the
+    default media type of the message."""
 
     content_type: str
     encode: Callable[[Any], bytes]
@@ -92,8 +92,8 @@ _OWN = frozenset(CODECS)
 
 
 class Encoded(NamedTuple):
-    """A body that was encoded by one of these codecs already, e.g. JSON from a file. The bytes are stored unchanged,
-    and a consumer gets the decoded value. ``proven``: ``check_encoded`` has accepted the bytes."""
+    """A body that the caller has already encoded with one of these codecs, e.g. JSON from a file. The bytes are stored
+    unchanged, and a consumer gets the decoded value. ``proven``: ``check_encoded`` has accepted the bytes."""
 
     raw: bytes
     codec: str
@@ -104,7 +104,7 @@ _SPARE_FRAMES = 200
 
 
 def check_encoded(raw: bytes, codec: str) -> None:
-    """Raise ValueError unless that codec reads the bytes, and could write their value again.
+    """Raise ValueError unless ``codec`` can decode the bytes, and can encode their value again.
 
     JSON is UTF-8. NaN, numbers beyond the largest float, and half of a surrogate pair are refused.
 

@@ -1,4 +1,4 @@
-"""Make and parse the names of the files in a space's directory."""
+"""Build and parse the names of the files in a space's directory."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -10,7 +10,7 @@ from spool.model.xid import Xid
 SETTINGS = "space.toml"
 MIRROR_ID = "mirror.id"  # in the space and in its mirror
 MIRROR_SETTINGS = "settings.toml"  # in a mirror: the text of its space's space.toml
-RESTORING = "restore.toml"  # in a directory that becomes a space, until it has all commits of the mirror
+RESTORING = "restore.toml"  # in a directory that becomes a space, until all commits of the mirror are copied
 ACTIVE, PREPARED, COMMITTED = "active", "prepared", "committed"
 DROP, QUARANTINE, FREE, RUN = "drop", "quarantine", "free", "run"
 DIRECTORIES = (ACTIVE, PREPARED, COMMITTED, DROP, QUARANTINE, FREE, RUN)
@@ -22,25 +22,25 @@ CLAIM_FILES = 64
 
 SUFFIX = ".msgpack"
 JOURNAL_SUFFIX = ".claims"
-COMMITTED_FILE = f"{COMMITTED}/%016d{SUFFIX}"  # % a number: its commit's own file
+COMMITTED_FILE = f"{COMMITTED}/%016d{SUFFIX}"  # % the number of a commit: the commit's own file
 COPY_SUFFIX = ".copy"
-REASON_SUFFIX = ".reason.txt"  # of the text beside a file in quarantine
+REASON_SUFFIX = ".reason.txt"  # of the text file that gives the reason beside a file in quarantine
 CAPTURE_PREFIX = "drop."
 UNFINISHED_SUFFIXES = (".tmp", ".part")  # of dropped files whose writers will rename them
-FIRST_PREFIX = ".first."  # of a captured file that was dropped while a file of its name was captured
+FIRST_PREFIX = ".first."  # of a file that was dropped while an intake captured a file of the same name
 IMPORTING = f"{SETTINGS}.import"  # an import makes this file first, and removes it when the space is complete
 SETTINGS_TEMPORARY = f"{SETTINGS}.tmp"
 
 # A new file system has this directory in its root.
 _LOST_AND_FOUND = "lost+found"
 
-# A message's claim is the byte number << 24 | ordinal of a lock file, and offsets are 63 bits.
+# A claim of a message locks the byte ``number << 24 | ordinal`` of a lock file, and file offsets have 63 bits.
 MAX_NUMBER = 2**39 - 1
 ORDINAL_BITS = 24
 MAX_ORDINAL = 2**ORDINAL_BITS - 1
 
 _QUEUE_NAME = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,126}"
-is_queue_name = re.compile(_QUEUE_NAME).fullmatch  # each queue has a folder of its name in drop/
+is_queue_name = re.compile(_QUEUE_NAME).fullmatch  # each queue has a folder with its name in drop/
 _CAPTURE_NAME = re.compile(rf"{re.escape(CAPTURE_PREFIX)}{_QUEUE_NAME}\.[0-9a-f]{{16}}")
 _COMMITTED_NAME = re.compile(r"([0-9]{16})(?:-([1-9][0-9]{0,7}))?\.msgpack")
 
@@ -51,12 +51,13 @@ def foreign(names: Iterable[str]) -> list[str]:
 
 
 def in_use(names: Iterable[str]) -> set[str]:
-    """Return the names that keep a directory from being empty."""
+    """Return the names without ``lost+found``, which an empty directory may hold."""
     return set(names) - {_LOST_AND_FOUND}
 
 
 class CommittedName(NamedTuple):
-    """The parts of a name. ``adoption``: 0 for the numbered file itself, k for the k-th branch that it adopted."""
+    """The parts of the name of a committed file. ``adoption``: 0 for the numbered file itself, k for the k-th branch
+    that it adopted."""
 
     number: int
     adoption: int
@@ -103,18 +104,18 @@ def parse_xid(name: str, suffix: str = SUFFIX) -> Xid | None:
 
 
 def is_unfinished(name: str) -> bool:
-    """Whether a dropped file's name says that its writer will rename it when it is complete."""
+    """Return whether a dropped file's name is that of an incomplete file, which its writer will rename."""
     return name.startswith(".") or name.endswith(UNFINISHED_SUFFIXES)
 
 
 def is_capture(name: str) -> bool:
-    """Whether an entry of ``active/`` is named as a directory of captured files."""
+    """Return whether this name in ``active/`` is the name of a directory of captured files."""
     return _CAPTURE_NAME.fullmatch(name) is not None
 
 
 def is_captured(name: str) -> bool:
-    """Whether an entry of a directory of captured files is named as a captured file; an intake makes the other
-    entries."""
+    """Return whether this name in a directory of captured files is the name of a captured file. An intake creates the
+    other files in the directory."""
     return name.startswith(FIRST_PREFIX) or not is_unfinished(name)
 
 
@@ -123,7 +124,7 @@ def queue_of_capture(directory: str) -> str:
     return directory.removeprefix(CAPTURE_PREFIX).rpartition(".")[0]
 
 
-# The names that belong into each directory; drop/ and quarantine/ may hold any name.
+# The names that belong in each directory; drop/ and quarantine/ may hold any name.
 OWN_NAMES: dict[str, Callable[[str], object]] = {
     COMMITTED: parse_committed,
     PREPARED: parse_xid,

@@ -318,7 +318,7 @@ _EXCLUSIVE = (("delay", "not_before"), ("time_to_live", "expires_at"), ("top", "
 def attributes_of(**options: Any) -> dict[str, Any]:
     """Return the control fields that differ from their defaults, checked. InvalidArgument names the allowed values.
 
-    ``before`` is still the id of a message; ``validation`` replaces it by a place in the queue. The deduplication key
+    ``before`` is the id of a message; ``validation`` replaces this id by a place in the queue. The deduplication key
     is left out.
     """
     for one, other in _EXCLUSIVE:
@@ -358,7 +358,7 @@ def headers_bytes(headers: Mapping[str, str]) -> int:
 
 
 def with_defaults(config: QueueConfig, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the control fields, with the queue's reply and failure queue if the message has none."""
+    """Return the control fields of a message. If it lacks a reply or failure queue, the queue's option supplies it."""
     defaults = {"reply_queue": config.reply_queue, "failure_queue": config.failure_queue}
     return {**{name: value for name, value in defaults.items() if value is not None}, **attributes}
 

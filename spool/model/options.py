@@ -26,8 +26,8 @@ class Default(enum.Enum):
         return self.value
 
 
-JOIN: Final = Default.JOIN  # the caller's transaction, if it is in one
-KEEP: Final = Default.KEEP  # the value that a message has
+JOIN: Final = Default.JOIN  # the caller's current transaction, if any
+KEEP: Final = Default.KEEP  # the message's present value
 Join: TypeAlias = Literal[Default.JOIN]
 Keep: TypeAlias = Literal[Default.KEEP]
 

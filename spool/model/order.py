@@ -1,6 +1,6 @@
 """The place of a message in its queue: by the queue's criteria, at the top, or before another message. Pure.
 
-A place is a key; keys are compared as tuples. A key is made of values that never change: the position, and control
+A place is a key; keys are compared as tuples. A key consists of values that never change: the position, and control
 fields that are written with the message. A message B that was put before a message A carries the values of A's key,
 ``[number, ordinal, priority, time, top]``, so B keeps its place when A is removed. If A itself had been put before a
 message T, B carries the values of T's key, followed by the positions of the messages between T and B.
@@ -48,7 +48,7 @@ def _time(attributes: Mapping[str, Any], committed_at: float) -> float:
 
 
 def is_backwards(order: tuple[str, ...], attributes: Mapping[str, Any]) -> bool:
-    """Whether a queue delivers neighbours of one commit from the last to the first."""
+    """Return whether a queue delivers neighbours of one commit from the last to the first."""
     return "before" not in attributes and (order[-1] == LIFO or attributes.get("top", False))
 
 

@@ -28,7 +28,7 @@ AS_BYTES = "bytes"  # a type of dropped files
 
 _SUFFIX = re.compile(r"(\.[A-Za-z0-9_+-]{1,32}){1,3}")
 _MEDIA_TYPE = re.compile(r"[A-Za-z0-9.+-]{1,100}/[A-Za-z0-9.+-]{1,100}( *; *[\w.-]{1,50}=[\w.-]{1,50})*", re.ASCII)
-_LONGEST_TYPES = 1000  # characters: all stand in one line of space.toml
+_LONGEST_TYPES = 1000  # characters: one line of space.toml holds all types
 _LARGEST = 2**62
 
 
@@ -223,12 +223,12 @@ class SpaceConfig:
 
     @cached_property
     def has_marks(self) -> bool:
-        """Whether any queue has a mark."""
+        """True if any queue has a mark."""
         return any(queue.capacity_high is not None for queue in self.queues.values())
 
     @cached_property
     def has_limits(self) -> bool:
-        """Whether the space or a queue has a limit on its messages or bytes."""
+        """True if the space or any queue has a limit on its messages or bytes."""
         limits = {self.max_messages, self.max_bytes}
         for queue in self.queues.values():
             limits |= {queue.max_messages, queue.max_bytes}
@@ -310,7 +310,7 @@ def queue_config(
 ) -> QueueConfig:
     """Return a checked queue; InvalidArgument names the option and the allowed values.
 
-    ``where`` opens the text of an error, e.g. with the name of a file. ``defaults``: checked options that replace the
+    ``where``: the beginning of an error's text, e.g. the name of a file. ``defaults``: checked options that replace the
     options missing from ``options``.
     """
     check_queue_name(name, where)

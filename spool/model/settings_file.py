@@ -68,8 +68,8 @@ def render_new(config: SpaceConfig) -> str:
 
 
 def with_queue(text: str, config: QueueConfig, defaults: Mapping[str, Any]) -> str:
-    """Return the text with that queue added or changed. Comments are kept; options equal to ``defaults`` are left
-    out."""
+    """Add a queue to the text, or change the queue; return the new text. Comments are kept; options equal to
+    ``defaults`` are left out."""
     import tomlkit
 
     document = tomlkit.parse(text)
@@ -87,7 +87,7 @@ def with_queue(text: str, config: QueueConfig, defaults: Mapping[str, Any]) -> s
 
 
 def without_queue(text: str, name: str) -> str:
-    """Return the text without that queue."""
+    """Return the text without the queue ``name``."""
     import tomlkit
 
     document = tomlkit.parse(text)
@@ -96,7 +96,7 @@ def without_queue(text: str, name: str) -> str:
 
 
 def with_mirror(text: str, path: str) -> str:
-    """Return the text with that directory as the mirror. Comments are kept."""
+    """Return the text with the directory ``path`` as the mirror. Comments are kept."""
     import tomlkit
 
     document = tomlkit.parse(text)

@@ -29,7 +29,7 @@ def no_queue(name: str, queues: Iterable[str], *how: str, where: tuple[str, ...]
     and says how to create the queue.
 
     ``name`` has the form of a queue's name (``check_queue_name``). ``how``: the parts of the advice, instead of the
-    command that makes the queue. ``where``: the parts that open the text.
+    command that creates the queue. ``where``: the parts at the beginning of the text.
     """
     names = sorted(queues)
     there = ", ".join(names[:_MOST_LISTED]) or "none yet"

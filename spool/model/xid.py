@@ -18,8 +18,8 @@ MAX_BQUAL_BYTES = 64
 # This library has two format ids. Their coordinator holds a lock in run/ while it lives, so a process that finds the
 # lock free rolls an undecided branch back. Any other format id belongs to a foreign coordinator.
 BRANCH_ID_BYTES = 12
-FORMAT_LOCAL = 0x58500001  # a transaction of one process, which hands the xid to no coordinator
-LOCAL_TEXT = f"{FORMAT_LOCAL}.%s."  # % its gtrid in base64url; it has no bqual
+FORMAT_LOCAL = 0x58500001  # a transaction of one process; no coordinator gets the xid
+LOCAL_TEXT = f"{FORMAT_LOCAL}.%s."  # % the gtrid in base64url; a local xid has no bqual
 FORMAT_ROUND = 0x58500002  # a forwarding round or a Spark write: gtrid = its id, bqual = partition and attempt
 FORMATS_BOUND_TO_A_LIFE = frozenset({FORMAT_LOCAL, FORMAT_ROUND})
 
@@ -70,7 +70,7 @@ class Xid(NamedTuple):
 
 
 def new_local_xid() -> Xid:
-    """Return an xid for a transaction of this process alone."""
+    """Return an xid for a transaction that no coordinator gets."""
     return Xid(FORMAT_LOCAL, os.urandom(12), b"")
 
 
