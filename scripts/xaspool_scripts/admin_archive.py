@@ -141,7 +141,8 @@ def _compression(file: str) -> str:
 
 
 class _NewFile:
-    """A file that gets its name when it is complete and durable; until then it is FILE.part, which is locked.
+    """A file that gets its name when it is complete and durable; until then its name is FILE.part, and the file is
+    locked.
 
     The next export overwrites the FILE.part of a killed export.
     """

@@ -1,6 +1,6 @@
 """The exit codes of all programs, and the functions that choose the exit code of a run.
 
-One number has one meaning in every program; docs/commands.md has the table.
+Each exit code has the same meaning in every program; docs/commands.md has the table.
 """
 
 from collections.abc import Iterable

@@ -215,7 +215,7 @@ def _stopped(process: Process) -> Iterator[None]:
 
 
 def drop(files: list[tuple[str, Path]], folder: Path) -> None:
-    """Drop files as any program would: write under a hidden name, rename when complete."""
+    """Drop files as any program would: write each file under a hidden name, and rename the complete file."""
     for name, path in files:
         hidden = folder / f".{name}"
         shutil.copyfile(path, hidden)

@@ -25,7 +25,8 @@ class _Count(ProgressColumn):
 
 
 class ForwardBar:
-    """A progress bar, without a length while Spark starts and while the queues are empty, and the state of the routes.
+    """A progress bar and the state of the routes. The bar has no length while Spark starts and while the queues are
+    empty.
 
     Args:
         waiting: how many messages wait when the program begins.

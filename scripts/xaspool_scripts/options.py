@@ -271,7 +271,7 @@ def yes_option(function: AnyFunction) -> AnyFunction:
 
 
 def confirmed(question: str, yes: bool) -> bool:
-    """Ask a question on a terminal; without one, or with --yes, the answer is yes."""
+    """Ask a question on a terminal. Without a terminal, or with --yes, the answer is yes."""
     if yes or sys.stdin is None or not sys.stdin.isatty():
         return True
     return click.confirm(question, err=True)

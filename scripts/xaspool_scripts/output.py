@@ -56,7 +56,7 @@ def _is_process_output() -> bool:
 
 
 def _kept_apart(undo: ExitStack) -> BinaryIO:
-    """Redirect the standard output of programs started later to stderr; return a file for the old standard output."""
+    """Let programs that are started later print to stderr; return a file for the old standard output."""
     kept = os.dup(_STDOUT)
     output = open(kept, "wb")  # noqa: SIM115 (closed by `undo`)
 

@@ -19,7 +19,7 @@ from spool.model.text import shown
 
 PIECE_BYTES = 1 << 20
 
-_MOST_MEMORY_BYTES = 1 << 28  # for xz: its strongest level needs a quarter of this, but a stream may ask for 4 GiB
+_MOST_MEMORY_BYTES = 1 << 28  # the strongest level of xz needs a quarter of this; a stream may ask for 4 GiB
 _COMPRESSIONS: dict[str, tuple[bytes, Callable[[], Any], Callable[[], Any]]] = {
     "gz": (b"\x1f\x8b", lambda: zlib.compressobj(wbits=31), lambda: zlib.decompressobj(wbits=31)),
     "bz2": (b"BZh", bz2.BZ2Compressor, bz2.BZ2Decompressor),

@@ -61,7 +61,7 @@ def export(
     Raises:
         InvalidArgument: no compression has this name.
         SystemFailure: another process held the reclaim lock for the whole time.
-        CorruptedFile: a file of a commit has lost bytes while it was written.
+        CorruptedFile: a file of a commit has lost bytes while the export was written.
     """
     check_stream(stream, "write")
     compression = "gz" if compress is True else compress or None

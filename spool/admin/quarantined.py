@@ -1,7 +1,8 @@
 """Show the files in ``quarantine/``, with advice for each, and put dropped files back.
 
 Only a dropped file can be put back: ``restore`` moves it to its queue's folder, and the next intake takes it. A damaged
-file cannot be put back: its undamaged messages are delivered anyway, and nothing proves the others.
+file cannot be put back: its undamaged messages are delivered anyway, and nothing proves that its other messages are
+whole.
 
 Where renames are not ordered, a file that is put back has both names for a moment, and no intake may read the folder
 during that moment. If the process dies then, the next intake or the next ``restore`` removes the name in quarantine

@@ -1,9 +1,9 @@
 """Read an export, to verify the export or to write its files into the directory of a new space.
 
 A reader trusts no part of an export before it has read the end. Each file must have the checksum that the manifest
-lists, the manifest must have its own, and the compressed stream must end. Anyone can write an export, so a reader
-accepts only names that an export has. It follows no links, and does not allocate memory or nest calls just because the
-export says so.
+lists, the manifest must match its own checksum, and the compressed stream must end. Anyone can write an export, so a
+reader accepts only names that an export has. It follows no links, and does not allocate memory or nest calls just
+because the export says so.
 """
 
 import hashlib

@@ -144,7 +144,7 @@ class CommitFileWriter:
         self.tables, self._entries, batch.sections = tables, entries, []
 
     def _fit(self, encoded: bytes, size: int, there: int) -> bytes:
-        """Pad the header so that the file ends where the recycled file did; truncate a recycled file that is much
+        """Pad the header so that the file gets the length of the recycled file; truncate a recycled file that is much
         longer."""
         assert self.handle is not None
         if size < there <= size + max(_PADDED_BYTES, size // 8):

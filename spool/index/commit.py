@@ -53,7 +53,7 @@ class Part(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """All files of one sequence number: the commit's own file, then those of the adopted branches.
+    """All files of one sequence number: the commit's own file, then the files of the adopted branches.
 
     ``damage``: (file, problem) for each file that could not be read whole.
     """
@@ -90,7 +90,7 @@ class Retention:
     pinned_by: commits with claimed messages; a reader may still read these messages from this commit's files (see
         ``reclaim``).
     span: the least and the greatest commit whose messages a compaction copied here.
-    captured: dropped files that the commit names as captured by an intake.
+    captured: dropped files that an intake captured, as the commit records.
     facts: the number of the commit's facts that are the newest of their keys.
     damaged: whether one of the files could not be read whole.
     mergeable: whether a later commit may repeat the commands and facts of this commit.

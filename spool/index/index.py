@@ -59,7 +59,7 @@ class Index:
     unflushed: commits that were published without a flush; the commits up to the durable mark were flushed afterwards.
     facts: by key, the newest fact: (commit, value, expiry time or None).
     adopted: the branches that a commit adopted, each with the number of that commit.
-    captured: dropped files that a commit names as captured by an intake.
+    captured: dropped files that an intake captured, as a commit records.
     damage: (file, problem) for each file that could not be read whole.
     changed_since: during a compaction, the positions that were removed or changed since its start; None if no
         compaction runs.
@@ -394,7 +394,7 @@ class Index:
             self.idle_bytes += state.body_bytes
 
     def _follow_subscription(self, key: str) -> None:
-        """Check again which commits are kept for a subscription that was registered, has read on, or has ended."""
+        """Check again which commits are kept for a subscription, after its registration, its progress or its end."""
         old, (_, value, _) = self.subscriptions.pop(key, None), self.facts.get(key, (0, None, None))
         new = Subscription.of(value)
         if new is not None:

@@ -45,7 +45,8 @@ FIELDS = (
 class MessageId(str):
     """The id that a put with a ``deduplication_key`` returns: a str.
 
-    duplicate: True if an earlier message has the key: then this is the id of that message, and the put added none.
+    duplicate: True if an earlier message has the key: this id is then the id of the earlier message, and the put added
+        no message.
     """
 
     __slots__ = ("duplicate",)
