@@ -136,7 +136,7 @@ class _BodyWriter:
                 write_bytes(message.body + (b"\n" if on_terminal() and not message.body.endswith(b"\n") else b""))
             return
         name = os.path.join(self.directory, message.id)
-        with open(name, "wb") as file:  # (a file of that name is left from a failed earlier take of this message)
+        with open(name, "wb") as file:  # (an earlier, failed take of this message left a file of this name)
             file.write(message.body)
             file.flush()
             os.fsync(file.fileno())

@@ -55,7 +55,7 @@ def init(path: str, yes: bool, exist_ok: bool, **options: Any) -> None:
 
 
 def _refuse_foreign_files(path: str, yes: bool) -> None:
-    """Ask on a terminal before a space is made among other files; without a terminal, refuse."""
+    """Ask on a terminal before a space is created among other files; without a terminal, refuse."""
     from spool.model import layout
 
     if yes or not os.path.isdir(path):

@@ -108,7 +108,7 @@ def _standard_input() -> BinaryIO:
 
 
 def _all_of(space: "Space", file: BinaryIO) -> bytes:
-    """Read the file, at most one byte more than a body may have: the put refuses such a body."""
+    """Read the file, at most one byte more than a body may have. The put refuses a body with this extra byte."""
     return file.read(space.engine.config().max_body_bytes + 1)
 
 

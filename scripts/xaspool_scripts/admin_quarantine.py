@@ -116,7 +116,7 @@ def delete(name: str, yes: bool) -> None:
 
 
 def _file(space: "Space", name: str) -> "QuarantinedFile":
-    """Return the file of that name. If the file is missing, the exit code is 1, as for a missing message."""
+    """Return the file of this name. If the file is missing, the exit code is 1, as for a missing message."""
     import spool
 
     try:

@@ -66,7 +66,7 @@ def create(queue: str, create_missing: bool, exist_ok: bool, **options: Any) -> 
 
 
 def _note_missing(space: "Space", there: Container[str], queue: str) -> None:
-    """Name each queue that was made because the options of a queue name it. ``there``: the queues that existed
+    """Name each queue that was created because the options of another queue name it. ``there``: the queues that existed
     before."""
     for name in sorted(space.queues()):
         if name not in there and name != queue:

@@ -74,7 +74,7 @@ class _Boundary(click.Command):
 
 
 class NoSuchCommand(click.UsageError):
-    """There is no command of that name."""
+    """No command has this name."""
 
     def __init__(self, name: str, context: click.Context) -> None:
         super().__init__(f"No such command {name!r}.", context)

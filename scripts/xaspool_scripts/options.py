@@ -88,7 +88,7 @@ def message_id(text: str) -> str:
 
 
 def group(text: str) -> str:
-    """Check that this machine has a group of users of that name."""
+    """Check that this machine has a group of users of this name."""
     import grp
 
     try:
@@ -115,7 +115,7 @@ NONE = _None()
 
 
 def or_none(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Make a type for the values that `read` parses, and for ``none``."""
+    """Return a type for the values that `read` parses, and for ``none``."""
 
     def read_or_none(text: str) -> Any:
         return NONE if text == "none" else read(text)

@@ -151,7 +151,7 @@ class Administration:
 
     @public_call("looking into quarantine")
     def quarantined_file(self, name: str) -> QuarantinedFile:
-        """Describe the file with that name in ``quarantine/``, with its first bytes and advice. InvalidArgument if no
+        """Describe the file with this name in ``quarantine/``, with its first bytes and advice. InvalidArgument if no
         file has the name."""
         self._store.check_usable()
         return quarantined.look(self._store.files.disk, name)

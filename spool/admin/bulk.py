@@ -76,7 +76,7 @@ def change_to(changes: Mapping[str, Any]) -> Edit:
 
 
 def act_on(store: Store, owners: Owners, message_id: str, edit: Edit) -> None:
-    """Apply ``edit`` to the message with that id.
+    """Apply ``edit`` to the message with this id.
 
     Raises:
         BadMessageId: the message does not exist.

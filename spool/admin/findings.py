@@ -49,7 +49,7 @@ class Finding:
 
     @property
     def repaired(self) -> bool:
-        """Whether an action was taken about the problem."""
+        """True if an action was taken about the problem."""
         return self.action not in ("", LEFT_ALONE)
 
     def __str__(self) -> str:

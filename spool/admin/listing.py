@@ -47,7 +47,7 @@ def entries_of(store: Store, queue: str, slices: list[Slice]) -> Iterator[QueueE
 
 
 def entry_of(store: Store, wanted_id: str) -> QueueEntry:
-    """Return the message with that id, in any queue.
+    """Return the message with this id, in any queue.
 
     Raises:
         BadMessageId: no message has this id.

@@ -50,7 +50,7 @@ class Filter:
         """Return a filter for a caller's keyword arguments.
 
         Raises:
-            TypeError: there is no filter of that name.
+            TypeError: no filter has this name.
             InvalidArgument, BadMessageId: a value can never match anything.
         """
         for name in filters.keys() - MessageFilters.__annotations__.keys():
@@ -111,7 +111,7 @@ class Cursor:
             self._ends.clear()
 
     def _by_id(self, index: Index, now: float, message_id: str) -> list[Slice]:
-        """Return the message with that id, at the first call only."""
+        """Return the message with the wanted id at the first call, and nothing afterwards."""
         position = None if self._delayed else index.messages.position_of(*parse_message_id(message_id))
         run = None if position is None else index.messages.find(position)
         self._delayed = True

@@ -157,7 +157,7 @@ SUBSCRIPTION_FACT = "subscription:"
 
 
 class Subscription(NamedTuple):
-    """A non-consuming reader: commits into its queues are kept until it has read them (Rule 15).
+    """A non-consuming reader: commits into the queues are kept until the reader has read these commits (Rule 15).
 
     queues: the names of the queues; empty for all queues.
     since: the commit that registered the subscription; earlier commits are not kept. 0 while the number of that commit
@@ -190,7 +190,8 @@ class Subscription(NamedTuple):
         return range(low + 1, high + 1)
 
     def has_unread(self, number: int, state: Retention) -> bool:
-        """Whether the commit put messages into a queue of the subscription and the reader has not read the commit."""
+        """Return whether the commit put messages into the subscription's queues and the reader has not read the
+        commit."""
         return number > self.after and self.messages_of(state) > 0
 
     def messages_of(self, state: Retention) -> int:

@@ -97,7 +97,7 @@ class MessageTable:
     # -- looking up ---------------------------------------------------------------------------------------------------
 
     def queue(self, name: str) -> Queue:
-        """Return the queue of that name; create it if it does not exist."""
+        """Return the queue of this name; create it if it does not exist."""
         queue = self.queues.get(name)
         if queue is None:
             queue = self.queues[name] = Queue(self._configs.get(name) or QueueConfig(name), self._refill)
@@ -149,7 +149,7 @@ class MessageTable:
         return None, None, stop
 
     def position_of(self, branch_id: bytes, ordinal: int) -> Position | None:
-        """Return the position of the live message with that id, or None."""
+        """Return the position of the live message with this id, or None."""
         position = self.branch_ids.find(branch_id, ordinal)
         if position is not None and self.find(position) is not None:
             return position
@@ -203,7 +203,7 @@ class MessageTable:
         return runs
 
     def correlated(self, queue: str, correlation_id: str) -> list[Run]:
-        """Return the queue's runs with that correlation id, in order, delayed runs included."""
+        """Return the queue's runs with this correlation id, in order, delayed runs included."""
         known = self.queue(queue)
         for segment in [segment for segment in known.all_segments() if segment.correlated]:
             keys = self._keys(segment)
@@ -215,8 +215,8 @@ class MessageTable:
         return known.correlated(correlation_id)
 
     def is_in_memory(self, queue: str, id: tuple[bytes, int] | None, correlation_id: str | None) -> bool:
-        """Return whether a run of the queue has the message with that id (branch id, ordinal in the branch), or a
-        message with that correlation id. Segments are not searched, so no file is read."""
+        """Return whether a run of the queue has the message with this id (branch id, ordinal in the branch), or a
+        message with this correlation id. Segments are not searched, so no file is read."""
         if id is not None:
             position = self.branch_ids.find(*id)
             run = None if position is None else self.run_at(*position, position.ordinal + 1)[0]

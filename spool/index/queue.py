@@ -27,7 +27,7 @@ class Queue:
     takes its place in the group when it is due. Segments are in ``segments`` or, until they are due, in
     ``delayed_segments``. ``expiring``: all runs and segments with an expiry time.
 
-    ``refill`` makes runs of the next messages of a segment; the message table passes this function.
+    ``refill``: a function of the message table, which turns the next messages of a segment into runs.
     """
 
     def __init__(self, config: QueueConfig, refill: Callable[[Segment], None]) -> None:
@@ -176,7 +176,7 @@ class Queue:
         return self.ready
 
     def _in_order(self, now: float) -> Iterator[Run]:
-        """Yield the runs that can be delivered now; make runs of a segment when its messages are next.
+        """Yield the runs that can be delivered now. Refill from a segment when its messages are next.
 
         At most MOST_WAITING runs wait in memory. At that number the iteration ends, even if segments have further
         messages.
@@ -237,7 +237,7 @@ class Queue:
     # -- time -----------------------------------------------------------------------------------------------------
 
     def promote_due(self, now: float) -> None:
-        """Make delayed runs ready if they have become due."""
+        """End the delay of the runs that have become due."""
         if now < self._promoted_until:
             self._demote(now)
         while self.delayed_segments and self.delayed_segments[0].key[0] <= now:

@@ -28,7 +28,7 @@ REASON_SUFFIX = ".reason.txt"  # of the text file that gives the reason beside a
 CAPTURE_PREFIX = "drop."
 UNFINISHED_SUFFIXES = (".tmp", ".part")  # of dropped files whose writers will rename them
 FIRST_PREFIX = ".first."  # of a file that was dropped while an intake captured a file of the same name
-IMPORTING = f"{SETTINGS}.import"  # an import makes this file first, and removes it when the space is complete
+IMPORTING = f"{SETTINGS}.import"  # an import creates this file first, and removes it from the complete space
 SETTINGS_TEMPORARY = f"{SETTINGS}.tmp"
 
 # A new file system has this directory in its root.
@@ -89,7 +89,7 @@ def claim_journal(xid: Xid) -> str:
 
 
 def copy(xid: Xid) -> str:
-    """Return the name of a file that is about to replace another one."""
+    """Return the name that a file has until it replaces another file."""
     return f"{ACTIVE}/{xid}{COPY_SUFFIX}"
 
 

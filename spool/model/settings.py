@@ -265,7 +265,7 @@ class Mark(NamedTuple):
 
 
 def parse_mark(value: object) -> Mark:
-    """Parse a mark, e.g. ``80%``. Raises ValueError if the text is not one."""
+    """Parse a mark, e.g. ``80%``. Raises ValueError if the text is not a mark."""
     found = _MARK.fullmatch(value.strip()) if isinstance(value, str) else None
     if found is None or found[2] not in _UNITS:
         raise ValueError(value)
