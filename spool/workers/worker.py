@@ -56,8 +56,8 @@ class OpenSpace(Protocol):
 
 @dataclass(eq=False)
 class Call:
-    """One call of the function. ``begun``, ``until``: when the message was claimed, and the end of its time limit, in
-    seconds of the monotonic clock."""
+    """One call of the function. ``begun``: when the message was claimed. ``until``: the end of the time limit, infinite
+    before the call begins. Both are in seconds of the monotonic clock."""
 
     attempt: Attempt
     message: Message
@@ -322,14 +322,15 @@ class Worker:
             if attempt.message is None:
                 return None
             now = self._clock.monotonic()
-            limit = float("inf") if self._timeout is None else self._timeout
-            found = Call(attempt, attempt.message, now, now + limit, threading.current_thread())
+            found = Call(attempt, attempt.message, now, float("inf"), threading.current_thread())
             with self._changed:
                 if self.is_stopping or not self._run.begin(attempt.position, now):
                     return None  # another thread has just released the message, e.g. because it pauses the worker
                 self._calls.add(found)
             if attempt.begin():
                 call = found
+                if self._timeout is not None:
+                    call.until = self._clock.monotonic() + self._timeout
             elif attempt.abandoned is not None:
                 self._report(attempt.position, attempt.abandoned, self._clock.monotonic() - now)
             return call

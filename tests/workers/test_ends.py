@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -55,6 +56,22 @@ def test_a_function_that_hangs_does_not_hang_the_worker(
     assert [type(error) for error in late] == [spool.ProtocolError]
     assert space.stats("other").ready == 0
     assert [message.body for message in space.browse("replies")] == ["done"]
+
+
+def test_the_time_limit_counts_from_the_call_and_not_from_the_claim(
+    space: spool.Space, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = Attempt.begin
+
+    def begin_late(attempt: Attempt) -> bool:
+        let_pass(clock, 31, worker)
+        time.sleep(0.1)  # the supervisor reads the clock
+        return begin(attempt)
+
+    monkeypatch.setattr(Attempt, "begin", begin_late)
+    space.put("orders", "x")
+    worker = Worker(space, "orders", lambda message: "done", once=True)
+    assert counts(worker.run()) == {"delivered": 1}
 
 
 def test_one_that_waits_for_a_message_in_its_transaction_is_given_up_too(space: spool.Space) -> None:
