@@ -46,7 +46,7 @@ class Result(NamedTuple):
 
 
 class Checks(NamedTuple):
-    """What must hold besides the promises that the processes note: each function raises :class:`Violation`.
+    """Checks besides the promises that the processes note. Each function raises :class:`Violation`.
 
     ``after_cut(files, record)``: for every disk that a power cut can leave at any moment.
     ``at_end(state, alive)``: where no process has a step left.
@@ -57,7 +57,7 @@ class Checks(NamedTuple):
 
 
 class Faults(NamedTuple):
-    """What may go wrong: so many kills (of the processes ``killable``, or of any), and so many power cuts.
+    """Faults of a run: the largest number of kills (of the processes ``killable``, or of any) and of power cuts.
 
     After a power cut only the processes ``after_cut`` begin; shared memory is kept or lost, each is tried.
     """

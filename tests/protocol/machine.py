@@ -85,7 +85,7 @@ class Machine(NamedTuple):
 
 
 class Context(NamedTuple):
-    """What an operation sees besides the state: the process that calls, which processes live, the machine."""
+    """The context of an operation, besides the state: the calling process, the live processes, the machine."""
 
     process: int
     alive: tuple[bool, ...]
@@ -335,7 +335,7 @@ class Unlock(Operation):
 
 @dataclass(frozen=True)
 class IsLocked(Operation):
-    """Whether another process holds a lock."""
+    """Return whether another process holds a lock."""
 
     name: str
 

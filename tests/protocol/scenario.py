@@ -1,4 +1,4 @@
-"""A scenario: processes that run the protocol at once, what may go wrong, and mistakes that the checker must find."""
+"""A scenario: processes that run the protocol at once, faults of the machine, and mistakes that the checker must find."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from tests.protocol.rules import Rules
 
 
 class Case(NamedTuple):
-    """What a scenario gives to the checker."""
+    """The checker's input from a scenario: processes, a start, and checks."""
 
     processes: list[Process]
     start: State

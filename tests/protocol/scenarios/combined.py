@@ -10,7 +10,6 @@ from typing import Any, Literal, NamedTuple
 
 from tests.protocol.checker import Faults, Process, Steps
 from tests.protocol.engine import (
-    View,
     last_issued,
     lock_free_number,
     next_number,
@@ -18,7 +17,6 @@ from tests.protocol.engine import (
     release,
     rename_to_number,
     second_look,
-    store_counter,
     tell,
 )
 from tests.protocol.machine import (
@@ -45,6 +43,7 @@ from tests.protocol.promises import Commit, Messages, Unnumbered, is_commit, not
 from tests.protocol.rules import Rules
 from tests.protocol.scenario import Case, Mistake, Scenario, Setting
 from tests.protocol.scenarios.parts import PROMISES, begin, putter
+from tests.protocol.view import View, store_counter
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class Request(NamedTuple):
 
 
 class _Work(NamedTuple):
-    """What one process wants to commit, and whom to tell."""
+    """The work of one process: the messages that it puts and removes, and the callers that wait for the outcome."""
 
     who: str
     others: tuple[str, ...]
@@ -110,7 +109,7 @@ def _note_withdrawal(state: State, context: Context, messages: Messages) -> Stat
 
 
 def _was_committed(rules: Rules, who: str, request: Request) -> Steps[bool]:
-    """Whether the file of the number that a dead leader noted has the request."""
+    """Return whether the file of the number that a dead leader noted has the request."""
     last = yield from last_issued(rules)
     if request.number > last:
         return False

@@ -6,7 +6,7 @@ After a power cut, recovery finds such a commit by its number in ``free/`` or ``
 from typing import Any
 
 from tests.protocol.checker import Checks, Process, Steps
-from tests.protocol.engine import View, commit, lock_free_number, next_number, publish, rename_to_number, tell
+from tests.protocol.engine import commit, lock_free_number, next_number, publish, rename_to_number, tell
 from tests.protocol.machine import (
     Await,
     Context,
@@ -26,6 +26,7 @@ from tests.protocol.promises import Commit, Messages, Unnumbered, is_commit, num
 from tests.protocol.rules import Rules
 from tests.protocol.scenario import Case, Mistake, Scenario, Setting
 from tests.protocol.scenarios.parts import begin
+from tests.protocol.view import View
 
 _CONSUMED = Commit(0)
 

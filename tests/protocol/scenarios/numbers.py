@@ -3,12 +3,13 @@
 from itertools import permutations
 
 from tests.protocol.checker import Faults, Process, Steps
-from tests.protocol.engine import View, claim, get, release
+from tests.protocol.engine import claim, get, release
 from tests.protocol.machine import TORN, Await, Context, File, FlushNames, Load, Note, State, Unlink, Violation
 from tests.protocol.promises import Commit, number_of, removals
 from tests.protocol.rules import WITHOUT_FEED, Rules
 from tests.protocol.scenario import Case, Mistake, Scenario, Setting
 from tests.protocol.scenarios.parts import PROMISES, begin, claimer, ended, follower, getter, putter
+from tests.protocol.view import View
 
 READ_ORDERS = tuple(permutations(("version of prepared", "published", "issued")))
 

@@ -3,17 +3,7 @@
 from functools import partial
 
 from tests.protocol.checker import Faults, Process, Steps
-from tests.protocol.engine import (
-    View,
-    claim,
-    commit,
-    empty_view,
-    get,
-    last_issued,
-    publish_up_to,
-    read_all,
-    release,
-)
+from tests.protocol.engine import claim, commit, get, last_issued, publish_up_to, release
 from tests.protocol.machine import (
     Await,
     Condition,
@@ -33,6 +23,7 @@ from tests.protocol.promises import number_of
 from tests.protocol.rules import Rules
 from tests.protocol.scenario import Case, Mistake, Scenario, Setting
 from tests.protocol.scenarios.parts import PROMISES, begin, ended
+from tests.protocol.view import View, empty_view, read_all
 
 _DURABLE_MARK = 1  # commit 1 is known to be durable: the file says so
 

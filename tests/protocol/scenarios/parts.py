@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.protocol.checker import Checks, Process, Steps
-from tests.protocol.engine import View, claim, commit, get, last_issued, prepare, publish_up_to, release, roll_back
+from tests.protocol.engine import claim, commit, get, last_issued, prepare, publish_up_to, release, roll_back
 from tests.protocol.machine import Await, Condition, State, start
 from tests.protocol.promises import Branch, Commit, Messages, after_power_cut
 from tests.protocol.rules import Rules
+from tests.protocol.view import View
 
 PROMISES = Checks(after_cut=after_power_cut)
 

@@ -3,17 +3,7 @@
 from typing import Any
 
 from tests.protocol.checker import Checks, Process, Steps
-from tests.protocol.engine import (
-    View,
-    catch_up,
-    claim,
-    commit,
-    empty_view,
-    publish_up_to,
-    read_all,
-    release,
-    rename_to_number,
-)
+from tests.protocol.engine import claim, commit, publish_up_to, release, rename_to_number
 from tests.protocol.machine import (
     TORN,
     Context,
@@ -50,6 +40,7 @@ from tests.protocol.rules import Rules
 from tests.protocol.scenario import Case, Mistake, Scenario, Setting
 from tests.protocol.scenarios.numbers import note_reclaimed
 from tests.protocol.scenarios.parts import PROMISES, begin, putter
+from tests.protocol.view import View, catch_up, empty_view, read_all
 
 
 def late_reader(rules: Rules, head: bool = False, recycle: bool = False, asleep: bool = False) -> Case:

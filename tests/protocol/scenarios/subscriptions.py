@@ -5,12 +5,13 @@ reads the files after its offset and takes nothing.
 """
 
 from tests.protocol.checker import Process, Steps
-from tests.protocol.engine import View, commit
+from tests.protocol.engine import commit
 from tests.protocol.machine import Choose, Context, FlushNames, List, Load, Note, Read, State, Unlink, Violation
 from tests.protocol.promises import Commit, Messages, is_commit, number_of
 from tests.protocol.rules import Rules
 from tests.protocol.scenario import Case, Mistake, Scenario, Setting
 from tests.protocol.scenarios.parts import begin
+from tests.protocol.view import View
 
 
 def subscription(rules: Rules, kept: bool = True, since: str = "own commit", ended_by: str = "commit") -> Case:

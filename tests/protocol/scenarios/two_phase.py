@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.protocol.checker import Checks, Process, Steps
-from tests.protocol.engine import View, claim, commit, prepare, release, roll_back
+from tests.protocol.engine import claim, commit, prepare, release, roll_back
 from tests.protocol.machine import (
     Ask,
     Await,
@@ -36,6 +36,7 @@ from tests.protocol.scenarios.parts import (
     roller_back,
     voted,
 )
+from tests.protocol.view import View
 
 
 def vote(rules: Rules, decision: str = "commit", taker: bool = True) -> Case:
