@@ -17,12 +17,9 @@ from spool.maintenance.compaction import KEPT_MESSAGES, fragmented, is_slow
 from spool.maintenance.reclaim import next_to_go, note_pins, reclaim
 from spool.model import layout
 from spool.policies.subscriptions import register
-from spool.runtime.clock import WaitExpired
 from spool.transactions.coordinated import CoordinatedTransaction
 from tests.at_once import AT_ONCE
-from tests.compaction import small_compactions
-
-MANY = 200
+from tests.compaction import MANY, bodies, drain, files, fill, small_compactions, tidy
 
 
 @pytest.fixture
@@ -31,34 +28,6 @@ def space(tmp_path: Path) -> Iterator[spool.Space]:
         found.create_queue("orders")
         found.create_queue("ranked", order=("priority", "fifo"))
         yield found
-
-
-def fill(space: spool.Space, queue: str = "orders", many: int = MANY, **options: object) -> list[str]:
-    return [space.put(queue, b"%d" % n, **options) for n in range(many)]
-
-
-def tidy(space: spool.Space) -> int:
-    """Compact and reclaim; how many files were written."""
-    done = space._housekeeper.compact()
-    reclaim(space._store)
-    return done
-
-
-def files(space: spool.Space) -> list[str]:
-    return [name for name in os.listdir(f"{space.path}/{layout.COMMITTED}") if "-" not in name]
-
-
-def drain(space: spool.Space, queue: str = "orders", at_once: int = 7) -> list[bytes]:
-    found: list[bytes] = []
-    while True:
-        try:
-            found += [message.body for message in space.get_many(queue, at_once)]
-        except spool.Empty:
-            return found
-
-
-def bodies(numbers: range | list[int]) -> list[bytes]:
-    return [b"%d" % n for n in numbers]
 
 
 # -- deciding ---------------------------------------------------------------------------------------------------------
@@ -376,46 +345,6 @@ def test_a_segment_whose_table_is_lost_is_named_and_the_rest_is_served(space: sp
     assert drain(space) == []
 
 
-def test_an_opener_that_was_overtaken_by_compactions_starts_again(space: spool.Space) -> None:
-    fill(space)
-    tidy(space)
-    with spool.open(space.path) as late:
-        late._store.files.cache._tables.clear()
-        assert drain(space, at_once=3)[:3] == bodies(range(3))
-        fill(space)
-        tidy(space)
-        reclaim(space._store)
-        assert [message.body for message in late.browse("orders")] == bodies(range(MANY))
-
-
-def test_an_order_changes_for_a_process_with_an_index_of_removed_files(space: spool.Space) -> None:
-    fill(space)
-    tidy(space)
-    with spool.open(space.path) as late:
-        late._store.files.cache._tables.clear()
-        drain(space)
-        tidy(space)
-        fill(space, many=3)
-        space.change_queue("orders", order="lifo")
-        assert [message.body for message in late.get_many("orders", 9)] == [b"2", b"1", b"0"]
-        assert late._store.view.index.damage == []
-
-
-def test_an_order_changes_for_a_process_that_began_before_those_removals(space: spool.Space) -> None:
-    fill(space)
-    tidy(space)
-    with spool.open(space.path) as late:
-        store = late._store
-        store.files.cache._tables.clear()
-        begun = store.shared.counters.read()
-        drain(space)
-        tidy(space)
-        space.change_queue("orders", order="lifo")
-        store.settings.current()
-        catch_up(store, begun)
-        assert store.view.index.damage == []
-
-
 def test_a_segment_that_cannot_be_searched_is_named_and_the_others_are_searched(space: spool.Space) -> None:
     ids = fill(space)
     tidy(space)
@@ -439,54 +368,6 @@ def test_a_file_that_has_another_s_name_is_not_read_as_that(space: spool.Space) 
     run.file = other.file
     with pytest.raises(CorruptedFile):
         space._store.files.cache.bodies(run, run.first, 1)
-
-
-def test_a_compaction_applies_the_commits_of_others(space: spool.Space) -> None:
-    with spool.open(space.path) as other:
-        fill(space)
-        assert tidy(other) == 1
-
-
-def test_one_process_compacts_at_a_time(space: spool.Space) -> None:
-    fill(space)
-    with spool.open(space.path) as other, other._store.files.disk.exclusively(layout.RECLAIM_LOCK):
-        assert space._housekeeper.compact() == 0
-        space._housekeeper._save(least=0)
-        assert not space._store.files.disk.exists(layout.CHECKPOINT)
-    space._housekeeper._save(least=0)
-    assert space._store.files.disk.exists(layout.CHECKPOINT)
-
-
-def test_an_opener_leaves_the_file_of_a_compaction_in_progress(space: spool.Space) -> None:
-    fill(space)
-    commit = compaction.commit
-
-    def opened(*args: object, **options: object) -> int:
-        spool.open(space.path).close()
-        return commit(*args, **options)  # type: ignore[arg-type]
-
-    with mock.patch.object(compaction, "commit", opened):
-        assert tidy(space) == 1
-    assert drain(space) == bodies(range(MANY))
-
-
-def test_a_removal_that_is_not_visible_yet_is_seen_by_the_compaction(space: spool.Space) -> None:
-    """Its writer has its number, and does not come to say so: whoever is next finishes it."""
-    ids = fill(space)
-    with spool.open(space.path) as other:
-        commit = compaction.commit
-
-        def dying(*args: object, **options: object) -> int:
-            with (
-                mock.patch.object(other._store.shared.counters, "publish_next", side_effect=WaitExpired("it died")),
-                pytest.raises(spool.CommitUnknown),
-            ):
-                other.get("orders", message_id=ids[100])
-            return commit(*args, **options)  # type: ignore[arg-type]
-
-        with mock.patch.object(compaction, "commit", dying):
-            assert tidy(space) == 1
-    assert drain(space) == bodies([n for n in range(MANY) if n != 100])
 
 
 def test_a_superseded_file_waits_for_older_claims_only() -> None:

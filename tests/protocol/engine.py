@@ -34,7 +34,7 @@ from tests.protocol.promises import (
     note_verdict,
 )
 from tests.protocol.rules import Rules
-from tests.protocol.view import Page, View, load_page, catch_up, list_prepared, load_counter, store_counter
+from tests.protocol.view import Page, View, catch_up, list_prepared, load_counter, load_page, store_counter
 
 # Numbers: finish those of dead writers, publish in order
 

@@ -1,4 +1,4 @@
-"""A scenario: processes that run the protocol at once, faults of the machine, and mistakes that the checker must find."""
+"""A scenario: processes that run the protocol at once, faults of the machine, and mistakes for the checker to find."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
