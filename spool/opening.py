@@ -157,7 +157,7 @@ def import_space(
 
     Raises:
         SpaceExists: the directory is not empty.
-        CorruptedFile: the file is damaged, or is no export.
+        CorruptedFile: the file is damaged, or is not an export.
         NewerFormat: a later version of the library wrote the export.
     """
     from spool.admin import export, unpack  # (imported here: few programs need these modules)

@@ -14,8 +14,8 @@ def exit_code(
 ) -> int:
     """Return the exit code of a run. If several outcomes hold, the first one in the order of the arguments decides.
 
-    The order puts first the outcomes that a person has to look at. ``left`` comes last, because the next run continues
-    with the messages that this run left; no later run reports the others again.
+    The order puts first the outcomes that a person has to look at. ``left`` is the last argument: the next run handles
+    the messages that this run left, but no later run reports damage or a failure again.
 
     Args:
         damaged: a file or a message is damaged.

@@ -47,7 +47,7 @@ def verify_export(file: BinaryIO, *, progress: Callable[[Progress], None] | None
         progress: called with the number of files so far.
 
     Raises:
-        CorruptedFile: the file is damaged, or no export.
+        CorruptedFile: the file is damaged, or is not an export.
         NewerFormat: a later version of the library wrote it.
     """
     return read(file, _pass_over, progress).report

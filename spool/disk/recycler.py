@@ -1,4 +1,6 @@
-"""Consumed files that later commits overwrite, because a new inode and its blocks are half the cost of a small commit.
+"""Consumed files, kept so that later commits can overwrite them.
+
+To create a file, with an inode and blocks, would be half the cost of a small commit.
 
 No file system orders an overwrite in place before a rename. So after a power cut a recycled file can have its new name
 and its old, valid bytes. The number in the file then differs from the number of the name, so only files that carry

@@ -1,4 +1,4 @@
-"""Write a branch's file in ``active/``: first the sections, then the header before them, and last the number.
+"""Write a branch's file in ``active/``: the sections first, then the header at the front, and the number last.
 
 A small branch is one ``write``. A large branch streams: the writer leaves room at the front, and writes the header
 there last. If the header is larger than the room, the sections move to a second file.

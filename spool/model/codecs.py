@@ -108,7 +108,8 @@ def check_encoded(raw: bytes, codec: str) -> None:
 
     JSON is UTF-8. NaN, numbers beyond the largest float, and half of a surrogate pair are refused.
 
-    The check reads the bytes with spare stack frames, so that a consumer with a deeper stack can read them, too.
+    The check keeps some stack frames in reserve while it decodes the bytes. So a consumer that is already deeper in its
+    stack can decode them, too.
     """
 
     def read(spare: int) -> None:

@@ -65,8 +65,8 @@ def quoted(path: str) -> str:
 
 
 def plural(count: int, one: str, many: str = "") -> str:
-    """Return a count with its noun: ``1 file``, ``2 files``, ``1,000 files``. ``many``: the plural, if it is not
-    ``one`` with an s."""
+    """Return a count with its noun: ``1 file``, ``2 files``, ``1,000 files``. ``many``: the plural; by default,
+    the text of ``one`` with an s."""
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"
 
 

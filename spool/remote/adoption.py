@@ -1,6 +1,6 @@
-"""Commit branches that were written without an index, except the messages whose keys were put before.
+"""Commit branches that were written without an index, and leave out messages whose deduplication keys were used before.
 
-A process without an index cannot know which deduplication keys were put before. So the process writes the key's fact
+A process without an index cannot know which keys were used before. So the process writes the key's fact
 beside each message, as a put does, and the commit checks the keys. Nearly always, no message must be left out, and the
 commit adopts the branches' files unchanged.
 
