@@ -65,7 +65,9 @@ class _Scan:
             evidence = self._numbers(names, max(prepared.named, unfinished.highest_named(disk, active)))
             known = numbers.count(evidence)
             adopted = branches.read_adopted(disk, xids, names, known)
-            unnamed, issued, published = {*evidence.unnamed.values()}, known.issued, known.published
+            unnamed, issued = {*evidence.unnamed.values()}, known.issued
+            absent = (*evidence.unnamed, *evidence.from_mirror)  # in a dry run no step has put these commits in place
+            published = min([known.published, *(number - 1 for number in absent)])
         else:
             self._store.shared.counters.read().check()
             if not self._dry:
@@ -101,7 +103,7 @@ class _Scan:
         """Build the index, and report damage; return the index, and whether no file is missing.
 
         Args:
-            published: the last number to read; None for the published number in the counters.
+            published: the last number that a dry run of the first opener reads.
         """
         store, missing = self._store, []
         if not self._dry:

@@ -215,6 +215,18 @@ def test_a_dry_run_tells_of_a_commit_that_has_lost_its_name(opened: tuple[Machin
     assert [finding.name for finding in report.findings if finding.kind is Kind.MOVED] == [f"{layout.FREE}/{name}"]
 
 
+def test_a_dry_run_reports_no_damage_for_durable_commits_that_have_lost_their_names(
+    opened: tuple[Machine, spool.Space],
+) -> None:
+    _, space = opened
+    space.put("b", "three")
+    space.put("b", "four")
+    disk = space._store.files.disk
+    for number in sorted(_numbers(space))[-2:]:
+        disk.rename(layout.committed(number), f"{layout.FREE}/{number}-{1:010x}")
+    assert {finding.kind for finding in scan.plan(space._store).findings} == {Kind.MOVED}
+
+
 def test_a_consumed_file_is_no_commit_though_the_newest_were_deleted_by_hand(
     opened: tuple[Machine, spool.Space],
 ) -> None:
