@@ -155,7 +155,7 @@ _DETAILS = {
     Reason.DAMAGED_NUMBER: "{d.cause}",
     Reason.DAMAGED_TABLE: "{d.cause}: the messages it lists cannot be read",
     Reason.DAMAGED_BODY: "{d.cause}",
-    Reason.DAMAGED_BRANCH: "{d.cause} (branch {d.xid})",
+    Reason.DAMAGED_BRANCH: "{d.cause}",
     Reason.OTHER_BRANCH: "it is another branch's file",
     Reason.SURPLUS_BYTES: "{surplus} its end; all before is whole",
     Reason.MISSING_COMMIT: "{missing}, and reclaim has not removed {them}",

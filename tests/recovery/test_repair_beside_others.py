@@ -101,6 +101,13 @@ def test_a_damaged_branch_leaves_the_list_of_prepared_ones_with_its_file(
     assert mending.check() == []
 
 
+def test_a_lost_branch_that_is_committed_is_reported_with_its_xid(processes: Processes, space: spool.Space) -> None:
+    prepare(space)
+    lost = layout.committed(commit(space), 1)
+    processes.disk().unlink(lost)
+    assert [(one.name, one.detail) for one in space.check()] == [(lost, f"it is missing (branch {XID})")]
+
+
 def test_a_damaged_message_that_another_process_takes_meanwhile_is_quarantined_once(
     processes: Processes, space: spool.Space, watched: Watched
 ) -> None:
