@@ -36,6 +36,7 @@ class _Lost:
 
 class Arrivals:
     """The files that arrive in the watched folders of one space.
+
     Only one thread uses an object of this class; any thread may call ``wake``.
     """
 
@@ -75,12 +76,14 @@ class Arrivals:
         from watchdog.observers.inotify_c import CallbackId, InotifyConstants, InotifyFD
 
         if self._reader is None:
-            self._fence = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (``close`` closes it)
             reader = InotifyFD()
-            path = f"/proc/self/fd/{self._fence.fileno()}"
-            self._fence_number = reader.add_callback(os.fsencode(path), InotifyConstants.IN_MODIFY, self, CallbackId(0))
-            reader.start()
+            reader.start()  # before ``add_callback`` can fail: watchdog closes only the descriptors of a running reader
             self._reader = reader
+        if self._fence is None:
+            self._fence = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (``close`` closes it)
+        if self._fence_number < 0:
+            path = os.fsencode(f"/proc/self/fd/{self._fence.fileno()}")
+            self._fence_number = self._reader.add_callback(path, InotifyConstants.IN_MODIFY, self, CallbackId(0))
         return self._reader
 
     # -- called by the thread of watchdog -------------------------------------------------------------------------
@@ -150,10 +153,11 @@ class Arrivals:
         return event.is_moved_to or event.is_close_write
 
     def close(self) -> None:
-        if self._reader is not None and self._fence is not None:
+        if self._reader is not None:
             self._reader.stop()
             self._reader.join()
+        if self._fence is not None:
             self._fence.close()
-        self._reader = self._fence = None
+        self._reader, self._fence, self._fence_number = None, None, -1
         self._folders.clear()
         self._renamed.clear()

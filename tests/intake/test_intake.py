@@ -1,5 +1,7 @@
 """Files dropped from outside become messages, each exactly once."""
 
+import ctypes
+import errno
 import os
 import threading
 from collections import Counter
@@ -9,6 +11,7 @@ from typing import Any
 
 import msgpack
 import pytest
+from watchdog.observers import inotify_c
 
 import spool
 from spool.disk import Disk
@@ -339,3 +342,21 @@ def test_closing_the_space_ends_an_intake_and_its_watch(space: spool.Space) -> N
     thread.join(30)
     assert (ended, threading.active_count()) == ([True], threads)
     assert not {name for name in descriptors() - before if "inotify" in name}
+
+
+def test_an_intake_without_watches_opens_no_further_descriptors_in_each_round(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        ctypes.set_errno(errno.ENOSPC)
+        return -1
+
+    monkeypatch.setattr(inotify_c, "inotify_add_watch", refuse)
+    before = len(os.listdir("/proc/self/fd"))
+    intake = Intake(space)
+    intake._watch()
+    opened = len(os.listdir("/proc/self/fd"))
+    intake._watch()
+    assert len(os.listdir("/proc/self/fd")) == opened
+    intake._release_folders()
+    assert len(os.listdir("/proc/self/fd")) == before
