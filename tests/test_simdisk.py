@@ -1,4 +1,4 @@
-"""The simulated disk answers as the real one does, so that what the crash tests show is about the engine."""
+"""The simulated disk answers as the real disk does, so the results of the crash tests hold for the engine."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -36,7 +36,7 @@ CALLS = st.one_of(
 
 
 class _Player:
-    """Plays calls on a disk; what they answer can be compared with another disk's."""
+    """Plays calls on a disk. Their answers can be compared with the answers of another disk."""
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
@@ -50,7 +50,8 @@ class _Player:
             return type(error).__name__, error.errno
 
     def _call(self, call: str) -> Callable[..., Any]:
-        """The method; of those that take a handle, with the place of one instead."""
+        """Return the method. If the method takes a handle, the returned function takes the place of a handle in
+        ``handles`` instead."""
         shared = {"lock_shared": ("lock", {"shared": True}), "open_to_write": ("open", {"write": True})}
         name, options = shared.get(call, (call, {}))
         method = getattr(self.disk, name)
@@ -107,7 +108,7 @@ def test_housekeeping_is_one_process_at_a_time(tmp_path: Path) -> None:
             assert again
 
 
-# -- processes ---------------------------------------------------------------------------------------------------------
+# -- processes --------------------------------------------------------------------------------------------------------
 
 
 def test_a_killed_process_does_nothing_more_and_holds_nothing() -> None:
@@ -126,7 +127,7 @@ def test_a_killed_process_does_nothing_more_and_holds_nothing() -> None:
     assert other.read_at(theirs, 0, 9) == b""
 
 
-# -- what survives -----------------------------------------------------------------------------------------------------
+# -- files that survive a power cut -----------------------------------------------------------------------------------
 
 
 def _left(machine: Machine, rules: Rules) -> list[dict[str, bytes]]:

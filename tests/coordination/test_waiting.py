@@ -122,11 +122,11 @@ def test_a_get_that_does_not_wait_watches_nothing(path: Path) -> None:
         assert descriptors() == before
 
 
-# -- where nothing is heard -------------------------------------------------------------------------------------------
+# -- processes that get no events -------------------------------------------------------------------------------------
 
 
 class Deaf(Disk):
-    """Events are lost."""
+    """A disk that loses events."""
 
     heard = 0
 
@@ -136,7 +136,7 @@ class Deaf(Disk):
 
 
 class NoWatch(Disk):
-    """There are no more of them to be had; ``asked`` is set when one was wanted."""
+    """A disk that has no more inotify watches. ``asked`` is set when a process asks for one."""
 
     def __init__(self, root: str, code: int) -> None:
         super().__init__(root)
@@ -177,11 +177,11 @@ def test_without_a_watch_a_get_polls_as_often_as_ever(path: Path, pool: ThreadPo
     assert 0 < clock.longest <= POLL_MAX_SECONDS
 
 
-# -- how long -------------------------------------------------------------------------------------------------------
+# -- the length of each wait ------------------------------------------------------------------------------------------
 
 
 class Recorded(SimulatedClock):
-    """The seconds for which each wait was to last."""
+    """A clock that records the requested length of each wait, in seconds."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -92,10 +92,10 @@ def test_unrelated_commits_cost_a_waiting_call_no_search(
     assert len(looks) - before <= 4, "one search for each arrival, and one for each new listener"
 
 
-# -- however it comes --------------------------------------------------------------------------------------------------
+# -- each way in which the message arrives ----------------------------------------------------------------------------
 
 
-# Each does the part before the wait, and returns the part during the wait.
+# Each function does the part before the wait, and returns the part during the wait.
 
 
 def comes_as_it_is_put(other: spool.Space) -> Callable[[], object]:
@@ -205,7 +205,7 @@ def test_a_message_that_arrived_and_was_compacted_since_the_last_search_wakes_th
         assert space.get("orders", correlation_id="c").body == 4
 
 
-# -- one message by its id ---------------------------------------------------------------------------------------------
+# -- one message by its id --------------------------------------------------------------------------------------------
 
 
 def test_a_message_that_another_transaction_holds_is_waited_for(
@@ -240,7 +240,7 @@ def test_several_messages_with_one_correlation_id_are_taken_together(path: Path,
             tx.get_many("orders", 2, correlation_id="c", timeout=0.01)
 
 
-# -- the end -----------------------------------------------------------------------------------------------------------
+# -- the end ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ending", ["close", "stop", "delete_queue"])

@@ -39,14 +39,14 @@ def without_its_mirror(image: Image) -> Image:
     return image._replace(beside=NO_FILES)
 
 
-# -- which side comes first -------------------------------------------------------------------------------------------
+# -- the order of the two flushes -------------------------------------------------------------------------------------
 
 _put_off = threading.local()
 
 
 class MirrorLast(SimulatedDisk):
-    """A commit's copy is begun when the space's own flush is done, where a simulated process begins with it: of two
-    threads either may be first. Inside ``mirrors_last``."""
+    """A process that begins a commit's copy for the mirror after the space's own flush. Other simulated processes begin
+    with the copy; the two threads of a real process flush in any order. Inside ``mirrors_last``."""
 
     def run_beside(self, name: str, run: Callable[[], None]) -> bool:
         if "mirror" not in name:

@@ -170,11 +170,11 @@ def test_a_stamp_before_the_rename_is_missed(record_property) -> None:
         Explorer(OVERWRITTEN, Rules.NAMES_FOLLOW, per_recovery_cut=4).explore_takeovers()
 
 
-# -- what recovery finds ----------------------------------------------------------------------------------------------
+# -- files that recovery finds ----------------------------------------------------------------------------------------
 
 
 def _opened(image: Image) -> tuple[Machine, spool.Space]:
-    """After a start of the machine."""
+    """Start the machine with this disk, and open the space."""
     machine = Machine(image, boot=2, **Rules.NAMES_FOLLOW.told)
     return machine, spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
 

@@ -1,4 +1,4 @@
-"""What a file system lacks is named before it is used: by ``spool-admin doctor``, by ``spool.create`` and ``open``."""
+"""``spool-admin doctor``, ``spool.create`` and ``open`` name the defects of a file system before the space uses it."""
 
 import ctypes
 import errno
@@ -47,7 +47,7 @@ def everything(root: Path) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*"))
 
 
-# -- a good one --------------------------------------------------------------------------------------------------------
+# -- a good file system -----------------------------------------------------------------------------------------------
 
 
 def test_a_good_file_system_passes_before_there_is_a_space_and_nothing_is_left_behind(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_space_in_use_passes_and_does_not_notice(root: Path) -> None:
         assert (space.check(), space.get("a", transaction=None).body) == ([], "more")
 
 
-# -- bad ones, played by disks -----------------------------------------------------------------------------------------
+# -- bad file systems, simulated by disks -----------------------------------------------------------------------------
 
 
 class NoLocks(Disk):
@@ -80,7 +80,7 @@ class GrantsBoth(Disk):
 
 
 class GrantsOtherProcesses(Disk):
-    """As locks do that only one machine, or one process, knows."""
+    """A file system on which other processes, or other machines, do not see a lock."""
 
     maker = os.getpid()
 
@@ -94,7 +94,7 @@ class LocksLookFree(Disk):
 
 
 class LocksStay(Disk):
-    """As on a server that does not hear of a client's death."""
+    """A file system on which locks outlive their process, such as a server that does not notice a client's death."""
 
     def close(self, handle: int) -> None:
         os.set_inheritable(handle, False)  # (it must be open) and stays so
@@ -145,7 +145,7 @@ class NoSharing(Disk):
 
 
 class ShortLocks(Disk):
-    """As where offsets have 32 bits."""
+    """A file system on which the offsets of locks have 32 bits."""
 
     def lock(self, handle: int, start: int, length: int = 1, *, shared: bool = False) -> bool:
         return start < 2**31 and super().lock(handle, start, length, shared=shared)
@@ -222,7 +222,7 @@ class ShortNames(Disk):
 
 
 class OpenToAll(Disk):
-    """As vfat, whose files all have one mode."""
+    """A file system such as vfat, on which all files have the same mode."""
 
     def identity(self, name: str) -> FileIdentity | None:
         there = super().identity(name)
@@ -306,7 +306,7 @@ def test_the_flush_mode_that_a_space_will_use_is_told(flush: str, tmp_path: Path
     assert flush in proof.detail
 
 
-# -- the seam says so, and so do create and open -----------------------------------------------------------------------
+# -- the disk names the defect, and so do create and open -------------------------------------------------------------
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
@@ -367,7 +367,7 @@ def test_a_stage_that_is_a_symlink_is_refused(name: str, root: Path, tmp_path: P
     assert everything(elsewhere) == before
 
 
-# -- the command -------------------------------------------------------------------------------------------------------
+# -- the command ------------------------------------------------------------------------------------------------------
 
 
 def test_the_command_tells_and_its_exit_code_says_whether_it_will_do(root: Path, tmp_path: Path) -> None:
@@ -384,7 +384,7 @@ def test_the_command_tells_and_its_exit_code_says_whether_it_will_do(root: Path,
     assert (nothing.exit_code, "is no directory" in nothing.stderr) == (1, True)
 
 
-# -- real ones, by root ------------------------------------------------------------------------------------------------
+# -- real file systems, mounted by root -------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ def _few_claim_files() -> Iterator[None]:
         yield
 
 
-# -- what is interrupted ----------------------------------------------------------------------------------------------
+# -- the interrupted calls --------------------------------------------------------------------------------------------
 
 
 def put(space: spool.Space) -> None:
@@ -82,7 +82,7 @@ def create_queue(space: spool.Space) -> None:
 
 @contextmanager
 def transaction_manager(space: spool.Space) -> Iterator[xa.ResourceManager]:
-    """One that rolls back what was interrupted, as any does."""
+    """A transaction manager that rolls back the interrupted branch, as every transaction manager does."""
     rm = xa.ResourceManager(space)
     try:
         yield rm
@@ -151,7 +151,7 @@ def remove(space: spool.Space) -> None:
 
 @dataclass(frozen=True)
 class History:
-    """What is interrupted, and the states that it may leave: nothing of it happened, or all did."""
+    """The interrupted calls, and the states that an interrupt may leave: all of the calls happened, or none did."""
 
     run: Callable[[spool.Space], None]
     after: tuple[str, ...] = tuple(OLD)
@@ -258,7 +258,7 @@ class Lines:
 
 
 def test_a_get_hands_back_what_it_claimed_until_its_commit_begins(memory: Path) -> None:
-    """Or the message would be gone, and nobody would have heard of it."""
+    """Otherwise the message would be lost, because no caller got it."""
     calls = calls_of(History(get), memory / "calls")
     read = max(n for n, call in enumerate(calls, 1) if call.startswith("open committed/"))
     for n in range(1, read + 1):
@@ -268,7 +268,7 @@ def test_a_get_hands_back_what_it_claimed_until_its_commit_begins(memory: Path) 
 
 
 def test_a_transaction_that_is_entered_or_left_stays_nobodys(memory: Path) -> None:
-    """The next put is on its own, at whichever line of the way in or out the signal came."""
+    """The signal comes at each line of entering and leaving the transaction; the next put is a separate commit."""
     for at in itertools.count(1):
         path = memory / str(at)
         furnish(path)
@@ -391,7 +391,8 @@ def test_a_space_that_was_to_be_closed_is_closed_at_whichever_line_it_came(
 
 
 def test_a_transaction_that_was_open_keeps_no_descriptor(memory: Path) -> None:
-    """Its claim journal and its file are closed with the space, whatever becomes of the transaction."""
+    """A close of the space closes the claim journal and the file of an open transaction, however the transaction
+    ends."""
     furnish(memory / "space")
     before = descriptors()
     space, _ = opened(memory / "space")

@@ -1,5 +1,6 @@
-"""What somebody planted in a space leads nowhere: whatever it is and whatever its name, nothing outside the space is
-read, written, moved or removed, nothing waits for it, and it is named by check or refused with the reason."""
+"""A file of any kind and name that another program planted in a space does no harm. The engine reads, writes, moves and
+removes nothing outside the space, and waits for no planted file. A check names the file, or an error refuses it with
+the reason."""
 
 import logging
 import os
@@ -29,7 +30,7 @@ OURS = xa.Xid(4711, b"voted", b"1")
 SECRET = b"nobody may see or change this"
 
 
-# -- what is planted ---------------------------------------------------------------------------------------------------
+# -- the planted files ------------------------------------------------------------------------------------------------
 
 
 def _socket(path: Path, outside: Path) -> None:
@@ -70,7 +71,7 @@ ANYWHERE = (
     "quarantine/stranger", "quarantine/stranger.reason.txt",
     "space.toml.tmp", "stranger", "run/stranger",
 )  # fmt: skip
-# A folder for dropped files, whoever made it, is one.
+# A directory at one of these places is a folder for dropped files, even if another program made the directory.
 WELCOME = (("drop/b", "directory"), ("active/drop.a.0123456789abcdef", "directory"))
 IN_RUN = ("run/control", "run/counters", "run/feed", "run/numbers", "run/xids", "run/claims-05", "run/reclaim.lock")
 
@@ -106,7 +107,8 @@ def _plant(kind: str, path: Path, outside: Path) -> None:
 
 
 def _state(outside: Path) -> list[tuple[str, int, int, int, bytes]]:
-    """Names, modes, times of change and bytes; how many names a file has is the planter's business."""
+    """Return the names, modes, times of change and bytes of the files. The number of names is left out, because
+    planting a hard link changes it."""
     found = []
     for path in sorted(outside.rglob("*")):
         about = path.lstat()
@@ -115,11 +117,11 @@ def _state(outside: Path) -> list[tuple[str, int, int, int, bytes]]:
     return found
 
 
-# -- what is done with the space ---------------------------------------------------------------------------------------
+# -- the use of the space ---------------------------------------------------------------------------------------------
 
 
 class Session:
-    """Everything that an application, an intake and an administrator do; ``told``: every word that was said of it."""
+    """All calls of an application, an intake and an administrator. ``told``: the texts of all findings and errors."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -280,11 +282,11 @@ def _use_all_claim_files(root: Path) -> None:
         tx.get("a")  # its journal names an owner, which holds a byte in each
 
 
-# -- what turns into something else while it is looked at --------------------------------------------------------------
+# -- files that change while a process looks at them ------------------------------------------------------------------
 
 
 class Changing(Disk):
-    """After somebody looked at a dropped file for the last time, it becomes something else."""
+    """A disk that replaces a dropped file just after the intake's last look at the file."""
 
     kind: str
     outside: Path
@@ -321,7 +323,7 @@ def test_a_dropped_file_that_turns_into_something_else_leads_nowhere(
 def test_a_dropped_file_that_has_another_name_comes_as_it_is_and_the_other_name_is_left_alone(
     root: Path, outside: Path
 ) -> None:
-    """Also when files are recycled afterwards: what was dropped never is."""
+    """The engine recycles files afterwards, but never a dropped file."""
     os.link(outside / "secret", root / "drop/a/planted")
     before = _state(outside)
     with spool.open(root) as space:
@@ -338,7 +340,7 @@ def test_a_dropped_file_that_has_another_name_comes_as_it_is_and_the_other_name_
 
 
 def test_a_committed_file_that_got_another_name_is_not_recycled_under_it(root: Path, tmp_path: Path) -> None:
-    """A backup by hard links stays as it was."""
+    """A backup that consists of hard links does not change."""
     with spool.open(root) as space:
         space.get_many("a", 3)
         copies = {}
@@ -371,7 +373,7 @@ def test_a_spare_file_that_got_another_name_is_not_written_under_it(root: Path, 
 
 
 def test_a_number_far_ahead_of_all_others_keeps_nobody_waiting(root: Path) -> None:
-    """Whoever opens the space does not fill the gap one by one."""
+    """An opener does not fill the gap one number at a time."""
     (root / "committed" / f"{2**39 - 1:016d}.msgpack").write_bytes(b"planted")
     with _nothing_hangs():
         with spool.open(root) as space:

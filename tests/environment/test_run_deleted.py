@@ -1,5 +1,6 @@
-"""``run/`` may be deleted while nobody has the space open. If somebody deletes it while it is in use, nothing is lost
-or doubled: newcomers are not let in, and who misses a file of it stops, with one error that says what to do."""
+"""``run/`` may be deleted while no process has the space open. If a user deletes ``run/`` while the space is in use, no
+message is lost or doubled. A new process cannot open the space, and a process that misses a file of ``run/`` stops.
+Both get one error that tells the user how to go on."""
 
 import logging
 import os
@@ -49,11 +50,11 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-# -- while closed -----------------------------------------------------------------------------------------------------
+# -- run/ is deleted while the space is closed ------------------------------------------------------------------------
 
 
 class Forgetful(Explorer):
-    """After a kill at each step, somebody deletes run/ before the space is opened again."""
+    """After a kill at each step, a user deletes ``run/`` before a process opens the space again."""
 
     def explore_without_run(self, thin: int) -> int:
         with repeatable(SEED):
@@ -83,20 +84,22 @@ def _delete_run(machine: Machine) -> None:
 def test_run_deleted_while_closed_loses_nothing_whatever_was_killed_before(
     history: History, quiet, record_property, pytestconfig
 ) -> None:
-    """Waiting messages, claims, branches that voted or are half committed, files half taken: at each step."""
+    """The deletion follows a kill at each step: with messages, claims, branches that voted or are half committed, and
+    dropped files that an intake has half taken."""
     thin = 1 if pytestconfig.getoption("--long") else 5
     kills = Forgetful(history, Rules.ORDERED).explore_without_run(thin)
     record_property("run/ deleted: while closed, after a kill", kills)
 
 
-# -- while in use, in each order of the calls -------------------------------------------------------------------------
+# -- run/ is deleted while the space is in use, in each order of the calls --------------------------------------------
 
 TOLD = re.compile("was deleted while the space is in use.*close the space in every process, then open it again")
 FILES = ("control", "counters", "feed", "numbers", "xids", "claims-01", "claims-02", "all")
 
 
 def _explorer(file: str, worker: str) -> Interleaver:
-    """A worker, somebody who deletes, somebody who comes, and one who has the space open and does nothing yet."""
+    """Four processes: a worker, one that deletes the file, one that opens the space, and one that has the space open
+    but idles."""
 
     def add_processes(simulation: Simulation) -> None:
         simulation.process("W", _telling(WORKERS[worker](simulation)))
@@ -108,7 +111,7 @@ def _explorer(file: str, worker: str) -> Interleaver:
 
 
 def _telling(program: Callable[..., None]) -> Callable[..., None]:
-    """It may be stopped, and what stops it says what to do."""
+    """The program may end with SpaceStopped, whose text must tell the user how to go on."""
 
     def run(*args: object) -> None:
         try:
@@ -135,8 +138,8 @@ WORKERS: dict[str, Callable[[Simulation], Program]] = {
 def test_nothing_is_lost_or_doubled_when_a_file_of_run_is_deleted_before_any_call(
     file: str, worker: str, quiet, record_property, pytestconfig
 ) -> None:
-    """Before each call of a worker: somebody deletes the file, somebody opens the space, and then another process that
-    has it open already goes on."""
+    """Before each call of a worker, one process deletes the file, a second opens the space, and a third, which has the
+    space open already, goes on."""
     thin = 1 if pytestconfig.getoption("--long") else 10
     schedules = _before_each_call(_explorer(file, worker), thin, FILES.index(file))
     record_property("run/ deleted: while in use, schedules", schedules)
@@ -176,7 +179,7 @@ def test_a_newcomer_beside_a_deleted_run_would_be_noticed(bug: Bug, file: str, w
 
 
 def test_nobody_reclaims_by_a_lock_that_was_made_anew(tmp_path: Path) -> None:
-    """Or two would, and count what goes twice."""
+    """Otherwise two processes would reclaim, and count the removed files twice."""
     with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
         space.create_queue("a")
         for _ in range(3):
@@ -190,7 +193,7 @@ def test_nobody_reclaims_by_a_lock_that_was_made_anew(tmp_path: Path) -> None:
         assert space.check() == []
 
 
-# -- while in use, by real processes ----------------------------------------------------------------------------------
+# -- run/ is deleted while real processes use the space ---------------------------------------------------------------
 
 WORK = """
 import sys, spool

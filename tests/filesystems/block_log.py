@@ -1,8 +1,7 @@
-"""A block device that remembers: every write and every flush, with its time; and what a power cut makes of them.
+"""A block device that logs every write and flush with its time, and the contents of the device after a power cut.
 
-nbdkit runs this file as its python plugin (``serves=IMAGE log=LOG``): the device is an image, and the log is kept
-beside it. A write that was followed by a flush survives; of those after the last flush any
-part may, in blocks of 4 KiB.
+nbdkit runs this file as its Python plugin (``serves=IMAGE log=LOG``): the device is an image, and the log is a separate
+file. A write before the last flush survives. Of the writes after the last flush, any blocks of 4 KiB may survive.
 """
 
 import builtins
@@ -71,7 +70,7 @@ def flush(handle: int, flags: int) -> None:
     os.write(_files["log"], _RECORD.pack(_FLUSH, time.monotonic_ns(), 0, 0, True))
 
 
-# -- what a power cut leaves ------------------------------------------------------------------------------------------
+# -- the device after a power cut -------------------------------------------------------------------------------------
 
 
 class Operation(NamedTuple):
@@ -98,16 +97,17 @@ def _operations(data: bytes) -> Iterator[Operation]:
 
 
 def choose_cut(operations: Sequence[Operation], first: int, rng: random.Random) -> int:
-    """Any operation from ``first`` on; every other time one just before a flush, when most is at stake."""
+    """Choose any operation from ``first`` on; half of the time one just before a flush, when the cut can lose most."""
     if rng.random() < 0.5:
         return rng.randrange(first, len(operations))
     return rng.choice([n - 1 for n in range(first + 1, len(operations)) if operations[n].data is None])
 
 
 def survivor(image: Path, operations: Sequence[Operation], cut: int, rng: random.Random) -> int:
-    """Write into ``image``, the device as it was before all operations, what a cut after operation ``cut`` leaves.
+    """Change ``image``, a copy of the device before all operations, to the contents after a power cut after operation
+    ``cut``.
 
-    Returns how many writes got lost or were torn.
+    Return the number of writes that were lost or torn.
     """
     last_flush = max((n for n in range(cut + 1) if operations[n].data is None), default=-1)
     kept_odds = rng.choice((0.0, 0.3, 0.7, 1.0))

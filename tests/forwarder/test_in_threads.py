@@ -1,4 +1,4 @@
-"""The forwarder without Spark: a route does, counts and tells in threads what it does in rounds."""
+"""The forwarder without Spark: a route has the same outcomes, counts and reports in threads as in rounds."""
 
 import json
 import logging
@@ -41,7 +41,7 @@ def refused(request: Request) -> Outcome:
     return Rejected(str(request.message.body))
 
 
-# -- what a route does ------------------------------------------------------------------------------------------------
+# -- the outcomes of a route ------------------------------------------------------------------------------------------
 
 
 def test_a_summary_counts_by_plain_words(run: Run, space: spool.Space) -> None:
@@ -87,7 +87,7 @@ def test_q17_a_body_that_no_codec_here_reads_is_bytes_for_a_service_and_a_try_fo
     assert [file.read_bytes() for file in (tmp_path / "out").iterdir()] == [b"1", b"1"]
 
 
-# -- what is counted and told -----------------------------------------------------------------------------------------
+# -- counts and reports -----------------------------------------------------------------------------------------------
 
 
 def test_failures_are_counted_by_their_reasons(run: Run, space: spool.Space) -> None:
@@ -108,7 +108,7 @@ def test_a_failure_is_logged_as_it_comes_up_each_kind_once(
 
 
 def test_what_is_told_of_messages_that_did_not_get_through_is_not_counted(run: Run, space: spool.Space) -> None:
-    """The commit found no room for what came out of the message, so nothing was dropped on the way."""
+    """The commit found no room for the result of the message, so the report that one was dropped does not count."""
     space.change_queue("other", max_messages=1)
     space.put("other", "there")
     space.put("work", "x")
@@ -154,7 +154,7 @@ def test_a_call_that_is_given_up_is_told_with_the_time_since_its_claim(space: sp
 
 @pytest.mark.timeout(60)
 def test_q12_a_forwarder_whose_service_is_down_is_not_idle(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pause is longer than the idle time, and the looks at that."""
+    """The route's pause is longer than the idle time of the forwarder."""
     monkeypatch.setattr("spool.workers.pauses.FIRST_PAUSE_SECONDS", 0.5)
     space.put("work", "x")
     tries = iter([Retried("refused", counted=False), Replied()])
@@ -164,7 +164,7 @@ def test_q12_a_forwarder_whose_service_is_down_is_not_idle(space: spool.Space, m
 
 
 def test_a_forwarder_that_calls_nothing_is_abandoned_at_once(space: spool.Space) -> None:
-    """As while the space is opened, its routes are checked, or what is left is counted."""
+    """A forwarder calls no service while it opens the space, checks its routes, or counts the remaining messages."""
     ended: list[bool] = []
     forwarder = ThreadForwarder(space.path, [scripted(refused)])
     forwarder.abandon(lambda: ended.append(True))

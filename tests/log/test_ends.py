@@ -135,7 +135,7 @@ def test_an_end_is_silent_if_all_was_committed(asleep: spool.Space, caplog: pyte
     assert not caplog.records
 
 
-# -- what is only dropped ---------------------------------------------------------------------------------------------
+# -- spaces and transactions that a program drops without ending them -------------------------------------------------
 
 
 @contextmanager

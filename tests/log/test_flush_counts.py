@@ -132,7 +132,7 @@ def test_a_step_costs_as_many_flushes_as_documented(
             assert flushes_of(step, space) == expected, (flush, carries)
 
 
-# -- as the kernel sees it --------------------------------------------------------------------------------------------
+# -- flushes as system calls of the kernel ----------------------------------------------------------------------------
 
 PROGRAM = """
 import os, sys

@@ -1,4 +1,4 @@
-"""The numbers of commits: each is given out once, and published in its turn, whoever dies with it."""
+"""Each commit number is given out once and published in its turn, even if the process that got the number dies."""
 
 import errno
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from tests.machine import PowerCut
 from tests.meanwhile import Processes, Watched
 from tests.shown import bodies
 
-# -- given out --------------------------------------------------------------------------------------------------------
+# -- numbers that are given out ---------------------------------------------------------------------------------------
 
 
 def test_a_number_with_a_file_that_was_not_issued_is_not_issued_again(space: spool.Space, watched: Watched) -> None:
@@ -83,7 +83,7 @@ def test_a_counter_of_which_one_copy_is_damaged_is_known_by_the_other(
         assert getattr(after, name) == getattr(before, name), name
 
 
-# -- published --------------------------------------------------------------------------------------------------------
+# -- numbers that are published ---------------------------------------------------------------------------------------
 
 
 def test_a_number_is_not_published_before_those_of_living_writers(space: spool.Space, watched: Watched) -> None:

@@ -146,7 +146,7 @@ def test_removals_of_a_dead_reclaimer_are_durable_before_their_removers_are_remo
     assert bodies(other) == ["c"]
 
 
-# -- who only puts -----------------------------------------------------------------------------------------------------
+# -- processes that only put ------------------------------------------------------------------------------------------
 
 
 def test_a_process_that_only_puts_reads_no_commits_of_others() -> None:

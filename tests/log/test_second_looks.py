@@ -193,7 +193,7 @@ def test_a_change_of_one_s_own_holds_at_once(space: spool.Space) -> None:
     assert space.show(id_).reply_queue == "answers"
 
 
-# -- what administrators do -------------------------------------------------------------------------------------------
+# -- calls of an administrator ----------------------------------------------------------------------------------------
 
 
 def test_a_purge_sees_the_messages_and_votes_of_others(space: spool.Space, other: spool.Space) -> None:

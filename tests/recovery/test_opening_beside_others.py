@@ -1,4 +1,5 @@
-"""Opening beside others: only one is alone and recovers, and what the living hold is left to them."""
+"""Several processes open one space: only the first opener recovers, and it leaves files and locks of live processes
+alone."""
 
 import pytest
 
@@ -17,7 +18,7 @@ from tests.simdisk import ROOT
 ROUND = Xid(FORMAT_ROUND, b"round", b"1")
 
 
-# -- alone or not -----------------------------------------------------------------------------------------------------
+# -- the first opener, and openers beside others ----------------------------------------------------------------------
 
 
 def test_an_opener_beside_another_process_is_not_the_first(processes: Processes, space: spool.Space) -> None:
@@ -26,7 +27,7 @@ def test_an_opener_beside_another_process_is_not_the_first(processes: Processes,
 
 
 def test_two_never_open_at_once(processes: Processes) -> None:
-    """Or both would be alone, and recover."""
+    """Otherwise both would be the first opener, and recover the space."""
     disk = Meanwhile(processes.machine)
 
     def come_too_early() -> None:
@@ -45,11 +46,12 @@ def test_an_inspection_beside_an_opener_is_not_the_first(processes: Processes) -
     assert seen == [False]
 
 
-# -- what is left to others -------------------------------------------------------------------------------------------
+# -- work that an opener leaves to others -----------------------------------------------------------------------------
 
 
 def test_an_opener_leaves_the_number_of_a_writer_that_it_cannot_see_alive(processes: Processes) -> None:
-    """No two processes may work on one number: who holds it without being alive does not follow the protocol."""
+    """No two processes may work on one number. A process that locks the number's byte but holds no lock of a live
+    process breaks the protocol."""
     writer, disk = processes.open()
     disk.dies_before("make_durable", lambda: writer.put("orders", "one"))
     stranger = Meanwhile(processes.machine)
@@ -87,7 +89,7 @@ def test_an_opener_leaves_a_branch_whose_owner_locked_it_since_the_read(
 
 
 def test_an_opener_leaves_the_claims_of_a_live_consumer(processes: Processes, space: spool.Space) -> None:
-    """And does not wait for its death."""
+    """The opener does not wait for the death of the consumer either."""
     wanted = space.put("orders", "one")
     space.transaction().get("orders")
     begun = processes.machine.clock.time

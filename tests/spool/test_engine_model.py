@@ -42,7 +42,7 @@ class Model(RuleBasedStateMachine):
             space.close()
         shutil.rmtree(getattr(self, "directory", ""), ignore_errors=True)
 
-    # -- what is done --
+    # -- operations --
 
     def bodies(self, count: int) -> list[bytes]:
         self.counter += count
@@ -139,20 +139,20 @@ class Model(RuleBasedStateMachine):
 
     @rule(who=st.integers(0, 1))
     def compact(self, who: int) -> None:
-        """S01-S06: whatever is compacted, and tombstones are merged, no caller sees a difference."""
+        """S01-S06: no caller notices that files are compacted and tombstones are merged."""
         with small_compactions():
             self.spaces[who]._housekeeper.compact()
 
     @rule(who=st.integers(0, 1))
     def reopen(self, who: int) -> None:
-        """A process ends with its transactions open, and comes back: what they held is free again."""
+        """A process ends with open transactions and opens the space again: the messages that they held are free."""
         for one in [one for one in self.open_transactions if one["who"] == who]:
             self.open_transactions.remove(one)
             self.held -= {m.id for _, found in one["gets"] for m in found}
         self.spaces[who].close()
         self.spaces[who] = spool.open(self.path)
 
-    # -- what must hold --
+    # -- invariants --
 
     @invariant()
     def both_openers_see_the_same_in_order(self) -> None:

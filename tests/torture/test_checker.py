@@ -62,7 +62,7 @@ def verdict(story: Story, left: Iterable[Left] = ()) -> str:
     return "\n".join(check(story.records, left))
 
 
-# -- what may happen --------------------------------------------------------------------------------------------------
+# -- histories that the checker accepts -------------------------------------------------------------------------------
 
 
 def test_a_message_that_was_put_and_taken_is_fine(story: Story) -> None:
@@ -108,7 +108,7 @@ def test_a_branch_that_voted_and_was_told_to_commit_is_committed(story: Story) -
     assert "lost" in verdict(story)
 
 
-# -- what may not -----------------------------------------------------------------------------------------------------
+# -- broken promises that the checker finds ---------------------------------------------------------------------------
 
 
 def test_a_lost_acknowledged_message_is_found(story: Story) -> None:
@@ -234,7 +234,7 @@ def test_a_death_that_does_not_count_as_a_try_is_found(story: Story) -> None:
     assert "came back with no more" in verdict(story)
 
 
-# -- what everybody must see ------------------------------------------------------------------------------------------
+# -- messages that every worker must see ------------------------------------------------------------------------------
 
 
 def look(story: Story, worker: str, *keys: str, begun: int = 0, queue: str = "in", complete: bool = True) -> None:

@@ -17,7 +17,7 @@ from tests.shown import bodies
 ROUND = Xid(FORMAT_ROUND, b"round", b"1")
 
 
-# -- decided elsewhere ------------------------------------------------------------------------------------------------
+# -- branches that another process decides ----------------------------------------------------------------------------
 
 
 def committed_and_not_moved(processes: Processes) -> int:
@@ -123,7 +123,7 @@ def test_an_administrator_s_decision_is_known_in_every_process(space: spool.Spac
     assert heuristics.heuristic_outcome(space._store, XID) == heuristics.COMMITTED
 
 
-# -- whose coordinator died -------------------------------------------------------------------------------------------
+# -- branches of a coordinator that died ------------------------------------------------------------------------------
 
 
 def test_the_branch_of_a_coordinator_that_died_frees_its_messages_for_the_next_get(

@@ -1,4 +1,5 @@
-"""A branch that an exception has left: no put is acknowledged into it, and it says what becomes of it."""
+"""A branch that an exception has left open: no put into the branch is acknowledged, and errors and warnings tell how
+the branch ends."""
 
 import gc
 import threading
@@ -97,7 +98,7 @@ def test_work_of_another_thread_does_not_join_a_branch_that_failed(space: spool.
     rm.rollback(xid())
 
 
-# -- the block -------------------------------------------------------------------------------------------------------
+# -- the block --------------------------------------------------------------------------------------------------------
 
 
 def test_a_block_ends_the_branch(space: spool.Space) -> None:
@@ -156,7 +157,7 @@ def test_a_block_of_an_xid_that_is_in_use_is_refused(space: spool.Space) -> None
     rm.rollback(xid())
 
 
-# -- a branch that nobody can end any more ---------------------------------------------------------------------------
+# -- a branch that no process can end any more ------------------------------------------------------------------------
 
 
 def begin_and_fail(space: spool.Space) -> None:
