@@ -1,3 +1,3 @@
-"""For spaces in which what failed may be tried again at once: their queues wait only if they say so."""
+"""Options of spaces whose queues deliver a failed message again at once, unless a queue sets a retry delay."""
 
 AT_ONCE = {"retry_delay": 0.0}

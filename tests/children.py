@@ -1,4 +1,4 @@
-"""What is done in a forked child of this process, which goes no further than that."""
+"""Calls of a function in a forked child of this process; the child exits when the function returns or raises."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def start(act: Callable[[], object]) -> int:
-    """Do this in a forked child, and return its process id."""
+    """Call ``act`` in a forked child, and return the child's process id."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -23,10 +23,11 @@ def start(act: Callable[[], object]) -> int:
 
 
 def exit_code(child: int) -> int:
-    """Wait for the end of a child: 0, 1 if it raised, which it prints, or a signal's number, negative."""
+    """Wait for the end of a child, and return its exit code: 0; 1 if ``act`` raised; or the negative number of a
+    signal."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def exit_code_of(act: Callable[[], object]) -> int:
-    """Do this in a forked child, and return its exit code, as ``exit_code`` does."""
+    """Call ``act`` in a forked child, and return the child's exit code, as ``exit_code`` does."""
     return exit_code(start(act))

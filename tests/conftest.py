@@ -1,4 +1,4 @@
-"""What all tests share: the options --long and --deep, and which tests this machine cannot run."""
+"""The options --long and --deep, the skips of tests that this machine cannot run, and the fixtures of all tests."""
 
 import logging
 import os
@@ -25,22 +25,23 @@ settings.register_profile("xaspool", deadline=None)
 settings.load_profile("xaspool")
 
 
-# A shell ignores Ctrl-C for what it runs in the background, and Python leaves it at that: the tests of it would wait in
-# vain, and so would the programs that they start.
+# A shell ignores Ctrl-C for the programs that it runs in the background, and Python keeps that setting. The tests of
+# Ctrl-C and the programs that they start would wait for a signal in vain.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _small_ring() -> Iterator[None]:
-    """In all processes of these tests, and not in the programs that they start."""
+    """Give the feed few slots in all processes of these tests, but not in the programs that the tests start."""
     with few_slots():
         yield
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _handlers_of_signals_as_before() -> Iterator[None]:
-    """A program that a module's tests run in this process sets its own, for as long as the process lives."""
+    """Restore the handlers of signals after each module: a program that its tests run in this process sets other
+    ones."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in before.items():
@@ -50,7 +51,8 @@ def _handlers_of_signals_as_before() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def _loggers_as_before() -> Iterator[None]:
-    """The same of what it sets up for its messages. (pytest's own handlers come and go with each test.)"""
+    """Restore the loggers after each module, for the same reason. (pytest adds and removes its handlers with each
+    test.)"""
     before = {logger: (logger.level, logger.propagate, [*logger.handlers]) for logger in _loggers()}
     yield
     for logger in _loggers():
@@ -122,7 +124,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Of several processes, each takes a file at a time, or a directory whose tests belong together."""
+    """Give each process one file at a time, or one directory whose tests belong together."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
@@ -135,7 +137,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_report_to_serializable() -> Generator[None, Any, Any]:
-    """What a test printed goes to the other process as text: names of files that are no text are escaped."""
+    """Escape file names that are no text, because pytest-xdist sends a test's output to the other process as text."""
     return _escaped((yield))
 
 
@@ -163,14 +165,14 @@ def rows(*states: str) -> set[str]:
 
 
 def rows_of(test: str) -> set[str]:
-    """Those that a test's name carries: ``test_q05_e09_…``."""
+    """Return the ids of the rows in a test's name: ``test_q05_e09_…``."""
     found = re.match(r"test_((?:[a-z][0-9]{2}_)+)", test)
     return set(found[1].upper().rstrip("_").split("_")) if found else set()
 
 
-# -- what a run has to show -------------------------------------------------------------------------------------------
+# -- counts that a whole run must record ------------------------------------------------------------------------------
 
-# What tests record that they tried begins with one of these; a whole run tries some of each.
+# The names of recorded counts begin with one of these words; a whole run records a count for each word.
 EVIDENCE = (
     "clock", "closings", "corrupted files", "crash tests", "faults", "forks", "hostile inputs", "interleavings",
     "interrupts", "kills", "mutation sites", "narrow windows", "planted bugs", "run/ deleted", "stopped processes",
@@ -179,9 +181,9 @@ EVIDENCE = (
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A row of which no test passed, and a kind of evidence of which there is none, fail the run, if the whole suite
-    was asked for, or all but some directories; what this machine cannot run is told. (That each row has a test,
-    ``test_docs`` looks after.)"""
+    """Fail a run of the whole suite, or of all but some directories, if a row has no test that passed, or a count is
+    missing. A row whose tests this machine cannot run is only reported. (``test_docs`` checks that each row has a
+    test.)"""
     config = session.config
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None or config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
@@ -214,7 +216,8 @@ def _function(nodeid: str) -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What the tests recorded that they tried; and what failed before pytest began, so that green cannot hide it."""
+    """Print the counts that the tests recorded, and the checks that failed before pytest began, so that passing tests
+    do not hide these."""
     for name, count in sorted(_evidence(terminalreporter).items()):
         terminalreporter.write_line(f"{name}: {count:,}")
     for what, missing in terminalreporter.config.stash.get(_MISSING, {}).items():
@@ -225,7 +228,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def _evidence(terminalreporter: pytest.TerminalReporter) -> Counter[str]:
-    """The sums of what tests recorded as properties: numbers, or numbers by kind."""
+    """Return the sums of the properties that tests recorded: numbers, or numbers by kind."""
     sums: Counter[str] = Counter()
     for report in (*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")):
         for name, value in getattr(report, "user_properties", ()) if report.when == "call" else ():
@@ -238,7 +241,7 @@ def _evidence(terminalreporter: pytest.TerminalReporter) -> Counter[str]:
 
 @pytest.fixture
 def depth(pytestconfig: pytest.Config) -> str:
-    """Which column of its table a slow test takes: that of --long or that of --deep."""
+    """Return the column of its table that a slow test takes: "long" or "deep"."""
     return "deep" if pytestconfig.getoption("--deep") else "long"
 
 
@@ -252,7 +255,7 @@ def memory() -> Iterator[Path]:
 
 @pytest.fixture
 def codecs_of_its_own() -> Iterator[None]:
-    """What a test registers is forgotten."""
+    """Remove the codecs that a test registers."""
     before = dict(codecs.CODECS)
     yield
     codecs.CODECS.clear()

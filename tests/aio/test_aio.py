@@ -52,7 +52,7 @@ def run(path: Path, story: Story) -> None:
 
 
 def left(path: Path) -> list[object]:
-    """What is in the queue for who opens it next, and can be taken."""
+    """Return the bodies that the next opener finds in the queue and can take."""
     with spool.open(path) as space:
         found = [message.body for message in space.browse("orders")]
         assert not found or [message.body for message in space.get_many("orders", 1000)] == found

@@ -1,4 +1,4 @@
-"""What threads have, tasks have: ``spool.aio`` lacks no call of ``spool`` but for the reasons that stand here."""
+"""``spool.aio`` has every call of ``spool``, except those in ``EXCUSED``, each with its reason."""
 
 import asyncio
 import inspect
@@ -22,7 +22,7 @@ EXCUSED = {
     "Transaction.submit": "put is awaitable",
     "Transaction.commit_async": "commit is awaitable",
 }
-RENAMED = {"threads": "tasks"}  # what work calls its function in
+RENAMED = {"threads": "tasks"}  # ``Space.work`` calls its function in threads or tasks
 PAIRS = [(spool.Space, spool.aio.Space), (spool.Transaction, spool.aio.Transaction), (spool, spool.aio)]
 
 

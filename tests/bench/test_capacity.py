@@ -1,4 +1,4 @@
-"""The model of what a forwarder can do: its formula and its simulation agree with each other and with plain reason."""
+"""The model of a forwarder's capacity: its formula and its simulation agree with each other and with simple cases."""
 
 import itertools
 import random
@@ -79,7 +79,7 @@ def test_x05_costs_are_found_again_in_what_they_explain() -> None:
 
 
 def test_x05_a_billion_messages_a_day_are_shared_out() -> None:
-    """What one machine cannot call, one message after the other, takes several spaces."""
+    """If one machine cannot make all calls one after the other, the messages need several spaces."""
     load = need(COSTS, SLOW, 1e9, peak=1, cores=16)
     assert load.messages == pytest.approx(1e9 / DAY)
     assert load.calls == pytest.approx(load.messages * 0.02)

@@ -1,4 +1,4 @@
-"""The tool that counts what a put, a get and a transaction walk through sees what they do."""
+"""The tool that counts the calls of a put, a get and a transaction misses none of them."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -43,7 +43,7 @@ def test_a_further_call_of_a_transaction_flushes_nothing(counted: dict[str, Walk
 
 def test_a_step_without_a_flush_has_no_depth() -> None:
     def nothing() -> None:
-        """A frame of Python that is not spool's."""
+        """One call of a Python function outside spool."""
 
     found = traced(lambda: nullcontext(nothing))
     assert found == Walk(frames=1)

@@ -51,8 +51,8 @@ def judge(zoo: Zoo, damage: Damage, root: Path, *, repair: bool) -> None:
 
 
 def _matters(zoo: Zoo, root: Path, name: str) -> bool:
-    """Whether what was changed is a promise: neither the body of a message that was taken, nor a branch that is gone
-    as if it had been rolled back."""
+    """Return whether the damage touches promised bytes. The body of a taken message is not promised, nor is the file of
+    a branch in doubt, whose loss means a rollback."""
     now, before = root / name, zoo.content.get(name)
     if not name.startswith(PROMISES) or (name in zoo.undecided and not os.path.lexists(now)):
         return False
@@ -71,7 +71,8 @@ def _repaired(space: spool.Space, zoo: Zoo, damage: Damage) -> list[Finding]:
 
 
 def _expect_clean(findings: list[Finding], zoo: Zoo, damage: Damage) -> None:
-    """But for a message that a branch in doubt holds: nobody may touch it before the branch is decided."""
+    """Expect no findings, except for a message that a branch in doubt holds: no process may touch the message before
+    the decision."""
     left = [finding for finding in findings if finding.kind in _NOT_AS_IT_SHOULD_BE]
     if left and not (zoo.files["held"] in damage.names and all(each.name == zoo.files["held"] for each in left)):
         raise Wrong(f"after repair there is still {', '.join(map(str, left))}")
@@ -98,7 +99,8 @@ def _expect_truth(zoo: Zoo, damage: Damage, served: Counter[bytes]) -> str | Non
 
 
 def _expect_names(names: list[str], findings: list[Finding]) -> str | None:
-    """By its name or its branch's; many files that are missing at once are told by their number."""
+    """Expect that a finding names the damaged file or its branch. If many files are missing, the finding gives their
+    number."""
     told = "\n".join(f"{finding.name} {finding.detail}" for finding in findings)
     for name in names:
         if name.rpartition("/")[2].removesuffix(layout.SUFFIX) not in told and "files are missing" not in told:

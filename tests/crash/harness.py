@@ -329,8 +329,8 @@ class Explorer:
             raise self._violation("a refused opening has changed something")
 
     def _expect_of_backup(self, image: Image, boot: int, allowed: frozenset[Contents]) -> None:
-        """The space as it was before the history, beside the mirror as it is now: what is promised is there, or the
-        opening is refused, and a space restored from the mirror has it."""
+        """A backup of the space from before the history is put back beside the current mirror. Either the space opens
+        with all promised messages, or the opening is refused and a space restored from the mirror has them."""
         assert image.beside is not None
         old = self.base._replace(beside=image.beside)
         if old in self._backups:

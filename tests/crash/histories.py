@@ -197,8 +197,8 @@ def _finish_intake(space: spool.Space) -> None:
 
 
 def _finish_intake_and_look_later(space: spool.Space) -> None:
-    """What may still have a writer is looked at by a second intake, and goes: no time passes here between a file's last
-    change and a look, and yet it is long."""
+    """A second intake takes the file that may still have a writer. No time passes here between the last change of the
+    file and a look, but the intake counts it as long enough."""
     for _ in range(2):
         Intake(space).run(once=True)
 

@@ -65,12 +65,13 @@ def replying(
 
 
 def unjournaled(space: spool.Space) -> Transaction:
-    """A transaction whose claims are in no journal, as those of a round are: nothing looks for its death."""
+    """A transaction whose claims are in no journal, like the claims of a round: no process counts its death as an
+    attempt."""
     return Transaction(space._core, counted=False)
 
 
 def acknowledging(log: OperationLog, name: str, before: Program = _nothing) -> Program:
-    """Take from a; the same."""
+    """Take one message from queue a, in one commit."""
     return _in_one_commit(log, f"{name} acknowledges", _take, before)
 
 
@@ -204,7 +205,7 @@ def one_after_the_other(*programs: Program) -> Program:
 
 
 def until_stopped(program: Callable[P, None]) -> Callable[P, None]:
-    """It may end early, because the space does."""
+    """Let the program end early, because the space may stop before."""
 
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         with suppress(CommitUnknown, SpaceStopped, DiskFailure):
@@ -214,7 +215,7 @@ def until_stopped(program: Callable[P, None]) -> Callable[P, None]:
 
 
 def delete(disk: SimulatedDisk, *names: str) -> None:
-    """Files of run/, by a user to whom they look useless."""
+    """Delete files of ``run/``, as a user does that takes them for useless."""
     for name in names:
         disk.unlink(f"{layout.RUN}/{name}")
 

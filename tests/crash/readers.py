@@ -94,7 +94,7 @@ def _read_beside_a_sweep(simulation: Simulation) -> None:
 
 
 def _read_of_compacted(simulation: Simulation) -> None:
-    """Its file is compacted once more, and goes."""
+    """The reader plans with a compacted file, which is compacted again and removed."""
     with small_compactions():  # the reader has them as a segment, and not one by one
         simulation.process("B", reading(simulation))
     simulation.process(
@@ -116,7 +116,7 @@ def _stream_beside_a_sweep(simulation: Simulation) -> None:
 
 
 def _stream_beside_attempts(simulation: Simulation) -> None:
-    """They are counted in commits that a power cut may forget, and whose numbers are then given to others."""
+    """Attempts are counted in commits that a power cut may take; their numbers are then given to other commits."""
     simulation.process(
         "Q", one_after_the_other(lambda space: simulation.clock.sleep(_REST_SECONDS), streaming(simulation, 2))
     )

@@ -46,7 +46,7 @@ class Workers:
         self._numbers = count()
         self.attempts = count()  # at tasks of all drivers: each has a service with a name of its own
         self._alive: list[SimulatedDisk] = []
-        self.replies: dict[tuple[int, str], str] = {}  # by the operation and the producer of what was answered
+        self.replies: dict[tuple[int, str], str] = {}  # by operation and producer of the answered messages
         for place in range(_TWO):
             simulation.newcomer(f"W{place}", self._work)
             self._alive.append(simulation.schedule.actors[-1].disk)
@@ -153,7 +153,7 @@ def _round_beside_a_sweep(simulation: Simulation) -> None:
 
 
 def _two_rounds(simulation: Simulation) -> None:
-    """Of two drivers, whose tasks run in the same workers."""
+    """The rounds of two drivers, whose tasks run in the same workers."""
     workers = Workers(simulation, 2, 3)
     simulation.process("D", _forwarding(simulation, workers, 2))
     simulation.process("E", _forwarding(simulation, workers))

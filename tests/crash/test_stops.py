@@ -77,7 +77,7 @@ def test_the_files_of_what_a_round_holds_stay(record_property) -> None:
 
 
 def test_x05_a_stream_has_read_what_a_power_cut_cannot_take(record_property) -> None:
-    """Its checkpoint goes up to a commit whose number no other commit gets."""
+    """The checkpoint of the stream goes up to a commit whose number no other commit can get."""
     tried = cut_in_turn(explorer_of("a stream beside counted attempts"), 0)
     record_property("narrow windows: schedules", tried)
     assert tried > 1

@@ -53,7 +53,7 @@ class Full(Crowded):
 
 
 class SecondFlushFails(Crowded):
-    """The first process's: the one of those who had gathered."""
+    """The first process's second commit flush fails: that of the commits which gathered during the first flush."""
 
     _commits = 0
 
@@ -66,7 +66,7 @@ class SecondFlushFails(Crowded):
 
 
 class LateMirror(MirrorLast, Crowded):
-    """Where both disks of a commit are flushed, the mirror's comes last."""
+    """If a commit flushes both disks, the mirror's flush comes last."""
 
 
 def putting_much(log: OperationLog, letter: str) -> Program:
@@ -77,7 +77,7 @@ def putting_much(log: OperationLog, letter: str) -> Program:
 
 
 def company(simulation: Simulation) -> Program:
-    """For who has taken a message, and only commits now: when the first of the threads has begun to."""
+    """Let a thread that has taken a message wait until the first thread of the process has begun its commit."""
 
     def wait(space: spool.Space) -> None:
         first = simulation.schedule.actors[0]

@@ -1,4 +1,5 @@
-"""A real disk at whose every call something happens, and what a test asks of a space afterwards."""
+"""A real disk that calls a function at each of its own calls, and the checks that tests make of the space
+afterwards."""
 
 import inspect
 import os
@@ -30,8 +31,8 @@ DROPPED = ["dropped"]
 class PressedDisk(Disk):
     """``press`` is called before or after the n-th call from now, or at every one (``every``). It flushes nothing.
 
-    Calls of the housekeeper's thread, which come when the machine is slow, are not counted: what is pressed there would
-    reach the main thread anywhere.
+    Calls of the housekeeper's thread are not counted. They come at times that depend on the machine, and their signal
+    would reach the main thread at any place.
     """
 
     def __init__(self, root: str, press: Callable[[], None] = lambda: signal.raise_signal(signal.SIGINT)) -> None:
@@ -90,7 +91,8 @@ def furnish(path: Path, consumed: int = 1) -> None:
 
 
 def telling(calls: list[str], *, all_: bool) -> Iterator[int]:
-    """Which calls to press at, from 1 on, and the one after the last: all, or of each sequence of two the first."""
+    """Return the numbers of the calls to press at, from 1 on, and the number after the last one: all calls, or the
+    first call of each different pair."""
     seen: Counter[tuple[str, ...]] = Counter()
     for n in range(1, len(calls) + 1):
         pair = tuple(calls[max(0, n - 2) : n])
@@ -111,7 +113,7 @@ def opened(path: Path) -> tuple[spool.Space, PressedDisk]:
 
 
 def descriptors() -> set[str]:
-    """What this process has open, with its numbers."""
+    """Return the open descriptors of this process, each with the name of its file."""
     found = set()
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -132,7 +134,8 @@ def roll_back_what_is_in_doubt(space: spool.Space) -> None:
 
 
 def contents(space: spool.Space) -> list[str]:
-    """What is in the queue, once nothing is in doubt and everything dropped has come; each message can be taken."""
+    """Roll back the branches in doubt, take in the dropped files, and return the messages of the queue, each of which
+    can be taken."""
     roll_back_what_is_in_doubt(space)
     Intake(space).run(once=True)
     found = []
@@ -145,7 +148,8 @@ def contents(space: spool.Space) -> list[str]:
 
 
 def expect_whole(path: Path, space: spool.Space, *allowed: list[str]) -> None:
-    """One of these states, here and for who opens the space next, who is alone: nothing stayed locked."""
+    """Expect one of these states, in this space and in the next opener's. The next opener is the first opener, so no
+    lock remained."""
     with space:
         assert [f for f in space.check() if f.kind != "in doubt"] == []
         found = contents(space)

@@ -42,7 +42,8 @@ class Waiting:
 
 
 class User:
-    """Does one thing after the other with a queue of the space, and knows what may and must come."""
+    """Makes one call after the other with a queue of the space, and knows the messages that a get may and must
+    return."""
 
     def __init__(self, step: float, at: int) -> None:
         self.clock = SimulatedClock(least_sleep=COARSE)
@@ -59,7 +60,7 @@ class User:
         return way(ROOT, disk=SimulatedDisk(self.machine), clock=self.clock)
 
     def moment(self) -> None:
-        """Between two things: here the clock may be stepped, once."""
+        """Step the clock if this moment between two calls is the chosen one."""
         if next(self._moments) == self._at:
             self.clock.step += self._step
 
@@ -71,7 +72,8 @@ class User:
         self.moment()
 
     def get(self) -> None:
-        """What is due now comes, in its order; if nothing is, the wait takes its time."""
+        """A get returns the messages that are due now, in their order; if none is due, the get waits for its whole
+        timeout."""
         due = [one for one in self.waiting if one.due <= self.clock.now()]
         begun = self.clock.monotonic()
         try:

@@ -21,7 +21,7 @@ ENDINGS = spool.NotOpen | spool.TransactionRolledBack
 
 
 class WatchedDisk(PressedDisk):
-    """Knows what was asked of it after its files were closed."""
+    """A disk that records the calls that it gets after its files were closed."""
 
     def __init__(self, root: str) -> None:
         super().__init__(root)
@@ -47,7 +47,7 @@ for _name in CALLS:
 
 
 class Waiting(threading.Event):
-    """Tells when somebody waits for it."""
+    """An event that notices the first wait for it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -174,7 +174,7 @@ def test_many_threads_end_and_what_they_were_told_is_there(memory: Path, round_:
 
 
 def test_who_closes_from_inside_a_call_does_not_wait_for_himself(memory: Path) -> None:
-    """As a handler of SIGTERM does that comes in the middle of a put."""
+    """A handler of SIGTERM that interrupts a put closes the space like this."""
     furnish(memory / "space")
     before = descriptors()
     disk = WatchedDisk(str(memory / "space"))
@@ -208,7 +208,8 @@ def test_an_intake_in_another_thread_ends(memory: Path) -> None:
 
 
 def test_a_commit_that_has_its_number_is_finished(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though it waits for an earlier one: nobody is told "unknown" because the space is closed meanwhile."""
+    """The commit waits for an earlier number, but its caller does not get CommitUnknown because the space is closed
+    meanwhile."""
     monkeypatch.setattr("spool.format.batch.SECTION_BYTES", 1)  # the second streams: it has a file of its own
     furnish(memory / "space")
     disk = WatchedDisk(str(memory / "space"))

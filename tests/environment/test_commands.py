@@ -101,7 +101,7 @@ HANDLING = ("forward.py", "forwarder.py", "threading.py", "common.py", "start.py
 
 
 class Instructions:
-    """A signal comes again at the n-th bytecode of what handles it."""
+    """Sends the signal again at the n-th bytecode of its handler."""
 
     def __init__(self, at: int) -> None:
         self.left = at
@@ -152,7 +152,7 @@ def test_a_second_signal_in_the_forwarders_handler_waits_for_nobody(
 
 
 class Pressing(io.RawIOBase):
-    """A standard error at whose every write a signal comes."""
+    """A standard error that sends SIGTERM to this process at each write."""
 
     def __init__(self, file: Path) -> None:
         self._file = file.open("wb")

@@ -1,4 +1,4 @@
-"""Whatever handles SIGINT: a signal inside a step reaches its handler when the step ends, once, and nothing is lost."""
+"""A SIGINT inside a step reaches its handler, of any kind, once when the step ends, and no message is lost."""
 
 import asyncio
 import itertools
@@ -285,7 +285,7 @@ def test_a_fork_inside_a_step_takes_no_deferral_along(memory: Path) -> None:
 def test_another_signals_handler_that_raises_does_not_keep_the_deferral(
     at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``signal`` runs the handlers of whatever is pending first, and one of SIGTERM may well raise SystemExit."""
+    """``signal`` first runs the handlers of pending signals, and a handler of SIGTERM may raise SystemExit."""
     steps = itertools.count(1)
 
     def with_one_pending(number: int, handler: Any) -> Any:

@@ -22,7 +22,7 @@ def space(tmp_path: Path) -> Iterator[spool.Space]:
 
 
 def in_a_child(action: Callable[[], object]) -> str:
-    """What the action returned or raised in a forked child."""
+    """Return the result or the exception of the action in a forked child, as text."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -122,7 +122,8 @@ def test_a_child_opens_the_space_for_itself(space: spool.Space) -> None:
 def test_a_child_closes_the_copies_of_every_space_although_one_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or the child would keep the locks of the others: a space whose parent has ended would look as if it were open."""
+    """Otherwise the child would keep the locks of the other spaces, and a space would look open after the parent has
+    ended."""
     spaces = [spool.create(tmp_path / str(n)) for n in range(3)]
     for space in spaces:
         with monkeypatch.context() as patch:
@@ -158,7 +159,7 @@ def test_a_child_closes_the_descriptors_of_directories_that_other_threads_were_u
 
 
 class Forked:
-    """Forks where a disk is pressed, and the child goes on with the call; ``said`` tells what became of it."""
+    """Forks where the disk calls it, and the child goes on with the call; ``said`` returns the child's report."""
 
     def __init__(self) -> None:
         self.pid = -1
@@ -184,7 +185,7 @@ class Forked:
 
 
 def tell_and_end(forked: Forked, space: spool.Space, path: Path, ended: str) -> None:
-    """What a child has to say: how its call ended, what it still has open, how the next call ends."""
+    """Report the end of the child's call, its open descriptors, and the end of its next call; then exit."""
     left = {name for name in descriptors() if str(path) in name}
     try:
         space.put("orders", "from the child")
@@ -202,7 +203,8 @@ TOLD = "the space was opened before this process was forked: open it again in th
 def test_at_each_call_of_the_disk_the_child_is_told_and_the_parent_goes_on(
     history: History, memory: Path, request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
 ) -> None:
-    """The child closes its copies, unlocks and moves nothing, and hears one clear error, wherever the fork was."""
+    """The child closes its copies, unlocks and moves nothing, and gets one clear error, at whichever call it was
+    forked."""
     calls = list(telling(calls_of(history, memory / "calls"), all_=request.config.getoption("--long")))[:-1:6]
     before = descriptors()
     for n in calls:
@@ -219,7 +221,7 @@ def test_at_each_call_of_the_disk_the_child_is_told_and_the_parent_goes_on(
         if forked.is_child:
             tell_and_end(forked, space, path, ended)
         told, left, following = forked.said().splitlines()
-        # (An intake that had nothing more to do than to leave returns what it did.)
+        # (An intake that was done but for its return returns its counts.)
         assert told in (f"NotOpen: {TOLD}", f"XAError: XAER_RMFAIL: {TOLD}") or history.run is take_in
         assert left == "[]"
         assert following == f"NotOpen: {TOLD}"

@@ -1,4 +1,5 @@
-"""Whatever the umask, all that the engine makes is its owner's alone, 0600 and 0700, all through a space's life."""
+"""With any umask, all files of the engine have mode 0600, and all directories 0700, during the whole life of a
+space."""
 
 import os
 import shutil
@@ -23,7 +24,7 @@ DROPPED_MODE = 0o644
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """Where any user may make a space."""
+    """A directory in which any user may create a space."""
     made = Path(tempfile.mkdtemp(prefix="xaspool-modes-"))
     made.chmod(0o777)
     yield made
@@ -89,7 +90,8 @@ def _task(space: spool.Space) -> None:
 
 
 def open_to_others(root: Path) -> list[str]:
-    """What has another mode than it should; a dropped file keeps its own, behind a door that is closed."""
+    """Return the files and directories with a wrong mode. A dropped file keeps its mode, because its directory is
+    closed to other users."""
     wrong = []
     for path in (root, *root.rglob("*")):
         mode = stat.S_IMODE(path.lstat().st_mode)
@@ -122,7 +124,7 @@ def test_all_that_is_made_is_its_owners_alone(umask: int, flush: str, directory:
 @pytest.mark.root
 @pytest.mark.parametrize("umask", [0o177, 0o777], ids=lambda umask: f"umask {umask:04o}")
 def test_an_ordinary_user_can_use_what_it_makes(umask: int, directory: Path) -> None:
-    """Root may open what nobody else could."""
+    """The test runs as an ordinary user, because root may open files of any mode."""
     live(directory / "warmed up", "strict", lambda: None)  # so that everything is imported
     child = os.fork()
     if child == 0:

@@ -1,4 +1,4 @@
-"""A space belongs to the user who owns its directory, whoever else works in it."""
+"""All files of a space belong to the user that owns its directory, even if root works in the space."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ OWNER, GROUP = 1234, 65534
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """Where every user may pass."""
+    """A directory that every user may enter."""
     made = Path(tempfile.mkdtemp(prefix="xaspool-owners-"))
     made.chmod(0o755)
     yield made
@@ -57,7 +57,7 @@ class Child:
             os._exit(0)
 
     def goes_on(self) -> str:
-        """Until it pauses, or ends; what it says."""
+        """Let the child go on until it pauses or ends, and return its report."""
         os.write(self._go, b".")
         return os.read(self._here, 4096).decode()
 
@@ -87,7 +87,7 @@ def make(root: Path, mirror: Path) -> None:
 
 
 def a_root_s_day(root: Path, new_queue: str) -> None:
-    """What an administrator may do."""
+    """Make the calls that an administrator may make as root."""
     with spool.open(root) as space:
         space.put("q", "of root")
         space.create_queue(new_queue)
@@ -232,7 +232,7 @@ def test_an_error_that_names_no_file_has_advice_all_the_same() -> None:
 def test_what_takes_a_name_while_root_gives_it_away_stays_its_owner_s(
     directory: Path, make: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The owner may rename what lies in the space's directories, between any two calls of a process of root."""
+    """The owner may rename files in the space's directories between any two calls of a process of root."""
     root, precious = directory / "space", directory / "precious"
     root.mkdir()
     os.chown(root, OWNER, GROUP)

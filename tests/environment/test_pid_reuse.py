@@ -23,8 +23,8 @@ if sys.stdin.readline():
 space.close()
 """
 
-# In a pid namespace of its own, where the next pid can be chosen. It prints what two holders of one pid got, and what
-# is left for others while the second lives.
+# This program runs in a separate pid namespace, where it can choose the next pid. It prints the messages that two
+# holders of one pid got, and the messages that other processes can get while the second holder lives.
 FAMILY = f"""
 import subprocess, sys, spool
 
@@ -59,7 +59,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def in_a_pid_namespace(program: str, root: Path) -> list[str]:
-    """The command; skipped where that is not allowed."""
+    """Return the command that runs the program in a pid namespace; skip the test if pid namespaces are not allowed."""
     command = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
     if subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
         pytest.skip("pid namespaces are not allowed here")

@@ -74,7 +74,7 @@ STOPPED: dict[str, Callable[[Simulation], Program]] = {
 
 
 def _getting_dropped(log: OperationLog, name: str, queue: str) -> Program:
-    """Whether dropped files are there yet depends on who takes them in."""
+    """The queue may be empty: the dropped files become messages when another process takes them in."""
 
     def run(space: spool.Space) -> None:
         operation = log.begin(f"{name} gets", from_queue=queue)
@@ -95,7 +95,7 @@ def _expect_no_damage(space: spool.Space) -> None:
 
 
 def _patient(program: Callable[..., object]) -> Callable[..., None]:
-    """Who waits for a stopped process, or was stopped, may be told that it took too long."""
+    """A process that was stopped, or that waits for a stopped process, may get an error because the time is over."""
 
     def run(*args: object) -> None:
         with suppress(TransactionRolledBack, CommitUnknown):
@@ -105,7 +105,7 @@ def _patient(program: Callable[..., object]) -> Callable[..., None]:
 
 
 class Overtaken:
-    """How often files that were there at the stop had gone when the stopped process went on."""
+    """Counts the stops after which files that existed at the stop were missing."""
 
     stops = 0
     gone = 0
@@ -145,7 +145,7 @@ def _scenario(stopped: str, overtaken: Overtaken, *, opens: bool) -> Scenario:
 
 
 def _expect_nothing_set_aside(space: spool.Space) -> None:
-    """What is gone must not be taken for damaged."""
+    """Expect an empty quarantine: a process must not take a missing file for a damaged one."""
     found = [str(finding) for finding in space.quarantined()]
     if found:
         raise Unexplained(f"set aside, and nothing was damaged: {found}")

@@ -39,9 +39,10 @@ Effect = Callable[[Contents], Contents]
 
 @dataclass(frozen=True)
 class Step:
-    """``effect``: of one that returned. ``or_else``: what else one that returned may have come to (an attempt that
-    could not be counted). ``unsure``: an error of any kind may mean that it happened. ``decides``: the second phase,
-    which never says XAER_RMERR: that would tell the coordinator that the branch was rolled back."""
+    """One call of a history. ``effect``: the contents after a step that returned. ``or_else``: other contents that are
+    allowed after a step that returned (an attempt that could not be counted). ``unsure``: the step may have happened
+    after any error. ``decides``: the second phase, which never raises XAER_RMERR, because that code tells the
+    coordinator that the branch was rolled back."""
 
     act: Callable[[Actor], object]
     effect: Effect
@@ -56,9 +57,10 @@ def _same(contents: Contents) -> Contents:
 
 @dataclass(frozen=True)
 class History:
-    """``setup`` is done by a healthy process and leaves ``begin``. ``finish`` is what a coordinator or the next intake
-    does later, by a healthy disk; it must lead to one of ``finished``. ``may_return``: what a power cut may bring back,
-    a branch whose file was removed without a flush. ``by_task``: a task with its own way to the space takes part."""
+    """A healthy process runs ``setup``, after which the contents are ``begin``. A coordinator or the next intake runs
+    ``finish`` later on a healthy disk; the contents must then be one of ``finished``. ``may_return``: the contents if a
+    power cut brings back a branch whose file was removed without a flush. ``by_task``: a task that reads and writes the
+    space itself takes part."""
 
     name: str
     setup: Callable[[spool.Space], None]

@@ -1,4 +1,4 @@
-"""A space whose time can be moved, and ways to say shortly what happens in it."""
+"""A space whose clock a test can move, and short functions for the calls of the tests."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,7 +32,7 @@ Reopen = Callable[[], spool.Space]
 
 @pytest.fixture
 def again(path: Path, clock: MovedClock) -> Iterator[Reopen]:
-    """Open the space once more: another process would see what this sees."""
+    """Open the space once more; the new opener sees the same files as another process does."""
     opened: list[spool.Space] = []
 
     def open_again() -> spool.Space:
@@ -45,14 +45,14 @@ def again(path: Path, clock: MovedClock) -> Iterator[Reopen]:
 
 
 def edited(space: spool.Space, line: str) -> None:
-    """By hand: one line more for the queue that was made last."""
+    """Add a line for the queue that was created last to ``space.toml``, as an edit by hand does."""
     file = Path(space.path, "space.toml")
     file.write_text(f"{file.read_text()}{line}\n")
     space._housekeeper._round(due=True)
 
 
 def drained(space: spool.Space, queue: str, **how: Any) -> list[Any]:
-    """The bodies of everything that can be taken, in order."""
+    """Take all messages that can be taken, and return their bodies in order."""
     found = []
     while True:
         try:
@@ -62,5 +62,5 @@ def drained(space: spool.Space, queue: str, **how: Any) -> list[Any]:
 
 
 def seen(space: spool.Space, queue: str, **how: Any) -> list[Any]:
-    """The bodies, and nobody takes them."""
+    """Return the bodies of the queue without taking the messages."""
     return [message.body for message in space.browse(queue, **how)]

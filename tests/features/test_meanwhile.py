@@ -1,6 +1,6 @@
-"""Two processes at once: whatever the one does just before any call of the other, keys, limits, groups, times and
-queues hold. Who holds a lock then stands still, and the other may hear that his time is over. And one that dies before
-any of its calls leaves nothing that the other could not go on with."""
+"""Two processes at once: one makes a call just before each disk call of the other, and keys, limits, groups, times and
+queues remain correct. The other process stands still meanwhile; if it holds a lock, the first may get a timeout. If a
+process dies before any of its disk calls, the other can go on."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -62,7 +62,7 @@ def outcome(call: Callable[[], Any]) -> Any:
 
 
 def meanwhile(prepare: Action, one: Action, other: Action) -> Iterator[tuple[Two, Any, Any]]:
-    """(the two, what came of the one's step, of the other's) for each call of the one's at which the other acts."""
+    """Yield (the two, the one's result, the other's result) for each disk call of the one at which the other acts."""
     at = 0
     while True:
         at += 1

@@ -1,4 +1,4 @@
-"""Tuxedo /Q's behaviours, by their ids, through what applications call. (Q02 and Q03: ``test_q02_order``.)"""
+"""Tuxedo /Q's behaviours, by their ids, through the calls of applications. (Q02 and Q03: ``test_q02_order``.)"""
 
 import logging
 import threading
@@ -114,7 +114,7 @@ def test_q07_in_the_callers_transaction_or_in_its_own(space: spool.Space) -> Non
         space.put("q", "on its own", transaction=None)
         assert drained(space, "q", transaction=None) == ["on its own"]
         with pytest.raises(spool.Empty):
-            space.get("q")  # what was put in the same open transaction is not visible
+            space.get("q")  # a message put in the same open transaction is not visible
         raise RuntimeError
     assert space.stats("q").enqueued == 1
 

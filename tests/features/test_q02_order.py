@@ -1,4 +1,4 @@
-"""Q02, Q03: order criteria in any combination, and what is put out of order, against a plain sorted list."""
+"""Q02, Q03: a sorted list has the same order as queues with any order criteria, and as messages put out of order."""
 
 import shutil
 import tempfile

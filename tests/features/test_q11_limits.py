@@ -200,7 +200,7 @@ def test_q10_the_command_runs_once_at_the_high_mark_and_not_again_before_the_low
         space.put_many("q", [bodies] * 3)
     assert _lines(said) == []
     for _ in range(2):
-        with spool.open(path) as space:  # each closing looks; so does the housekeeping of who stays
+        with spool.open(path) as space:  # each close checks; so does the housekeeper of an open space
             space.put("q", bodies)
             space.get("q")
             space.put("q", bodies)
@@ -220,7 +220,7 @@ def test_q10_a_process_that_stays_runs_it_outside_any_commit(space: spool.Space,
     space.create_queue("q", capacity_high="2 messages", capacity_command=command)
     space.put_many("q", [1, 2])
     while not any(thread.name == "xaspool capacity" for thread in threading.enumerate()):
-        space.put("q", 3)  # nobody waits for the command
+        space.put("q", 3)  # no call waits for the command
     gate.touch()
     assert _lines(tmp_path / "said") == ["done"]
 

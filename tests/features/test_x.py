@@ -1,4 +1,4 @@
-"""What none of the peers has, by its id: poison messages, expiry, deduplication, groups."""
+"""Behaviours that no peer has, by their ids: poison messages, expiry, deduplication, groups."""
 
 import multiprocessing
 import os
@@ -80,7 +80,7 @@ def test_x07_it_goes_to_the_error_queue_or_away_as_the_queue_says(
     clock.later += 11
     assert space.stats("q").expired == 1
     assert [message.body for message in space.browse("errors")] == kept
-    clock.later += 1000  # what is there waits for a person, however long
+    clock.later += 1000  # messages in an error queue never expire
     for message in space.browse("errors"):
         assert (message.expires_at, message.origin_queue) == (None, "q")
         assert message.failure_reason == "it was past its time"

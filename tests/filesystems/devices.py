@@ -15,7 +15,7 @@ _SECONDS = 20.0
 
 
 class Device:
-    """The two processes. ``file``: what can be formatted and mounted."""
+    """The two processes of a device. ``file``: the block device as a file, which can be formatted and mounted."""
 
     def __init__(self, directory: Path, arguments: Sequence[str]) -> None:
         self.file = directory / "device"

@@ -13,7 +13,8 @@ from tests.torture.nursery import Child, Nursery
 
 
 class Team:
-    """The processes, and where they write down what they were promised: outside the file system that is cut."""
+    """The processes, and the logs of the promises that they got. The logs lie outside the file system that loses
+    power."""
 
     def __init__(self, space: Path, logs: Path, seed: int) -> None:
         self.space = space
@@ -25,7 +26,7 @@ class Team:
         self._children: dict[str, Child] = {}
 
     def make_space(self) -> bool:
-        """A new one, flushed as ``auto`` decides; whether renames are taken for ordered."""
+        """Create a space with the sync method ``auto``, and return whether it takes renames for ordered."""
         with spool.create(self.space, defaults=AT_ONCE) as space:
             worker.make_queues(space)
             return isinstance(space._store.files.disk.durability, Ordered)
@@ -38,7 +39,7 @@ class Team:
         self._incarnation += 1
 
     def stop(self) -> None:
-        """All of them, and none of them is in a system call any more when this returns."""
+        """Stop all processes, and return when none of them is in a system call any more."""
         for child in self._children.values():
             child.stop()
         for child in self._children.values():
@@ -49,7 +50,7 @@ class Team:
             child.go_on()
 
     def kill(self) -> None:
-        """All of them; they hold no file any more when this returns."""
+        """Kill all processes, and return when none of them has a file open."""
         for child in self._children.values():
             child.kill()
             child.close()

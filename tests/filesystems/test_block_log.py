@@ -1,6 +1,6 @@
-"""The plug is pulled between any two block writes: a device's log is replayed up to a cut, with a part of what follows.
+"""Power cuts between any two block writes: the log of a device is replayed up to a cut, without some unflushed writes.
 
-A cut is judged by what the processes had been told when the last of its operations reached the device.
+A cut is judged by the promises that the processes had when the cut's last operation reached the device.
 """
 
 import random
@@ -69,7 +69,7 @@ def record(kind: Kind, directory: Path, rng: random.Random, seconds: float) -> t
 def replay(
     kind: Kind, directory: Path, operations: list[block_log.Operation], cut: int, rng: random.Random
 ) -> tuple[int, int]:
-    """Mount what the cut left, and judge; returns how many writes it took, and how many messages were found."""
+    """Mount the device after the cut, and judge the space; return the numbers of lost writes and of found messages."""
     image, logs = directory / "cut", directory / "logs"
     run("cp", "--sparse=always", str(directory / "empty"), str(image))
     lost = block_log.survivor(image, operations, cut, rng)

@@ -1,7 +1,7 @@
 """A device that fails writes (nbdkit's error filter): the space stops for everybody, and reopening tells the truth.
 
-This is what PostgreSQL's fsyncgate was about: after a flush that failed the kernel says "fine" to the next one,
-although the pages are lost. Here the next one never comes.
+The kernel reports success for the flush after a failed one, although the pages are lost (PostgreSQL's "fsyncgate"). The
+engine therefore never flushes again after a failed flush.
 """
 
 from collections.abc import Iterator
@@ -87,7 +87,8 @@ def refuse(*spaces: spool.Space) -> None:
 
 
 def survivors(root: Path, kept: list[str], unknown: list[str]) -> list[str]:
-    """Open the space: what was acknowledged is there, in order; returns those that were unknown, and are there too."""
+    """Open the space, expect all acknowledged messages in order, and return the messages of unknown outcome that exist
+    too."""
     with spool.open(root) as space:
         found = [message.id for message in space.browse("q")]
         assert [one for one in found if one not in unknown] == kept
@@ -96,7 +97,7 @@ def survivors(root: Path, kept: list[str], unknown: list[str]) -> list[str]:
 
 
 def mount_again(volume: Volume) -> None:
-    """With an empty page cache, as after a new start of the machine."""
+    """Mount the file system again with an empty page cache, as after a start of the machine."""
     volume.unmount()
     volume.mount()
     boot_anew(volume.path / "space")

@@ -43,7 +43,7 @@ def test_commits_that_a_power_cut_left_without_names_are_found(tmp_path: Path, p
 
 
 class Worker:
-    """One process, which knows what it was told."""
+    """One process, which remembers its acknowledged calls."""
 
     def __init__(self, path: Path, rng: random.Random) -> None:
         self._path = path
@@ -56,7 +56,7 @@ class Worker:
         assert isinstance(self.space._store.files.disk.durability, Journaled)
 
     def overwrite(self) -> None:
-        """Make consumed files, then commit into them; what is consumed then is used again."""
+        """Create consumed files, then commit into them; files that these commits consume are used again."""
         for _ in range(20):
             self._put_one()
         for _ in range(10):

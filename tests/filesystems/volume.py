@@ -37,7 +37,7 @@ KINDS = {kind.name: kind for kind in (EXT4, EXT4_WITHOUT_JOURNAL, XFS, BTRFS)}
 
 
 def missing(*programs: str) -> str:
-    """Why a test cannot run here, or ''."""
+    """Return the reason that a test cannot run here, or ''."""
     absent = [program for program in programs if shutil.which(program, path=_PATH) is None]
     if absent:
         return f"needs {', '.join(absent)}, which {'is' if len(absent) == 1 else 'are'} not installed"
@@ -48,7 +48,7 @@ _PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 
 
 def run(*command: str, allowed: Sequence[int] = (0,)) -> str:
-    """What a command said; AssertionError with it if it failed."""
+    """Run a command and return its output; raise AssertionError with the output if the command failed."""
     done = subprocess.run(command, env={**os.environ, "PATH": _PATH}, capture_output=True, text=True)
     assert done.returncode in allowed, f"{' '.join(command)}: {done.stderr or done.stdout}"
     return done.stdout
@@ -89,12 +89,12 @@ class Volume:
             os.close(handle)
 
     def mend(self) -> None:
-        """What a machine does at its start before it mounts a file system without a journal."""
+        """Repair a file system without a journal, as a machine does at its start before it mounts the file system."""
         if self.kind.mend:
             run(*self.kind.mend, str(self.image), allowed=(0, 1))
 
     def writes(self) -> int:
-        """How many writes the device has been asked for so far."""
+        """Return the number of writes that the device got so far."""
         device = Path(run("findmnt", "-no", "SOURCE", str(self.path)).strip()).name
         return int((Path("/sys/block") / device / "stat").read_text().split()[4])
 
@@ -109,7 +109,7 @@ class Volume:
 
 
 def boot_anew(space: Path) -> None:
-    """The machine's boot id is the same after a cut of ours: make what ``run/`` says another boot's."""
+    """Write another boot id into ``run/``, because a simulated power cut does not change the machine's boot id."""
     try:
         handle = os.open(space / "run" / "counters", os.O_WRONLY)
     except FileNotFoundError:

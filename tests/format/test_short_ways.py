@@ -1,5 +1,5 @@
-"""What a put and a get do without: bodies read in few pieces, messages that share what they have in common, and
-recycled files that fit."""
+"""Short ways of a put and a get: bodies are read in few pieces, messages share their common fields, and recycled files
+fit."""
 
 import pickle
 import zlib
