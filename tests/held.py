@@ -46,7 +46,7 @@ class HeldDisk(Disk):
 
 @contextmanager
 def committed_here(space: spool.Space) -> Iterator[None]:
-    """What is submitted inside is committed together, at the end, by this thread."""
+    """Commit all submissions of the block together, at its end, in this thread."""
     group = space._core.group_commit
     with mock.patch.object(group, "_start"), mock.patch.object(group.queue, "_wake"):
         try:

@@ -1,8 +1,8 @@
-"""A machine with a file system in memory: what its processes see now, and the record that a power cut needs.
+"""A machine with a file system in memory: the current state of its files, and the record that a power cut needs.
 
-Every file and every name has two states: what processes see now, and what a power cut is sure to leave. What it may
-leave beyond that is ``tests.survivors``' business; this module only keeps the record that it needs: the log of
-operations on names, what each file held since its last flush, and what was flushed.
+Every file and every name has two states: the state that processes see now, and the durable state, which every power cut
+leaves. ``tests.survivors`` computes the other states that a power cut may leave. This module keeps the record for that:
+the log of operations on names, the contents of each file since its last flush, and the flushed contents.
 """
 
 import copy
@@ -30,14 +30,14 @@ class PowerCut(BaseException):
 class Inode:
     """A file (``entries`` None) or a directory.
 
-    ``flushed`` is what the disk surely holds of a file, ``pending`` everything that it held since, half-written
-    states included. ``touched`` is how long the log of names was when the inode last changed: a journal that commits
-    the inode commits everything up to there. ``names_flushed`` is the same for a directory's last own flush, and
-    ``flushes`` for each flush of a file.
+    ``flushed`` is the durable content of a file, ``pending`` the list of its later contents, half-written ones
+    included. ``touched`` is the length of the log of names at the inode's last change: a journal that commits the inode
+    commits the log up to this length. ``names_flushed`` is the same for a directory's last own flush, and ``flushes``
+    for each flush of a file.
 
-    After a failed flush, ``shadow`` is what the disk holds, which processes no longer see: the kernel has dropped the
-    dirty pages' marks, so a later flush writes only the pages that were written since. Of a directory, ``dropped`` are
-    the (first, last + 1) operations whose entries a failed flush lost so.
+    After a failed flush, ``shadow`` is the content on the disk, which processes no longer see: the kernel has dropped
+    the marks of the dirty pages, so a later flush writes only the pages that were written since. For a directory,
+    ``dropped`` has the ranges (first, last + 1) of operations whose entries a failed flush lost in this way.
     """
 
     def __init__(self, number: int, *, directory: bool = False) -> None:
@@ -51,8 +51,8 @@ class Inode:
         self.names_flushed = 0
         self.flushes: list[int] = []
         self.version = 0
-        self.changed = 1  # counts changes of its bytes and of its name; ``version`` is what it was at the last of bytes
-        self.foreign = False  # another user's: nobody tells of its writers, and it gets no second name
+        self.changed = 1  # counts changes of bytes and of names; ``version`` is its value at the last change of bytes
+        self.foreign = False  # another user's: the kernel does not report its writers, and the file gets no second name
         self.locks: list[Lock] = []
         self.shadow: bytes | None = None
         self.dropped: list[tuple[int, int]] = []
@@ -60,7 +60,7 @@ class Inode:
 
     @property
     def coming(self) -> bytes:
-        """What the disk holds once everything that is dirty was written."""
+        """The content of the disk after all dirty pages are written."""
         return self.data if self.shadow is None else self.shadow
 
     def copy(self, made: "dict[Inode, Inode]") -> "Inode":
@@ -196,7 +196,7 @@ class Machine:
         return found if self.beside is None else found._replace(beside=self.beside.image())
 
     def seen_by_processes(self) -> Hashable:
-        """What a process can find out about this moment: where it is equal, the same programs do the same.
+        """Return all facts that processes can see now. Machines with equal facts run the same programs in the same way.
 
         Inodes' numbers count only where a file tells them: a checkpoint, or the name of a copy."""
         inodes = sorted(self.walk(), key=lambda found: found[0])
@@ -296,13 +296,14 @@ class Machine:
         return inode
 
     def lookup(self, path: str) -> Inode | None:
-        """What lies under the path whose directory must exist, or None."""
+        """Return the inode at the path, or None. The path's directory must exist."""
         directory, name = self.parent(path)
         assert directory.entries is not None
         return directory.entries.get(name)
 
     def record(self, kind: str, *changes: Change) -> None:
-        """Do an operation on names, and log it for those who ask what may survive."""
+        """Do an operation on names, and log it, so that ``tests.survivors`` can compute the states after a power
+        cut."""
         self.log.append(Operation(kind, changes))
         now = len(self.log)
         for directory, name, inode in changes:
@@ -348,8 +349,8 @@ class Machine:
         inode.version = inode.changed
 
     def flush(self, inode: Inode, *, names: bool = True) -> None:
-        """The inode's bytes or, of a directory, its names; and what a journal commits with it, unless only bytes are
-        asked for."""
+        """Flush the bytes of a file or the names of a directory, and all operations that a journal commits with the
+        inode, unless ``names`` is False."""
         if inode.flush_failed:
             self.flushed_again.append(inode)
         inode.flushed = inode.coming
@@ -361,9 +362,10 @@ class Machine:
         self.journaled = max(self.journaled, inode.touched)
 
     def fail_flush(self, inode: Inode) -> None:
-        """The dirty bytes are dropped; processes go on seeing them. Of a directory: its entries since its last flush.
+        """Drop the dirty bytes of a file, or the new entries of a directory, from the disk; processes go on seeing
+        them.
 
-        The caller is told so; who flushes again is told that all is well, and ``flushed_again`` tells on it.
+        The caller raises an error. A later flush of the inode succeeds, and ``flushed_again`` records it.
         """
         inode.flush_failed = True
         inode.shadow = inode.flushed

@@ -64,7 +64,7 @@ class Meanwhile(SimulatedDisk):
         self.close(handle)
 
     def die(self) -> None:
-        """Nothing that is tried afterwards, to unwind, comes to anything."""
+        """Kill the process. Its later calls, as it unwinds, change nothing."""
         self.machine.kill(self)
 
     def dies_before(self, call: str, step: Callable[[], object], about: str = "") -> None:
@@ -81,7 +81,7 @@ Watched = tuple[spool.Space, Meanwhile]
 
 
 class Processes:
-    """Those who have opened one space, with the queue *orders*."""
+    """The processes that have opened one space, with the queue *orders*."""
 
     def __init__(self, *, ordered: bool = True) -> None:
         self.machine = Machine(NO_FILES, ordered=ordered)
@@ -93,7 +93,7 @@ class Processes:
         return spool.open(ROOT, disk=disk, clock=self.machine.clock), disk
 
     def lose_a_writer(self) -> None:
-        """Its process dies between its number and its flush."""
+        """Let a process die after its commit has a number, but before the flush."""
         self._doomed, disk = self.open()
         disk.dies_before("make_durable", lambda: self._doomed.put("orders", "one"), layout.COMMITTED)
 
@@ -103,7 +103,7 @@ class Processes:
         return max(one.number for one in found if one is not None)
 
     def disk(self) -> Meanwhile:
-        """For who looks at the files."""
+        """Return a new process's disk, for a test that reads the files."""
         return Meanwhile(self.machine)
 
     def space(self) -> spool.Space:

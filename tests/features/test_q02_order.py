@@ -1,4 +1,4 @@
-"""Q02, Q03: a sorted list has the same order as queues with any order criteria, and as messages put out of order."""
+"""Q02, Q03: queues with any order criteria, and with messages put out of order, have the order of a sorted list."""
 
 import shutil
 import tempfile

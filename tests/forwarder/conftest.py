@@ -1,4 +1,4 @@
-"""What the tests of the forwarder share."""
+"""Fixtures for tests of the forwarder."""
 
 import os
 import random

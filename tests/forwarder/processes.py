@@ -30,7 +30,8 @@ def processes() -> dict[int, tuple[int, str]]:
 
 
 def processes_of(program: int, space: Path) -> list[int]:
-    """A program and all that it has started, and what holds locks in the space for it: no children of it."""
+    """Return the processes of a program: itself, its descendants, and the lock holders of the space, which are no
+    children of it."""
     tree = processes()
     found = [program]
     for process in found:
@@ -41,7 +42,7 @@ def processes_of(program: int, space: Path) -> list[int]:
 def kinds(driver: int) -> dict[str, list[int]]:
     """The processes of a driver by kind: itself, its Java, that of its executors, the Python daemons, their workers.
 
-    With a ``local`` master there are no executors: the driver's Java does what they do, and has the daemon.
+    With a ``local`` master no executors exist: the driver's Java runs the tasks, and starts the daemon.
     """
     tree = processes()
 
@@ -74,9 +75,9 @@ def wait_until_left(space: Path, seconds: float = 60.0) -> None:
 
 
 class Program:
-    """A program and the processes that it has started, killed with the context; what it prints goes to a file.
+    """A program and its processes, which end with the context. The program's output goes to a file.
 
-    It is ready once it has printed `ready`. `ends_with`: the processes whose death ends the program.
+    The program is ready once it has printed `ready`. `ends_with`: the processes whose death ends the program.
     """
 
     ends_with: tuple[str, ...] = ("driver",)
@@ -90,7 +91,7 @@ class Program:
         self.start()
 
     def start(self) -> None:
-        """Start it, anew if it has ended."""
+        """Start the program, or start it again if it has ended."""
         with self._output.open("wb") as output:
             self.process = subprocess.Popen(
                 self._command, cwd=self._directory, env=self._environment,
@@ -98,9 +99,10 @@ class Program:
             )  # fmt: skip
 
     def is_ready(self) -> bool:
-        """Whether it has started. If it could not, because the machine is too slow for it, it is started again.
+        """Return whether the program has started. If it could not start because the machine is too slow, start it
+        again.
 
-        Once it was ready, it must not end by itself.
+        A program that was ready must not end by itself.
         """
         if (code := self.process.poll()) is not None:
             assert (code, self._ready in self.said()) == (FAILED, False), self.said()
@@ -108,34 +110,34 @@ class Program:
         return self._ready in self.said()
 
     def said(self) -> str:
-        """What it has printed since it was started last."""
+        """Return the output of the program since its last start."""
         return self._output.read_text()
 
     def processes(self) -> dict[str, list[int]]:
-        """Its processes by kind."""
+        """Return the program's processes by kind."""
         return kinds(self.process.pid)
 
     def kill(self, pid: int, kind: str) -> None:
-        """Kill one of its processes; start it again if that ends it."""
+        """Kill a process of the program; start the program again if the kill ends it."""
         os.kill(pid, signal.SIGKILL)
         if kind in self.ends_with:
             self.ended()
             self.start()
 
     def stop(self) -> int:
-        """Ask it to end, and return its exit code."""
+        """Ask the program to end, and return its exit code."""
         self.process.terminate()
         return self.ended()
 
     def ended(self) -> int:
-        """Wait until it has ended, and return its exit code."""
+        """Wait for the end of the program, and return its exit code."""
         return self.process.wait(PATIENT_SECONDS)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End it; what it has started by Spark ends by itself then."""
+        """End the program; the processes that it started through Spark then end by themselves."""
         self.process.kill()
         self.process.wait()
 

@@ -20,7 +20,7 @@ Run = Callable[[Route], Summary]
 answers: dict[str, Answer] = {}
 
 SPARK: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2, master="local[2]"))
-"""What a forwarder whose tasks run in this process asks of a session."""
+"""The parts of a Spark session that a forwarder uses whose tasks run in this process."""
 
 
 @dataclasses.dataclass(frozen=True)

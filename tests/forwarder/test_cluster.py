@@ -1,4 +1,4 @@
-"""What is asked of the workers of a cluster before a message is taken, and what is told of one that is not fit."""
+"""The forwarder checks the workers of a cluster before it takes a message, and reports a worker that is not fit."""
 
 import pickle
 import re
@@ -36,7 +36,8 @@ print(*defects(path, (int(device), int(inode)), spool.__version__, [parse(servic
 
 
 def defects_behind(mount: list[str], space: spool.Space, service: str = "queue:next") -> str:
-    """What a worker tells that sees other file systems than this process: in a mount namespace of its own."""
+    """Return the defects that a worker reports in a separate mount namespace, where it sees other file systems than
+    this process."""
     identity = identity_of(space.path)
     assert identity is not None
     there = [sys.executable, "-c", SEEN_FROM_THERE, space.path, *map(str, identity), service]
@@ -48,7 +49,7 @@ def defects_behind(mount: list[str], space: spool.Space, service: str = "queue:n
 
 
 def another_boot(tmp_path: Path) -> list[str]:
-    """The arguments of a mount with which a process takes itself to be on another machine."""
+    """Return the arguments of a mount that makes a process believe it is on another machine."""
     other = tmp_path / "boot_id"
     other.write_text("6f3d1c1e-0000-4000-8000-000000000001\n")
     return ["--bind", str(other), "/proc/sys/kernel/random/boot_id", "-v"]
@@ -90,7 +91,7 @@ def test_x05_a_worker_that_lacks_a_service_or_has_another_version_is_told(space:
 def test_x05_a_task_that_cannot_work_for_the_space_writes_nothing_and_no_message_is_to_blame(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch, what: str, there: Any, said: str
 ) -> None:
-    """Of a worker that came after the others: on another machine, or with another xaspool."""
+    """The task runs in a worker that joined later, on another machine or with another version of xaspool."""
     space.put("work", "kept")
 
     def job(chunks: list[Chunk]) -> list[Block]:
@@ -120,7 +121,8 @@ def test_x05_a_task_with_another_version_does_not_look_at_its_work() -> None:
 def test_x05_a_task_that_reads_on_another_machine_is_refused(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where it would open the space, to look for a message, which a machine that sees no locks would recover."""
+    """The task would open the space to look for a message; on a machine that sees no locks, the opening would recover
+    the space."""
     pytest.importorskip("pyspark")
     from forwarder.dataframes.source import SpoolSource
 
@@ -146,7 +148,7 @@ def test_e05_a_service_that_a_worker_does_not_have_is_no_try_of_a_message(space:
 
 
 def context(executors: int, stopped: bool = False) -> Any:
-    """What of a SparkContext tells about its workers; the driver counts as one."""
+    """Return the parts of a SparkContext that describe its workers; the driver counts as one worker."""
     tracker = SimpleNamespace(getExecutorInfos=lambda: [None] * (executors + 1))
     java = SimpleNamespace(isStopped=lambda: stopped, statusTracker=lambda: tracker)
     return SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: java), master="spark://there:7077", getConf=dict)

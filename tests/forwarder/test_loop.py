@@ -1,4 +1,5 @@
-"""The rounds of a route, of which two may be under way: overlap, order, and what is left when something ends them."""
+"""The rounds of a route, of which two may be under way: overlap, order, and the messages that remain when rounds end
+early."""
 
 import signal
 import subprocess
@@ -78,7 +79,7 @@ def is_ahead(event: Event) -> bool:
 
 
 def test_a_round_is_claimed_while_one_calls_and_committed_while_the_next_one_calls(space: spool.Space) -> None:
-    """Each side waits for the other: without an overlap, neither would come to its end."""
+    """Each round waits for an event of the other; without an overlap, neither round would end."""
     space.put_many("work", range(2 * FIRST))
 
     def job(chunks: list[Chunk]) -> list[Block]:
@@ -226,7 +227,7 @@ def test_a_spark_that_ends_leaves_nothing_claimed(space: spool.Space) -> None:
 
 
 def test_a_spark_that_ends_between_two_rounds_leaves_nothing_claimed_and_loses_no_answer(space: spool.Space) -> None:
-    """It is asked for its cores as a round begins to call; what the one before it came to is committed."""
+    """A round asks Spark for its cores before it calls; the results of the earlier round are committed."""
     space.put_many("work", range(2 * FIRST))
     run = Running(space, lambda chunks: (run.wait_for(is_ahead), in_process(chunks))[1])
 

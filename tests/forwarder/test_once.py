@@ -206,7 +206,7 @@ def test_a_forwarder_that_does_nothing_is_abandoned_at_once(space: spool.Space) 
 
 
 class Told(Forwarder):
-    """Its run came to what the test says."""
+    """A forwarder whose run returns the summary that the test sets."""
 
     told = Summary()
 

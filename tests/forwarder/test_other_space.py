@@ -1,4 +1,5 @@
-"""A queue of another space as a service: exactly once in it, whatever dies between the two commits."""
+"""A queue of another space as a service gets each message exactly once, even if a process dies between the two
+commits."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""What a route does next, decided from what its last rounds came to."""
+"""The next action of a route, decided from the results of its last rounds."""
 
 import pytest
 
@@ -59,7 +59,8 @@ def test_e07_nothing_is_claimed_ahead_where_order_or_room_depends_on_the_commit(
     "result", [not_reached(), RoundResult({"kept": 128}, full="queue replies is full"), delivered(9)]
 )
 def test_nothing_is_claimed_ahead_behind_a_round_that_left_messages(result: RoundResult) -> None:
-    """The messages that it left come first, or the service is down for the next ones, too."""
+    """The messages that the round left come first; or the service is down, and would fail for the next messages,
+    too."""
     pace = steady()
     assert not is_through(128, result)
     pace.note(FULL_ROUND, result, seconds=2.0)

@@ -1,4 +1,4 @@
-"""A forwarding round on a real space, its tasks run in this process: what each outcome does to the queues."""
+"""A forwarding round on a real space, with tasks in this process: the effect of each outcome on the queues."""
 
 import json
 from pathlib import Path
@@ -152,7 +152,7 @@ def test_q11_answers_that_find_no_room_when_they_are_committed_cost_no_try(space
         def overtaken(chunks: list[Chunk]) -> list[Block]:
             blocks = in_process(chunks)
             with other.transaction(), pytest.raises(spool.Full):
-                other.put("replies", b"x")  # what has voted counts
+                other.put("replies", b"x")  # the queue's room counts branches that have voted
             other.change_queue("replies", max_messages=1)
             return blocks
 
@@ -260,7 +260,7 @@ def test_a_body_that_is_not_what_its_codec_wrote_is_set_aside_as_a_worker_does(
 
 
 def test_a_round_of_slow_calls_ends_after_some_and_the_next_goes_on(space: spool.Space) -> None:
-    """So a first signal need not wait for all that was claimed, and what is done is committed soon."""
+    """Thereby a first signal need not wait for all claimed messages, and finished calls are committed soon."""
     space.put_many("work", [b"%d" % i for i in range(9)])
     answers["it"] = echo
     counts = []

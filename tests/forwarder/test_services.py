@@ -1,4 +1,4 @@
-"""Services by name, and what a call of a Python function comes to: every row of the table of outcomes."""
+"""Services by name, and the outcomes of calls of a Python function: every row of the table of outcomes."""
 
 import pickle
 import sys

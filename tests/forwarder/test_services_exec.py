@@ -1,4 +1,5 @@
-"""What a command comes to: every exit status, its limits, and what it leaves running. Real processes."""
+"""The outcome of a command for every exit status, its limits, and the processes that it leaves running. Real
+processes."""
 
 import json
 import os

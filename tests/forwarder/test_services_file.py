@@ -73,7 +73,8 @@ def test_no_file_is_hidden_by_a_value(value: str) -> None:
 
 
 def test_a_reader_never_sees_half_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it may see while the file is written is hidden; its bytes are flushed before its name, and that after it."""
+    """While the file is written, it has a hidden name. Its bytes are flushed before the rename, and its directory after
+    the rename."""
     steps: list[Any] = []
     flush, rename = os.fsync, os.rename
 

@@ -1,4 +1,4 @@
-"""What a call over HTTP comes to: every row of the table of outcomes, against a real server."""
+"""The outcomes of calls over HTTP: every row of the table of outcomes, against a real server."""
 
 import shutil
 import socket
@@ -26,7 +26,7 @@ from tests.forwarder.test_services import call, request
 
 @dataclass
 class Answer:
-    """What the test server does with the next request, and what it was sent."""
+    """The answer of the test server to the next request, and the requests that the server got."""
 
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)

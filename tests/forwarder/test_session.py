@@ -1,4 +1,4 @@
-"""A session really started: its settings, its workers' imports, its silence, and what becomes of its processes."""
+"""A real Spark session: its settings, its workers' imports, its silence, and the ends of its processes."""
 
 import os
 import select

@@ -1,4 +1,4 @@
-"""Tasks of a round: their branches, and what is left of a task, its worker or its coordinator that ended."""
+"""Tasks of a round: their branches, and the remains of a task after it, its worker or its coordinator has ended."""
 
 import sqlite3
 from pathlib import Path
@@ -51,7 +51,7 @@ def test_one_branch_of_a_round_is_written_by_one_task(space: spool.Space) -> Non
 
 
 def test_a_task_whose_coordinator_has_ended_writes_nothing(space: spool.Space) -> None:
-    """Looked at when it begins, and again before it votes."""
+    """The task checks its coordinator when it begins, and again before it votes."""
     xid = Xid(FORMAT_ROUND, b"round", b"1")
     with pytest.raises(TransactionRolledBack):
         RemoteBranch(space.path, xid, bytes(12))

@@ -1,4 +1,5 @@
-"""The time that a Python service may take: what stops is an attempt, and what does not stop ends with its process."""
+"""The time limit of a Python service: a call that stops counts as an attempt, and a call that does not stop ends with
+its process."""
 
 import signal
 import subprocess
@@ -20,7 +21,7 @@ SHORT = 0.02
 
 @pytest.fixture(autouse=True)
 def alarm() -> Iterator[None]:
-    """What pytest-timeout set is there again in the end."""
+    """Expect that pytest-timeout's handler and timer are restored in the end."""
     handler = signal.getsignal(signal.SIGALRM)
     left, _ = signal.getitimer(signal.ITIMER_REAL)
     yield
@@ -106,7 +107,7 @@ def test_a_service_may_set_an_alarm_of_its_own() -> None:
 
 
 def test_the_end_of_a_service_s_time_waits_for_the_end_of_a_step_of_its_space() -> None:
-    """What is raised into a step tears it, and closes the space."""
+    """An exception that is raised into a step tears the step, and closes the space."""
     steps = []
 
     def service(message: object) -> None:

@@ -223,7 +223,7 @@ def intake_dies_at(path: Path, step: int) -> bool:
     except Died:
         return True
     finally:
-        space._store.guard.close_at_once("it died")  # what the kernel does for a process that is gone
+        space._store.guard.close_at_once("it died")  # as the kernel does for a dead process
     return False
 
 

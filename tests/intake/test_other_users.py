@@ -20,7 +20,8 @@ pytestmark = pytest.mark.root
 
 @pytest.fixture(scope="module", autouse=True)
 def _imported() -> None:
-    """What a program imports when it comes to it; the other users may not be able to read Python's own files."""
+    """Import the modules that a program imports late, because the other users may not be able to read Python's own
+    files."""
     with directory_of(0) as directory, spool.create(directory / "space") as space:
         space.create_queue("q")
         (directory / "space/drop/q/one").write_bytes(b"one")
@@ -47,7 +48,7 @@ def path(request: pytest.FixtureRequest) -> Iterator[Path]:
 
 
 def drop(path: Path, name: str, data: bytes, umask: int = 0o022) -> None:
-    """As careful writers do."""
+    """Write the file under a hidden name and rename it, as careful writers do."""
     with acting_as(DROPPER, umask):
         (path / "drop/q" / f".{name}").write_bytes(data)
         (path / "drop/q" / f".{name}").rename(path / "drop/q" / name)
@@ -70,7 +71,7 @@ def bodies(path: Path) -> list[bytes]:
 
 
 def kept(path: Path) -> dict[str, bytes]:
-    """What lies in quarantine, by its reason."""
+    """Return the bytes of the quarantined files by reason."""
     with acting_as(OWNER), spool.open(path) as space:
         return {finding.detail: (path / finding.name).read_bytes() for finding in space.quarantined()}
 

@@ -1,4 +1,4 @@
-"""What an administrator did in quarantine stays done, whatever a power cut leaves."""
+"""An administrator's changes of the quarantine are durable: no power cut undoes them."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -21,7 +21,7 @@ BY_RULES = pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value
 
 
 def with_one_set_aside(rules: Rules) -> tuple[Machine, spool.Space]:
-    """All is durable, and a dropped file lies in quarantine."""
+    """Return a machine and a space with a dropped file in quarantine, all durable."""
     machine = Machine(**rules.told)
     with spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock) as space:
         space.create_queue("orders")
@@ -35,7 +35,7 @@ def with_one_set_aside(rules: Rules) -> tuple[Machine, spool.Space]:
 
 
 def names(survivor: Survivor) -> set[str]:
-    """Of files in the queue's folder and in quarantine."""
+    """Return the paths of the files in the queue's folder and in quarantine."""
     return {
         path
         for path, _, data in survivor.image.files
@@ -83,7 +83,7 @@ def test_no_power_cut_loses_a_file_that_is_being_restored(rules: Rules) -> None:
 
 
 def intake_after(machine: Machine) -> spool.Space:
-    """All that was done is durable; an intake has run."""
+    """Make all changes durable, start the machine again, and run an intake."""
     again = Machine(machine.image(), boot=3, **Rules.STRICT.told)
     space = spool.open(ROOT, disk=SimulatedDisk(again), clock=again.clock)
     Intake(space).run(once=True)
@@ -101,7 +101,8 @@ def test_a_file_whose_restoring_died_at_any_step_lies_in_quarantine_once(foreign
 
 
 def restoring_died(*, foreign: bool = False) -> tuple[Machine, spool.Space]:
-    """Just before its file lost its name in quarantine; and another process."""
+    """Return a machine on which a restore died just before it removed the file's name in quarantine, and the space of
+    another process."""
     machine, _ = with_one_set_aside(Rules.STRICT)
     machine.find(PATH).foreign = foreign
     disk = Meanwhile(machine)

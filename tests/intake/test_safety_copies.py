@@ -38,7 +38,7 @@ def take_in(space: spool.Space) -> None:
 
 
 def after_a_cut(machine: Machine) -> set[tuple[bytes, ...]]:
-    """What intakes get of whatever disk a power cut leaves."""
+    """Return the bodies that an intake gets, for each disk that a power cut can leave."""
     found = set()
     for survivor in survivors(machine, Rules.STRICT, limit=60, seed=1):
         again = Machine(survivor.image, boot=9, **Rules.STRICT.told)
@@ -81,7 +81,7 @@ def test_the_new_name_is_durable_before_the_copy_is_removed(processes: Processes
 
 
 def calls_since(machine: Machine, begin: int, *wanted: str) -> list[str]:
-    """The calls of these kinds, with what they are about: a name without its random part."""
+    """Return the calls of these kinds since step ``begin``, each with its file's name without the random part."""
     return [
         f"{call} {re.sub(r'[.][0-9a-f]{16}', '', str(args[0]))}"
         for call, args in machine.trace[begin:]
@@ -90,7 +90,8 @@ def calls_since(machine: Machine, begin: int, *wanted: str) -> list[str]:
 
 
 def test_a_copy_is_removed_durably_before_another_intake_may_take_its_original(processes: Processes) -> None:
-    """Or a power cut brings it back when its original is a message already, and it counts."""
+    """Otherwise a power cut could bring the copy back after its original has become a message, and the copy would
+    become another message."""
     dies(processes, *BEFORE_ITS_RENAME)
     other = processes.space()
     xids, trace, begin = other._store.shared.xids, processes.machine.trace, len(processes.machine.trace)

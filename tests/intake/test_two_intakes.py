@@ -1,4 +1,5 @@
-"""An intake beside another that lives or died, and beside those who drop files: each file comes once, and whole."""
+"""An intake works beside another intake that lives or died, and beside programs that drop files: each file becomes a
+message once, and whole."""
 
 from collections import Counter
 from contextlib import suppress
@@ -163,7 +164,7 @@ def test_a_new_file_under_the_name_of_one_that_a_dead_intake_took_is_another(pro
 
 @pytest.mark.parametrize("processes", [False], ids=["strict"], indirect=True)
 def test_a_dead_intakes_file_has_its_new_name_durably_before_the_first_is_removed(processes: Processes) -> None:
-    """Or a power cut could lose both."""
+    """Otherwise a power cut could lose both names."""
     drop(processes, "a")
     dies_with_both_names(processes)
     other, disk = processes.open()
@@ -187,7 +188,8 @@ STRICT = pytest.mark.parametrize("processes", [False], ids=["strict"], indirect=
 
 
 def rename_in(processes: Processes, body: bytes) -> None:
-    """A program's next file of that name: written elsewhere, then renamed over whatever has the name."""
+    """Drop a program's next file of that name: write the file under another name, then rename it over any file of that
+    name."""
     disk = processes.disk()
     handle = disk.create(f"{layout.DROP}/orders/.next")
     disk.write_at(handle, 0, body)

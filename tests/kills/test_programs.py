@@ -39,7 +39,8 @@ MESSAGES = 4
 
 
 def forward(space: Path, *victim: object) -> int:
-    """Run it, and kill (whom, at which call, at which of them); returns how it ended."""
+    """Run the program, and kill ``victim`` (the process, the system call, the number of that call); return the exit
+    code."""
     program = [sys.executable, "-m", "xaspool_scripts.forward", "-s", str(space), "--master", "local[1]", "--once"]
     with subprocess.Popen(
         [*program, "--route", "requests=python:kill_services:upper"],

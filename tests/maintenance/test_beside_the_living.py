@@ -1,4 +1,5 @@
-"""Housekeeping beside the living: it leaves what they work on, counts what the dead held once, and reclaims alone."""
+"""Housekeeping beside live processes: it leaves their files, counts the attempts of dead processes once, and only one
+process reclaims at a time."""
 
 from collections.abc import Callable
 from typing import Any
@@ -107,7 +108,7 @@ def test_a_death_is_counted_once_though_two_find_the_note(
 
 
 def test_no_attempt_is_counted_for_a_live_process(processes: Processes, space: spool.Space, other: spool.Space) -> None:
-    """And nobody waits for its death."""
+    """No process waits for the death of the live process either."""
     wanted = space.put("orders", "one")
     space.transaction().get("orders")
     begun = processes.machine.clock.time
@@ -225,7 +226,7 @@ def test_reclaim_is_done_by_one_at_a_time(space: spool.Space, watched: Watched) 
 
 @pytest.mark.parametrize("ordered", [True, False])
 def test_after_a_failed_flush_no_file_is_removed_where_renames_are_not_ordered(ordered: bool) -> None:
-    """What is gone here may be on the disk yet, and would come back once its remover is gone."""
+    """A removed message may still exist on the disk, and would come back after the file of its removal is gone."""
     processes = Processes(ordered=ordered)
     space, disk = processes.open()
     space.put("orders", "one")

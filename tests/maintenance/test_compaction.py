@@ -199,7 +199,7 @@ def test_a_claim_keeps_the_file_that_it_may_read_from(space: spool.Space) -> Non
         assert not space._store.files.disk.exists(layout.committed(number))
 
 
-# -- what a compaction is for -----------------------------------------------------------------------------------------
+# -- the purpose of a compaction --------------------------------------------------------------------------------------
 
 
 def test_many_commits_that_only_remove_become_one_file(space: spool.Space) -> None:

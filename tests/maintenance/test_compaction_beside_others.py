@@ -93,7 +93,7 @@ def test_an_opener_leaves_the_file_of_a_compaction_in_progress(space: spool.Spac
 
 
 def test_a_removal_that_is_not_visible_yet_is_seen_by_the_compaction(space: spool.Space) -> None:
-    """Its writer has its number, and does not come to say so: whoever is next finishes it."""
+    """The get of another process has a number that is not published: the compaction finishes that commit first."""
     ids = fill(space)
     with spool.open(space.path) as other:
         commit = compaction.commit

@@ -1,4 +1,5 @@
-"""Who does what has to be done beside the calls of many processes, when, and how much of it at once."""
+"""The division of housekeeping between many processes: the process that works, the time, and the amount of work at
+once."""
 
 import threading
 import time
@@ -25,7 +26,7 @@ def test_one_producer_compacts_unless_a_consumer_does() -> None:
     assert not one._housekeeper._is_elected()
     two.stats("orders")
     assert two._housekeeper._is_elected(), "each looks at what it has in memory itself"
-    for _ in range(2):  # nobody follows any more
+    for _ in range(2):  # no process reads the commits any more
         three._housekeeper._is_elected()
         two._housekeeper._is_elected()
     assert one._housekeeper._is_elected()
@@ -72,7 +73,8 @@ def test_the_newest_files_stay_while_others_are_at_work(monkeypatch: pytest.Monk
 
 
 def test_a_few_large_files_come_back_as_soon_as_many_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or who writes large commits would make new files all the time: the pool holds few of them."""
+    """Otherwise a process that writes large commits would create new files all the time, because the pool holds few
+    large files."""
     monkeypatch.setattr(schedule, "RECLAIM_BYTES", 2000)
     there = Processes()
     space, (other, disk) = there.space(), there.open()

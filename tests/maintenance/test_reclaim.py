@@ -1,4 +1,4 @@
-"""Which files go, in which order, and how often each is looked at."""
+"""The files that reclaim removes, their order, and the number of checks of each file."""
 
 from array import array
 
@@ -28,7 +28,7 @@ def test_the_messages_of_a_removal_are_reclaimed_before_the_removal() -> None:
 
 
 def test_each_of_many_files_is_checked_once_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or the time for a million files would grow with their square."""
+    """Otherwise the time of a pass would grow with the square of the number of files."""
     space = Processes().space()
     for turn in range(100):
         space.put("orders", turn)

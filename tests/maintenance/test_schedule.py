@@ -1,4 +1,4 @@
-"""What the housekeeper has to do follows from a few numbers; each is tried on both sides of its limit."""
+"""The housekeeper decides its work from a few numbers; the tests try each number on both sides of its limit."""
 
 import pytest
 

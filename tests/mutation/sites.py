@@ -65,8 +65,8 @@ _STAND_INS = {
     "refresh": _NOTHING,
     "current": "{receiver}.known",  # settings
 }
-# Comparisons with what proves a content or binds it to its name, and with counters that are read again: what they are
-# without it.
+# The values that replace comparisons which verify a content or its file's name, and comparisons of counters that are
+# read again.
 _PROOFS = ("crc", "checksum", ".links", "header.number", "found == number")
 _COMPARED = {ast.Eq: "True", ast.NotEq: "False"}
 _COUNTED = {ast.GtE: "False", ast.Lt: "False"}

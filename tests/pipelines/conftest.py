@@ -1,4 +1,4 @@
-"""What the tests of pipelines share: a space, a pipeline that is declared in a few words, and two ways to run it."""
+"""Fixtures for tests of pipelines: a space, a short way to declare a pipeline, and two ways to run it."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,7 +37,7 @@ def space(tmp_path: Path) -> Iterator[spool.Space]:
 
 @pytest.fixture(autouse=True)
 def delivered() -> list[tuple[str, str]]:
-    """(destination, body) of what was delivered."""
+    """Clear and return the list of (destination, body) of the delivered messages."""
     hooks.delivered.clear()
     return hooks.delivered
 

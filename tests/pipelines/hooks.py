@@ -1,4 +1,4 @@
-"""Functions of the pipelines that are tested. A body tells what becomes of it."""
+"""Functions of the tested pipelines. The body of a message names its outcome."""
 
 import spool
 from forwarder import Continue, Error, Kill, Send
@@ -8,7 +8,7 @@ delivered: list[tuple[str, str]] = []
 
 
 def decide(message: spool.Message) -> object:
-    """A hook that does what the body says."""
+    """A hook that returns or raises the outcome that the body names."""
     match message.body.split():
         case ["kill", *why]:
             return Kill(" ".join(why))

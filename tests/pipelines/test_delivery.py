@@ -1,4 +1,5 @@
-"""Destinations that are stopped, down or full; a pipeline that runs until it is told to stop; and what cannot run."""
+"""Destinations that are stopped, down or full; a pipeline that runs until it is stopped; and pipelines that cannot
+run."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""What is wrong with a description: each mistake is one line that names its place."""
+"""Each mistake in a description is reported on one line that names its place."""
 
 from pathlib import Path
 from typing import Any

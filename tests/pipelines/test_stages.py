@@ -1,4 +1,4 @@
-"""What becomes of a message on its way: hooks, translation, routes, and what fails."""
+"""The stages of a message: hooks, translation, routes, and failures."""
 
 import pytest
 

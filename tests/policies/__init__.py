@@ -1,1 +1,1 @@
-"""Tests of what queues are told to do with their messages."""
+"""Tests of the options of queues."""

@@ -1,4 +1,4 @@
-"""What the tests of the data source share: one Spark session for all of them, and a space."""
+"""Fixtures for tests of the data source: one Spark session for all tests, and a space."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""Streaming queries for tests: a stream read of the queue orders into a sink that notes what it is given."""
+"""Streaming queries for tests: a stream read of the queue orders into a sink that records the bodies."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from forwarder.dataframes.stream import StreamReader
 
 Query = Callable[..., "StreamReader"]
-"""What makes the source of a query of options."""
+"""Creates the source of a query from options."""
 
 
 class Heard:
@@ -34,7 +34,7 @@ class Heard:
 def start_query(
     spark: "SparkSession", space: spool.Space, heard: Heard, checkpoint: Path, **options: str
 ) -> "StreamingQuery":
-    """Start a query that ends as soon as it has read what was there."""
+    """Start a query that ends as soon as it has read the messages that exist at its start."""
     forwarder.register(spark)
     frame = spark.readStream.format("spool").option("queue", "orders").options(**options).load(space.path)
     sink: Any = frame.writeStream.foreachBatch(heard).option("checkpointLocation", str(checkpoint))

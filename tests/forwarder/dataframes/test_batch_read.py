@@ -1,4 +1,5 @@
-"""Batch reads: what is in the queues as rows, with or without bodies; what moves or leaves between plan and read."""
+"""Batch reads: the messages of queues as rows, with or without bodies, and messages that are moved or taken between
+plan and read."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ TIMES = ("enqueued_at", "not_before", "expires_at")
 
 
 def as_row(message: spool.Message) -> dict[str, Any]:
-    """What a row says of a message, but for its body and that body's length and codec; times in microseconds."""
+    """Return the fields of a message's row, except the body and its length and codec; times are in microseconds."""
     names = [name for name in COLUMNS if name not in ("number", "ordinal", "body", "body_bytes", "codec")]
     fields = {name: getattr(message, name) for name in names}
     fields |= {name: round(fields[name] * 1_000_000) for name in TIMES if fields[name] is not None}
@@ -223,7 +224,7 @@ def test_a_large_piece_is_several_batches(space: spool.Space, monkeypatch: pytes
 
 
 def compact_all(space: spool.Space) -> None:
-    """Compact what can be, and remove every file that is not needed."""
+    """Compact all files that can be compacted, and remove all files that are not needed."""
     space._housekeeper.compact()
     space.put("errors", b"newer")
     while reclaim(space._store):

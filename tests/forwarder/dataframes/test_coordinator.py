@@ -50,7 +50,7 @@ def test_the_lock_outlives_the_space_that_was_open_and_ends_when_it_is_told(
 def test_no_process_is_alone_in_a_space_that_is_written_to(
     space: spool.Space, parent: "subprocess.Popen[bytes]"
 ) -> None:
-    """An opener that took itself for alone would recover the space under the tasks."""
+    """The first opener of a space would recover it while the tasks write."""
     which = start(space, parent=parent.pid)
     space.close()
     with spool.open(space.path) as other:
@@ -81,7 +81,7 @@ print(which.id.hex(), which.address[1:])
 def test_the_lock_ends_with_the_process_that_runs_the_write(
     space: spool.Space, parent: "subprocess.Popen[bytes]"
 ) -> None:
-    """Whatever ends it: a killed driver takes its daemon with it."""
+    """The process may end in any way: the daemon of a killed driver ends, too."""
     which = start(space, parent=parent.pid)
     parent.send_signal(signal.SIGKILL)
     wait_until_free(space._store, which)

@@ -1,4 +1,4 @@
-"""``forwarder.decode``: bodies as text, whatever codec they have."""
+"""``forwarder.decode`` returns bodies of any codec as text."""
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any

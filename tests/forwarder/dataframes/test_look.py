@@ -1,4 +1,4 @@
-"""What plans and tasks look up in a space that others change meanwhile: as it is now, not as it was before."""
+"""Plans and tasks read the current state of a space that other processes change meanwhile."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Reads while messages are put, taken and moved, and files swept away: between plan and read, and within a read."""
+"""Reads while other programs put, take and move messages and reclaim files, between plan and read and within a read."""
 
 import random
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from tests.forwarder.dataframes.rows import reader
 
 
 class Others:
-    """What other programs do to the queue, by chance. Each message has its own body."""
+    """Random calls of other programs on the queue. Each message has a different body."""
 
     def __init__(self, space: spool.Space, seed: int) -> None:
         self._space = space

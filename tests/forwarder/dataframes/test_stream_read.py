@@ -1,4 +1,4 @@
-"""Stream reads: offsets, limits of a batch, the end of a query that reads what is there; restarts, and queries side by
+"""Stream reads: offsets, limits of a batch, queries that end after the existing messages, restarts, and queries side by
 side."""
 
 from collections.abc import Iterator
@@ -162,7 +162,7 @@ class TestSpark:
         again = Heard()
         start_query(spark, space, again, tmp_path / "one", maxMessagesPerTrigger="4").awaitTermination()
         assert again.batches == [(1, [b"2", b"2", b"3"]), (2, [b"4", b"4", b"new"])]
-        # Another query reads what is there, whatever the first one has read.
+        # Another query reads all existing messages, independently of the first query.
         other = Heard()
         start_query(spark, space, other, tmp_path / "two").awaitTermination()
         assert [body for _, some in other.batches for body in some] == [m.body for m in space.browse("orders")]

@@ -1,4 +1,5 @@
-"""Stream reads with a subscription: what is put is kept until the query has read it, whatever becomes of it."""
+"""Stream reads with a subscription: a message is kept until the query has read it, even if a consumer takes the
+message."""
 
 import re
 from pathlib import Path
@@ -36,13 +37,13 @@ def query(query: Query) -> Query:
 
 
 def reclaimed(space: spool.Space) -> None:
-    """All goes that may."""
+    """Reclaim all files that may be removed."""
     while reclaim(space._store):
         pass
 
 
 def consumed(space: spool.Space) -> None:
-    """All messages are taken, and all goes that may."""
+    """Take all messages, and reclaim all files that may be removed."""
     for queue in space.queues():
         if space.stats(queue).ready:
             space.get_many(queue, 1000)
@@ -134,7 +135,7 @@ def test_what_was_put_before_is_read_as_far_as_it_is_there(space: spool.Space, q
 
 
 def test_compaction_leaves_what_is_not_read(space: spool.Space, query: Query) -> None:
-    """The copies of a compaction are no messages of their own."""
+    """The copies that a compaction writes are no additional messages."""
     reader = query()
     start = reader.initialOffset()
     with small_compactions():
@@ -226,7 +227,7 @@ def test_a_subscription_whose_query_does_not_come_back_ends_and_the_query_is_tol
 
 
 def test_an_offset_is_that_of_a_commit_that_is_durable(space: spool.Space, query: Query) -> None:
-    """A power cut may take a count of tries, and its number is given out again then."""
+    """A power cut may take the commit of a count of attempts; the commit's number is then given out again."""
     reader = query()
     start = reader.initialOffset()
     space.put("orders", b"1")

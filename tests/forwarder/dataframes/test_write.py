@@ -1,4 +1,4 @@
-"""Writes by Spark: each row once, whatever fails on the way, and nothing left of what failed."""
+"""Writes by Spark: each row exactly once despite any failure, and no branches or files of failed attempts remain."""
 
 import os
 from collections import Counter
@@ -37,7 +37,7 @@ def write(frame: "DataFrame", space: spool.Space, **options: object) -> None:
 
 
 def assert_nothing_is_left(space: spool.Space) -> None:
-    """No branch, and no process that holds the space open: the next one to open it is alone."""
+    """Expect no branch and no process that has the space open: the next opener is the first opener."""
     assert left_over(space.path) == []
     space.close()
     with spool.open(space.path) as alone:
@@ -216,7 +216,7 @@ def test_x05_a_stream_whose_tasks_fail_leaves_nothing_and_goes_on(
 def test_a_stream_with_a_new_checkpoint_under_an_old_name_is_refused(
     spark: "SparkSession", space: spool.Space, lines: "DataFrame", tmp_path: Path
 ) -> None:
-    """Its batches 0 and 1 are other ones than those that were written under that name."""
+    """The batches 0 and 1 of the new checkpoint differ from the batches that were written under the old name."""
     forwarder.register(spark)
     run(lines, space, tmp_path / "checkpoint", applicationId="lines")
     with pytest.raises(PySparkException, match="give this one an application id of its own"):

@@ -20,7 +20,7 @@ ROWS = 40
 def is_alive(spark: "SparkSession") -> bool:
     try:
         return not spark.sparkContext._jsc.sc().isStopped()
-    except Exception:  # of whatever kind the bridge to Java raises
+    except Exception:  # the bridge to Java raises errors of many kinds
         return False
 
 

@@ -1,4 +1,4 @@
-"""Where the messages go, and how often each has arrived there."""
+"""The destinations of the messages, and the number of arrivals of each message."""
 
 import shutil
 import tempfile
@@ -23,7 +23,7 @@ Arrivals = Counter[tuple[str | None, int]]
 
 
 class Destination(Protocol):
-    """Where messages go.
+    """A destination of messages.
 
     exactly_once: whether each message is there once, or at least once.
     service: its URL.
@@ -37,7 +37,7 @@ class Destination(Protocol):
     def arrivals(self) -> Arrivals: ...
 
     def counts(self) -> dict[str, int]:
-        """What else is to be told."""
+        """Return further counts to report."""
 
 
 class Queue:

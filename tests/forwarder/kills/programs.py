@@ -10,7 +10,7 @@ from tests.forwarder.processes import PATIENT_SECONDS, Program
 
 
 class Sweeper(Program):
-    """What compacts and reclaims; one process, of a kind of its own."""
+    """The program that compacts and reclaims the space: one process, of a separate kind."""
 
     ends_with = ("sweeper",)
 
@@ -23,7 +23,7 @@ class Sweeper(Program):
         return {"sweeper": [self.process.pid]}
 
     def counts(self) -> tuple[int, int]:
-        """How many files it has written, and how many it has removed."""
+        """Return the numbers of files that the program has written and removed."""
         rounds = [line.split() for line in self.log.read_text().splitlines(keepends=True) if line.endswith("\n")]
         return sum(int(written) for written, _ in rounds), sum(int(removed) for _, removed in rounds)
 

@@ -54,7 +54,7 @@ LARGE = Size(
 
 @dataclass
 class Run:
-    """One run: ``ids`` of the messages put, by number, and what was done to the programs."""
+    """One run: ``ids`` of the messages put, by number, and the counts of kills."""
 
     space: spool.Space
     forwarders: list[RunningForwarder]
@@ -117,7 +117,7 @@ class Run:
 
 
 def forward_and_kill(run: Run) -> None:
-    """Put all messages, kill at random moments meanwhile, and let the forwarders come to the end."""
+    """Put all messages, kill processes at random moments meanwhile, and let the forwarders finish."""
     left = Counter(run.size.kills)
     for moment in sorted(run.chance.sample(range(int(run.size.messages * LATEST_KILL)), left.total())):
         while len(run.ids) < moment:
@@ -187,7 +187,7 @@ def judge(run: Run, there: Destination) -> None:
 
 
 def judge_space(space: spool.Space) -> None:
-    """Nothing is left of what was killed once the space is opened alone, and nothing is damaged."""
+    """Expect no remains of killed processes after the first opener has opened the space, and no damage."""
     space.close()
     with spool.open(space.path) as alone:
         assert alone.recovery.alone

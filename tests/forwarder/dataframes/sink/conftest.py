@@ -13,7 +13,7 @@ from tests.forwarder.dataframes.sink.writes import Attempts
 
 @pytest.fixture
 def space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[spool.Space]:
-    monkeypatch.setattr(os, "getppid", os.getpid)  # (what started pytest may end before it)
+    monkeypatch.setattr(os, "getppid", os.getpid)  # (the parent of pytest may end first)
     with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
         space.create_queue("orders")
         space.create_queue("invoices", order=("priority", "fifo"), out_of_order=("top",))

@@ -1,4 +1,4 @@
-"""Columns and options of a write: what rows become, and what is refused before a task starts."""
+"""Columns and options of a write: the messages of the rows, and the errors before a task starts."""
 
 from datetime import UTC, datetime
 from pathlib import Path
