@@ -112,10 +112,7 @@ def change_queue(
             raise no_queue(name, known.queues)
         current = {option: value for option, value in asdict(known.queues[name]).items() if option not in reset}
         del current["name"]
-        longest = current.get("retry_delay_max")
-        if longest is not None and given.get("retry_delay", 0.0) > longest:
-            del current["retry_delay_max"]  # retry_delay_max rises to the new delay unless the caller gives it
-        config = queue_config(name, {**current, **given}, defaults=known.defaults)
+        config = queue_config(name, given, defaults={**known.defaults, **current})
         return _settings_text(store.files.disk, text, known, config, given.keys() & set(_REFERRING), create_missing)
 
     with editing(store):

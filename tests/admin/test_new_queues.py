@@ -63,6 +63,13 @@ def test_a_delay_beyond_the_longest_one_raises_that_too(make: Make) -> None:
     assert delays(make("q", retry_delay=600)) == (600, 600)
 
 
+def test_a_change_to_a_delay_beyond_the_longest_one_raises_that_only_to_the_delay(space: spool.Space) -> None:
+    space.create_queue("q", retry_delay=1, retry_delay_max=5)
+    assert delays(space.change_queue("q", retry_delay=20)) == (20, 20)
+    space.create_queue("short", retry_delay=0.1, retry_delay_max=0.5)
+    assert delays(space.change_queue("short", retry_delay=None)) == (1, 1)
+
+
 def test_a_shorter_delay_leaves_the_longest_one(make: Make) -> None:
     assert delays(make("q", retry_delay=5)) == (5, 300)
     assert delays(make.__self__.change_queue("q", retry_delay_max=None)) == (5, None)  # type: ignore[attr-defined]
