@@ -68,12 +68,14 @@ class ThreadLoop(Loop):
         self._under_way: set[Position] = set()
         self._kept = RoundResult()  # the messages without an attempt since the route was last up
         self._pause: tuple[str, float] | None = None  # a pause whose events are still to be sent
+        self._is_cut_short = False  # whether a run with `once` ends instead of a pause
 
     def run(self) -> None:
         """Call the service with one message after another, in the worker's threads."""
         with closing(self._route.service.open()) as caller:
             call, route = partial(self._call, caller), self._route
             self._under_way.clear()
+            self._is_cut_short = False
             self._worker = Worker(
                 self._space, route.queue, call, threads=threads_of(route.service), once=self._once,
                 passed=self._attempted, timeout=route.service.watched, stop=self._stop, on_handled=self._note,
@@ -105,6 +107,7 @@ class ThreadLoop(Loop):
 
     def _note_pause(self, reason: str, seconds: float) -> None:
         self._pause = reason, seconds
+        self._is_cut_short = not seconds
 
     def _tell_pause(self, reason: str, seconds: float) -> None:
         self._note_down(reason)
@@ -125,7 +128,7 @@ class ThreadLoop(Loop):
                 self._kept.waiting.append(position)
             self._kept.full = self._kept.full or (conclusion.full if conclusion.pause else "")
         else:
-            if self._worker is None or not self._worker.is_paused:
+            if not (self._is_cut_short or (self._worker is not None and self._worker.is_paused)):
                 self._add_kept()
                 self._note_up()
             result = RoundResult()

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import spool
 from forwarder import Effect, Request, Route, ThreadForwarder
-from forwarder.events import Done, Event
+from forwarder.events import Done, Down, Event
 from forwarder.routes import given
 from forwarder.services import parse
 from spool.model import codecs
@@ -161,6 +161,27 @@ def test_q12_a_forwarder_whose_service_is_down_is_not_idle(space: spool.Space, m
     route = scripted(lambda request: next(tries))
     summary = ThreadForwarder(space.path, [route], idle=0.1).run()
     assert (summary.effects["work"][Effect.DELIVERED], summary.down) == (1, {})
+
+
+def test_a_service_that_was_not_reached_is_down_although_a_concurrent_call_ends_well(space: spool.Space) -> None:
+    called, refused_ = threading.Event(), threading.Event()
+
+    def answer(request: Request) -> Outcome:
+        if request.message.body == "down":
+            assert called.wait(30)
+            return Retried("refused", counted=False)
+        called.set()
+        assert refused_.wait(30)
+        return Replied()
+
+    def note(event: Event) -> None:
+        if isinstance(event, Down):
+            refused_.set()
+
+    space.put_many("work", ["down", "slow", "later"])
+    summary = ThreadForwarder(space.path, [scripted(answer, threads=2)], on_event=note).run(once=True)
+    assert summary.effects == {"work": {"kept": 1, "delivered": 1}}
+    assert summary.down == {"work": "the service was not reached (refused)"}
 
 
 def test_a_forwarder_that_calls_nothing_is_abandoned_at_once(space: spool.Space) -> None:
