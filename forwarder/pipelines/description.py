@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from forwarder.pipelines.functions import Function
-from forwarder.services import ServiceError, parse
+from forwarder.services import QueueService, ServiceError, parse
 from spool.errors import InvalidArgument
 from spool.model.checks import DELAY, FLAG, ValueCheck, check, number, one_of, require, text
 from spool.model.settings import QUEUE_NAME, QUEUE_OPTIONS, check_queue_name
@@ -177,11 +177,14 @@ class Description:
         for name, destination in self.destinations.items():
             place = f"destinations.{name}.service"
             try:
-                parse(destination.service)
+                service = parse(destination.service)
             except ServiceError as error:
                 wrong.append(f"{place}: {error}")
-            if destination.service.startswith("queue:") and (queue := destination.service[len("queue:") :]) in own:
-                wrong.append(f"{place}: {queue!r} is a queue of this pipeline, messages would go round: name another")
+                continue
+            if isinstance(service, QueueService) and service.queue in own:
+                wrong.append(
+                    f"{place}: {service.queue!r} is a queue of this pipeline, so messages would go round: name another"
+                )
         return wrong
 
     def _wrong_names(self) -> list[str]:

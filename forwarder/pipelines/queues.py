@@ -45,9 +45,8 @@ def create_queues(space: Space, description: Description, *, leave: bool = False
         check_left(space, description)
     done, there = {}, space.queues()
     for name, options in queue_options(description).items():
-        wanted = {option: value for option, value in options.items() if value is not None}
         if name not in there:
-            space.create_queue(name, **wanted)
+            space.create_queue(name, **options)
             done[name] = "created"
         elif changes := {option: value for option, value in options.items() if getattr(there[name], option) != value}:
             space.change_queue(name, **changes)

@@ -130,6 +130,13 @@ def test_queues_are_made_once_and_brought_to_what_is_described(space: spool.Spac
     assert (space.queues()["p.to.one"].max_messages, space.queues()["p.to.one"].ordered) == (None, False)
 
 
+def test_queues_of_a_pipeline_without_a_longest_delay_are_made_without_it(space: spool.Space) -> None:
+    pipeline = with_web(1, retry_delay_max=None)
+    pipeline.create_queues(space)
+    assert space.queues()["p.to.one"].retry_delay_max is None
+    assert set(pipeline.create_queues(space).values()) == {"as it was"}
+
+
 def test_what_is_to_be_said_of_a_destination_in_another_space_is_said_once(
     space: spool.Space, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

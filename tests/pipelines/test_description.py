@@ -50,6 +50,7 @@ MISTAKES = [
         "destinations.d.stoped: there is no option 'stoped'; there are",
     ),
     ({"destinations": {"d": {"service": "queue:p"}}}, "destinations.d.service: 'p' is a queue of this pipeline,"),
+    ({"destinations": {"d": {"service": "QUEUE:p"}}}, "destinations.d.service: 'p' is a queue of this pipeline,"),
     ({"source": "p.to.d"}, "two of its queues are called 'p.to.d': name the source, or one of them, otherwise"),
     ({"name": "p" * 125}, "it takes 1 to 127 letters, digits"),
 ]
