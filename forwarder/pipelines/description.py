@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 from forwarder.pipelines.functions import Function
 from forwarder.services import QueueService, ServiceError, parse
 from spool.errors import InvalidArgument
-from spool.model.checks import DELAY, FLAG, ValueCheck, check, number, one_of, require, text
+from spool.model.checks import FLAG, TIME_LIMIT, ValueCheck, check, number, one_of, require, text
 from spool.model.settings import QUEUE_NAME, QUEUE_OPTIONS, check_queue_name
 from spool.model.text import shown
-from spool.workers.effects import OnFailure
+from spool.workers.effects import ON_FAILURE, OnFailure
+from spool.workers.worker import AT_ONCE
 
 T = TypeVar("T")
 
@@ -41,11 +42,6 @@ def _condition(value: object) -> Function | dict[str, tuple[str, ...]]:
     return {text(name): _texts(values) for name, values in value.items()}
 
 
-def _time_limit(value: Any) -> float:
-    require(value != 0)
-    return float(DELAY.convert(value))
-
-
 _A_FUNCTION = "a function, by its name package.module:function"
 _FUNCTIONS = ValueCheck(f"{_A_FUNCTION}, or a list of these", lambda value: tuple(map(Function.of, _list_of(value))))
 _CONDITION = ValueCheck(
@@ -54,9 +50,7 @@ _CONDITION = ValueCheck(
 )  # fmt: skip
 _TEXT = ValueCheck("a text", text)
 _NAMES = ValueCheck("the name of a destination, or a list of names", _texts)
-_TIME_LIMIT = ValueCheck("a number of seconds above 0", _time_limit)
 _ROUTE_NAME = ValueCheck("a text of 1 to 127 characters", lambda value: text(value, 127))
-_REFUSED = one_of("reject", "delete", "retry")
 _QUEUE = QUEUE_NAME._replace(optional=True)
 
 
@@ -93,9 +87,9 @@ class Destination:
     outbound: tuple[Function, ...] = _taken(_FUNCTIONS, ())
     stopped: bool = _taken(FLAG, False)
     ordered: bool | None = _taken(FLAG._replace(optional=True), None)
-    on_failure: OnFailure = _taken(_REFUSED, "reject")  # noqa: RUF009 (it is a field)
-    timeout: float = _taken(_TIME_LIMIT, 30.0)
-    threads: int | None = _taken(number(1000, 1, optional=True), None)
+    on_failure: OnFailure = _taken(ON_FAILURE, "reject")  # noqa: RUF009 (it is a field)
+    timeout: float = _taken(TIME_LIMIT, 30.0)
+    threads: int | None = _taken(AT_ONCE._replace(optional=True), None)
     retries: int | None = _of_queue("retries")
     retry_delay: float = _of_queue("retry_delay")
     retry_delay_max: float | None = _of_queue("retry_delay_max")
@@ -145,7 +139,7 @@ class Description:
     destinations: Mapping[str, Destination] = field(metadata={"by name": Destination})
     unrouted: str = _taken(one_of("error", "kill"), "error")
     ordered: bool = _taken(FLAG, True)
-    timeout: float = _taken(_TIME_LIMIT, 30.0)
+    timeout: float = _taken(TIME_LIMIT, 30.0)
     retries: int = _taken(number(2**31), 3)
     retry_delay: float = _of_queue("retry_delay")
     retry_delay_max: float | None = _of_queue("retry_delay_max")

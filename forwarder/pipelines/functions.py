@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from spool.model.text import shown
 from spool.workers.functions import ServiceError, find_function, takes_a_message
 
 
@@ -29,7 +28,7 @@ class Function:
         if isinstance(value, str) and value.count(":") == 1:
             return cls(value)
         if not callable(value):
-            raise ValueError(f"a function, by its name package.module:function, not {shown(value)}")
+            raise ValueError(value)
         name = getattr(value, "__qualname__", type(value).__qualname__)
         return cls(f"{getattr(value, '__module__', '__main__')}:{name}", value)
 

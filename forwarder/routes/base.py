@@ -15,20 +15,11 @@ from forwarder.session import SparkUnavailable
 from forwarder.summary import Summary, left_in
 from spool import Space
 from spool.errors import InvalidArgument, SpoolError
-from spool.model.checks import ValueCheck, check, seconds
+from spool.model.checks import TIME_LIMIT, ValueCheck, check
 from spool.model.position import Position
 from spool.workers.outcome import describe
 
 log = logging.getLogger("spool.forwarder")
-
-
-def _above_zero(value: object) -> float:
-    if found := seconds(value, 1e10):
-        return found
-    raise ValueError
-
-
-SECONDS = ValueCheck("a number of seconds above 0", _above_zero)
 
 
 class RunOptions(TypedDict):
@@ -111,7 +102,7 @@ class BaseForwarder:
         say: Callable[[str], None] | None,
     ) -> None:
         if idle is not None:
-            check_option("idle", idle, SECONDS)
+            check_option("idle", idle, TIME_LIMIT)
         self.path = path
         self.routes = list(routes)
         self.summary = Summary()

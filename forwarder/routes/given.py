@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from forwarder.calls import threads_of
 from forwarder.round import Route
-from forwarder.routes.base import SECONDS, check_option
+from forwarder.routes.base import check_option
 from forwarder.services import (
     TIMEOUT_SECONDS,
     MissingQueue,
@@ -18,17 +18,13 @@ from forwarder.services import (
 )
 from spool import Space
 from spool.engine.tasks import identity_of
-from spool.model.checks import ValueCheck
-from spool.workers.effects import OnFailure
+from spool.model.checks import TIME_LIMIT
+from spool.workers.effects import ON_FAILURE, OnFailure
 from spool.workers.worker import AT_ONCE
 
 log = logging.getLogger("spool.forwarder")
 
-_CHECKS = {
-    "on_failure": ValueCheck("reject, delete or retry", ("reject", "delete", "retry").index),
-    "timeout": SECONDS,
-    "threads": AT_ONCE,
-}
+_CHECKS = {"on_failure": ON_FAILURE, "timeout": TIME_LIMIT, "threads": AT_ONCE}
 
 
 def as_routes(

@@ -130,6 +130,12 @@ def flag(value: Any) -> bool:
     return bool(value)
 
 
+def _above_zero(value: Any) -> float:
+    found = seconds(value, MOST_SECONDS)
+    require(found > 0)
+    return found
+
+
 def require(allowed: bool) -> None:
     """Raise ValueError unless the value is allowed."""
     if not allowed:
@@ -154,3 +160,4 @@ MOST_SECONDS = 1e10
 DELAY = ValueCheck(
     f"a number of seconds, from 0 to less than {MOST_SECONDS:.0f}", partial(seconds, most=MOST_SECONDS), "TIME"
 )
+TIME_LIMIT = ValueCheck("a number of seconds above 0", _above_zero, "TIME")

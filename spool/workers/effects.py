@@ -8,11 +8,12 @@ import enum
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias, get_args
 
 from spool.errors import InvalidArgument
 from spool.format.batch import CommitBatch
 from spool.log.quota import Usage, never_fits
+from spool.model.checks import one_of
 from spool.model.message import Message, stored_fields
 from spool.model.settings import QueueConfig, SpaceConfig
 from spool.policies.no_effect import warn_of_put
@@ -29,6 +30,7 @@ _OF_ITS_QUEUE = (
 
 
 OnFailure: TypeAlias = Literal["reject", "delete", "retry"]
+ON_FAILURE = one_of(*get_args(OnFailure))
 
 
 class Effect(enum.StrEnum):

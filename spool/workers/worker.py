@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from spool.admin.stats import QueueStats
 from spool.errors import Argument, InvalidArgument, ProtocolError, TransactionTimeout
-from spool.model.checks import ValueCheck, check, whole
+from spool.model.checks import check, number
 from spool.model.message import Message
 from spool.model.position import Position
 from spool.model.settings import QueueConfig, check_queue_name
@@ -40,8 +40,7 @@ _current: "ContextVar[OpenSpace]" = ContextVar("spool.workers.worker.current")
 
 _POLL_SECONDS = 0.2
 
-_MOST_AT_ONCE = 1000
-AT_ONCE = ValueCheck(f"a whole number from 1 to {_MOST_AT_ONCE}", lambda value: whole(value, _MOST_AT_ONCE, 1))
+AT_ONCE = number(1000, 1)
 """How many calls may run side by side: in threads, or tasks."""
 
 

@@ -263,7 +263,7 @@ def test_java_missing_is_one_clear_line(path: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"on_failure": "explode"}, "on_failure is reject, delete or retry, not 'explode'"),
+        ({"on_failure": "explode"}, "on_failure is one of reject, delete, retry, not 'explode'"),
         ({"idle": 0}, "idle is a number of seconds above 0, not 0"),
         ({"idle": "soon"}, "idle is a number of seconds above 0, not 'soon'"),
         ({"timeout": 0}, "timeout is a number of seconds above 0, not 0"),
