@@ -76,8 +76,9 @@ def planned(
     found: Sequence[tuple[Item, int]], options: ReadOptions, schema: StructType, missing: Missing = Missing.RELOCATE
 ) -> Iterator[Partition]:
     """Yield at least one task. ``found``: the places to read, each with the size of its bodies in bytes."""
+    here = boot_id()
     for items in divided(found, options.partition_bytes, with_body=BODY in schema.names):
-        yield Partition(items, missing, boot_id())
+        yield Partition(items, missing, here)
 
 
 def divided(items: Sequence[tuple[Item, int]], size: int | None, *, with_body: bool) -> Iterator[list[Item]]:
