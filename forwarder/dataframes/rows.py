@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType, TimestampType
 import spool
 from forwarder.dataframes.columns import BODY, COLUMNS
 from forwarder.dataframes.subscriber import GO_ON
-from spool.engine.tasks import Item, MessageReader, Missing, ReadMessages, Stretch, reader
+from spool.engine.tasks import Item, MessageReader, Missing, ReadMessages, Stretch
 from spool.errors import CorruptedFile, InvalidArgument
 from spool.model.message import Message, message_id
 from spool.model.position import Position
@@ -38,7 +38,7 @@ def read(
         DiskFailure: a file cannot be read.
         UnsafeFileSystem: this process runs on another machine.
     """
-    messages = reader(
+    messages = MessageReader(
         path, lambda: spool.open(path), with_body=BODY in schema.names, missing=missing, largest_body=_LARGEST_BODY
     )
     messages.check_machine(boot_id)

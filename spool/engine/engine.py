@@ -383,7 +383,7 @@ class Engine:
 
     @public_call("reading messages")
     def backlog(self, queues: Sequence[str] = (), headers: Mapping[str, str] | None = None) -> "Backlog":
-        """Return the messages of some queues by commit: their places, for ``reader``, and their sizes.
+        """Return the messages of some queues by commit: their places, for ``MessageReader``, and their sizes.
 
         Args:
             queues: the names of the queues; none: all queues.

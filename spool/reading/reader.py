@@ -50,7 +50,7 @@ class MessageReader:
     """Reads messages of a space; the caller closes it.
 
     Args:
-        disk: the disk of the space.
+        path: the directory of the space.
         open_space: opens the space; called when a message is not at its place.
         with_body: whether the reader reads bodies.
         missing: the action for messages that are not at their places.
@@ -59,19 +59,19 @@ class MessageReader:
 
     def __init__(
         self,
-        disk: Disk,
+        path: str,
         open_space: Callable[[], OpenedSpace],
         *,
         with_body: bool,
         missing: Missing = Missing.RELOCATE,
         largest_body: int | None = None,
     ) -> None:
-        self._disk = disk
+        self._disk = Disk(path)
         self._open_space = open_space
         self._with_body = with_body
         self._missing = missing
         self._largest_body = largest_body
-        self._cache = FileCache(disk)
+        self._cache = FileCache(self._disk)
         self._opened: OpenedSpace | None = None
 
     def check_machine(self, boot_id: str) -> None:

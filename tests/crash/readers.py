@@ -14,9 +14,9 @@ import spool
 from forwarder.dataframes.columns import StreamOptions, columns
 from forwarder.dataframes.stream import StreamReader
 from spool.model.layout import MAX_NUMBER
+from spool.reading import reader
 from spool.reading.backlog import Backlog
 from spool.reading.places import Item
-from spool.reading.reader import MessageReader
 from tests.compaction import small_compactions
 from tests.crash.compactions import COMPACTED, compacting
 from tests.crash.interleave import Scenario, Simulation
@@ -30,7 +30,9 @@ _REST_SECONDS = 0.01
 def _rows(simulation: Simulation, items: Sequence[Item]) -> Iterator[str]:
     """The rows of a task. Its process opens the space only if a message has moved."""
     disk = simulation.disk(simulation.machine, simulation.schedule)
-    with closing(MessageReader(disk, lambda: simulation.open(disk), with_body=True)) as files:
+    with mock.patch.object(reader, "Disk", return_value=disk):
+        files = reader.MessageReader(ROOT, lambda: simulation.open(disk), with_body=True)
+    with closing(files):
         for item in items:
             simulation.clock.sleep(_REST_SECONDS)
             for piece in files.pieces(item):
