@@ -53,7 +53,10 @@ def _batches(
             for some in messages.batches(items):
                 yield columns.batch(some)
         except InvalidArgument as error:
-            raise InvalidArgument(f"{error}: read without bodies, .option('body', 'false')") from None
+            if error.name != "largest_body":  # e.g. an invalid space.toml
+                raise
+            said = error.told({"largest_body": "a row of Spark takes"})
+            raise InvalidArgument(f"{said}: read without bodies, .option('body', 'false')") from None
         except CorruptedFile as error:
             if missing is not Missing.FAIL:
                 raise

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from spool.disk.advice import as_failure
 from spool.disk.disk import Disk
 from spool.disk.requirements import on_another_machine
-from spool.errors import CorruptedFile, InvalidArgument, SpoolError
+from spool.errors import Argument, CorruptedFile, InvalidArgument, SpoolError
 from spool.format.reader import BodyPlace
 from spool.format.table import Table
 from spool.index.body_files import FileCache
@@ -211,7 +211,9 @@ class MessageReader:
         if self._largest_body is not None and lengths[0] > self._largest_body:  # (such a message is read separately)
             raise InvalidArgument(
                 f"message {message_id(part.branch, part.in_branch)} of queue {part.queue} has a body of {lengths[0]:,} "
-                f"bytes, and the reader takes {self._largest_body:,} at most"
+                "bytes, more than ",
+                Argument("largest_body"),
+                f", {self._largest_body:,}",
             )
         return ReadMessages(part, lengths, self._cache.views(part, part.first, part.length))
 

@@ -9,6 +9,7 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, Strin
 
 import forwarder
 import spool
+from forwarder.dataframes import rows as batches
 from forwarder.dataframes.columns import COLUMNS, ReadOptions
 from forwarder.dataframes.scan import Partition, divided
 from spool.maintenance.reclaim import reclaim
@@ -251,6 +252,30 @@ def test_x05_messages_whose_files_were_compacted_after_the_plan_are_read_from_wh
             found = [row["body"] for row in read(planned, partitions)]
             assert sorted(found)[-len(left) :] == left or set(left) <= set(found)
             assert len(found) == len(set(found))
+
+
+def test_a_body_larger_than_a_row_of_spark_fails_the_task_with_advice(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "_LARGEST_BODY", 4)
+    space.put("orders", b"four")
+    space.put("orders", b"fiver")
+    with pytest.raises(
+        spool.InvalidArgument, match="a body of 5 bytes, more than a row of Spark takes, 4: read without"
+    ):
+        read(reader(space))
+    assert len(read(reader(space, body="false"))) == 2
+
+
+def test_a_task_that_cannot_open_the_space_reports_the_error_unchanged(space: spool.Space) -> None:
+    space.put("orders", b"moved")
+    planned = reader(space, queue="orders")
+    partitions = planned.partitions()
+    space.move(next(message.id for message in space.browse("orders")), "errors")
+    Path(space.path, "committed", "0000000000000001.msgpack").unlink()
+    Path(space.path, "space.toml").write_text("no settings")
+    with pytest.raises(spool.InvalidArgument, match=r"take it from a backup$"):
+        read(planned, partitions)
 
 
 def test_x05_a_message_that_was_consumed_after_the_plan_is_left_out_once_its_file_is_gone(space: spool.Space) -> None:
