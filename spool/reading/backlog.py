@@ -13,7 +13,6 @@ from spool.log.visibility import catch_up
 from spool.model.layout import MAX_ORDINAL
 from spool.model.message import expiry_time, with_defaults
 from spool.model.position import Position
-from spool.model.settings import QueueConfig
 from spool.model.text import no_queue
 from spool.policies.subscriptions import put_by
 from spool.reading.places import Compacted, Item, packed
@@ -108,7 +107,7 @@ class Backlog:
                     return look()
             except (CorruptedFile, FileNotFoundError) as error:
                 problem = error
-        raise CorruptedFile(f"the messages of a file cannot be told: {problem}; {WHAT_TO_DO}")
+        raise CorruptedFile(f"the messages of a file cannot be listed: {problem}; {WHAT_TO_DO}")
 
     def _items(self, first: int, last: int) -> Iterator[tuple[Item, int]]:
         branches = self._store.view.index.messages.branch_ids
@@ -120,7 +119,10 @@ class Backlog:
             ranges = [(piece.number, piece.first, piece.length) for piece in pieces]
             size = sum(sum(table.lengths[piece.row : piece.row + piece.length]) for piece in pieces)
             rows = _rows_but(pieces, segment.rows)
-            yield Compacted(segment.file, segment.entry, config.name, rows, packed(ranges), _defaults(config)), size
+            yield (
+                Compacted(segment.file, segment.entry, config.name, rows, packed(ranges), with_defaults(config, {})),
+                size,
+            )
 
     def _sizes(self, first: int, last: int) -> list[CommitSize]:
         sums: dict[int, tuple[int, int]] = {}
@@ -172,10 +174,6 @@ class Backlog:
         return not self._headers or self._headers.items() <= attributes.get("headers", {}).items()
 
 
-def _defaults(config: QueueConfig) -> Mapping[str, Any]:
-    return with_defaults(config, {})
-
-
 def _rows_but(pieces: Sequence[Piece], rows: int) -> bytes:
     """Return one bit for each row of a section. The bit is set if the row is in no piece."""
     others = bytearray(b"\xff" * ((rows + 7) // 8))
@@ -209,8 +207,3 @@ def locate(store: Store, queue: str, number: int, ordinal: int, end: int) -> tup
                 return found.part(ordinal, stop - ordinal), stop
         except OSError as error:
             store.fail("reading messages", error)
-
-
-def damaged(queue: str, problem: Exception) -> CorruptedFile:
-    """Return the error for messages of a queue that cannot be read at their place."""
-    return CorruptedFile(f"messages of queue {queue} are damaged: {problem}; {WHAT_TO_DO}")

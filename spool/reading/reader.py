@@ -1,8 +1,8 @@
 """Reading messages in bulk from their files, by a process that has not opened the space.
 
-The reader gets the places of the messages, and checks each body by its checksum. After the
-places were listed, another process may compact or reclaim a file. If a file is missing or changed, the reader opens the
-space, finds the current places, and leaves out the messages that have left their queue.
+The reader gets the places of the messages, and checks each body by its checksum. After the places were listed, another
+process may compact or reclaim a file. If a file is missing or changed, the reader opens the space, finds the current
+places, and leaves out the messages that have left their queue.
 """
 
 import logging
@@ -21,9 +21,10 @@ from spool.index.body_files import FileCache
 from spool.index.stretch import Stretch
 from spool.model.message import message_id
 from spool.model.position import PositionRanges
-from spool.reading.backlog import damaged, locate
+from spool.reading.backlog import locate
 from spool.reading.places import Item, Missing, unpacked
 from spool.transactions.core import HasCore, core_of
+from spool.transactions.delivery import WHAT_TO_DO
 
 # A batch that fits into the processor's cache is read, joined and sent twice as fast as a batch of 4 MiB.
 _BATCH_ROWS, _BATCH_BYTES = 4096, 512 << 10
@@ -194,7 +195,7 @@ class MessageReader:
                 return piece, ordinal + piece.stretch.length
             except (CorruptedFile, FileNotFoundError) as error:
                 problem = error
-        raise damaged(queue, problem)
+        raise CorruptedFile(f"messages of queue {queue} are damaged: {problem}; {WHAT_TO_DO}")
 
     def _read_part(self, whole: Stretch) -> ReadMessages:
         """Read as many of the messages as fit into a batch, at least one; raises CorruptedFile."""
