@@ -15,7 +15,7 @@ in seconds. "Rule" means a rule of docs/architecture.md, "The rules that keep pr
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -321,7 +321,7 @@ class Engine:
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
-    @public_call("counting what is in the queues")
+    @public_call("counting messages")
     def room(self, queues: Iterable[str]) -> Room:
         """Return the number of messages that still fit into each of these queues, as far as this process has seen.
 
@@ -353,14 +353,11 @@ class Engine:
             The queue that the message is in now; None if it was dropped.
         """
         count_failures(self._store, [position], reason, self._store.deadline())
-        return self.queue_of(position)
-
-    def queue_of(self, position: Position) -> str | None:
-        """Return the queue of a message, by the commits that this process has applied; None for a removed message."""
         with self._store.view.mutex:
             run = self._store.view.index.messages.find(position)
         return None if run is None else run.queue.name
 
+    @public_call("counting messages")
     def waiting(self, queue: str, places: Iterable[Position]) -> int:
         """Count the messages at these positions that are in the queue and not due yet."""
         now = self._store.clock.now()
@@ -452,10 +449,8 @@ class Engine:
 
 
 def _roll_back(transaction: CoordinatedTransaction, reason: str) -> None:
-    try:
+    with suppress(NotOpen, ProtocolError):  # a call from a copied context may have ended the transaction
         transaction.rollback(reason)
-    except (NotOpen, ProtocolError):  # a call from a copied context has ended the transaction
-        pass
 
 
 # -- directories that need not be an open space ------------------------------------------------------------------------
