@@ -308,6 +308,7 @@ class Engine:
             MessageInUse: another branch in doubt, or a transaction that does not end, has a deduplication key; nothing
                 was done.
             InvalidArgument: the application's batches come from another source.
+            CorruptedFile: the record of the application's batches is damaged.
             CommitUnknown: the outcome is unknown.
         """
         from spool.remote.adoption import commit_branches

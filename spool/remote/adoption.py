@@ -41,7 +41,6 @@ from spool.transactions.two_phase import voted_contents
 
 _COPIED_MESSAGES = 1024
 
-
 log = logging.getLogger("spool")
 
 
@@ -70,11 +69,7 @@ def commit_branches(core: Core, xids: Sequence[Xid], batch: BatchOf | None = Non
     Args:
         batch: the application's batch that the branches make up, if any. The commit itself records the batch.
 
-    Returns:
-        False if the batch, or a later one of its application, was committed before; nothing was done then.
-
-    Raises:
-        The errors of ``adopt_branches``, and InvalidArgument and CorruptedFile as ``BatchOf.is_committed`` raises them.
+    Returns and raises as ``Engine.commit_branches``; the caller is inside a call of the space.
     """
     store = core.store
 
@@ -82,8 +77,10 @@ def commit_branches(core: Core, xids: Sequence[Xid], batch: BatchOf | None = Non
         if batch is not None and batch.is_committed(store.view.index.facts, store.clock.now()):
             raise _CommittedBefore
 
+    facts = None if batch is None else batch.fact(store.clock.now())
     try:
-        number = adopt_branches(core, xids, None if batch is None else batch.fact(store.clock.now()), check)
+        while (number := _adopt(core, xids, facts, check)) is None:
+            pass
     except _CommittedBefore:
         return False
     if batch is not None:
@@ -94,35 +91,9 @@ def commit_branches(core: Core, xids: Sequence[Xid], batch: BatchOf | None = Non
 def _record_apart(store: Store, batch: BatchOf, number: int) -> None:
     """Release the files of a committed batch. An error is only logged, because the next batch releases the files."""
     try:
-        with store.guard:
-            batch.record_apart(store, number)
+        batch.record_apart(store, number)
     except (SpoolError, OSError) as error:
-        log.warning("the files of commit %d stay until the next batch: %s", number, error)
-
-
-def adopt_branches(
-    core: Core,
-    xids: Sequence[Xid],
-    facts: CommitBatch | None = None,
-    check: Callable[[], object] = lambda: None,
-) -> int:
-    """Commit prepared branches of one coordinator, whose votes the caller got, in this order; returns the number.
-
-    Args:
-        facts: facts that the same commit records.
-        check: a function that raises if the commit must not happen. It is called before the keys are checked, and again
-            under the number lock. Before each call every commit is applied.
-
-    Raises:
-        UnknownBranch: one of the branches was rolled back or committed; nothing was done.
-        Full: the messages do not fit; nothing was done.
-        MessageInUse: another branch in doubt, or a transaction that does not end, has one of the keys; nothing was
-            done.
-        CommitUnknown: the commit could not be finished.
-    """
-    while (number := _adopt(core, xids, facts, check)) is None:
-        pass
-    return number
+        log.warning("the files of commit %d remain until the next batch: %s", number, error)
 
 
 class _Look(NamedTuple):
@@ -168,18 +139,12 @@ def _adopt(core: Core, xids: Sequence[Xid], facts: CommitBatch | None, check: Ca
 
 
 def _look_at(store: Store, xids: Sequence[Xid], check: Callable[[], object]) -> _Look:
-    with store.guard:
-        try:
-            contents = [voted_contents(store, xid) for xid in xids]
-            keys = [list(_keys(file)) for file in contents]
-            _wait_for_puts(store.shared.xids, store.deadline(), keys)
-            revalidate(store)
-            check()
-            return _Look(
-                contents, keys, store.view.index.applied, _put_before(store.view, store.clock.now(), xids, keys)
-            )
-        except OSError as error:
-            store.fail("reading what tasks have prepared", error)
+    contents = [voted_contents(store, xid) for xid in xids]
+    keys = [list(_keys(file)) for file in contents]
+    _wait_for_puts(store.shared.xids, store.deadline(), keys)
+    revalidate(store)
+    check()
+    return _Look(contents, keys, store.view.index.applied, _put_before(store.view, store.clock.now(), xids, keys))
 
 
 def _keys(contents: FileContents) -> Iterator[_Key]:

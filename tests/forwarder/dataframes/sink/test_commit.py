@@ -148,7 +148,7 @@ def test_a_disk_that_fails_while_branches_are_read_is_told_as_the_library_tells_
     done = [attempts.write(writer, 0, texts("a"))]
     with (
         mock.patch.object(adoption, "voted_contents", side_effect=OSError(errno.EIO, "Input/output error")),
-        pytest.raises(spool.DiskFailure, match="reading what tasks have prepared"),
+        pytest.raises(spool.DiskFailure, match="committing branches"),
     ):
         writer.commit(done)
     writer.abort(done)
