@@ -100,8 +100,8 @@ def _later_state(space: str, mirror: str, found: Comparison) -> MirrorMismatch:
         proof = f"commit {found.unreadable[0]} in the mirror cannot be read, and the space does not have it"
     else:
         proof = (
-            f"the space ends with commit {found.newest}, the mirror with commit {found.mirror_newest}, and the space "
-            f"had every commit up to {found.durable} when that was written"
+            f"the space ends with commit {found.newest}, the mirror with commit {found.mirror_newest}, and the mirror "
+            f"records that the space once had every commit up to {found.durable}"
         )
     return MirrorMismatch(
         f"{space} is older than its mirror {mirror}, as a space put back from a backup is: {proof}. Nothing was "

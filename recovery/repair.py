@@ -106,7 +106,8 @@ def _replace_by_empty(store: Store, problem: Decision) -> str:
 
 
 def _keep_copy(store: Store, problem: Decision) -> str:
-    return f"kept as {keep_copy(store.files.disk, problem.name, _reason(problem))}; what is whole is served"
+    kept = keep_copy(store.files.disk, problem.name, _reason(problem))
+    return f"kept as {kept}; the space serves its undamaged messages"
 
 
 def _record(store: Store, problem: Decision) -> str:

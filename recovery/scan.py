@@ -114,7 +114,7 @@ class _Scan:
         if self._dry and self._alone:
             index = read_all(store, store.settings.known, alone=True, published=published)
         if self._alone or self._dry:  # otherwise the first opener has reported the damage
-            served = "what can be read of it is served; spool-admin check tells more"
+            served = "the space serves its readable messages; spool-admin check tells more"
             self._findings += [Finding(Kind.DAMAGED, name, wrong, served) for name, wrong in index.damage]
         if self._alone:
             missing = missing_files(store.files.disk, store.view, index)

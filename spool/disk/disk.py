@@ -535,7 +535,7 @@ class Disk:
         if found is None:  # a new file would not exclude the holder of the old file
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path(name))
         if not found.is_plain:
-            raise OSError(errno.EINVAL, "not a file of its own", self.path(name))
+            raise OSError(errno.EINVAL, "not a plain file with one name", self.path(name))
         directory, _, last = name.rpartition("/")
         with kernel.file_locked(self._directories[directory], last, FILE_MODE) as ours:
             yield ours

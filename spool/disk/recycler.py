@@ -152,12 +152,12 @@ class Recycler:
 
     def release(self, given: list[str]) -> None:
         """Release the files for commits to overwrite. The caller has flushed the directory that the files left."""
-        if given:
-            self.disk.durability.flush_arrivals(self.disk, layout.FREE)
+        if not given:
+            return
+        self.disk.durability.flush_arrivals(self.disk, layout.FREE)
         for target in given:
             self.disk.rename(f"{layout.FREE}/{target}{_NEW_SUFFIX}", f"{layout.FREE}/{target}")
-        if given:
-            self.refresh()
+        self.refresh()
 
     def trim(self) -> None:
         """Remove the files that a quiet space does not need; the smallest files remain."""

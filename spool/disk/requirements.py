@@ -47,8 +47,8 @@ def misplacement(disk: Disk, name: str) -> str:
     if directory is None or space is None:
         return ""
     if not directory.is_directory:
-        kind = "a symlink" if directory.is_symlink else "a file"
-        return f"is {kind}: it has to be a directory of the space's own; move it away, with what it points to"
+        kind, away = ("a symlink", "the symlink and its target") if directory.is_symlink else ("a file", "the file")
+        return f"is {kind}, and the space needs its own directory there: move away {away}"
     if directory.device != space.device and name not in APART:
         return "lies on another device than the space, so nothing can be renamed into it: unmount the other file system"
     return ""

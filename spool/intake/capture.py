@@ -189,7 +189,7 @@ class Capture:
             self._report(path, "it is no directory, and left alone")
             return None
         if queue not in self._queues():
-            self._report(path, f"files taken for queue {queue}, which is gone: create it again")
+            self._report(path, f"files taken for queue {queue}, which was deleted: create it again")
             return None
         # A commit of the dead intake may be unpublished. Settle every number before concluding that no commit names a
         # file.

@@ -104,6 +104,6 @@ def growth_reason(read: int, size: int) -> str:
     if size > read:
         return (
             f"it became messages, and has grown since: they have its first {plural(read, 'byte')}, and the "
-            f"{plural(size - read, 'byte')} behind those are only here; tail -c +{read + 1} FILE prints them"
+            f"{plural(size - read, 'byte')} after those are only in this file; tail -c +{read + 1} FILE prints them"
         )
     return f"it became messages when it had {plural(read, 'byte')}, and was changed since: compare it with them"

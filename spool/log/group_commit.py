@@ -183,7 +183,8 @@ class GroupCommit:
                 complete(failed)
         except BaseException as error:  # a signal, in the leader's thread
             if any(request.number is not None for request in requests):
-                text = f"its commit was interrupted by {type(error).__name__}: open the space again and look"
+                doing = f"its commit was interrupted by {type(error).__name__}"
+                text = f"{doing}: open the space again, and look for its messages"
                 for request in requests:
                     request.error = CommitUnknown(text, tuple(request.ids))
                 complete(requests)

@@ -4,8 +4,7 @@ The usage of a queue counts its live messages, claimed or not, and the messages 
 prepared branch may be committed at any time. Under the number lock, after every issued number has been applied, the
 count is exact. A commit or a vote that does not fit is refused under that lock. A put is refused earlier, without the
 lock, if its messages do not fit as far as this process knows. A failed message moves to its error queue even if that
-queue is
-full: a limit never loses a message.
+queue is full: a limit never loses a message.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping

@@ -61,7 +61,7 @@ class BatchOf(NamedTuple):
         if source != self.source:
             raise InvalidArgument(
                 f"the application {self.application!r} has committed batch {number} of {_described(source)}, and "
-                f"this is batch {self.number} of {_described(self.source)}: give this one an application id of its own"
+                f"this is batch {self.number} of {_described(self.source)}: give this program another application id"
             )
         return self.number <= number
 

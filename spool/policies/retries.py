@@ -134,7 +134,7 @@ def with_error_queue(config: SpaceConfig, queue: str) -> QueueConfig:
     """
     found = queue_config(config, queue)
     if found.error_queue is not None and found.error_queue not in config.queues:
-        log.error("queue %s has the error queue %s, which is not there: create it", queue, found.error_queue)
+        log.error("queue %s has the error queue %s, which does not exist: create it", queue, found.error_queue)
         return replace(found, retries=None, error_queue=None)
     return found
 

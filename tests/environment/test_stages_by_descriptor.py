@@ -143,7 +143,7 @@ def test_a_stage_that_was_removed_and_made_again_is_named_until_the_space_is_ope
 def test_a_stage_that_is_a_symlink_is_refused_by_an_opener_and_by_a_look(stage: str, root: Path, outside: Path) -> None:
     (root / stage).rename(root / "aside")
     (root / stage).symlink_to(outside)
-    text = f"{root}/{stage} is a symlink: it has to be a directory of the space's own"
+    text = f"{root}/{stage} is a symlink, and the space needs its own directory there"
     with pytest.raises(spool.UnsafeFileSystem, match=text):
         spool.open(root)
     told = CliRunner().invoke(spool_recover, ["-s", str(root), "--dry-run"])

@@ -173,7 +173,7 @@ def test_q08_an_error_queue_that_is_not_there_loses_nothing(
     with space.transaction() as tx:
         tx.get("q")
         tx.rollback()
-    assert "errors, which is not there: create it" in caplog.text
+    assert "errors, which does not exist: create it" in caplog.text
     space.create_queue("errors")
     with space.transaction() as tx:
         tx.get("q")

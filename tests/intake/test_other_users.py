@@ -105,7 +105,7 @@ def test_bytes_written_after_a_long_pause_are_kept_and_named(
     assert bodies(path) == [b"part 1, "]
     ((reason, data),) = kept(path).items()
     assert data == b"part 1, part 2, part 3"
-    assert "the 8 bytes behind those are only here" in reason
+    assert "the 8 bytes after those are only in this file" in reason
 
 
 def test_a_file_without_late_writes_is_removed_after_ten_minutes(path: Path, clock: MovedClock) -> None:

@@ -107,7 +107,7 @@ def test_what_is_messages_already_is_not_put_back(run: Run, path: Path) -> None:
     with spool.open(path) as space:
         Intake(space).run(once=True)
     (file,) = run("quarantine", "list", "--json").objects
-    assert "they have its first 3 bytes, and the 9 bytes behind those are only here" in file["reason"]
+    assert "they have its first 3 bytes, and the 9 bytes after those are only in this file" in file["reason"]
     assert (file["queue"], file["can_be_restored"]) == ("orders", False)
     one_line(run("quarantine", "restore", file["name"]), "put the missing content as a new message")
 

@@ -219,7 +219,7 @@ def test_a_stream_with_a_new_checkpoint_under_an_old_name_is_refused(
     """The batches 0 and 1 of the new checkpoint differ from the batches that were written under the old name."""
     forwarder.register(spark)
     run(lines, space, tmp_path / "checkpoint", applicationId="lines")
-    with pytest.raises(PySparkException, match="give this one an application id of its own"):
+    with pytest.raises(PySparkException, match="give this program another application id"):
         run(lines, space, tmp_path / "other", applicationId="lines")
     with pytest.raises(PySparkException, match="has committed batch 1 of the stream"):
         write(numbered(spark), space, applicationId="lines")
