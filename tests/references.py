@@ -1,4 +1,4 @@
-"""What docstrings, comments and pages refer to, and whether it is there: files, headings, rules, names, commands.
+"""The references of docstrings, comments and pages exist: files, headings, rules, names, commands.
 
 A name in two backticks in a docstring or comment is one of: a name that the code of its own package uses; a function,
 class, field, constant, module or package of the repository; a word of Python, or something that Python has.
@@ -27,7 +27,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*(?:\(\))?")
 
 @dataclass
 class Module:
-    """What one module says and has."""
+    """The comments, strings, names and definitions of one module."""
 
     path: Path
     texts: list[tuple[int, str]] = field(default_factory=list)  # comments and strings, by their first lines

@@ -32,7 +32,7 @@ _WHOLE = (-2, -1)  # where no byte is that could be locked on its own
 
 @contextmanager
 def repeatable(seed: int) -> Iterator[None]:
-    """The same random ids in each run, so that a step's number means the same call; and few claim files."""
+    """Use the same random ids in each run, so that a step's number means the same call, and few claim files."""
     numbers = random.Random(seed)
     with mock.patch("os.urandom", numbers.randbytes), few_claim_files():
         yield
@@ -40,7 +40,8 @@ def repeatable(seed: int) -> Iterator[None]:
 
 @contextmanager
 def few_claim_files() -> Iterator[None]:
-    """In spaces that only this process opens, or most of the steps of an opening would be theirs."""
+    """Use few claim files in spaces that only this process opens, or most steps of an opening would concern claim
+    files."""
     with mock.patch.object(locks, "CLAIM_FILES", 4):
         yield
 
@@ -72,7 +73,8 @@ class SimulatedDisk(Disk):
         self._seen: dict[int, int] = {}  # of each watched file, the version that was there at the last look
 
     def sibling(self, root: str) -> "SimulatedDisk":
-        """Another disk of the same process: they die together, and what is on one survives on its own."""
+        """Return another disk of the same process. Both disks die with the process, but a power cut affects each
+        separately."""
         side = self._on(self.machine.beside or self.machine.add_disk())
         self.every_disk.append(side)
         side.every_disk = self.every_disk
@@ -118,7 +120,7 @@ class SimulatedDisk(Disk):
         self.machine.close(handle)
 
     def check_stages_in_place(self) -> None:
-        """Nobody moves a directory of the machine's."""
+        """Do nothing: no test moves a directory of a simulated machine."""
 
     def disown(self) -> None:
         """A forked child has nothing to close: the handles are the machine's."""
@@ -258,12 +260,12 @@ class SimulatedDisk(Disk):
         return SimulatedMemory(self, handle)
 
     def look(self, handle: int, place: slice) -> bytes:
-        """At shared memory."""
+        """Read the shared memory."""
         self._step("look", handle, place.start, place.stop - place.start)
         return self._handle(handle).data[place]
 
     def store(self, handle: int, place: slice, data: bytes) -> None:
-        """In shared memory, in two steps."""
+        """Write into the shared memory in two steps."""
         half = len(data) // 2
         parts = [(place.start, data[:half]), (place.start + half, data[half:])]
         for start, part in parts if len(data) % 2 else reversed(parts):
@@ -330,7 +332,7 @@ class SimulatedDisk(Disk):
         first = min(found, key=lambda lock: lock.start)
         start, stop = first.start, first.stop
         neighbours = sorted(lock for lock in inode.locks if lock[::3] == first[::3])
-        for lock in neighbours:  # the kernel joins what touches
+        for lock in neighbours:  # the kernel joins adjacent locks
             stop = max(stop, lock.stop) if lock.start <= stop and lock.stop > start else stop
         for lock in reversed(neighbours):
             start = min(start, lock.start) if lock.stop >= start and lock.start < stop else start
@@ -416,7 +418,7 @@ class SimulatedMemory:
 
 
 def _others(inode: Inode, wanted: Lock) -> list[Lock]:
-    """Locks of other handles that overlap."""
+    """Return the overlapping locks of other handles."""
     return [
         lock
         for lock in inode.locks
@@ -425,7 +427,7 @@ def _others(inode: Inode, wanted: Lock) -> list[Lock]:
 
 
 def _let_go(inode: Inode, range_: Lock) -> None:
-    """Take a range out of what the handle holds."""
+    """Remove a range from the handle's locks."""
     kept = []
     for lock in inode.locks:
         if lock.handle != range_.handle:

@@ -1,30 +1,32 @@
-"""What a power cut may leave on a simulated machine's disk: every state that the rules of its file system allow.
+"""The states of a simulated machine's disk after a power cut: every state that the rules of its file system allow.
 
-Names, by the rules of
+The rules for names are:
 
 * ``ORDERED``: ext4 with a journal, and xfs. Operations on names reach the disk in their order, so a prefix of them
   survives; a flush of a file or directory makes everything durable up to the last operation that changed its inode.
 * ``NAMES_FOLLOW``: ext4 with a journal, more closely: the same, but a flush of a file's bytes alone carries no name.
-* ``LOG_TREE``: btrfs. A flush makes durable what happened to the flushed file's (or directory's) own names; operations
-  on other files survive each on its own, though never before an earlier one on the same file. A renamed file may be
-  found under both names until the directory that it left is flushed (seen on btrfs).
-* ``STRICT``: what POSIX promises, and ext4 without a journal does. Each entry of a directory survives on its own, as
-  it was at the directory's last flush or at any time since; a rename is two entries. Flushing a file is no help.
+* ``LOG_TREE``: btrfs. A flush makes the operations on the names of the flushed file (or directory) durable; operations
+  on other files survive separately, though never before an earlier one on the same file. A renamed file may be found
+  under both names until the directory that it left is flushed (seen on btrfs).
+* ``STRICT``: the promises of POSIX, and the behaviour of ext4 without a journal. Each entry of a directory survives
+  separately, in its state at the directory's last flush or in any later state; a rename is two entries. The flush of a
+  file makes no name durable.
 * ``NEW_NAMES``: ext4 without a journal, more closely: the same, but that flushing a file makes the name durable that it
   has then, if that was no other file's before. (It writes the whole directory; that is not relied upon.)
 
-Bytes, by all rules: a file that was not flushed holds what it held at its last flush, or at any time since (half a
-write included), or its first page is of one state and the rest of another, or it has as many zeros, or nothing if it
-was never flushed. So a file may be renamed, but empty.
+Bytes, by all rules: a file that was not flushed has its content of the last flush or any later content (half a write
+included). Its first page may also be of one state and the rest of another, or it may consist of zeros. A file that was
+never flushed may be empty. So a file may be renamed, but empty.
 
-What a failed flush dropped (``Machine.fail_flush``) stays lost until it is written again, however often it is flushed:
-bytes by all rules, entries of directories where each survives on its own.
+Content that a failed flush dropped (``Machine.fail_flush``) remains lost until a process writes it again; further
+flushes do not restore it. This holds for bytes by all rules, and for entries of directories where each entry survives
+separately.
 
 ``run/`` is never flushed and recovery may not depend on it: it is found as it was, or with all files empty, or lost.
 
-Bounds. Of what may vary each on its own, only the last ``_VARYING_NAMES`` entries (or files) do; of the earlier ones
-one at a time differs from the newest state. A file's bytes vary over the last ``_VARYING_CONTENTS`` states. If there
-are more than ``limit`` states even so, the newest and the oldest, and a sample by ``seed`` are taken.
+Bounds: only the last ``_VARYING_NAMES`` entries (or files) vary in all combinations; of the earlier entries, one at a
+time differs from the newest state. A file's bytes vary over the last ``_VARYING_CONTENTS`` states. If more than
+``limit`` states remain, ``survivors`` takes the newest, the oldest, and a sample by ``seed``.
 """
 
 import itertools
@@ -45,7 +47,7 @@ Names = dict[tuple[int, str], Inode]
 
 
 class Rules(Enum):
-    """Which file system it is; the engine is told whether its renames are ordered."""
+    """The file system of the machine. The disk tells the engine whether its renames are ordered."""
 
     ORDERED = "ordered"
     NAMES_FOLLOW = "names that follow"
@@ -55,7 +57,7 @@ class Rules(Enum):
 
     @property
     def told(self) -> dict[str, bool]:
-        """What a machine with such a file system tells the engine."""
+        """Return the properties of the file system that the simulated machine reports to the engine."""
         return {
             "ordered": self in (Rules.ORDERED, Rules.NAMES_FOLLOW, Rules.LOG_TREE),
             "carries": self is Rules.NEW_NAMES,
@@ -72,7 +74,8 @@ class Survivor:
 
 
 def survivors(machine: Machine, rules: Rules, *, limit: int, seed: int = 0) -> Iterator[Survivor]:
-    """Different states, at most about ``limit``. A mirror's disk is cut at the same moment, and keeps what it keeps."""
+    """Yield different states, at most about ``limit``. A mirror's disk loses power at the same moment, with separate
+    losses."""
     own = _of_one_disk(machine, rules, limit, seed)
     if machine.beside is None:
         yield from own
@@ -151,7 +154,7 @@ def _contents(inode: Inode) -> list[bytes]:
 
 
 def _ordered(machine: Machine) -> list[tuple[Names, str]]:
-    """Every prefix from what the journal has committed on."""
+    """Return every prefix of the log that has at least the operations committed by the journal."""
     found = []
     names = dict(machine.base)
     for place, operation in enumerate([None, *machine.log]):
@@ -163,12 +166,12 @@ def _ordered(machine: Machine) -> list[tuple[Names, str]]:
 
 
 def _strict(machine: Machine) -> list[tuple[Names, str]]:
-    """Each entry as at its directory's last flush, or at any time since."""
+    """Return the names with each entry in its state at the directory's last flush, or in any later state."""
     return _each_entry(machine, lambda place, change, before: _was_flushed(place, change))
 
 
 def _new_names(machine: Machine) -> list[tuple[Names, str]]:
-    """The same, or as it was when a file with that new name was flushed."""
+    """Return the names as ``_strict`` does, but a flush of a file also settles the entry with its new name."""
     return _each_entry(
         machine,
         lambda place, change, before: (
@@ -178,7 +181,7 @@ def _new_names(machine: Machine) -> list[tuple[Names, str]]:
 
 
 def _was_carried(machine: Machine, place: int, change: Change) -> bool:
-    """Whether the file was flushed while it had the name that this operation gave it."""
+    """Return whether the file was flushed while it had the name that this operation gave it."""
     if change.inode is None or change.inode.entries is not None:
         return False
     key = change.directory, change.name
@@ -191,7 +194,8 @@ def _was_carried(machine: Machine, place: int, change: Change) -> bool:
 
 
 def _each_entry(machine: Machine, is_settled: Callable[[int, Change, Inode | None], bool]) -> list[tuple[Names, str]]:
-    """Each entry as a change that ``is_settled`` left it, or at any time since."""
+    """Return the names with each entry in its state after the last settled change (``is_settled``), or in any later
+    state."""
     names = dict(machine.base)
     history: dict[tuple[int, str], list[Inode | None]] = {}
     for place, operation in enumerate(machine.log):
@@ -211,7 +215,8 @@ def _each_entry(machine: Machine, is_settled: Callable[[int, Change, Inode | Non
 
 
 def _was_flushed(place: int, change: Change) -> bool:
-    """Whether the directory was, since that operation, and no flush that failed before had dropped it."""
+    """Return whether the directory was flushed after the operation, and no earlier failed flush had dropped the
+    operation."""
     directory = change.directory
     dropped = any(first <= place < stop for first, stop in directory.dropped)
     return place < directory.names_flushed and not dropped
@@ -237,7 +242,8 @@ def _story_of_entries(picked: tuple[tuple[tuple[int, str], Inode | None], ...], 
 
 
 def _log_tree(machine: Machine) -> list[tuple[Names, str]]:
-    """Each file's own operations up to at least its last flush; one of the renames may have left the old name."""
+    """Return the names after each file's operations up to its last flush or further; one rename may have left the old
+    name."""
     lives: dict[int, list[int]] = {}
     for place, operation in enumerate(machine.log):
         if not _is_run(machine, operation.changes[0]) and not _is_durable(machine, place, operation):
@@ -311,7 +317,7 @@ _STATES_OF_NAMES: dict[Rules, Callable[[Machine], list[tuple[Names, str]]]] = {
 
 
 def _vary(choices: list[list[T]]) -> Iterator[tuple[T, ...]]:
-    """All combinations of the last few; of the others, which come first, at most one is not its newest."""
+    """Return all combinations of the last few items; of the earlier items, at most one is not in its newest state."""
     early, late = choices[:-_VARYING_NAMES], choices[-_VARYING_NAMES:]
     newest = [options[0] for options in early]
     for combination in itertools.product(*late):

@@ -1,4 +1,4 @@
-"""The documents cannot rot: their examples run, their commands exist, their tables name what the code has."""
+"""The documents match the code: their examples run, their commands exist, and their tables name parts of the code."""
 
 import ast
 import os
@@ -29,7 +29,7 @@ PROGRAMS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scri
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A reader's: the programs of this tree on PATH, whatever was installed when."""
+    """Return the environment of a reader, with the programs of this tree on PATH instead of installed ones."""
     directory = tmp_path_factory.mktemp("bin")
     texts = {"python": f'#!/bin/sh\nexec {sys.executable} "$@"\n'}
     for name, target in PROGRAMS.items():
@@ -141,7 +141,7 @@ def test_commands_in_examples_exist_with_their_options(line: str) -> None:
 
 
 def inline(document: Path) -> list[str]:
-    """What a page has in backticks within its sentences."""
+    """Return the texts in backticks in a page's sentences."""
     return re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.MULTILINE | re.DOTALL))
 
 
@@ -250,7 +250,7 @@ ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 
 
 def section(page: str, heading: str) -> str:
-    """What stands under a heading, up to the next one of its level."""
+    """Return the text under a heading, up to the next heading of its level."""
     level, _, _ = heading.partition(" ")
     _, found, text = page.partition(f"\n{heading}\n")
     assert found, heading
@@ -360,7 +360,7 @@ def test_operations_md_names_every_event_of_the_log() -> None:
 
 
 def _events(module: Path) -> list[tuple[str, str]]:
-    """Level and text of each call of a module's logger."""
+    """Return the level and text of each call of a module's logger."""
     calls = [
         node
         for node in ast.walk(ast.parse(module.read_text()))

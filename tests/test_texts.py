@@ -1,4 +1,4 @@
-"""What the packages say of themselves: nothing points to a document or a number that a user cannot look up."""
+"""The texts of the packages point to no document or number that a user cannot look up."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What docs/architecture.md says of calls: the functions that its walks name are called, and the order of locks."""
+"""The code calls the functions that the walks of docs/architecture.md name, and takes locks in the documented order."""
 
 import os
 import re
@@ -81,7 +81,7 @@ def opening(path: Path, opened: ExitStack) -> Action:
     return lambda: opened.enter_context(spool.open(path))
 
 
-# (walk, what does it, what the walk names of other ways: in other threads and processes, and with other options)
+# (walk, the function that does it, functions of the walk that other threads, other processes or other options call)
 TRACED = [
     ("A put", put, {"Transaction.put", "check_room", "Mirror.flush_both", "write_empty"}),
     ("A get", get, {"read_commit", "SoughtMessages.wake"}),

@@ -14,7 +14,7 @@ OWNER, DROPPER, GROUP = 65534, 1234, 65534
 
 @contextmanager
 def acting_as(user: int, umask: int = 0o022) -> Iterator[None]:
-    """This process has the rights of that user, and no capabilities."""
+    """Give this process the rights of that user, without capabilities, while the block runs."""
     before = os.geteuid()
     groups, group, mask = os.getgroups(), os.getegid(), os.umask(umask)
     _become(user, GROUP, [])
@@ -33,7 +33,8 @@ def _become(user: int, group: int, groups: list[int]) -> None:
 
 
 def in_a_process_of(user: int, act: Callable[[], object], umask: int = 0o022) -> None:
-    """To its end; for what another thread of this process must not do with it."""
+    """Call ``act`` in a separate process of the user until it ends, so that other threads of this process keep their
+    rights."""
 
     def act_as_the_user() -> None:
         os.umask(umask)

@@ -29,7 +29,7 @@ PROGRAMS: dict[str, click.Command] = {
 
 @dataclass
 class Result:
-    """What a command left: its exit code, and what it wrote."""
+    """The exit code and the output of a command."""
 
     code: int
     out: bytes
@@ -41,7 +41,7 @@ class Result:
 
     @property
     def objects(self) -> list[Any]:
-        """One JSON object a line."""
+        """Return the JSON objects of the output, one a line."""
         return [json.loads(line) for line in self.out.splitlines()]
 
 
@@ -79,21 +79,21 @@ def run(path: Path) -> Run:
 
 
 def start(program: str, *args: object, **options: Any) -> "subprocess.Popen[bytes]":
-    """A program as a process of its own."""
+    """Start a program in a separate process."""
     code = f"from xaspool_scripts.start import {program.removeprefix('spool-')} as main; main()"
     options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     return subprocess.Popen([sys.executable, "-c", code, *map(str, args)], **options)
 
 
 def execute(program: str, *args: object, stdin: bytes = b"", **options: Any) -> Result:
-    """A program as a process of its own, to its end."""
+    """Run a program in a separate process until it ends."""
     with start(program, *args, **options) as process:
         out, err = process.communicate(stdin, timeout=60)
     return Result(process.returncode, out or b"", (err or b"").decode())
 
 
 def killed_python(source: str, *args: object) -> None:
-    """Python code in a process that is killed by its own last line, as by a power cut."""
+    """Run Python code in a process that kills itself at the last line, as a power cut would."""
     ending = "\nimport os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n"
     done = subprocess.run([sys.executable, "-c", source + ending, *map(str, args)], check=False, timeout=60)
     assert done.returncode == -9
@@ -123,14 +123,14 @@ def prepare(path: Path, xid: xa.Xid, body: bytes = b"x") -> None:
 
 
 def flip(file: Path, offset: int) -> None:
-    """One bit of a file is another; a negative offset counts from its end."""
+    """Flip one bit of a file; a negative offset counts from the file's end."""
     data = bytearray(file.read_bytes())
     data[offset] ^= 0x10
     file.write_bytes(data)
 
 
 def snapshot(path: Path) -> dict[str, Any]:
-    """Every file and directory: what it is, when it changed, what it holds."""
+    """Return the inode, time of change, mode and bytes of every file and directory."""
     found: dict[str, Any] = {}
     for file in sorted(path.rglob("*")):
         state = os.lstat(file)

@@ -1,4 +1,4 @@
-"""``spool-admin export`` and ``import``: what they print, what they leave, and what they end with."""
+"""``spool-admin export`` and ``import``: their output, their files, and their exit codes."""
 
 import errno
 import fcntl
@@ -52,7 +52,7 @@ def test_q16_export_and_import_in_every_usual_compression(run: Run, path: Path, 
     assert file.stat().st_mode & 0o777 == 0o600
     magic = MAGIC.get(suffix[-2:].lower())
     assert magic is None or file.read_bytes().startswith(magic)
-    file.rename(tmp_path / "another name")  # (what it is, its bytes tell)
+    file.rename(tmp_path / "another name")  # (its bytes tell its kind, not its name)
     one_line(run("import", "--verify", tmp_path / "another name", space=None), "is a whole export of 2 files")
     assert run("import", tmp_path / "another name", space=tmp_path / "copy").code == 0
     assert _bodies(tmp_path / "copy") == [1, 2]
@@ -180,7 +180,7 @@ def test_a_verified_export_is_read_back_before_it_has_its_name(run: Run, path: P
 
 
 def _flip_a_bit(target: Any) -> None:
-    """As a disk that lies."""
+    """Flip a bit of the file, as a faulty disk does."""
     target._stream.flush()
     with open(target.part, "r+b") as file:
         file.seek(600)

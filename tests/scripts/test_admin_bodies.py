@@ -1,4 +1,4 @@
-"""spool-admin message: what is shown of bodies, states and holders; many messages at once; output that fails."""
+"""spool-admin message: the display of bodies, states and holders; many messages at once; output that fails."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""``spool-admin mirror``: from a backup that was put back to a space with every message, by what the errors say."""
+"""``spool-admin mirror``: the errors lead an administrator from a restored backup to a space with every message."""
 
 import shutil
 from pathlib import Path

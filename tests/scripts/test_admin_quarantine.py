@@ -1,4 +1,4 @@
-"""``spool-admin quarantine``: what was set aside can be seen, put back where that is possible, and deleted."""
+"""``spool-admin quarantine`` lists and deletes quarantined files, and restores them where that is possible."""
 
 import os
 from pathlib import Path

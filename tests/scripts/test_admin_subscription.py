@@ -1,4 +1,4 @@
-"""``spool-admin subscription``: what is kept for readers can be seen, and let go."""
+"""``spool-admin subscription`` lists the messages that are kept for readers, and deletes subscriptions."""
 
 from pathlib import Path
 

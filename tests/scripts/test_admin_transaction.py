@@ -1,4 +1,4 @@
-"""spool-admin transaction: an administrator's word on what is in doubt."""
+"""spool-admin transaction: an administrator's decision on branches in doubt."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""Whatever happens, the user of a command sees a line that says what to do, and never a traceback."""
+"""After any failure the user of a command sees a line with the next step, and never a traceback."""
 
 import contextlib
 import errno

@@ -71,7 +71,7 @@ def test_a_stray_file_is_named_and_is_no_damage(run: Run, path: Path) -> None:
 
 
 def test_a_damaged_message_stays_in_view_after_a_get_until_it_is_deleted(run: Run, path: Path) -> None:
-    """It is damage for check and recover, and queue list names it."""
+    """``check`` and ``recover`` report the message as damage, and ``queue list`` names it."""
     damaged = _three_files(path)[1]
     _damage(damaged, "body")
     for _ in range(2):

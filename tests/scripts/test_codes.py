@@ -60,7 +60,7 @@ def forwarder(path: Path, *words: str) -> int:
 
 
 def pipeline(path: Path, *words: str) -> int:
-    """The inbound hook is the function; what it returns is None, so a message goes on to the file."""
+    """Run a pipeline with the function as inbound hook. The hook returns None, so a message goes on to the file."""
     Path("out").mkdir(exist_ok=True)
     Path("orders.toml").write_text(
         'name = "orders"\ninbound = "night:take"\nretries = 0\n'

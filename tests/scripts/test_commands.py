@@ -141,7 +141,7 @@ def test_the_page_names_every_exit_code() -> None:
 
 
 def test_help_names_the_exit_codes_that_the_page_names() -> None:
-    """Those that are not the same for all commands."""
+    """The test covers the exit codes that differ between commands."""
     for (name, command), row in zip(sorted(commands().items()), sorted(TABLE), strict=True):
         said = " ".join(re.findall(r"[Ee]xit codes?((?:[^.\n]|\n(?!\n))*)", command.help or ""))
         in_help = {code for code in re.findall(r"\b\d+\b", said) if code not in ("0", "1", "2", "130")}
@@ -204,7 +204,7 @@ def test_json_has_the_keys_that_the_page_names(path: Path, named: str, words: li
 
 
 def nothing(message: spool.Message) -> None:
-    """What a worker calls."""
+    """The function that a worker calls."""
 
 
 def test_json_of_the_forwarder_has_the_keys_that_the_page_names(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from tests.scripts.conftest import execute, prepare, snapshot
 
 
 def _complete(line: str, **environment: str) -> list[str]:
-    """What bash is offered at the end of a line."""
+    """Return the completions that bash gets at the end of a line."""
     words = line.split(" ")
     asked = {"_SPOOL_ADMIN_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
     done = execute("spool-admin", env={**os.environ, **asked, **environment})

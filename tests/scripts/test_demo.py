@@ -1,4 +1,4 @@
-"""The demonstration runs, and its comparison would notice what it is there to notice."""
+"""The demonstration runs, and its comparison would notice lost and doubled messages."""
 
 import subprocess
 import sys

@@ -1,4 +1,5 @@
-"""The bar of spool-forward on a terminal: a share of what waits, or, where there is none, only that it lives."""
+"""The bar of spool-forward on a terminal shows the share of finished messages, or only activity if no share is
+known."""
 
 import io
 

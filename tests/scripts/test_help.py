@@ -20,14 +20,14 @@ def programs() -> dict[str, click.Command]:
 
 
 def commands() -> dict[str, click.Command]:
-    """By what is typed."""
+    """Return all commands, by the words that a user types."""
     return {
         " ".join((program, *words)): command for program, main in programs().items() for words, command in leaves(main)
     }
 
 
 def groups() -> dict[str, click.Group]:
-    """The commands that have commands, by what is typed."""
+    """Return the groups of commands, by the words that a user types."""
 
     def below(command: click.Command, *words: str) -> Iterator[tuple[str, click.Group]]:
         if isinstance(command, click.Group):

@@ -1,4 +1,4 @@
-"""spool-admin init: what it makes a space of, and what it refuses."""
+"""spool-admin init: the directories that become spaces, and the directories that it refuses."""
 
 import os
 import pty

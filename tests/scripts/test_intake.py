@@ -1,4 +1,4 @@
-"""``spool-intake --once`` for cron jobs: what it says, and its exit codes."""
+"""``spool-intake --once`` for cron jobs: its output, and its exit codes."""
 
 import os
 import signal

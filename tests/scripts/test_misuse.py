@@ -1,4 +1,4 @@
-"""What is typed wrong is told on one line, with the exit code that says whose fault it is."""
+"""A wrong command line is reported on one line, with the exit code for wrong usage or for a failure."""
 
 from pathlib import Path
 

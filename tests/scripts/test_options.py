@@ -1,4 +1,4 @@
-"""How times and sizes are written on the command line, and what is refused."""
+"""Times and sizes on the command line: accepted and refused forms."""
 
 import click
 import pytest

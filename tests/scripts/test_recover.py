@@ -154,7 +154,7 @@ def test_a_dry_run_finds_what_recovery_then_does(run: Run, crashed: Path) -> Non
 
 
 def test_a_dry_run_knows_the_space_without_its_run_directory(run: Run, path: Path) -> None:
-    """Which may be deleted when nobody has the space open; a dry run does not make it again."""
+    """``run/`` may be deleted while no process has the space open; a dry run does not create it again."""
     xid = xa.Xid(7, b"g", b"b")
     prepare(path, xid)
     with spool.open(path) as space:

@@ -139,7 +139,7 @@ def test_x11_several_deleted_files_are_counted(path: Path) -> None:
 
 
 def reclaimed(path: Path) -> tuple[Path, bytes]:
-    """A consumed file that is gone, and what was in it."""
+    """Return the path of a consumed file that was removed, and its former bytes."""
     with spool.open(path) as space:
         file = put(space, b"once")
         copy = file.read_bytes()
@@ -151,7 +151,7 @@ def reclaimed(path: Path) -> tuple[Path, bytes]:
 
 
 def test_x11_a_file_that_was_consumed_and_is_put_back_at_once_means_nothing(path: Path) -> None:
-    """The record of what went names it still, so it goes again."""
+    """The record of removed files still names the file, so reclaim removes it again."""
     file, copy = reclaimed(path)
     file.write_bytes(copy)
     with spool.open(path) as space:
@@ -214,7 +214,7 @@ def test_x11_repair_beside_a_process_that_holds_the_damaged_message(run: Run, pa
 
 
 def test_x11_repair_beside_a_process_that_works(path: Path) -> None:
-    """Another process puts and gets while this one repairs one damaged file after the other."""
+    """Another process puts and gets while this process repairs one damaged file after the other."""
     worker = """
 import sys, spool
 with spool.open(sys.argv[1]) as space:

@@ -1,4 +1,4 @@
-"""On a terminal: tables that are drawn, and NO_COLOR."""
+"""Output on a terminal: drawn tables, and NO_COLOR."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from xaspool_scripts.wording import age, span
 
 
 def _on_a_terminal(*args: object, typed: str = "", code: int = 0, **environment: str) -> str:
-    """What spool-admin shows on a terminal, where something is ``typed``; ``code``: its exit code."""
+    """Return the output of spool-admin on a terminal. ``typed``: the input. ``code``: the expected exit code."""
     ours, theirs = pty.openpty()
     source = "from xaspool_scripts.admin import main; main()"
     shell = {"TERM": "xterm-256color", "COLUMNS": "100", **environment}

@@ -1,4 +1,4 @@
-"""spool-worker: functions for queues, how it ends, and what it says."""
+"""spool-worker: functions for queues, its end, and its output."""
 
 import io
 import json

@@ -1,1 +1,1 @@
-"""Tests of the face of the package: what an application can rely on, whatever lies beneath."""
+"""Tests of the public interface: the guarantees for applications, independent of the engine below."""

@@ -1,7 +1,7 @@
-"""How many calls a put, a get, a transaction and a two-phase commit make: what adds a layer to each is seen here.
+"""The numbers of calls in a put, a get, a transaction and a two-phase commit: an added layer makes these tests fail.
 
-``bench.walk`` counts them, as frames of Python and calls of C functions, in one thread, with nothing done beside it and
-one flush a commit whatever the file system. A change that makes a step shorter lowers its line. A new promise raises
+``bench.walk`` counts the calls, as frames of Python and calls of C functions, in one thread without a housekeeper, and
+with one flush a commit on any file system. A change that makes a step shorter lowers its line. A new promise raises
 one, and so does a plainer form of the code that costs no time (``bench.before``).
 """
 
@@ -16,7 +16,7 @@ from bench.walk import ROOT
 # Counted with Python 3.11: 3.12 and 3.13 inline comprehensions, so they need fewer frames. Later ones are not known.
 ALLOWED = 1.0 if sys.version_info < (3, 14) else 1.1
 
-# By step: the most frames of Python and calls of C functions, 2 % above what they are. Beside it, what is aimed at.
+# By step: the most frames of Python and calls of C functions, 2 % above today's counts. The comments give the goals.
 MOST = {
     "put": (85, 125),  # 50 + 80
     "get": (123, 167),  # 70 + 110
@@ -40,7 +40,8 @@ class Counted(NamedTuple):
 
 @pytest.fixture(scope="module")
 def counted() -> dict[str, Counted]:
-    """As a program of its own prints them: what other tests leave behind in this process is not counted."""
+    """Return the counts that a separate program prints, so that the remains of other tests in this process do not
+    count."""
     printed = subprocess.run([sys.executable, "-m", "bench.walk"], capture_output=True, text=True, check=True, cwd=ROOT)
     rows = [line.removeprefix("| ").split(" | ") for line in printed.stdout.splitlines()[2:]]
     return {name: Counted(*map(int, (entered, *calls))) for name, entered, _, _, _, *calls, _ in rows}

@@ -1,4 +1,4 @@
-"""The engine's interface: what is built upon the engine gets verbs, each with its promise, and none of the parts."""
+"""The engine's interface: packages built upon the engine get verbs, each with its promise, and none of the parts."""
 
 import inspect
 import tomllib

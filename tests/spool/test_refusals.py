@@ -1,4 +1,4 @@
-"""What is refused, when, and in how many words."""
+"""The refusals of calls, their moment, and the length of their texts."""
 
 import decimal
 import io
@@ -112,7 +112,7 @@ def test_what_cannot_be_browsed_is_refused_at_once(space: spool.Space, look: Cal
 def test_an_opener_that_waits_for_another_says_so(
     space: spool.Space, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once, if it waits for longer than usual."""
+    """The opener logs one line if it waits longer than usual."""
     monkeypatch.setattr("spool.coordination.locks._SILENT_SECONDS", 0.0)
     caplog.set_level(logging.WARNING, "spool")
     other = Disk(space.path)
@@ -147,7 +147,7 @@ def test_an_opener_that_waits_for_another_says_so(
     ids=["create", "import"],
 )
 def test_a_refused_space_leaves_the_directory_as_it_was(tmp_path: Path, make: Callable[[Path], spool.Space]) -> None:
-    """E.g. that of a space which has lost its space.toml: its empty directories belong to it."""
+    """For example, the empty directories of a space without its space.toml remain."""
     for name in ("space/drop", "space/active", "mirror/other"):
         (tmp_path / name).mkdir(parents=True)
     before = sorted(tmp_path.rglob("*"))

@@ -1,4 +1,4 @@
-"""Texts and headers that cannot be stored are refused at the put; all others come back equal, whatever they are."""
+"""A put refuses texts and headers that cannot be stored; all other texts and headers come back equal."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -63,7 +63,7 @@ def test_a_text_that_utf8_cannot_write_is_refused_at_the_put(
 
 
 class Lying(Mapping[str, Any]):
-    """A mapping that gives a text as often as it is told, and a number afterwards; or fails."""
+    """A mapping that returns a text a given number of times, and a number afterwards; or raises."""
 
     def __init__(self, texts: int, error: Exception | None = None) -> None:
         self._texts = texts

@@ -1,4 +1,4 @@
-"""What an application can rely on, through the public interface; tests are named after the feature rows."""
+"""The guarantees for applications, through the public interface; tests are named after the feature rows."""
 
 import gc
 import shutil
@@ -452,7 +452,7 @@ def test_a_rollback_of_many_messages_is_one_command(space: spool.Space) -> None:
 
 @pytest.mark.parametrize("end", [spool.Transaction.commit, spool.Transaction.rollback])
 def test_an_ended_transaction_is_freed_at_once(space: spool.Space, end: Callable[[spool.Transaction], None]) -> None:
-    """Its bodies are memory, and what Python's collector of cycles does costs every transaction its share."""
+    """Its bodies take memory, and each cycle of references costs time in Python's garbage collector."""
     space.put("q", b"one")
     gc.disable()
     try:

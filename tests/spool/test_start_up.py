@@ -52,7 +52,7 @@ def test_of_programs_that_start_at_once_one_makes_the_space_and_all_use_it(tmp_p
 
 
 def test_who_looked_before_another_made_the_space_does_not_make_it_again() -> None:
-    """Or it would replace a space.toml that names queues by one that names none."""
+    """Otherwise it would replace a space.toml that names queues by one that names none."""
     machine = Machine(NO_FILES)
 
     def make() -> None:

@@ -1,4 +1,4 @@
-"""What ``import spool`` offers: its names, its help, its version, and the program behind ``python -m spool``."""
+"""The interface of ``import spool``: its names, its help, its version, and the program of ``python -m spool``."""
 
 import inspect
 import pydoc

@@ -31,10 +31,10 @@ def put_all(space: spool.Space, name: int) -> None:
 
 
 def get_all(space: spool.Space, name: int, got: list[spool.Message], done: threading.Event) -> None:
-    """Half of the getters with transactions, of which every third fails at first."""
+    """Get messages until the end: half of the getters use transactions, of which every third fails at first."""
     tries = 0
     while True:
-        ended = done.is_set()  # before the look: what was put before it is seen
+        ended = done.is_set()  # before the get, which finds all messages put until now
         try:
             if name % 2:
                 got.append(space.get("orders", timeout=0.05))

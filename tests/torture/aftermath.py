@@ -43,8 +43,8 @@ def look(
 ) -> Aftermath:
     """Recover and judge a space in which nobody is alive.
 
-    ``empty``: take what is left out of the queues, else only look at it. ``cuts``: when the power went; counts of
-    attempts may be lost then. ``until``: the moment of a cut, if the logs go on behind it.
+    ``empty``: take the remaining messages out of the queues, instead of only reading them. ``cuts``: the power cuts,
+    which may lose counts of attempts. ``until``: the moment of a cut, if the logs go on after it.
     """
     if until is not None:
         cuts = (Cut(until, until, until),)
@@ -79,13 +79,14 @@ _PROMISES = {"ack": "commit", "prepared": "prepare"}  # and the calls
 
 
 def _late(record: Record, cuts: Sequence[Cut]) -> Cut | None:
-    """The cut in or after which it was said."""
+    """Return the cut during or after which the record was written."""
     return next((cut for cut in cuts if cut.begun < record["at"] <= cut.over), None)
 
 
 def _promised(records: list[Record], cuts: Sequence[Cut]) -> list[Record]:
-    """Without what was said in a cut: a flush that is under way may return as if nothing was (seen on ext4 and xfs),
-    where a machine without power says nothing. And without numbers that a cut may have taken back."""
+    """Return the records without the acknowledgements during a cut, and without the numbers that a cut may have taken
+    back. A flush under way may return successfully during a simulated cut (seen on ext4 and xfs), which a machine
+    without power could not report."""
     if not cuts:
         return records
     said = [record for record in records if record["event"] in _PROMISES and record["worker"] != "end"]
@@ -117,7 +118,7 @@ def _left(space: spool.Space, take: Callable[[spool.Space, str], Iterable[spool.
 
 
 def drained(space: spool.Space, queue: str) -> Iterator[spool.Message]:
-    """Everything that is left in a queue, taken."""
+    """Take and return all messages that are left in a queue."""
     while True:
         try:
             yield from space.get_many(queue, 1000)

@@ -1,7 +1,8 @@
 """The logs of the workers: one append-only file each, one ``write`` a line, so that a kill never tears a line.
 
 A line is a JSON object with ``event``, ``at`` (the machine's monotonic clock, in ns: comparable between processes),
-``worker``, ``tx`` (a transaction's name, never used twice) and what the event needs. A position is [number, ordinal].
+``worker``, ``tx`` (a transaction's name, never used twice) and the fields of the event. A position is [number,
+ordinal].
 
 =====================  ===============================================================================================
 ``begin``              ``noted``: are its claims noted, so that its death counts as an attempt; ``ordered``: are its

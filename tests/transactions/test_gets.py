@@ -1,4 +1,4 @@
-"""A get in no transaction: what it waits for, what it lets go of, and when."""
+"""A get without a transaction: the conditions that it waits for, and the claims that it releases."""
 
 import threading
 from pathlib import Path
@@ -36,7 +36,7 @@ def cannot_be_read(*_: object) -> None:
 def test_the_time_of_a_get_goes_on_when_a_damaged_message_is_set_aside(
     space: spool.Space, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It waits for what comes behind a damaged message, but not longer than it was told to."""
+    """The get waits for a message after the damaged one, but not longer than its timeout."""
     begun = clock.time
 
     def set_aside(store: Store, ranges: Any) -> Any:
@@ -103,7 +103,8 @@ def test_the_space_stops_before_a_claim_is_free_when_a_flush_fails(
 
 
 def test_a_message_of_a_queue_that_is_gone_can_be_moved_and_deleted(space: spool.Space) -> None:
-    """Its queue was taken out of space.toml by hand: no get asks for it, and an administrator rescues it."""
+    """A user removed its queue from space.toml by hand: no get can ask for the message, so an administrator rescues
+    it."""
     space.create_queue("old")
     ids = space.put_many("old", ["moved", "deleted"])
     file = Path(space.path, "space.toml")
@@ -120,7 +121,7 @@ def test_a_message_of_a_queue_that_is_gone_can_be_moved_and_deleted(space: spool
 def test_large_files_come_back_as_soon_as_there_are_many_bytes(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every commit looks, once that many bytes are idle: the recycler has what the next writer needs."""
+    """Each commit wakes the housekeeper once enough bytes are idle, so the recycler has files for the next writer."""
     looks: list[int] = []
     monkeypatch.setattr(space._housekeeper, "committed", lambda: looks.append(space._store.view.index.idle_bytes))
     space._housekeeper.next_look = 1 << 60

@@ -1,4 +1,4 @@
-"""The reason of a rollback: what an exception says is recorded, and keeps no rollback from happening."""
+"""The reason of a rollback: the text of an exception is recorded, and never prevents the rollback."""
 
 import asyncio
 import os

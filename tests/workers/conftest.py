@@ -1,4 +1,4 @@
-"""What the tests of ``space.work`` share: a space, a clock that can be moved, and functions that fail or hang."""
+"""Fixtures for tests of ``space.work``: a space, a clock that a test can move, and functions that fail or hang."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -43,7 +43,7 @@ def space(tmp_path: Path, clock: MovedClock) -> Iterator[spool.Space]:
 
 @pytest.fixture
 def hang() -> Iterator[threading.Event]:
-    """What a function waits for that hangs; set at the end, so that no thread is left behind."""
+    """The event for which a hanging function waits. The fixture sets it at the end, so that no thread remains."""
     event = threading.Event()
     yield event
     event.set()

@@ -28,7 +28,8 @@ from tests.workers.conftest import WAIT, counts, fail, let_pass, stuck_in_its_tr
 def test_a_function_that_hangs_does_not_hang_the_worker(
     space: spool.Space, clock: MovedClock, hang: threading.Event
 ) -> None:
-    """Its message goes back with the attempt counted; what its thread still asks of the transaction is refused."""
+    """The worker releases the message and counts the attempt; later calls of the hanging thread on the transaction are
+    refused."""
     space.change_queue("orders", retries=0)
     space.put_many("orders", ["hangs", "works"])
     late: list[BaseException] = []
@@ -155,7 +156,7 @@ def test_it_waits_for_messages_until_the_event_is_set(space: spool.Space) -> Non
 def test_a_message_that_was_found_as_it_stopped_is_given_back_and_no_try(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one that another thread has just given back, because the service is down."""
+    """The worker finds, for example, a message that another thread has just released because the service is down."""
     take = Attempt.take
 
     def find_and_stop(attempt: Attempt, *arguments: Any) -> Any:
@@ -221,7 +222,7 @@ def test_a_second_interrupt_ends_it_at_once_and_loses_nothing(space: spool.Space
 def test_a_message_that_comes_back_as_the_worker_stops_is_not_called_again(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another thread claims it, which has looked before whether the worker stops."""
+    """Another thread claims the message, after it had checked that the worker does not stop."""
     wanted = space.put("orders", "x")
     take, called = Attempt.take, list[spool.Message]()
 

@@ -1,4 +1,5 @@
-"""Each outcome of a function that ``space.work`` calls, in one commit with what it put; and what a run leaves."""
+"""Each outcome of a function that ``space.work`` calls is in one commit with the function's puts; and the state after a
+run."""
 
 import logging
 import threading

@@ -1,4 +1,4 @@
-"""What `Retry` takes as a delay."""
+"""The delays that `Retry` accepts."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The state machine of an attempt, by its properties: whatever happens, in whatever order, an attempt ends once."""
+"""The state machine of an attempt, by its properties: an attempt ends once, for any events in any order."""
 
 import re
 

@@ -76,7 +76,7 @@ def at_work(request: pytest.FixtureRequest) -> Recipe:
 
 
 def undo_dropped(space: spool.Space) -> None:
-    """Do what the housekeeper does within seconds."""
+    """Roll back the dropped branches at once, as the housekeeper does within seconds."""
     while space._store.dropped:
         space._store.dropped.popleft()()
 
