@@ -102,7 +102,7 @@ class Gathering:
         return caller
 
     def wait_for(self, caller: threading.Thread) -> None:
-        """Until it has joined the line."""
+        """Wait until the caller has joined the line."""
         assert self.came[caller].wait(PATIENT_SECONDS)
 
     def end(self) -> None:
@@ -112,7 +112,7 @@ class Gathering:
 
 
 class Caller(threading.Thread):
-    """One call in a thread of its own, and how it ended."""
+    """One call in a separate thread, and its result or error."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         super().__init__(daemon=True)

@@ -64,7 +64,7 @@ class Inode:
         return self.data if self.shadow is None else self.shadow
 
     def copy(self, made: "dict[Inode, Inode]") -> "Inode":
-        """The same once more, with all that lies in it, unlocked; ``made``: the copies so far."""
+        """Return a copy of the inode and of all inodes in it, without locks. ``made``: the copies so far."""
         if (found := made.get(self)) is not None:
             return found
         twin = made[self] = copy.copy(self)
@@ -206,7 +206,7 @@ class Machine:
         return self.boot, self.clock.time, self.image(), states, beside
 
     def copy(self) -> "Machine":
-        """The same moment once more, page cache included, with every process dead."""
+        """Return a copy of the machine, including its page cache, with all processes dead."""
         return self._copy(None)
 
     def _copy(self, front: "Machine | None") -> "Machine":
@@ -245,7 +245,8 @@ class Machine:
         return f"step {len(self.trace)}, {call}{args}"
 
     def last_call_writes(self, directory: str) -> bool:
-        """Whether the last call was about bytes of a file in that directory; asked while its handle is open or not."""
+        """Return whether the last call was about the bytes of a file in that directory, even if its handle is closed
+        already."""
         call, args = self.trace[-1]
         inodes = (self.find(directory).entries or {}).values()
         return call in ("write_at", "truncate", "flush") and self._handle_was.get(args[0]) in inodes

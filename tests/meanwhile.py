@@ -53,7 +53,7 @@ class Meanwhile(SimulatedDisk):
         setattr(self, call, watched)
 
     def waits_for(self, call: str) -> bool:
-        """Whether such an action has not taken place."""
+        """Return whether the action before that call has not taken place yet."""
         return call in vars(self)
 
     def damage(self, name: str, offset: int = -1) -> None:

@@ -95,7 +95,7 @@ def run(block: Block, directory: Path, environment: dict[str, str]) -> None:
 
 
 def agrees(printed: str, said: str) -> bool:
-    """Whether the output is that of the page, except for ends of lines and ``…``."""
+    """Return whether the output is that of the page, except for ends of lines and ``…``."""
     pattern = "".join(
         "(?:.*\n)*" if line.strip() == "…" else r".*".join(map(re.escape, line.rstrip().split("…"))) + r"[ ]*\n"
         for line in said.splitlines()

@@ -119,7 +119,7 @@ def _is_known(name: str, module: Module, is_reference: bool) -> bool:
 
 
 def unknown_words(words: Iterable[str]) -> list[str]:
-    """Of a page's words in backticks: names that no module has. (File names with an ending are no names.)"""
+    """Return the names in backticks on a page that no module has. (File names with an ending do not count.)"""
     known = _defined() | _fields() | _stems() | {name for module in modules() for name in module.used}
     names = [word.removesuffix("()") for word in words if _NAME.fullmatch(word)]
     return [name for name in names if name.rpartition(".")[2] not in known | {"md", "py", "toml"}]

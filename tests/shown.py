@@ -12,7 +12,7 @@ def bodies(space: spool.Space, queue: str = "orders") -> list[Any]:
 
 
 def numbers(space: spool.Space, queue: str = "orders") -> list[int]:
-    """Of the commits that put the messages."""
+    """Return the numbers of the commits that put the messages."""
     return [message.position.number for message in space.browse(queue)]
 
 

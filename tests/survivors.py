@@ -15,8 +15,8 @@ The rules for names are:
   has then, if that was no other file's before. (It writes the whole directory; that is not relied upon.)
 
 Bytes, by all rules: a file that was not flushed has its content of the last flush or any later content (half a write
-included). Its first page may also be of one state and the rest of another, or it may consist of zeros. A file that was
-never flushed may be empty. So a file may be renamed, but empty.
+included). Its first page may also be of one state and the rest of another, or the whole file may consist of zeros. A
+file that was never flushed may be empty. So a file may be renamed, but empty.
 
 Content that a failed flush dropped (``Machine.fail_flush``) remains lost until a process writes it again; further
 flushes do not restore it. This holds for bytes by all rules, and for entries of directories where each entry survives

@@ -41,7 +41,8 @@ def space(tmp_path: Path) -> Iterator[spool.Space]:
 
 @contextmanager
 def held_by_another(path: str, *, kill: bool = False) -> Iterator[tuple[str, str, int]]:
-    """Another process holds the next message of ``orders``: (the message's id, the transaction, the process)."""
+    """Let another process hold the next message of ``orders``; yield (the message's id, the transaction, the
+    process)."""
     command = [sys.executable, "-c", HOLD, path]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

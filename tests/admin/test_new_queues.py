@@ -20,7 +20,7 @@ def space(tmp_path: Path) -> Iterator[spool.Space]:
 
 @pytest.fixture(params=["create_queue", "change_queue"])
 def make(request: pytest.FixtureRequest, space: spool.Space) -> Make:
-    """Both ways to give a queue its options."""
+    """Return one of the two calls that set a queue's options."""
     if request.param == "change_queue":
         space.create_queue("q")
     found: Make = getattr(space, request.param)

@@ -67,8 +67,8 @@ def test_a_thread_that_lets_go_of_a_byte_wakes_all_that_wait_for_it(root: str, p
 
 @pytest.mark.parametrize("apart", [0, 1])
 def test_a_thread_that_expects_a_byte_again_takes_no_wake_from_another(root: str, apart: int) -> None:
-    """Both wait for one byte, or for two that share a futex; one was woken and expects it again before the other
-    sleeps."""
+    """Two threads wait for one byte, or for two bytes with the same futex; one was woken and expects the byte again
+    before the other sleeps."""
     futexes = control(root).disk.futexes
     assert futexes is not None
     first, second = futexes.expect(NUMBER), futexes.expect(NUMBER + apart * futexes.count)
@@ -96,7 +96,7 @@ def test_a_commit_wakes_those_that_wait_for_its_number(tmp_path: Path, pool: Thr
 
 
 def test_a_holder_that_wakes_no_thread_is_noticed_all_the_same(root: str, pool: ThreadPoolExecutor) -> None:
-    """As the death of its process does."""
+    """The holder closes its handle without a wake, as the death of its process would."""
     ours, theirs = control(root), control(root)
     assert ours.try_lock(NUMBER)
     waiter = pool.submit(theirs.lock, NUMBER, deadline(LONG, Clock()), "the byte")

@@ -43,7 +43,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 def put_elsewhere(path: Path, queue: str = "orders", body: str = "new") -> None:
-    """In another process."""
+    """Put a message in another process."""
     subprocess.run([sys.executable, "-c", PUT, str(path), queue, body], check=True, timeout=LONG)
 
 
@@ -220,7 +220,7 @@ def test_a_delayed_message_is_delivered_at_its_time(simulated: tuple[spool.Space
 
 
 def test_a_claimed_message_is_polled_often(simulated: tuple[spool.Space, Recorded, Machine]) -> None:
-    """Its holder may die, and publishes nothing then."""
+    """The get polls because the holder of the message may die, and a dead process publishes nothing."""
     space, clock, machine = simulated
     space.put("orders", "held")
     disk = SimulatedDisk(machine)

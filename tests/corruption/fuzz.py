@@ -52,7 +52,7 @@ def dropped(data: bytes, counts: Counts) -> None:
 
 
 def file(data: bytes, counts: Counts) -> None:
-    """As it is: checksums and all."""
+    """Give the bytes to the reader unchanged, with wrong checksums."""
     readers.try_file(_DIRECTORY, GOLDEN["commit.msgpack"], data, counts)
 
 

@@ -109,7 +109,7 @@ def _expect_names(names: list[str], findings: list[Finding]) -> str | None:
 
 
 def _expect_service(space: spool.Space) -> None:
-    """Everything works on."""
+    """Expect that each queue still accepts and returns messages."""
     for queue in QUEUES:
         space.put(queue, body("new"))
         if space.get(queue).body != body("new"):

@@ -39,7 +39,7 @@ _MOST_BYTES = 64 << 20
 
 @contextmanager
 def little_memory() -> Iterator[None]:
-    """For one input: memory that hypothesis and earlier tests keep does not count."""
+    """Limit the memory for one input; memory that hypothesis and earlier tests keep does not count."""
     tracemalloc.start()
     try:
         yield

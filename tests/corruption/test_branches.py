@@ -56,7 +56,7 @@ def test_branches_that_were_exchanged_are_named_and_not_served(processes: Proces
 
 
 def test_an_opener_puts_exchanged_branches_into_quarantine(processes: Processes) -> None:
-    """Neither can be committed, because the vote of each is unknown."""
+    """Neither branch can be committed, because the vote of each is unknown."""
     space, disk = processes.open()
     for xid in (FIRST, SECOND):
         prepare(space, xid)
@@ -100,7 +100,7 @@ def after_a_restart(processes: Processes) -> spool.Space:
 
 
 def test_a_head_that_carries_another_number_adopts_nothing(processes: Processes) -> None:
-    """Though that one adopted a branch of the same xid: this one is in doubt again."""
+    """The other commit adopted a branch of the same xid, but this branch is in doubt again."""
     space = processes.space()
     store = space._store
     prepare(space, FIRST)
@@ -130,7 +130,7 @@ def test_what_is_durable_is_read_from_a_file_that_carries_its_own_number(process
 
 
 def test_a_copy_of_a_file_under_a_number_far_ahead_is_none_of_the_space(processes: Processes) -> None:
-    """Its name has a number that its bytes lack: new numbers follow the greatest that was issued."""
+    """The copy's name has a number that its bytes lack; new numbers follow the greatest number that was issued."""
     space = processes.space()
     space.put("orders", "one")
     (number,) = (message.position.number for message in space.browse("orders"))
@@ -144,7 +144,7 @@ def test_a_copy_of_a_file_under_a_number_far_ahead_is_none_of_the_space(processe
 
 
 def test_a_commit_whose_number_is_damaged_is_served_and_named(processes: Processes) -> None:
-    """Its name proves the number, and its checksums prove the rest."""
+    """The file's name proves the number of the commit, and the checksums prove the rest."""
     space = processes.space()
     space.put("orders", "one")
     space.put("orders", "two")

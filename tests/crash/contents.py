@@ -38,7 +38,7 @@ class Contents:
         return self._with(place, self.queues[place] + bodies, (enqueued + len(bodies), dequeued))
 
     def got(self, queue: str, count: int = 1) -> "Contents":
-        """The same without the first ``count`` messages of the queue."""
+        """Return these contents without the first ``count`` messages of the queue."""
         place = QUEUES.index(queue)
         enqueued, dequeued = self.counts[place]
         return self._with(place, self.queues[place][count:], (enqueued, dequeued + count))

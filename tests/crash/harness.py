@@ -78,7 +78,7 @@ class Explorer:
         self._story: list[str] = []
 
     def explore(self) -> Tally:
-        """Raises Violation at the first broken promise."""
+        """Try all cuts, and raise Violation at the first broken promise."""
         with repeatable(SEED):
             self.base = self._set_up()
         for step in self._steps():
@@ -91,7 +91,8 @@ class Explorer:
         return self.tally
 
     def explore_takeovers(self) -> Tally:
-        """The same with a second process that has the space open all the time, and no power cut before it looked."""
+        """Kill the process at each step instead of a power cut; a second process, which has the space open, takes over
+        first."""
         with repeatable(SEED):
             self.base = self._set_up()
         machine, other = self._with_another()
@@ -144,7 +145,8 @@ class Explorer:
         return Machine(image, boot=boot, **self.rules.told)
 
     def _steps(self, machine: Machine | None = None) -> list[int]:
-        """Where a cut makes a difference: before each call that changes the disk, and after the last one.
+        """Return the steps at which a cut makes a difference: before each call that changes the disk, and after the
+        last call.
 
         Between two such calls the disk stays as it is, and promises are only added.
         """
@@ -271,9 +273,10 @@ class Explorer:
         return contents
 
     def _open_again(self, machine: Machine, contents: Contents) -> None:
-        """Once more, in the same life of the machine: the same, nothing left to do, and each message comes once.
+        """Open the space again in the same boot: the contents are the same, no work is left, and each message is
+        delivered once.
 
-        Recoveries of many disks end in the same one, which is looked at once."""
+        Recoveries of many disks end in the same disk, which is checked once."""
         key = machine.seen_by_processes(), contents
         if key in self._opened_again:
             return
@@ -289,7 +292,7 @@ class Explorer:
         self._opened_again.add(key)
 
     def _decide(self, machine: Machine, contents: Contents) -> None:
-        """Each decision on a branch in doubt takes effect."""
+        """Expect that each decision on a branch in doubt takes effect."""
         if not contents.in_doubt:
             return
         image = machine.image()

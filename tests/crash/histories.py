@@ -128,7 +128,7 @@ HELD = THREE.doubting("a", 1)
 
 
 def _adopted_get_and_reclaimed(space: spool.Space, expected: Expectation) -> None:
-    """The same of a branch that only takes."""
+    """A branch that only takes a message is adopted and reclaimed."""
     with expected.becoming(HELD):
         tx = branch(space)
         tx.get("a")
@@ -164,12 +164,13 @@ CONSUMED: Contents = THREE.got("a", 3).put("b", "stays")
 
 
 def _files_dropped(space: spool.Space) -> None:
-    """By another program: there before the space is used."""
+    """Another program drops files before the space is used."""
     _drop(space, {"one": b"one", "two": b"two"})
 
 
 def files_of_another_user(space: spool.Space) -> None:
-    """The kernel does not tell whether they have a writer, and they get no second name."""
+    """Drop files of another user: the kernel does not tell whether these files have a writer, and they get no second
+    name."""
     _drop(space, {f"{OF_ANOTHER}-1": b"one", f"{OF_ANOTHER}-2": b"two"})
 
 
@@ -321,7 +322,7 @@ def _group(space: spool.Space, expected: Expectation) -> None:
 
 
 def _group_and_what_follows(space: spool.Space, expected: Expectation) -> None:
-    """Its file is consumed, reclaimed and overwritten by another group."""
+    """The file of a group is consumed, reclaimed and overwritten by another group."""
     _put_together(space, expected, "1", "2")
     with expected.becoming(expected.contents.got("b", 2)):
         space.get_many("b", 2)

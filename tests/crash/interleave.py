@@ -81,7 +81,7 @@ class Simulation:
         self.schedule.actors.append(Actor(name, disk, lambda: context.run(run, *args)))
 
     def others_are_done(self) -> bool:
-        """Whether every process but the last one has ended."""
+        """Return whether every process but the last has ended."""
         return all(actor.done or actor.disk.dead for actor in self.schedule.actors[:-1])
 
 
@@ -158,7 +158,8 @@ class Interleaver:
     # -- trying -------------------------------------------------------------------------------------------------------
 
     def explore(self) -> Count:
-        """Raises at the first observation that nothing explains; the text says how to see it again."""
+        """Try all schedules, and raise at the first observation that nothing explains. The text tells how to repeat
+        it."""
         schedule = self.play(())
         steps, actors = schedule.steps, range(len(schedule.actors))
         for actor in actors:

@@ -54,6 +54,6 @@ def _number(data: bytes) -> int | None:
 
 
 def _unflushed(data: bytes) -> bool:
-    """Whether its writer asked for no flush, so that it may be lost."""
+    """Return whether the file's writer asked for no flush, so that the file may be lost."""
     header = _header(data)
     return header is not None and not header.flushed

@@ -35,7 +35,7 @@ def restored(empty: Image, mirror: Image) -> Image:
 
 
 def without_its_mirror(image: Image) -> Image:
-    """That disk was lost, and an empty one is in its place."""
+    """Return the image with an empty disk in place of the mirror's."""
     return image._replace(beside=NO_FILES)
 
 

@@ -44,7 +44,7 @@ class Operation:
         self.outcomes = frozenset(outcomes)
 
     def returns(self, after_cut: bool) -> bool:
-        """Whether it may be in doubt again after it was rolled back."""
+        """Return whether the operation may be in doubt again after it was rolled back."""
         return after_cut and self.may_return and NOTHING in self.outcomes
 
     def __str__(self) -> str:
@@ -65,7 +65,7 @@ class Reader(Protocol):
     """Reads messages and takes none."""
 
     def judge(self, space: spool.Space, log: "OperationLog") -> None:
-        """Raises Unexplained if a message that the reader has not read is missing."""
+        """Raise Unexplained if a message that the reader has not read is missing."""
 
 
 class Unexplained(AssertionError):
@@ -98,7 +98,8 @@ class OperationLog:
 
     @contextmanager
     def ending(self, operation: Operation) -> Iterator[None]:
-        """Around the call that commits the operation: done if it returns, nothing if its error says so."""
+        """Surround the call that commits the operation: the outcome is "done" if the call returns, and "nothing" if its
+        error tells that."""
         operation.may(NOTHING, DONE)
         try:
             yield
@@ -172,7 +173,7 @@ class OperationLog:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def explain(self, observation: Observation, *, after_cut: bool = False) -> None:
-        """Raises Unexplained if no choice of outcomes makes this observation, or the order is wrong."""
+        """Raise Unexplained if no choice of outcomes makes this observation, or the order is wrong."""
         self._once()
         wanted = {(queue, body) for queue, bodies in observation.queues for body in bodies}
         if len(wanted) != sum(len(bodies) for _, bodies in observation.queues):
@@ -268,7 +269,7 @@ class Reading:
 
 
 def _touches(operation: Operation, queue: str) -> bool:
-    """Whether the operation takes, or may take, from this queue."""
+    """Return whether the operation takes, or may take, from this queue."""
     return operation.from_queue == queue or any(place == queue for place, _ in operation.takes)
 
 

@@ -79,7 +79,7 @@ class Workers:
             self._results[number] = task()
 
     def are_left(self) -> bool:
-        """Whether their drivers have ended."""
+        """Return whether the drivers of the workers have ended."""
         drivers = [self._stage.schedule.actors[place] for place in self._drivers]
         return all(driver.done or driver.disk.dead for driver in drivers)
 

@@ -130,7 +130,8 @@ def _two_finish_a_number(simulation: Simulation) -> None:
 
 
 def _removal_beside_a_get_and_a_put(simulation: Simulation) -> None:
-    """Whether a dead process took its message is decided by the get of it, or by the next commit, for both alike."""
+    """A get of the message, or the next commit, decides for both processes whether the dead process took the
+    message."""
     simulation.process("R", replying(simulation.log, "R", begin=unjournaled))
     simulation.process("L", getting(simulation.log, "L"))
     simulation.process("F", putting(simulation.log, "F"))
@@ -369,7 +370,7 @@ def _streaming(simulation: Simulation) -> None:
 
 
 def _half_taken(simulation: Simulation) -> None:
-    """One of two messages of a commit is taken: the file of its removal remains as long as the commit."""
+    """One of two messages of a commit is taken: the file with the removal remains as long as the commit's file."""
 
     pair, last = putting(simulation.log, "H", group=2), putting(simulation.log, "I")
     simulation.process("H", one_after_the_other(pair, getting(simulation.log, "H"), last, reclaiming))

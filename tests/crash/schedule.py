@@ -91,7 +91,7 @@ class Actor:
 
     @property
     def waits(self) -> bool:
-        """Or has ended."""
+        """Return whether the actor waits, or has ended."""
         return self.done or self.wake is not None or bool(self.blocked and self.blocked())
 
 
@@ -265,11 +265,11 @@ class Schedule:
             raise PowerCut("killed")
 
     def running(self) -> Actor:
-        """The actor whose program calls."""
+        """Return the actor whose program makes this call."""
         return self._by_ident[_thread.get_ident()]
 
     def involved(self) -> bool:
-        """Whether the caller is one of the actors."""
+        """Return whether the caller is one of the actors."""
         return _thread.get_ident() in self._by_ident
 
 

@@ -69,7 +69,7 @@ def calls_of(schedule: Schedule, actor: int, described: str = "") -> list[int]:
 
 
 def stop_in_turn(stop: Stop) -> int:
-    """How many schedules were played; none, and the window is not there any more."""
+    """Return the number of played schedules; 0 means that the window does not exist any more."""
     explorer = explorer_of(stop.scenario, stop.rules)
     begin = (Switch(1, stop.first),)
     for step in calls_of(explorer.play(begin), stop.first, stop.before):
@@ -80,7 +80,8 @@ def stop_in_turn(stop: Stop) -> int:
 
 
 def stop_and_rest(explorer: Interleaver, first: int, before: str, second: int) -> int:
-    """One actor stops before each such call, and another goes on until it waits. How many schedules were played."""
+    """Stop one actor before each such call, while another goes on until it waits. Return the number of played
+    schedules."""
     begin = (Switch(1, first),)
     for step in calls_of(explorer.play(begin), first, before):
         explorer.play((*begin, Switch(step, second)))
@@ -88,8 +89,8 @@ def stop_and_rest(explorer: Interleaver, first: int, before: str, second: int) -
 
 
 def stop_twice(explorer: Interleaver, stopped: int, before: str, first: int, then: int) -> int:
-    """One actor stops before such a call, another runs to its end, and at each later step a third one does. How many
-    schedules were played."""
+    """Stop one actor before such a call, and run another to its end; at each later step run a third to its end. How
+    many schedules were played."""
     begin = (Switch(1, stopped),)
     for step in calls_of(explorer.play(begin), stopped, before):
         plan = (*begin, Switch(step, first))
@@ -101,7 +102,7 @@ def stop_twice(explorer: Interleaver, stopped: int, before: str, first: int, the
 
 
 def die_in_turn(explorer: Interleaver, victim: int, rescuer: int, described: str) -> None:
-    """At each step of the rescuer, the victim comes as far as the last such call of its, and dies there."""
+    """At each step of the rescuer, let the victim go on to its last such call, and kill it there."""
     for step in calls_of(explorer.play((Switch(1, rescuer),)), rescuer)[1:]:
         plan = (Switch(1, rescuer), Switch(step, victim))
         calls = [n for n in calls_of(explorer.play(plan), victim, described) if n > step]

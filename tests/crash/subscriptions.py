@@ -53,7 +53,7 @@ class Subscriber:
         return run
 
     def judge(self, space: spool.Space, log: OperationLog) -> None:
-        """All that was put since is read, or there to be read; once."""
+        """Expect that each message put since the registration was read once, or can still be read."""
         if not self.since or self.lapsed:
             return
         found = self._behind(space._store)

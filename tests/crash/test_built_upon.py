@@ -43,7 +43,7 @@ def _with_one(rules: Rules) -> Image:
 
 
 def _cut_puts(image: Image, rules: Rules) -> Iterator[Machine]:
-    """Machines whose power failed at each step of a put."""
+    """Yield a machine for each step of a put at which the power failed."""
     machine, space = _opened(image, rules, 1)
     begin = len(machine.trace)
     space.put("a", "two")
@@ -97,7 +97,7 @@ def test_a_branch_that_an_opener_put_back_stays_in_doubt(rules: Rules) -> None:
 
 @ALL_RULES
 def test_a_branch_of_a_round_that_an_opener_put_back_is_rolled_back_at_once(rules: Rules) -> None:
-    """Its coordinator is dead as well: the messages of the branch are free after this opening."""
+    """The coordinator of the branch is dead as well: the messages of the branch are free after this opening."""
     xid = Xid(FORMAT_ROUND, b"round", b"1")
     machine, space = _opened(_with_one(rules), rules, 1)
     prepare(space, xid, queue="a")
@@ -111,7 +111,7 @@ def test_a_branch_of_a_round_that_an_opener_put_back_is_rolled_back_at_once(rule
 
 
 def _gone(space: spool.Space) -> None:
-    """All messages are taken; unneeded files are removed."""
+    """Take all messages, and remove the files that are not needed."""
     space.get_many("a", 10)
     space.put("a", "newest")
     assert reclaim(space._store)
@@ -137,7 +137,8 @@ def test_what_reclaim_counts_as_flushed_is(rules: Rules) -> None:
 
 @ALL_RULES
 def test_what_was_reclaimed_stays_so_whichever_file_is_the_newest(rules: Rules) -> None:
-    """Its writer may have read the counters before all that was reclaimed: an older file says more."""
+    """The writer of the newest file may have read the counters before the reclaim, so an older file has a later
+    mark."""
     machine, space = _opened(_with_one(rules), rules, 1)
     other = Meanwhile(machine)
     late = spool.open(ROOT, disk=other, clock=machine.clock)
@@ -161,7 +162,7 @@ def test_what_was_reclaimed_stays_so_whichever_file_is_the_newest(rules: Rules) 
 @ALL_RULES
 @pytest.mark.parametrize("lives", [True, False], ids=["its intake lives", "its intake has ended"])
 def test_a_dropped_file_is_gone_before_the_commit_that_took_it(rules: Rules, lives: bool) -> None:
-    """Or it would come again."""
+    """Otherwise a power cut could bring the dropped file back, and it would become a message again."""
     machine, space = _opened(_with_one(rules), rules, 1)
     disk = space._store.files.disk
     handle = disk.create(f"{layout.DROP}/a/dropped")
@@ -262,7 +263,7 @@ def test_the_directories_of_a_space_and_of_a_queue_are_there_once_they_were_made
 def test_what_lies_in_a_directory_that_somebody_removed_is_not_lost_with_the_new_one(
     rules: Rules, repair: bool
 ) -> None:
-    """Made again by an opener, or by a repair."""
+    """An opener or a repair creates the directory again."""
     empty = Machine(_with_one(rules), **rules.told)
     with spool.open(ROOT, disk=SimulatedDisk(empty), clock=empty.clock) as space:
         space.get("a")

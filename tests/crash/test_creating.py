@@ -80,7 +80,7 @@ def test_a_space_whose_creation_was_cut_anywhere_can_be_made_or_used(rules: Rule
 
 
 def _import(machine: Machine, exported: bytes) -> bool:
-    """Whether it was answered."""
+    """Import the export, and return whether the call returned."""
     try:
         with repeatable(1):
             spool.import_space(ROOT, BytesIO(exported), disk=SimulatedDisk(machine), clock=machine.clock).close()
@@ -94,7 +94,7 @@ _DROPPED, _CAPTURED = "drop/orders/four.txt", "active/drop.orders.0123456789abcd
 
 @pytest.fixture(scope="module")
 def exported() -> bytes:
-    """Of a space with two files of messages, one of a branch in doubt, and two dropped ones."""
+    """Return the export of a space with two files of messages, a file of a branch in doubt, and two dropped files."""
     processes, file = Processes(), BytesIO()
     with processes.space() as space:
         disk = space._store.files.disk

@@ -32,7 +32,7 @@ def test_much_more_that_interleaves_is_explained(scenario: Scenario, rules: Rule
 
 
 def test_power_cuts_leave_every_kind_of_disk(record_property) -> None:
-    """Or the tests above would say less than they seem to."""
+    """Otherwise the tests above would cover fewer disks than they seem to."""
     kinds: Counter[str] = Counter()
     for name in ("a late reader beside reclaim and recycling", "reply, rollback and put", "commits beside takes"):
         (scenario,) = (scenario for scenario in SCENARIOS if scenario.name == name)

@@ -230,7 +230,7 @@ def test_a_dry_run_reports_no_damage_for_durable_commits_that_have_lost_their_na
 def test_a_consumed_file_is_no_commit_though_the_newest_were_deleted_by_hand(
     opened: tuple[Machine, spool.Space],
 ) -> None:
-    """Its name says which number it had."""
+    """The name of the consumed file has its former number."""
     machine, space = opened
     disk = space._store.files.disk
     consumed = {consumed_number(name) for name in disk.names(layout.FREE)}

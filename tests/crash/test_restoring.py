@@ -58,7 +58,7 @@ def cut_at(step: int | None, command: Command, image: Image, rules: Rules) -> tu
 
 
 def each_cut(command: Command, image: Image, rules: Rules, look: Callable[[Machine, bool], None]) -> None:
-    """Each different disk after a power cut during the command, and the disk after a kill."""
+    """Check each different disk after a power cut during the command, and the disk after a kill."""
     whole, _ = cut_at(None, command, image, rules)
     steps = [n for n, (call, _) in enumerate(whole.trace, 1) if call in CHANGES]
     seen: set[tuple[Image, bool]] = set()

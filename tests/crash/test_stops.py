@@ -52,7 +52,7 @@ def test_a_rollback_looks_for_the_commit_of_who_died(stopped_at: str) -> None:
 
 
 def test_who_was_not_told_a_vote_makes_the_branch_durable() -> None:
-    """Its owner dies at its flush; another commits it; then the power fails."""
+    """The branch's owner dies at its flush, another process commits the branch, and then the power fails."""
     die_and_cut(explorer_of("prepare, commit by another, take"), 0, "flush")
 
 

@@ -62,7 +62,8 @@ class _ReplacedCountsAsNew(SimulatedDisk):
 
 
 class _DirectoryIsNotFlushed(SimulatedDisk):
-    """As on a file system that orders its renames, or where a flush carries a name, on one of which neither is true."""
+    """The disk flushes as on a file system that orders renames or flushes a name with its file, but this one does
+    neither."""
 
     def make_durable(self, handle: int, directory: str, *, new: bool = False, stamped: bool = False) -> None:
         self.flush(handle)

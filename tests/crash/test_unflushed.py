@@ -54,7 +54,7 @@ class Story:
 
 
 def a_vote_that_names_what_is_lost(rules: Rules) -> None:
-    """Its number is not given to another message, which the vote would take."""
+    """The lost message's number is not given to another message, which the vote would take."""
     story = Story(rules)
     story.space.put("lossy", "lost")
     vote = branch(story.space)
@@ -76,7 +76,7 @@ def a_vote_that_names_what_is_lost(rules: Rules) -> None:
 
 
 def a_journal_that_names_what_is_lost(rules: Rules) -> None:
-    """Its number is not given to another message, to which the attempt would be counted."""
+    """The lost message's number is not given to another message, which would get the attempt."""
     story = Story(rules)
     story.space.put("lossy", "lost")
     held = story.space.transaction()
@@ -115,7 +115,7 @@ def a_commit_of_both_is_flushed(rules: Rules) -> None:
 
 
 def a_queue_that_becomes_durable(rules: Rules) -> None:
-    """Its messages are durable when the change returns, and later messages are."""
+    """The queue's messages are durable when the change returns, and so are later messages."""
     story = Story(rules)
     story.space.put("lossy", "one")
     assert story.space.change_queue("lossy", durability="flush").durability == "flush"

@@ -38,7 +38,7 @@ class Crowded(ScheduledDisk):
 
     @property
     def first(self) -> bool:
-        """Whether this is the first process's, and the schedule has begun."""
+        """Return whether this is the first process's disk, and the schedule has begun."""
         return bool(self.schedule.actors and self is self.schedule.actors[0].disk and self.schedule.steps)
 
 

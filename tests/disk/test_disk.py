@@ -120,7 +120,7 @@ class OneAtATime(Disk):
 def test_names_of_one_directory_are_flushed_by_one_at_a_time(
     tmp_path: Path, carries: bool, other_carries: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or, without a journal, the second flush could return before its names are on the disk."""
+    """Otherwise, on a file system without a journal, the second flush could return before its names are on the disk."""
     monkeypatch.setattr("spool.disk.kernel._TURN_SECONDS", 0.0)
     (tmp_path / "names").mkdir()
     second = OneAtATime(str(tmp_path), lambda: None, carries=other_carries)

@@ -82,7 +82,7 @@ def test_a_cleared_pool_is_stocked_again(disk: SimulatedDisk) -> None:
 
 
 def test_a_file_with_another_name_is_neither_given_nor_taken(disk: SimulatedDisk) -> None:
-    """Its bytes may still mean something under the other."""
+    """The file's bytes may still be in use under the other name."""
     write(disk, f"{layout.COMMITTED}/x", 10)
     disk.link(f"{layout.COMMITTED}/x", f"{layout.COMMITTED}/y")
     pool = Recycler(disk)

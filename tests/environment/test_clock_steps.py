@@ -139,7 +139,7 @@ class User:
         self.moment()
 
     def finish(self) -> None:
-        """Once the clock is past every due time, everything comes, once."""
+        """Move the clock past every due time, and expect each message once."""
         last = max((one.due for one in self.waiting), default=0.0)
         self.clock.step += max(0.0, last - self.clock.now()) + 1
         self.reopen()
@@ -160,7 +160,7 @@ STEPS = (-40 * YEAR, -DAY, -DELAY / 2, DELAY / 2, DAY, 40 * YEAR)
 
 
 def play(story: tuple[str, ...], step: float, at: int) -> int:
-    """Returns how many moments the story has."""
+    """Play the story, and return the number of its moments."""
     user = User(step, at)
     for deed in story:
         if deed == "put delayed":
@@ -184,7 +184,7 @@ def test_a_step_of_the_clock_at_any_moment_of_a_story(step: float, record_proper
 
 @pytest.mark.parametrize("late", [False, True])
 def test_what_had_become_due_waits_again_when_the_clock_is_put_back(late: bool) -> None:
-    """Also where it was made ready with another, and one that is older came after it."""
+    """The message became ready together with another message, or an older message came after it."""
     user = User(0.0, -1)
     user.put()
     user.put()
@@ -214,7 +214,7 @@ def test_steps_of_the_clock_in_stories_at_random(record_property, pytestconfig) 
 
 
 class NobodyMayAsk(Disk):
-    """Of another user's file nobody is told whether it has a writer."""
+    """A disk that cannot tell whether a file has a writer, as for another user's file."""
 
     def has_writer(self, name: str) -> bool | None:
         return None
@@ -222,7 +222,7 @@ class NobodyMayAsk(Disk):
 
 @pytest.mark.parametrize("step", [-40 * YEAR, -DAY, DAY, 40 * YEAR])
 def test_a_dropped_file_waits_for_no_clock(step: float, tmp_path: Path) -> None:
-    """Its age is asked where its writer is not known: a file from the future is taken today."""
+    """If the writer of a file is not known, its age decides; a file from the future is taken today."""
     clock = MovedClock()
     with spool.create(tmp_path / "space", disk=None) as space:
         space.create_queue("a")

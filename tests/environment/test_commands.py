@@ -195,8 +195,8 @@ def test_a_signal_that_comes_while_something_is_said_is_answered_all_the_same(
 def test_one_signal_lets_spool_forward_finish_and_a_second_one_does_not(
     signals: tuple[signal.Signals, ...], tmp_path: Path
 ) -> None:
-    """One while the service works: each message of the round is answered, and the exit code is 0. Two: nothing of the
-    round is, and the call that was under way is an attempt."""
+    """One signal while the service works: each message of the round is answered, and the exit code is 0. Two signals:
+    no message of the round is answered, and the call under way counts as an attempt."""
     (tmp_path / "slow_services.py").write_text(
         "import os, time\n"
         "def answer(message):\n"

@@ -233,7 +233,8 @@ def given_up(guard: CallGuard) -> None:
 def test_at_each_instruction_of_entering_and_leaving(
     step: Callable[[CallGuard], None], record_property: Callable[[str, object], None]
 ) -> None:
-    """It comes out as KeyboardInterrupt, nobody stays inside, and the next step is deferred and undeferred as ever."""
+    """The signal raises KeyboardInterrupt, no thread remains inside the guard, and the next step defers signals as
+    before."""
     usual = sys.gettrace()
     for at in itertools.count(1):
         shut: list[str] = []

@@ -152,7 +152,7 @@ class ShortLocks(Disk):
 
 
 class NoFlush(Disk):
-    """Of files."""
+    """A file system that cannot flush files."""
 
     def flush(self, handle: int, *, data_only: bool = False) -> None:
         if stat.S_ISREG(os.fstat(handle).st_mode):

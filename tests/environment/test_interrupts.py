@@ -140,7 +140,7 @@ def take_in(space: spool.Space) -> None:
 
 
 def forward_a_round(space: spool.Space) -> None:
-    """Its tasks in this process, each with a disk of its own."""
+    """Forward a round with tasks in this process, each with a separate disk."""
     forward(space, lambda request: Replied(b"", "text/plain", None), queue="orders")
 
 
@@ -333,7 +333,7 @@ def test_one_while_a_space_is_opened_or_closed(
     request: pytest.FixtureRequest,
     record_property: Callable[[str, object], None],
 ) -> None:
-    """At each call with --long, at every second without."""
+    """The signal comes at each call with --long, and at every second call without."""
     stride = 1 if request.config.getoption("--long") else 2
     before = descriptors()
     for n in itertools.count(1, stride):
@@ -413,7 +413,7 @@ def test_a_transaction_that_was_open_keeps_no_descriptor(memory: Path) -> None:
 def test_one_at_each_line_of_the_engine(
     history: History, memory: Path, request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
 ) -> None:
-    """Each line with --long, one in 149 without."""
+    """The signal comes at each line with --long, and at one line in 149 without."""
     stride = 1 if request.config.getoption("--long") else 149
     for at in itertools.count(1, stride):
         path = memory / str(at)

@@ -101,7 +101,7 @@ def test_a_put_into_a_moved_stage_is_refused_and_not_unknown(replace: str, root:
 def test_a_check_of_an_open_space_says_that_a_stage_was_moved(
     stage: str, replace: str, root: Path, outside: Path
 ) -> None:
-    """And neither a repair nor another opener makes another stage, which would be in the way of the moved one."""
+    """Neither a repair nor another opener creates another stage, because it would be in the way of the moved stage."""
     moved = f"moved, replaced or removed .*{stage}.* put the directory back"
     with spool.open(root) as space:
         (root / stage).rename(root / "aside")
@@ -200,7 +200,8 @@ def test_every_method_of_the_disk_refuses_a_directory_that_is_a_symlink(tmp_path
 
 
 def test_the_mode_of_a_space_is_set_by_its_descriptor(tmp_path: Path) -> None:
-    """Its owner may replace a directory above it, and root's repair must not change the mode of another directory."""
+    """The space's owner may replace a directory above the space, and root's repair must not change the mode of another
+    directory."""
     (tmp_path / "above" / "space").mkdir(parents=True)
     (tmp_path / "other" / "space").mkdir(parents=True, mode=0o755)
     disk = Disk(str(tmp_path / "above" / "space"))

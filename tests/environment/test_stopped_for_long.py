@@ -113,7 +113,7 @@ class Overtaken:
 
 def _scenario(stopped: str, overtaken: Overtaken, *, opens: bool) -> Scenario:
     def consumes(simulation: Simulation) -> Program:
-        """Everything there is, again and again, so that names and files come to mean something else."""
+        """Consume all messages again and again, so that names and files get other contents."""
 
         def run(space: spool.Space) -> None:
             before = set(space._store.files.disk.names(layout.COMMITTED))

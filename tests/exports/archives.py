@@ -70,7 +70,7 @@ SPACES: dict[str, tuple[Callable[[spool.Space], None], bool | str]] = {
 
 
 def export_of(name: str, directory: Path) -> tuple[bytes, Contents]:
-    """One of ``SPACES``, and its messages."""
+    """Return the export of one of ``SPACES``, and its messages."""
     furnish, compress = SPACES[name]
     with spool.create(directory) as space:
         space.create_queue("q", durability="none")
@@ -133,7 +133,7 @@ def consistent(members: Iterable[tuple[str, bytes]], report: ExportReport | None
 
 
 def edges(data: bytes) -> list[int]:
-    """Where a header begins, in a plain tar, and where its end mark does."""
+    """Return the offsets of the headers and of the end mark in an uncompressed tar."""
     reader, found = Reader(io.BytesIO(data)), [0]
     while (member := reader.next()) is not None:
         for _ in reader.pieces(member[1]):

@@ -33,7 +33,7 @@ def export(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 def every(pytestconfig: pytest.Config) -> bool:
-    """Whether a test damages every place, not a few."""
+    """Return whether a test damages every place instead of a few."""
     return bool(pytestconfig.getoption("--long"))
 
 
@@ -43,7 +43,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Export:
 
 
 def is_noticed(data: bytes, whole: Contents, directory: Path) -> bool:
-    """Whether the damage is noticed; if it is not, nothing may be missing."""
+    """Return whether an import notices the damage; if not, the import must have all messages."""
     try:
         spool.verify_export(io.BytesIO(data))
     except spool.CorruptedFile:
@@ -94,7 +94,7 @@ def test_every_bit_of_a_tar_that_is_not_compressed_is_proven(tmp_path: Path) -> 
 
 
 def test_an_export_that_ends_at_the_edge_of_a_member_is_noticed(export: Export, tmp_path: Path, every: bool) -> None:
-    """Whether its writer died there, or ended the archive there."""
+    """The writer of the export died at the edge, or ended the archive there."""
     data, whole = export
     members, uncompressed = members_of(plain(data)), plain(data)
     for count, end in [*enumerate(edges(uncompressed)[:-1])][:: 1 if every else max(1, len(members) // 15)]:

@@ -50,7 +50,7 @@ def base_of(history: History, *, ordered: bool = True, carries: bool = False, fo
 
 @dataclass
 class Outcome:
-    """Where a history stands: the contents that may be found now."""
+    """The state of a history: the contents that may be found now."""
 
     allowed: frozenset[Contents]
     error: BaseException | None = None
@@ -84,7 +84,8 @@ def _after(step: Step, candidates: Iterable[Contents], *, failed: bool) -> Itera
 
 
 def is_unknown(step: Step, error: Exception) -> bool:
-    """Whether the error says that nobody knows; a code that means nothing of the kind here is a violation."""
+    """Return whether the error means an unknown outcome. A code that fits neither an unknown outcome nor a failure is a
+    violation."""
     if not isinstance(error, XAError):
         return isinstance(error, CommitUnknown)
     if error.code in (XA_RETRY, XAER_RMFAIL):
@@ -239,7 +240,7 @@ def is_stopped(space: spool.Space) -> bool:
 
 
 def expect_stopped(space: spool.Space) -> None:
-    """Nobody is served, with one clear error."""
+    """Expect that each call on the stopped space raises SpaceStopped."""
     for attempt in (
         lambda: space.put(AFTER, "x"),
         lambda: space.get(AFTER),

@@ -159,7 +159,7 @@ def _close(actor: Actor) -> None:
 
 
 def _look_around(actor: Actor) -> None:
-    """Everything that only reads."""
+    """Make all calls that only read."""
     space = actor.space
     first = next(space.browse("a"))
     assert space.show(first.id).body == "one"
@@ -257,7 +257,7 @@ def _adopt(actor: Actor) -> None:
 
 
 def _round(actor: Actor) -> None:
-    """As a forwarding round does: claim, let a task write and prepare its branch, commit the branch."""
+    """Forward as a round does: claim, let a task write and prepare its branch, commit the branch."""
     space = actor.space
     store = space._store
     gtrid = os.urandom(16)

@@ -1,7 +1,7 @@
-"""Which calls of the seam fail, and how: an errno, the calls that it can hit, the one of them at which it begins.
+"""The calls of the disk that fail: an errno, the calls that can fail with it, and the first of them that fails.
 
-A plan counts the calls that its errno can hit; ``begin`` of them is the first that fails. ``Spread`` says which fail
-after it. A failing write leaves half of its bytes: the worst that a full disk or a bad one does.
+A plan counts the calls that can fail with its errno; ``begin`` is the number of the first call that fails. ``Spread``
+names the later calls that fail. A failing write leaves half of its bytes: the worst that a full disk or a bad one does.
 """
 
 import enum
@@ -54,7 +54,7 @@ class Plan:
         self.hits = self.hits or HITS[self.code]
 
     def fails(self, call: str) -> int | None:
-        """The errno that this call fails with, or None."""
+        """Return the errno with which this call fails, or None."""
         if not self.armed or not self.begin:
             self.calls += call in self.hits
             return None
@@ -71,7 +71,7 @@ class Plan:
         return self.code if later and self.spread is not Spread.ONCE else None
 
     def error(self, call: str, code: int, name: object) -> OSError:
-        """To be raised; a flush's stops the space."""
+        """Return the error to raise; the error of a flush stops the space."""
         self.failed.append(f"{call}({name})")
         if call == "flush":
             self.failed_flushes += 1

@@ -77,7 +77,7 @@ def meanwhile(prepare: Action, one: Action, other: Action) -> Iterator[tuple[Two
 
 
 def killed(prepare: Action, one: Action) -> Iterator[Two]:
-    """The one dies before each of its calls."""
+    """Yield the two after the one died before each of its disk calls."""
     at = 0
     while True:
         at += 1
@@ -327,7 +327,7 @@ def test_q10_the_command_is_run_by_one_of_two() -> None:
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """The same ids in each run, and few claim files; and of all that happens nothing is said."""
+    """Use the same ids in each run and few claim files, and turn off logging."""
     import logging
 
     logging.disable(logging.CRITICAL)

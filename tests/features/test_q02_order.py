@@ -157,7 +157,7 @@ class Expected:
 
 
 def test_q03_a_message_put_before_another_stands_there_also_when_both_are_compacted(space: spool.Space) -> None:
-    """They lie in files of two compactions; a look reads both and moves neither."""
+    """The two messages are in files of two compactions; a look reads both messages and moves neither."""
     space.create_queue("q", order=("fifo",), out_of_order=("before",))
     ids = space.put_many("q", ["0", "1", "2"])
     third = space.put("q", "3", before=ids[0])

@@ -1,4 +1,5 @@
-"""All tests here need root, because they mount; and where a program or a file system is missing, they say so."""
+"""The tests of this folder need root, because they mount. They are skipped with a reason if a program or a file system
+is missing."""
 
 import pytest
 

@@ -51,7 +51,7 @@ def number_of(found: object) -> int:
 
 
 def until_full(act: Callable[[], object]) -> spool.DiskFailure:
-    """Again and again, until it says that the disk is full."""
+    """Call ``act`` until it raises DiskFailure because the disk is full."""
     for _ in range(100_000):
         try:
             act()

@@ -101,7 +101,7 @@ def test_our_writer_makes_the_same_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_x02_a_header_may_have_integers_of_any_width(name: str) -> None:
-    """Another program may write the narrowest."""
+    """Another program may write integers in their narrowest form."""
     data = (GOLDEN / name).read_bytes()
     narrow = with_narrow_integers(data)
     ours, theirs = decode_header(data, len(data)), decode_header(narrow, len(narrow))

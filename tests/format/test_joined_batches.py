@@ -45,7 +45,7 @@ def branch_of(place: int, made: list[Message], removes: list[tuple[int, int, int
 
 
 def contents(whole: CommitBatch) -> tuple[list[Message], list[list[Any]], list[list[Any]]]:
-    """As a reader finds it in the file."""
+    """Return the messages, commands and facts that a reader finds in the file."""
     whole.close_section()
     found: list[Message] = []
     commands: list[list[Any]] = []

@@ -143,7 +143,7 @@ def test_what_a_service_raises_is_what_a_function_raises(space: spool.Space, thr
 
 
 def test_a_service_that_is_watched_is_called_one_message_at_a_time(space: spool.Space) -> None:
-    """Its process is ended for one call that hangs: the others under way would be lost with it."""
+    """The process of the service is killed if one call hangs, and other calls under way would be lost."""
     space.put_many("work", [b"x"] * 6)
     called_in: list[threading.Thread] = []
 
@@ -181,7 +181,7 @@ def test_all_calls_that_are_under_way_count_when_the_forwarder_is_ended(space: s
 
 @pytest.mark.timeout(PATIENT_SECONDS)
 def test_the_end_of_a_call_is_told_although_it_cannot_be_recorded() -> None:
-    """A task that waits for it would wait for ever."""
+    """Otherwise a task that waits for the end of the call would wait for ever."""
 
     def record(key: str) -> None:
         raise OSError(key)

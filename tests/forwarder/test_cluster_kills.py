@@ -52,7 +52,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def of_kind(tree: list[int], *words: str) -> list[int]:
-    """Those of some processes in whose command a word stands."""
+    """Return the processes of ``tree`` whose command has one of the words."""
     found = []
     for process in tree:
         with suppress(OSError):
@@ -86,7 +86,7 @@ def wait_for(reached: Callable[[], bool], program: RunningForwarder) -> None:
 
 
 def check(directory: Path) -> None:
-    """Each message has one reply, and was called at least once; nothing of an attempt is left."""
+    """Expect one reply to each message, at least one call for each message, and no remains of an attempt."""
     wait_until_left(directory / "space")
     with spool.open(directory / "space") as space:
         assert space.recovery.alone
@@ -103,7 +103,8 @@ EXECUTOR, DAEMON = "CoarseGrainedExecutorBackend", "pyspark.daemon"
 
 
 def test_x05_on_a_cluster_each_message_is_forwarded_once_whatever_is_killed(directory: Path) -> None:
-    """In turns a Python worker and the Java of an executor; the driver; at last a machine with all that runs there."""
+    """The test kills a Python worker and the Java of an executor, alternating; then the driver; at last a machine with
+    all its processes."""
     chance = random.Random(SEED)
     with ExitStack() as stack:
         cluster = Cluster(directory, stack)
@@ -134,7 +135,7 @@ def test_x05_in_a_local_cluster_each_message_is_forwarded_once_though_an_executo
 
 
 def test_x05_a_cluster_with_a_worker_on_another_machine_is_refused_before_a_message_is_taken(directory: Path) -> None:
-    """That worker reads another boot's id, as on a machine that has the files by a shared file system."""
+    """The worker reads the id of another boot, as on a machine that shares the file system."""
     (directory / "boot_id").write_text("6f3d1c1e-0000-4000-8000-000000000001\n")
     script = 'mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"'
     wrapped = ["unshare", "--mount", "sh", "-c", script, str(directory / "boot_id")]

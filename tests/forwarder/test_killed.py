@@ -69,7 +69,7 @@ def _after_a_cleaning(space: spool.Space) -> dict[object, int]:
 def test_a_killed_round_counts_the_call_in_progress_and_nothing_else(
     space: spool.Space, found: Callable[[spool.Space], dict[object, int]]
 ) -> None:
-    """Of messages in chunks of two, two chunks are voted for, the first message of the third is answered."""
+    """The round has chunks of two messages: two chunks have voted, and the first message of the third is answered."""
     space.put_many("work", range(8))
     _in_a_child(space, lambda own: forward(own, _dies_of(5), job=in_process))
     assert found(space) == {0: 0, 1: 0, 2: 0, 3: 0, 4: 0, 5: 1, 6: 0, 7: 0}

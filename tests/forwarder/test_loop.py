@@ -150,8 +150,8 @@ def test_q12_a_stop_finishes_the_round_that_calls_and_gives_back_the_next_one(sp
 
 
 def test_q12_a_service_that_goes_down_is_not_called_by_the_round_that_is_claimed_already(space: spool.Space) -> None:
-    """One call finds it down, and one each second or later that it is up again; no message has an attempt less for
-    it."""
+    """One call finds the service down, and later calls, a second or more apart, find it up again; no attempt is
+    counted."""
     space.put_many("work", range(2 * FIRST))
     is_down, tries = True, list[int]()
 

@@ -37,7 +37,7 @@ IT = Scripted("it")
 def test_c05_a_destination_without_room_for_a_message_pauses_its_route_and_counts_no_try(
     space: spool.Space, run: Run, route: Route, answer: Any, limits: dict[str, int]
 ) -> None:
-    """Though it is not quite full, and the message has had all attempts but one."""
+    """The destination is almost full, and the message has one attempt left."""
     space.change_queue("work", retries=0, reply_queue="next", failure_queue="next")
     space.change_queue("next", **limits)
     space.put("next", bytes(900))

@@ -45,7 +45,7 @@ opened: list[Shout] = []
 
 
 def sent(context: object, chunks: list[Chunk], tasks: int) -> list[Block]:
-    """As Spark sends chunks to workers."""
+    """Pickle and unpickle the chunks, as Spark does when it sends them to workers, and run them."""
     return in_process(pickle.loads(pickle.dumps(chunks)))
 
 

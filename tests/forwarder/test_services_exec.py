@@ -135,7 +135,7 @@ def test_what_a_command_leaves_running_ends_with_it() -> None:
 
 
 def test_several_run_side_by_side(tmp_path: Path) -> None:
-    """Each waits for the other."""
+    """Each command waits for the other."""
     from concurrent.futures import ThreadPoolExecutor
 
     for name in ("a", "b"):

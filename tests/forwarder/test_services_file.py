@@ -185,7 +185,7 @@ def test_a_directory_in_a_queue_space_is_refused(tmp_path: Path, place: str) -> 
 
 @pytest.mark.parametrize("commits", [0, 1])
 def test_a_mirror_of_a_queue_space_is_refused(tmp_path: Path, commits: int) -> None:
-    """It removes the files that its space does not have."""
+    """A mirror removes files that its space does not have."""
     mirror = tmp_path / "mirror"
     with spool.create(tmp_path / "space", mirror=str(mirror)) as space:
         space.create_queue("orders")

@@ -21,7 +21,7 @@ PATIENT_SECONDS = 30.0
 
 
 def threads_of_clients() -> int:
-    """How many threads librdkafka has in this process."""
+    """Return the number of librdkafka's threads in this process."""
     found = 0
     for task in Path("/proc/self/task").iterdir():
         with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
@@ -147,7 +147,8 @@ def test_a_property_that_the_service_sets_is_refused_wherever_it_is_given(name: 
 
 
 def test_a_caller_that_is_closed_leaves_no_threads_and_no_files(brokers: str) -> None:
-    """Nor does it wait for garbage to be collected: they would go on for as long as the process."""
+    """The caller's end does not depend on garbage collection, without which the threads would last as long as the
+    process."""
     before = threads_of_clients()
     gc.disable()
     try:

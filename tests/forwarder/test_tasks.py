@@ -23,7 +23,7 @@ from tests.shown import bodies
 
 
 def test_nobody_rolls_back_the_branches_of_a_round_that_lives(space: spool.Space) -> None:
-    """Another process looks after each task, and when all have voted."""
+    """Another process checks the branches after each task, and after all tasks have voted."""
     space.put_many("work", [b"%d" % i for i in range(4)])
     with spool.open(space.path) as other:
 

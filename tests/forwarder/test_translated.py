@@ -75,7 +75,7 @@ def test_what_depends_on_the_queue_is_refused(space: spool.Space) -> None:
 
 
 def test_a_route_pauses_while_a_queue_that_it_puts_into_is_full(space: spool.Space) -> None:
-    """And counts no attempt, as of a reply queue."""
+    """The route counts no attempt, as with a full reply queue."""
     space.change_queue("next", max_messages=1)
     sent = space.put_many("work", [b"1", b"2"])
     answers["it"] = lambda request: spool.Translated([spool.NewMessage("next", request.raw)])

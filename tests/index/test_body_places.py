@@ -1,4 +1,4 @@
-"""Where the index says that a body lies, there it lies: in commits of this process, of others, and in a checkpoint."""
+"""The index has the correct place of each body, in commits of this process and of others, and in a checkpoint."""
 
 from pathlib import Path
 

@@ -166,7 +166,7 @@ def test_a_rename_says_nothing_of_the_next_file_of_that_name(path: Path, end: st
 
 
 class WrittenOn(Disk):
-    """Just before the commit, a program adds to a file that it had open since before its rename."""
+    """A disk on which a program, just before the commit, appends to a file that it has open since before the rename."""
 
     file: IO[bytes] | None = None
 

@@ -1,4 +1,4 @@
-"""Another user's file where renames are not ordered: it has a copy while it is renamed, and comes once all the same."""
+"""If renames are not ordered, another user's file has a copy while an intake renames it, but becomes one message."""
 
 import re
 from unittest import mock
@@ -108,7 +108,7 @@ def test_a_copy_is_removed_durably_before_another_intake_may_take_its_original(p
 
 
 def test_a_removal_of_a_dead_intake_is_durable_before_the_next_takes_a_file(processes: Processes) -> None:
-    """It died before its removal of a copy was durable."""
+    """The dead intake removed a copy, but its removal was not durable."""
     dies(processes, *BEFORE_ITS_RENAME)
     third = processes.space()
     other, disk = processes.open()

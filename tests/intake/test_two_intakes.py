@@ -292,7 +292,7 @@ def test_an_intake_that_runs_on_leaves_directories_to_which_it_takes_no_more(
 def test_files_that_wait_for_a_full_queue_are_not_compared_with_one_another(
     processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or each look at them would take a time that grows with the square of their number."""
+    """Otherwise the time of each look at the files would grow with the square of their number."""
     space = processes.space()
     space.change_queue("orders", max_messages=0)
     drop(processes, *map(str, range(40)))

@@ -20,7 +20,7 @@ def scaffold(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scaffold]:
 
 
 class Life:
-    """One victim's: its space, and the logs that it writes outside."""
+    """The life of one victim: its space, and its logs outside the space."""
 
     def __init__(self, directory: Path, templates: Path) -> None:
         self.logs = directory / "logs"
@@ -28,7 +28,7 @@ class Life:
         self._templates = templates
 
     def begin(self, flush: str = "ordered") -> None:
-        """As new."""
+        """Start with a new space and empty logs."""
         for directory in (self.logs, self.space):
             shutil.rmtree(directory, ignore_errors=True)
         self.logs.mkdir()

@@ -57,7 +57,7 @@ QUIET = frozenset({"fcntl", "openat"})  # they change no file, but between them 
 
 
 def most(call: str) -> int:
-    """At which call of that kind strace kills."""
+    """Return the number of the call of that kind at which strace kills."""
     return 1000 if call in QUIET else 200
 
 

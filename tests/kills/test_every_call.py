@@ -25,7 +25,7 @@ NEVER = {"ftruncate"}  # a step of files that get shorter: none does in so short
 
 
 def test_the_session_does_everything(life: Life) -> None:
-    """Else the kills prove little."""
+    """The kills cover the engine only if the session does all of these."""
     life.begin()
     session.live(str(life.space), life.log)
     did = Counter((record["event"], record["tx"].partition("-")[0]) for record in history.read(life.log))

@@ -16,7 +16,7 @@ from tests.compaction import small_compactions
 
 
 class Counting(Disk):
-    """Which committed files were opened."""
+    """A disk that records the committed files that were opened."""
 
     def __init__(self, root: str) -> None:
         super().__init__(root)
@@ -205,7 +205,7 @@ def test_a_close_leaves_a_checkpoint_of_the_remaining_files(tmp_path: Path) -> N
 
 
 def test_a_close_during_a_reclaim_leaves_a_checkpoint(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or the next opener would read all files that are left, the first time."""
+    """Otherwise the next opener would read all remaining files."""
     space = spool.create(memory, defaults=AT_ONCE, disk=Alone(str(memory)))
     space.create_queue("orders")
     for n in range(1400):

@@ -30,7 +30,7 @@ def space(path: Path) -> Iterator[spool.Space]:
 
 
 def run(program: str, path: Path) -> str:
-    """Its stderr."""
+    """Run the program, and return its standard error."""
     done = subprocess.run(
         [sys.executable, "-c", program, path], capture_output=True, text=True, timeout=PATIENT_SECONDS, check=True
     )

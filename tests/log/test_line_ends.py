@@ -54,7 +54,7 @@ def test_closing_fails_submissions_in_an_open_transaction(gathering: Gathering) 
 
 
 def test_a_torn_step_fails_waiting_requests_and_closes(gathering: Gathering, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a second Ctrl-C does, in the leader."""
+    """The leader's step is torn, as by a second Ctrl-C."""
     space = gathering.space
     with gathering.held():
         write = space._core.group_commit._write
@@ -222,7 +222,7 @@ def test_a_thread_that_gets_the_lead_as_it_gives_up_hands_it_on() -> None:
 
 
 def test_a_space_without_references_is_closed(tmp_path: Path) -> None:
-    """Its threads do not keep it in memory once it is closed."""
+    """The threads of a space do not keep it in memory after its close."""
     before = {*threading.enumerate()}
     space = spool.create(tmp_path / "space", defaults=AT_ONCE)
     space.create_queue("orders")

@@ -47,7 +47,7 @@ def test_a_commit_whose_number_cannot_be_stored_as_issued_did_nothing(space: spo
 
 @pytest.mark.parametrize("call", ["store", "unlock", "make_durable"])
 def test_a_numbered_file_without_a_stamp_is_no_commit(space: spool.Space, watched: Watched, call: str) -> None:
-    """Its writer died in between: before or after the store of the number, or after the stamp."""
+    """The file's writer died before or after it stored the number, or after the stamp."""
     doomed, disk = watched
     disk.before("rename_new", lambda: disk.before(call, disk.die), layout.ACTIVE)
     with pytest.raises(PowerCut):

@@ -159,7 +159,7 @@ def test_c06_a_queue_becomes_durable_when_all_that_was_begun_before_is(call: str
 
 
 def test_c06_the_durable_mark_never_goes_back() -> None:
-    """Of two processes that flush at once, the one with the lower number is later."""
+    """Two processes flush at once, and the process with the lower number is later."""
     machine, disk, space = _of_a_machine()
     other = spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
     space.put("q", "one")

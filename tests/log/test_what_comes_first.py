@@ -54,7 +54,7 @@ def test_a_consumed_file_is_durably_in_the_pool_before_anybody_may_overwrite_it(
 
 @pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "strict"])
 def test_a_dead_writers_commit_is_copied_whole_before_the_copy_takes_its_name(ordered: bool) -> None:
-    """Or the name could lead to an empty file, where it led to a whole one."""
+    """Otherwise the name could lead to an empty file, although it led to a whole file before."""
     processes = Processes(ordered=ordered)
     doomed, its_disk = processes.open()
     other, disk = processes.open()

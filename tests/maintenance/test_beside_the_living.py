@@ -46,7 +46,7 @@ def _roll_back_a_get(space: spool.Space) -> None:
 def test_a_clean_up_leaves_the_files_of_live_processes(
     space: spool.Space, watched: Watched, step: Callable[[spool.Space], object]
 ) -> None:
-    """Just before each of them gets the name that keeps it."""
+    """Another process cleans up just before each file gets its permanent name."""
     living, disk = watched
     seen: list[set[str]] = []
 
@@ -128,7 +128,7 @@ def test_a_process_that_takes_a_dead_ones_message_counts_the_attempt_first(
 
 
 def test_a_dead_one_s_message_waits_for_its_next_try(space: spool.Space, watched: Watched) -> None:
-    """Its attempt is counted behind the first look of the get that finds it."""
+    """The get that finds the message counts the dead process's attempt after its first look."""
     doomed, disk = watched
     space.change_queue("orders", retry_delay=60)
     doomed.put("orders", "one")
@@ -156,7 +156,7 @@ def test_the_whole_records_of_a_damaged_journal_count(
 
 
 def test_two_processes_with_a_journal_are_two_owners(space: spool.Space, watched: Watched) -> None:
-    """One waits while the other takes its number's bytes."""
+    """One process waits while the other locks the bytes of its number."""
     first, disk = watched
     space.put_many("orders", ["one", "two"])
 
@@ -174,7 +174,7 @@ def test_two_processes_with_a_journal_are_two_owners(space: spool.Space, watched
 def test_threads_that_write_their_first_claim_journals_at_once_are_one_owner(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or the process would take the first of its numbers for a dead one's, and wait for its own transaction."""
+    """Otherwise the process would take its first number for a dead process's, and wait for its own transaction."""
     space.put_many("orders", ["one", "two", "three"])
     with_number_lock, first, second = claim_journal.with_number_lock, space.transaction(), space.transaction()
 

@@ -45,7 +45,7 @@ def test_its_puts_need_not_wait_until_the_housekeeper_has_read_all(monkeypatch: 
 
 
 def test_a_space_that_is_busy_is_compacted_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its housekeeper is woken to reclaim, again and again, and never left alone for as long as it waits to compact."""
+    """The housekeeper is woken again and again to reclaim, at shorter intervals than its wait before a compaction."""
     monkeypatch.setattr(housekeeper, "EVERY_SECONDS", 0.1)
     compacted = threading.Event()
     with spool.create(tmp_path / "space") as space:

@@ -89,7 +89,7 @@ class Site(NamedTuple):
 
 
 def all_sites(root: Path) -> list[Site]:
-    """In the order of the files and the lines."""
+    """Return all sites in the order of files and lines."""
     paths = sorted(path for package in PACKAGES for path in (root / package).rglob("*.py"))
     return [site for path in paths for site in sites_of(path.read_text(), path.relative_to(root).as_posix())]
 

@@ -24,7 +24,7 @@ with spool.open("space") as space:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Of a program with modules of these names."""
+    """Return the directory of a program with modules of these names."""
     for name in NAMES:
         (tmp_path / f"{name}.py").write_text("OWNER = 'the program'\n")
     (tmp_path / "program.py").write_text(PROGRAM)

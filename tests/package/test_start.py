@@ -36,7 +36,7 @@ def imported(program: str, *arguments: str) -> set[str]:
 
 
 def of(found: set[str], unwanted: set[str]) -> set[str]:
-    """Those that are unwanted, or lie in a package that is."""
+    """Return the found modules that are unwanted or lie in an unwanted package."""
     return {name for name in found if any(name == each or name.startswith(f"{each}.") for each in unwanted)}
 
 

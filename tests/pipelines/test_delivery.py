@@ -92,7 +92,7 @@ def test_a_full_destination_holds_up_the_source_and_counts_no_try(run: Run, spac
 def test_once_goes_on_while_a_full_destination_is_emptied_by_its_own_service(
     run: Run, space: spool.Space, delivered: list
 ) -> None:
-    """And attempts no message twice."""
+    """The run attempts no message twice."""
     one = {"service": f"python:{HOOKS}:one", "max_messages": 2}
     gone = {"service": f"http://127.0.0.1:{free_port()}/"}
     pipeline = declared(destinations={"one": one, "two": gone}, inbound=f"{HOOKS}:upper", ordered=False)

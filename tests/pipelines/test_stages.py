@@ -91,7 +91,7 @@ def test_c02_control_fields_travel_and_change(run: Run, space: spool.Space) -> N
 
 
 def test_c02_a_content_type_that_is_taken_away_leaves_that_of_the_body(run: Run, space: spool.Space) -> None:
-    """As if the message had been put without one."""
+    """The message gets the content type of a message that was put without one."""
     routes = [{"name": "r", "to": "two"}]
     pipeline = declared(inbound=f"{HOOKS}:untyped", routes=routes, destinations=_stopped("two"))
     put(space, pipeline, b"a", "a", {"a": 1}, content_type="text/csv")

@@ -84,7 +84,7 @@ def test_a_dropped_file_s_priority_is_told(space: spool.Space, caplog: pytest.Lo
 
 
 def test_a_new_message_s_priority_is_told(space: spool.Space, caplog: pytest.LogCaptureFixture) -> None:
-    """It is that of a message which a function returns."""
+    """The priority is that of a message which a function returns."""
     space.create_queue("menus")
     space.create_queue("dishes")
     space.put_many("menus", ["soup", "cake"])

@@ -28,7 +28,7 @@ def space(tmp_path: Path) -> spool.Space:
 
 
 def set_mirror(path: Path, mirror: Path) -> None:
-    """As an edit of the file by hand does."""
+    """Write the mirror into ``space.toml``, as an edit by hand does."""
     settings = path / "space.toml"
     lines = [line for line in settings.read_text().splitlines(keepends=True) if not line.startswith("mirror")]
     settings.write_text("".join([f'mirror = "{mirror}"\n', *lines]))

@@ -71,7 +71,7 @@ def start_streaming(space: spool.Space) -> CoordinatedTransaction:
 def test_an_opener_leaves_a_branch_whose_owner_locked_it_since_the_read(
     processes: Processes, space: spool.Space, watched: Watched
 ) -> None:
-    """Its name had been a dead one's, whose file somebody else removed."""
+    """The branch has the name of a dead process's branch, whose file another process removed."""
     doomed, disk = watched
     start_streaming(doomed)
     disk.die()

@@ -169,7 +169,7 @@ def test_a_file_whose_number_is_issued_before_its_repair_remains(
 
 
 def test_a_file_with_the_next_number_belongs_to_a_dead_writer(space: spool.Space, watched: Watched) -> None:
-    """One may have died between the rename to it and the store of the number."""
+    """The writer may have died between the rename to the number and the store of the number."""
     repairing, disk = watched
     space.put("orders", "one")
     torn = disk.create(layout.committed(3))

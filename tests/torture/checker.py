@@ -65,7 +65,7 @@ class Tx:
         return self.claimed | self.trying
 
     def position_of(self, place: int) -> Position | None:
-        """Of its n-th put, if its number is known."""
+        """Return the position of the transaction's n-th put, if the commit number is known."""
         return (self.number, place) if self.number is not None and self.ordered else None
 
 
@@ -243,7 +243,7 @@ class History:
             last[line] = found
 
     def _unordered_gets(self) -> Iterator[str]:
-        """Each consumer gets them in order, except messages that another one held and released meanwhile."""
+        """Each consumer gets messages in order, except messages that another consumer held and released meanwhile."""
         returned = set()
         for tx in self.transactions.values():
             kept = {got.position for got in tx.gots} if tx.outcome is Outcome.COMMITTED else set()

@@ -52,7 +52,7 @@ class Child:
         signal.pidfd_send_signal(self._handle, signal.SIGCONT)
 
     def wait(self, seconds: float) -> bool:
-        """Whether it has ended within that time."""
+        """Return whether the process ended within that time."""
         return bool(select.select([self._handle], [], [], seconds)[0])
 
     def close(self) -> None:

@@ -69,7 +69,8 @@ def unseen(history: "History") -> Iterator[str]:
 
 
 def _messages(history: "History") -> dict["Place", Message]:
-    """All whose position is known. A dropped file's acknowledgement says nothing of when it becomes a message."""
+    """Return all messages whose position is known. A dropped file's acknowledgement says nothing of when it becomes a
+    message."""
     seen_at: dict[str, int] = {}
     owners = {place: tx for place, _, tx in history.committed_puts()}
     shown = [((look["queue"], key), look["at"]) for look in history.looks for key in look["keys"]]

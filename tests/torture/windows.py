@@ -96,7 +96,7 @@ def _stores_published(offset: int, data: bytes) -> int:
 
 
 def is_claim(name: str, start: int) -> bool:
-    """Whether a lock is a message's, not an owner's."""
+    """Return whether a lock is a message's, not an owner's."""
     return name.startswith(_CLAIM_FILES) and start > MAX_ORDINAL
 
 
@@ -106,7 +106,7 @@ def number_of(name: str) -> int:
 
 
 def _is_worker() -> bool:
-    """Whether this is the worker's thread, and not the housekeeping's, which commits for itself."""
+    """Return whether this is the worker's thread, and not the housekeeper's, which makes separate commits."""
     return threading.current_thread() is threading.main_thread()
 
 
@@ -149,7 +149,7 @@ class WindowDisk(Disk):
     write_at = _watched("write_at")
 
     def map(self, handle: int, length: int) -> SharedBytes:
-        """By calls, which are seen."""
+        """Return a memory that works by calls, so that the recogniser sees them."""
         return ByCalls(self, handle)
 
     def create(self, name: str) -> int:

@@ -1,6 +1,6 @@
-"""One of the processes that are killed: opens the space, puts or gets until its standard input ends.
+"""A process that is killed: it opens the space, and puts or gets until its standard input ends.
 
-On standard output it says ``window NAME`` when it is held in one, and waits for a line, or for the SIGKILL.
+When it is held in a window, it writes ``window NAME`` to standard output, and waits for a line, or for SIGKILL.
 """
 
 import json

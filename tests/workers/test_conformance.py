@@ -254,7 +254,7 @@ def test_an_answer_that_its_queue_can_never_take_is_an_attempt(driver: Driver) -
 def test_q12_a_driver_goes_on_after_growing_pauses_when_there_is_room(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a driver that waits for messages; no attempt of the message is counted in all that time."""
+    """The driver waits for messages; meanwhile it counts no attempt for the message."""
     monkeypatch.setattr("spool.workers.pauses.FIRST_PAUSE_SECONDS", 0.01)
     driver.space.change_queue("replies", max_bytes=100)
     driver.space.put("replies", bytes(90))
@@ -306,7 +306,7 @@ def test_an_end_at_once_counts_an_attempt_of_the_call_alone(driver: Driver) -> N
 
 
 def test_a_call_that_takes_too_long_is_an_attempt_even_if_the_error_queue_is_full(driver: Driver) -> None:
-    """Its result is ignored, whenever it comes."""
+    """The driver ignores the result of the call at any later time."""
     driver.space.change_queue("errors", max_messages=1)
     driver.space.put("errors", "there")
     driver.space.put_many("work", ["hangs", "works"])

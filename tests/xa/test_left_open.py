@@ -40,7 +40,7 @@ def code_of(call: Callable[..., object], *arguments: object) -> int:
 
 
 def test_a_put_never_joins_a_branch_whose_rollback_was_refused(space: spool.Space) -> None:
-    """It gets an error until the branch is ended; then it is durable on its own."""
+    """The put raises an error until the branch is ended; later puts are separate durable commits."""
     rm = xa.ResourceManager(space)
     for refused in (rm.rollback, rm.prepare, lambda one: rm.commit(one, xa.TMONEPHASE), rm.commit):
         rm.start(xid())
@@ -196,7 +196,7 @@ def test_a_branch_is_rolled_back_when_its_resource_manager_is_dropped(space: spo
 
 
 def test_a_branch_is_rolled_back_when_a_signal_keeps_its_block_from_the_end(space: spool.Space) -> None:
-    """The resource manager lives on."""
+    """The resource manager still exists."""
     rm = xa.ResourceManager(space)
     blocks = [rm.branch(xid())]
     blocks[0].__enter__()

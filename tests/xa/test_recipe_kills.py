@@ -49,7 +49,7 @@ def connect(request: pytest.FixtureRequest, memory: Path) -> Connect:
 
 
 def is_stopped(space: spool.Space) -> bool:
-    """Wait a moment for a message in the queue ``stop``."""
+    """Return whether a message is in the queue ``stop``, after a short wait."""
     try:
         space.get(STOP, timeout=0.02)
     except spool.Empty:
@@ -58,7 +58,7 @@ def is_stopped(space: spool.Space) -> bool:
 
 
 def work(path: Path, connect: Connect) -> None:
-    """OperationLog and recover, until there is a message in the queue ``stop``."""
+    """Book messages and recover branches, until the queue ``stop`` has a message."""
     with spool.open(path) as space, closing(connect()) as database:
         while not is_stopped(space):
             booking.recover(space, database)
@@ -119,7 +119,7 @@ class Watched:
 
 
 def test_x03_a_recovery_waits_for_a_worker_that_lives(memory: Path, connect: Connect) -> None:
-    """It begins between the worker's vote and the worker's decision."""
+    """The recovery begins between the worker's vote and the worker's decision."""
     decides, threads = threading.Event(), []
 
     def recover() -> None:
@@ -144,7 +144,7 @@ def test_x03_a_recovery_waits_for_a_worker_that_lives(memory: Path, connect: Con
 
 
 def move(east: Path, west: Path) -> None:
-    """Transfer and recover, until there is a message in the queue ``stop``."""
+    """Transfer messages and recover branches, until the queue ``stop`` has a message."""
     with spool.open(east) as source, spool.open(west) as target:
         while not is_stopped(source):
             transfer.recover(source, target)
@@ -160,7 +160,7 @@ def die_moving(east: Path, west: Path, line: int) -> None:
 def test_transfers_that_are_killed_at_any_line_lose_and_double_nothing(
     memory: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    """At each line with --long, at each seventh without."""
+    """The kill comes at each line with --long, and at every seventh line without."""
     step = 1 if request.config.getoption("--long") else 7
     east, west, line, code, put = memory / "east", memory / "west", 1, -signal.SIGKILL, 0
     monkeypatch.chdir(memory)

@@ -99,7 +99,7 @@ def test_e03_in_doubt_branches_stay_held_over_any_number_of_restarts(rm: xa.Reso
 
 
 def test_an_xid_that_was_committed_a_while_ago_is_refused_before_anything_is_voted(rm: xa.ResourceManager) -> None:
-    """Its branch would look committed already: its file would be moved over the old one's."""
+    """Otherwise the branch would look committed already, and its file would replace the file of the old branch."""
     work(rm, xid())
     rm.prepare(xid())
     rm.commit(xid())

@@ -165,7 +165,7 @@ def test_x05_a_stream_writes_each_micro_batch_in_one_commit(
 def test_x05_a_micro_batch_that_is_not_in_the_checkpoint_is_not_written_twice(
     spark: "SparkSession", space: spool.Space, lines: "DataFrame", tmp_path: Path, options: dict[str, object]
 ) -> None:
-    """Its last entry is deleted, as if the driver had died between the commit and that entry."""
+    """The last entry of the checkpoint is deleted, as if the driver had died between the commit and that entry."""
     forwarder.register(spark)
     checkpoint = tmp_path / "checkpoint"
     run(lines, space, checkpoint, **options)

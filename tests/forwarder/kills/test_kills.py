@@ -179,7 +179,7 @@ def test_x05_q12_each_message_arrives_whatever_is_killed(
 
 
 def judge(run: Run, there: Destination) -> None:
-    """Each message is there once, or at least once, with the id that it has here."""
+    """Expect each message once, or at least once, at the destination, with its id of this space."""
     arrivals = there.arrivals()
     keeps_ids = any(id_ is not None for id_, _ in arrivals)
     assert set(arrivals) == {(id_ if keeps_ids else None, number) for number, id_ in enumerate(run.ids)}

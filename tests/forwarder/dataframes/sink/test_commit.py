@@ -110,7 +110,7 @@ def test_x05_a_write_whose_driver_dies_is_rolled_back_by_the_next_consumer(
 
 
 def test_x05_a_commit_whose_coordinator_was_killed_writes_nothing(space: spool.Space, attempts: Attempts) -> None:
-    """Its branches may be rolled back by any process from then on, so the commit finds all of them, or raises."""
+    """Any process may roll back the branches of a dead coordinator, so the commit finds all of them, or raises."""
     writer = BatchWriter(job(space))
     done = [attempts.write(writer, 0, texts("a")), attempts.write(writer, 1, texts("b"))]
     writer.coordinator.end()

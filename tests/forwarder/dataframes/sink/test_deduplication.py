@@ -74,7 +74,7 @@ def test_x08_a_write_of_nothing_new_writes_nothing(space: spool.Space, attempts:
 def test_x08_many_messages_are_copied_without_the_ones_that_were_put_before(
     space: spool.Space, attempts: Attempts
 ) -> None:
-    """Beyond one section of the file, and one piece of the copy."""
+    """The messages fill more than one section of the file, and more than one piece of the copy."""
     space.put("orders", "first", deduplication_key="last")
     large = "x" * (9 << 20)
     writer = BatchWriter(job(space, KEYED))
@@ -101,7 +101,7 @@ def test_x08_a_put_of_a_key_that_is_being_written_is_told_to_wait(space: spool.S
 def test_x08_a_transaction_that_put_the_key_before_it_was_prepared_is_waited_for(
     space: spool.Space, attempts: Attempts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has not seen the branch, and would put the key again behind it."""
+    """The transaction has not seen the branch, and would put the key again after it."""
     waiting = threading.Event()
     pauses = LockFile.pauses
 
