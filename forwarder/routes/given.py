@@ -51,7 +51,7 @@ def as_routes(
             if threads is not None and threads_of(service) != threads:
                 log.warning("queue %s: threads has no effect on its service, which has %d", queue, threads_of(service))
     elif given and set_here:
-        raise ServiceError(f"Route objects have options of their own: leave {' and '.join(set_here)} out")
+        raise ServiceError(f"Route objects have their own options: leave {' and '.join(set_here)} out")
     else:
         made = list(given)
     if not made:

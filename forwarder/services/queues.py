@@ -71,8 +71,8 @@ class OtherSpaceService:
             raise MissingQueue(f"there is no queue {self.queue!r} in {self.path}: create it, or correct the route")
         if queue.deduplication_window < _SHORT_WINDOW_SECONDS:
             log.warning(
-                "queue %s of %s knows what was put for %g s only: if a forwarder that was killed is down for longer, a "
-                "message may be there twice; set its deduplication_window",
+                "queue %s of %s remembers the key of a put for only %g s: if a killed forwarder is down for longer, "
+                "the queue may get a message twice; set its deduplication_window",
                 self.queue, self.path, queue.deduplication_window,
             )  # fmt: skip
 

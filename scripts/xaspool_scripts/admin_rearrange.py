@@ -146,17 +146,16 @@ def redrive(queue: str, to: str | None, dry_run: bool, as_json: bool, **options:
     write_answer(count, f"{'would move' if dry_run else 'moved'} {messages(count)} from queue {queue}", as_json)
     if matching > count and to is None:
         left = matching - count
-        stay = f"{messages(left)} {'stays' if left == 1 else 'stay'}"
-        they = "it" if left == 1 else "they"
-        note(f"{stay}: {they} did not come from another queue that exists; --to QUEUE names one")
+        remain, they = ("remains", "it") if left == 1 else ("remain", "they")
+        note(f"{messages(left)} {remain}: {they} did not come from another queue that exists; --to QUEUE names one")
     note_held(queue, held)
 
 
 def note_held(queue: str, held: int) -> None:
     """Print how many messages a bulk command did not change because they are held."""
     if held:
-        verb = "is" if held == 1 else "are"
-        note(f"{messages(held)} of queue {queue} {verb} held and stay{'s' if held == 1 else ''}: see message list")
+        are_held = "is held and remains" if held == 1 else "are held and remain"
+        note(f"{messages(held)} of queue {queue} {are_held}: see message list")
 
 
 def purge(space: "Space", queue: str, *, dry_run: bool, as_json: bool, yes: bool, **options: Any) -> None:

@@ -159,7 +159,7 @@ def _check_combination(context: click.Context) -> None:
 )  # fmt: skip
 @click.option(
     "--on-failure", type=click.Choice(["reject", "delete", "retry"]), default="reject", show_default=True,
-    help="What happens to a message that its service refuses for good: reject ends it at once, in the error queue "
+    help="The effect on a message that its service refuses for good: reject ends it at once, in the error queue "
     "if there is one; delete does the same, but deletes it if the failure queue has the service's reply; retry counts "
     "the refusal as a failed attempt.",
 )  # fmt: skip

@@ -234,7 +234,7 @@ def _modes(disk: Disk, clock: Clock, trial: str) -> str:
         raise _Refused("a file that was made does not exist: choose another file system")
     if (file.permissions, directory.permissions) != (FILE_MODE, DIRECTORY_MODE):
         modes = f"a file got mode {file.permissions:04o}, a directory {directory.permissions:04o}"
-        raise _Warning(f"{modes}, whatever was asked for: other users may read messages")
+        raise _Warning(f"{modes}, not {FILE_MODE:04o} and {DIRECTORY_MODE:04o}: other users may read messages")
     if file.owner != _maker(disk):
         raise _Warning(f"new files belong to user {file.owner}, not {_maker(disk)}: other users may read messages")
     return "modes 0600 and 0700 are kept"

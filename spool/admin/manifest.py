@@ -93,7 +93,7 @@ def read_manifest(data: bytes, members: Collection[Member]) -> ExportReport:
     report = ExportReport(**{name: found[name] for name in _FIELDS})
     numbers, texts = (*report.messages.values(), *report.dropped.values()), report.left_out.values()
     if found["format"] != FORMAT or not all(map(_is_count, numbers)) or any(type(text) is not str for text in texts):
-        raise CorruptedFile("its manifest has a value that none has")
+        raise CorruptedFile("its manifest has a value that no manifest has")
     return report
 
 

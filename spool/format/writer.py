@@ -187,4 +187,4 @@ class CommitFileWriter:
             try:
                 unlink_unless_gone(self.disk, self.name)
             except OSError as error:
-                log.warning("%s stays behind: %s", self.name, error)
+                log.warning("%s could not be removed: %s", self.name, error)

@@ -186,7 +186,7 @@ class Branch:
             if journal is not None:
                 journal.remove()
         except OSError as error:
-            log.warning("a journal of claims stays behind: %s", error)
+            log.warning("a journal of claims could not be removed: %s", error)
 
     def count_attempts(self, reason: str) -> None:
         """Count an attempt for each claimed message.

@@ -168,7 +168,7 @@ class Run:
             The error that ends the worker, if too many calls have not ended; otherwise None.
         """
         log.error(
-            "message %s of queue %s: %s; its thread cannot be ended, and is left to itself (%s of at most %s)",
+            "message %s of queue %s: %s; Python cannot end the thread of the call (%s of at most %s)",
             message.id, message.queue, reason, hanging, MOST_ABANDONED,
         )  # fmt: skip
         with self.mutex:

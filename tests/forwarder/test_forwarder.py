@@ -286,7 +286,7 @@ def test_an_option_that_no_route_can_work_with_is_refused(path: str, options: di
 def test_options_of_services_are_refused_beside_routes_that_have_them(path: str) -> None:
     """The options would have no effect, and the user would not notice that."""
     routes = as_routes({"sample": "queue:errors"}, on_failure="retry")
-    with pytest.raises(ServiceError, match="have options of their own: leave on_failure and timeout out"):
+    with pytest.raises(ServiceError, match="have their own options: leave on_failure and timeout out"):
         Forwarder(path, routes, on_failure="delete", timeout=3)
     assert Forwarder(path, routes).routes == routes
 

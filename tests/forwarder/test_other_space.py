@@ -106,7 +106,7 @@ def test_what_cannot_work_is_found_before_any_work(
         Forwarder(space.path, {"work": f"queue:replies@{space.path}"}, SPARK).run(once=True)
     other.change_queue("orders", deduplication_window=60.0)
     parse(to(other)).check()
-    assert "knows what was put for 60 s only" in caplog.text
+    assert "remembers the key of a put for only 60 s" in caplog.text
 
 
 def test_it_is_one_route_like_any_other(

@@ -148,7 +148,7 @@ def test_what_is_to_be_said_of_a_destination_in_another_space_is_said_once(
     pipeline.create_queues(space)
     pipeline.work(space.path, once=True)
     assert [record.getMessage().split(" if ")[0] for record in caplog.records] == [
-        f"queue next of {tmp_path}/other knows what was put for 60 s only:"
+        f"queue next of {tmp_path}/other remembers the key of a put for only 60 s:"
     ]
 
 

@@ -21,7 +21,7 @@ def test_a_purge_counts_first_what_it_deletes_and_names_what_is_held(run: Run, p
     with held_by_another(str(path)) as (held, _, pid):
         dry = run("queue", "purge", "orders", "--dry-run")
         assert dry.out == b"2\n"
-        assert "1 message of queue orders is held and stays" in dry.err
+        assert "1 message of queue orders is held and remains" in dry.err
         listed = run("message", "list", "orders")
         line = next(line for line in listed.text.splitlines() if line.startswith(held))
         assert " held " in line
