@@ -82,7 +82,7 @@ class Gathering:
 
     @contextmanager
     def held(self, queue: str = "orders") -> Iterator[None]:
-        """While somebody's put is in its flush; all callers have come to their end after it."""
+        """Hold the flush of a put while the block runs. All callers have returned after the block."""
         self.disk.arrived.clear()
         self.disk.go_on.clear()
         self.disk.holding = True

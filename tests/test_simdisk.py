@@ -24,7 +24,7 @@ CALLS = st.one_of(
     st.tuples(st.sampled_from(["create", "open", "unlink", "exists", "identity", "has_writer"]), NAMES),
     st.tuples(st.just("open_to_write"), NAMES),
     st.tuples(st.sampled_from(["rename", "rename_new", "link"]), NAMES, NAMES).filter(
-        lambda call: not {call[1], call[2]} >= {"d/x", "d/x/below"}  # a directory into itself: nobody does that
+        lambda call: not {call[1], call[2]} >= {"d/x", "d/x/below"}  # a directory into itself, which no caller does
     ),
     st.tuples(st.sampled_from(["names", "make_directory", "remove_directory", "flush_directory"]), DIRECTORIES),
     st.tuples(st.sampled_from(["close", "flush", "handle_identity"]), HANDLES),

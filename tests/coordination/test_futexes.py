@@ -33,7 +33,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 def started(root: str) -> None:
-    """An opener that is alone."""
+    """Initialise the counters, as the first opener does."""
     Counters(Disk(root), make=True).start(issued=0, published=0, durable=0)
 
 

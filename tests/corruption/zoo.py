@@ -27,9 +27,9 @@ QUEUES = ("left", "right")
 class Zoo:
     """``files``: each kind's path in the space. ``live``: body → the files that it takes to deliver it.
 
-    ``undecided``: branches that wait for a decision; without its file, one was rolled back.
-    ``spent``: file → the bytes in it that nobody needs: the body of a message that was taken.
-    ``gone``: body → the file whose command or vote keeps it from being delivered; "" where nothing may bring it back.
+    ``undecided``: branches that wait for a decision; without its file, one was rolled back. ``spent``: file → the bytes
+    in the file that no reader needs: the body of a taken message. ``gone``: body → the file whose command or vote keeps
+    it from being delivered; "" where nothing may bring it back.
     """
 
     root: Path
@@ -147,7 +147,8 @@ def _branch(space: spool.Space, xid: Xid, name: str) -> CoordinatedTransaction:
 
 
 def _adoptions(space: spool.Space, zoo: Zoo) -> None:
-    """Heads with an adopted branch under its committed name, and with one that nobody has moved yet."""
+    """Create heads with an adopted branch under its committed name, and with an adopted branch that no process has
+    moved yet."""
     for kind in ("adopted branch", "unmoved branch"):
         xid = Xid(FOREIGN, kind.encode(), b"")
         _branch(space, xid, kind).prepare()

@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """Thousands of recoveries log their findings; nobody reads them."""
+    """Turn off the log, because thousands of recoveries would log their findings."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)

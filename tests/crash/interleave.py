@@ -293,7 +293,7 @@ class Interleaver:
         return observation
 
     def _open_again(self, machine: Machine, observation: Observation) -> None:
-        """The second look sees the same; each message comes once."""
+        """Open the space again: the contents are the same, and each message is delivered once."""
         with spool.open(ROOT, disk=self.recovery_disk(machine), clock=machine.clock) as space:
             if look(space) != observation:
                 raise Unexplained(f"the second open found {look(space)}, the first {observation}")

@@ -84,7 +84,7 @@ def _prepare_and_commit(simulation: Simulation) -> None:
 
 
 def _prepare_take_and_commit(simulation: Simulation) -> None:
-    """The same; the taking process is at work when the decision comes."""
+    """As the scenario before, but the taking process is at work when the decision comes."""
     simulation.process("P", preparing(simulation.log))
     simulation.process("T", getting(simulation.log, "T", 2))
     simulation.process("D", deciding(simulation.log, "commit", patience=5))

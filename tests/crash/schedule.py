@@ -189,7 +189,7 @@ class Schedule:
         return ", ".join(f"{actor} {call} {count}" for (actor, call), count in last.most_common(8))
 
     def kill(self, victim: Actor) -> Actor | None:
-        """End the victim's process; every actor of it, which goes on to unwind."""
+        """Kill the victim's process with all its actors, which still unwind."""
         if victim.done or victim.disk.dead:
             return None
         self.kills.append(self.trace[-1][1] if self.actors[self.trace[-1][0]] is victim else "while it waited")

@@ -59,7 +59,7 @@ class Waiting(threading.Event):
 
 
 class Inside(threading.Thread):
-    """A history in a thread of its own, and how it ended."""
+    """A history in a separate thread, and its result or error."""
 
     def __init__(self, history: Callable[[spool.Space], None], space: spool.Space) -> None:
         super().__init__()

@@ -134,7 +134,7 @@ def test_what_root_does_in_a_space_is_its_owner_s(directory: Path) -> None:
     assert child.goes_on() == "done"
     child.buried()
     shutil.rmtree(root / "run")
-    a_root_s_day(root, "more")  # alone: it makes run/ anew
+    a_root_s_day(root, "more")  # the first opener creates run/ again
     assert not_the_owner_s(root) == not_the_owner_s(mirrors) == []
 
     def opens_it_again() -> None:

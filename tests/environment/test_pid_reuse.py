@@ -1,5 +1,5 @@
-"""Alive means holding a lock: a dead process's claims are buried even where its pid belongs to another by now, and a
-live one's never, even where nobody can see its pid."""
+"""A process counts as alive while it holds a lock. The claims of a dead process are released even if its pid belongs to
+another process by now. The claims of a live process remain even if no process can see its pid."""
 
 import subprocess
 import sys

@@ -1,5 +1,5 @@
-"""A process that is stopped for so long that all it has seen was consumed, reclaimed and written over goes on as if
-nothing had been: it delivers nothing twice, loses nothing, and believes no byte that means something else by now.
+"""A process is stopped for so long that all files it has read were consumed, reclaimed and overwritten. When it goes
+on, it delivers no message twice, loses none, and trusts no overwritten byte.
 """
 
 import logging

@@ -210,7 +210,7 @@ def look(space: spool.Space) -> Contents:
 
 
 def _with_after_of(shown: Contents, contents: Contents) -> Contents:
-    """The contents with the messages that were put while all calls were tried."""
+    """Return the contents with the messages that ``try_everything`` put."""
     return replace(
         contents, queues=(*contents.queues[:-1], shown.queues[-1]), counts=(*contents.counts[:-1], shown.counts[-1])
     )

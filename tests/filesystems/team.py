@@ -1,4 +1,4 @@
-"""The torture's eight processes, working on a space until somebody pulls the plug."""
+"""The torture's eight processes, which work on a space until a test cuts the power."""
 
 from pathlib import Path
 from types import TracebackType

@@ -79,7 +79,7 @@ def replay(
         volume.mount()
         boot_anew(volume.path / "space")
         found = aftermath.look(str(volume.path / "space"), logs, rng, until=operations[cut].at)
-        if kind.mend:  # names that nobody was promised may lead to other files after that
+        if kind.mend:  # unpromised names may lead to other files after the repair
             assert found.violations == []
         else:
             found.assert_nothing_is_broken()

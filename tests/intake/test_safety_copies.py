@@ -22,7 +22,7 @@ FIRST = f"{layout.DROP}/orders/{NAME}"
 
 @pytest.fixture
 def processes() -> Processes:
-    """A machine on whose disk such a file was dropped, durably."""
+    """Return processes of a machine on which another user's file was dropped durably."""
     processes = Processes(ordered=False)
     disk = SimulatedDisk(processes.machine)
     handle = disk.create(FIRST)

@@ -58,7 +58,7 @@ def test_another_intake_does_not_take_the_files_of_a_live_intake(processes: Proc
     other = processes.space()
 
     def come_too() -> None:
-        with suppress(WaitExpired):  # where renames are not ordered, nobody looks while a file gets its second name
+        with suppress(WaitExpired):  # if renames are not ordered, no intake looks while a file gets its second name
             take_in(other)
 
     disk.before(call, come_too, about)

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 
 _libc = ctypes.CDLL(None)
 _NOWHERE = b""
-_CLOSED = (1 << 20) - 1  # a descriptor that nobody has
+_CLOSED = (1 << 20) - 1  # a descriptor that no process has open
 
 
 def _in_vain(call: Callable[[], object]) -> Callable[[], None]:

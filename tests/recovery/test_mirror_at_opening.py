@@ -147,7 +147,8 @@ def test_a_space_that_is_older_than_its_mirror_is_refused_and_restored(space: sp
 
 
 def test_the_mirror_gives_back_the_one_commit_that_a_backup_lacks(space: spool.Space, tmp_path: Path) -> None:
-    """Nothing tells it from the commit that a power cut took from the space alone: both are right to be there."""
+    """The opener cannot tell this commit from a commit that a power cut took from the space alone, and both belong into
+    the space."""
     put_back_from_backup(space, tmp_path, "tuesday")
     with spool.open(tmp_path / "space") as again:
         assert bodies(again) == ["monday", "tuesday"]

@@ -1,4 +1,4 @@
-"""spool-admin check: damage is found, named, and stops nobody."""
+"""spool-admin check finds and names damage, and stops no other process."""
 
 from pathlib import Path
 

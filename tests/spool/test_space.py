@@ -282,7 +282,7 @@ def test_e16_stray_files_are_ignored_and_reported(space: spool.Space) -> None:
 
 
 def test_e16_what_is_no_file_is_left_alone_under_whatever_name(space: spool.Space) -> None:
-    """A power cut on a file system without a journal can leave such a thing, and so can a stranger."""
+    """A power cut on a file system without a journal can leave such an entry, and so can another program."""
     strange = {"active/1481637889.AAECAwQFBgcICQoL..claims", "active/1481637889.AAECAwQFBgcICQoM..msgpack"}
     for name in strange:
         Path(space.path, name).mkdir()
@@ -428,7 +428,8 @@ def test_run_may_be_deleted_while_no_process_has_the_space_open(tmp_path: Path) 
 
 
 def test_what_is_no_file_under_an_unpublished_number_does_not_stop_the_opening(space: spool.Space) -> None:
-    """A power cut on a file system without a journal can leave such a thing where nothing was promised."""
+    """A power cut on a file system without a journal can leave such an entry under a number that was never
+    acknowledged."""
     space.put("q", "one")
     path = Path(space.path)
     space.close()

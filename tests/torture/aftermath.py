@@ -31,7 +31,7 @@ class Aftermath:
 
 
 class Cut(NamedTuple):
-    """A power cut: when it was about to happen, when it had, and when nobody was alive any more."""
+    """A power cut: the moments just before and just after the cut, and the moment when no worker was alive any more."""
 
     begun: int
     done: int
@@ -41,7 +41,7 @@ class Cut(NamedTuple):
 def look(
     root: str, logs: Path, rng: random.Random, *, empty: bool = True, cuts: Sequence[Cut] = (), until: int | None = None
 ) -> Aftermath:
-    """Recover and judge a space in which nobody is alive.
+    """Recover and judge a space that no live process has open.
 
     ``empty``: take the remaining messages out of the queues, instead of only reading them. ``cuts``: the power cuts,
     which may lose counts of attempts. ``until``: the moment of a cut, if the logs go on after it.

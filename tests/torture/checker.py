@@ -157,7 +157,7 @@ class History:
         if "rollback" in tx.events:
             return Outcome.ROLLED_BACK
         if "prepare" in tx.events and "commit" in tx.events:
-            return Outcome.COMMITTED  # it voted, and nobody may roll it back any more
+            return Outcome.COMMITTED  # it voted, and no process may roll it back any more
         if "prepared" in tx.events:
             self.broken.append(f"{tx.name} voted yes and was forgotten: it never came up as in doubt")
         return Outcome.MAYBE if "commit" in tx.events else Outcome.ROLLED_BACK
@@ -193,7 +193,7 @@ class History:
     # -- the promises -----------------------------------------------------------------------------------------------
 
     def lost(self) -> Iterator[str]:
-        """Every committed put was taken for good exactly by somebody, or is left."""
+        """Yield each message of a committed put that no committed get took and that does not remain in its queue."""
         blind = {p for tx in self.transactions.values() if _died_unseen(tx) for p in tx.touched}
         blind -= {d.position for d in [*self.gots(), *self.left] if d.tx is None or d.tx.outcome is Outcome.COMMITTED}
         unknown = []

@@ -91,7 +91,7 @@ class Nursery:
 
 
 def main(connection: socket.socket) -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the dead
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for dead children
     while True:
         request, handles, _, _ = socket.recv_fds(connection, _MAX_REQUEST_BYTES, 3)
         if not request:

@@ -31,7 +31,7 @@ _FIRST = Rank(-101, (0, 0))
 
 @dataclass(frozen=True)
 class Message:
-    """A committed message, from when it was visible until somebody tried to claim it."""
+    """A committed message, with the time from its visibility to the first attempt to claim it."""
 
     place: "Place"
     rank: Rank

@@ -1,4 +1,5 @@
-"""A process that is stopped where it hurts most holds up nobody for longer than they wait, and loses nothing itself."""
+"""A process that is stopped in a critical window delays no other process beyond its time limit, and loses no message
+itself."""
 
 import random
 import time

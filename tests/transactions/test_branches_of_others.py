@@ -1,4 +1,4 @@
-"""A branch that another process decides, or leaves behind, is looked at again before it is decided."""
+"""A process checks a branch again before it decides the branch, because another process may have decided or left it."""
 
 from collections.abc import Callable
 

@@ -272,7 +272,7 @@ def test_a_function_that_cannot_be_called_with_a_message_costs_no_try(
 
 
 def test_consume_tells_what_it_knows_when_its_loop_is_left(space: spool.Space) -> None:
-    """2.5: a generator is told neither break nor the exception."""
+    """2.5: a generator learns neither of a break nor of the exception."""
     space.change_queue("orders", retries=0)
     space.put("orders", "x")
     for _ in space.consume("orders"):

@@ -43,7 +43,7 @@ def test_an_attempt_ends_once_and_nothing_changes_its_end(history: list[tuple[St
 
 @given(histories())
 def test_a_result_after_the_time_limit_or_the_end_changes_nothing(history: list[tuple[State, Event, State]]) -> None:
-    """Only one of the answer and the time limit can win, whichever comes first."""
+    """The first of the answer and the time limit decides the end; the later one has no effect."""
     events = [event for before, event, after in history if after is not before]
     assert not {Event.ANSWER, Event.COMMITTED, Event.UNREACHED} & set(events[index_of_withdrawal(events) :][1:])
 

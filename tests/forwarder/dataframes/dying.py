@@ -1,4 +1,4 @@
-"""A data source whose process dies behind a commit that it made, once for each file that it is given to mark it."""
+"""A data source whose process dies after its commit, once for each space."""
 
 import os
 import signal
