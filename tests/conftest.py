@@ -181,9 +181,8 @@ EVIDENCE = (
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail a run of the whole suite, or of all but some directories, if a row has no test that passed, or a count is
-    missing. A row whose tests this machine cannot run is only reported. (``test_docs`` checks that each row has a
-    test.)"""
+    """Fail a run of the whole suite, or of all but some directories, if a row has no passed test or a count is missing.
+    A row whose tests this machine cannot run is only reported. (``test_docs`` checks that each row has a test.)"""
     config = session.config
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None or config.args_source is not pytest.Config.ArgsSource.TESTPATHS:

@@ -2,7 +2,7 @@
 
 Every file and every name has two states: the state that processes see now, and the durable state, which every power cut
 leaves. ``tests.survivors`` computes the other states that a power cut may leave. This module keeps the record for that:
-the log of operations on names, the contents of each file since its last flush, and the flushed contents.
+the log of operations on names, the flushed contents of each file, and its later contents.
 """
 
 import copy
@@ -31,11 +31,11 @@ class Inode:
     """A file (``entries`` None) or a directory.
 
     ``flushed`` is the durable content of a file, ``pending`` the list of its later contents, half-written ones
-    included. ``touched`` is the length of the log of names at the inode's last change: a journal that commits the inode
+    included. ``touched`` is the length of the log of names at the inode's last change. A journal that commits the inode
     commits the log up to this length. ``names_flushed`` is the same for a directory's last own flush, and ``flushes``
     for each flush of a file.
 
-    After a failed flush, ``shadow`` is the content on the disk, which processes no longer see: the kernel has dropped
+    After a failed flush, ``shadow`` is the content on the disk, which processes no longer see. The kernel has dropped
     the marks of the dirty pages, so a later flush writes only the pages that were written since. For a directory,
     ``dropped`` has the ranges (first, last + 1) of operations whose entries a failed flush lost in this way.
     """
@@ -350,8 +350,8 @@ class Machine:
         inode.version = inode.changed
 
     def flush(self, inode: Inode, *, names: bool = True) -> None:
-        """Flush the bytes of a file or the names of a directory, and all operations that a journal commits with the
-        inode, unless ``names`` is False."""
+        """Flush the bytes of a file or the names of a directory. Unless ``names`` is False, also flush all operations
+        that a journal commits with the inode."""
         if inode.flush_failed:
             self.flushed_again.append(inode)
         inode.flushed = inode.coming

@@ -5,9 +5,9 @@ The rules for names are:
 * ``ORDERED``: ext4 with a journal, and xfs. Operations on names reach the disk in their order, so a prefix of them
   survives; a flush of a file or directory makes everything durable up to the last operation that changed its inode.
 * ``NAMES_FOLLOW``: ext4 with a journal, more closely: the same, but a flush of a file's bytes alone carries no name.
-* ``LOG_TREE``: btrfs. A flush makes the operations on the names of the flushed file (or directory) durable; operations
-  on other files survive separately, though never before an earlier one on the same file. A renamed file may be found
-  under both names until the directory that it left is flushed (seen on btrfs).
+* ``LOG_TREE``: btrfs. A flush makes the operations on the names of the flushed file (or directory) durable. Operations
+  on other files survive separately, but never without the earlier operations on the same file. A renamed file may be
+  found under both names until the directory that it left is flushed (seen on btrfs).
 * ``STRICT``: the promises of POSIX, and the behaviour of ext4 without a journal. Each entry of a directory survives
   separately, in its state at the directory's last flush or in any later state; a rename is two entries. The flush of a
   file makes no name durable.

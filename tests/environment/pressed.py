@@ -91,8 +91,8 @@ def furnish(path: Path, consumed: int = 1) -> None:
 
 
 def telling(calls: list[str], *, all_: bool) -> Iterator[int]:
-    """Return the numbers of the calls to press at, from 1 on, and the number after the last one: all calls, or the
-    first occurrence of each pair of consecutive calls."""
+    """Return the numbers of the calls to press at, from 1 on: all calls, or the first occurrence of each pair of
+    consecutive calls. The last number is that after the last call."""
     seen: Counter[tuple[str, ...]] = Counter()
     for n in range(1, len(calls) + 1):
         pair = tuple(calls[max(0, n - 2) : n])

@@ -84,8 +84,8 @@ def _delete_run(machine: Machine) -> None:
 def test_run_deleted_while_closed_loses_nothing_whatever_was_killed_before(
     history: History, quiet, record_property, pytestconfig
 ) -> None:
-    """The deletion follows a kill at each step: with messages, claims, branches that voted or are half committed, and
-    dropped files that an intake has half taken."""
+    """The deletion follows a kill at each step. The space has messages, claims, branches that voted or are half
+    committed, and dropped files that are half taken."""
     thin = 1 if pytestconfig.getoption("--long") else 5
     kills = Forgetful(history, Rules.ORDERED).explore_without_run(thin)
     record_property("run/ deleted: while closed, after a kill", kills)
@@ -138,8 +138,8 @@ WORKERS: dict[str, Callable[[Simulation], Program]] = {
 def test_nothing_is_lost_or_doubled_when_a_file_of_run_is_deleted_before_any_call(
     file: str, worker: str, quiet, record_property, pytestconfig
 ) -> None:
-    """Before each call of a worker, one process deletes the file, a second opens the space, and a third, which has the
-    space open already, goes on."""
+    """Before each call of a worker, one process deletes the file and a second opens the space. Then a third, which has
+    the space open already, goes on."""
     thin = 1 if pytestconfig.getoption("--long") else 10
     schedules = _before_each_call(_explorer(file, worker), thin, FILES.index(file))
     record_property("run/ deleted: while in use, schedules", schedules)

@@ -1,5 +1,5 @@
-"""The time limit of a Python service: a call that stops counts as an attempt, and a call that does not stop ends with
-its process."""
+"""The time limit of a Python service: a call that stops counts as an attempt, and other calls end with their
+process."""
 
 import signal
 import subprocess

@@ -21,8 +21,8 @@ from tests.simdisk import ROOT, SimulatedDisk
 
 _CHANGES = frozenset(("create", "write_at", "rename", "store", "rename_new", "flush", "unlink", "lock", "unlock"))
 
-# The changes of files and locks by a put after its batch is complete. (The process holds the name in active/ already,
-# since its last put.)
+# The changes of files and locks by a put after its batch is complete. (The process holds the name in active/ since its
+# last put.)
 STEPS = (
     "create active",
     "write_at active",

@@ -1,6 +1,6 @@
 """The numbers of calls in a put, a get, a transaction and a two-phase commit: an added layer makes these tests fail.
 
-``bench.walk`` counts the calls, as frames of Python and calls of C functions, in one thread without a housekeeper, and
+``bench.walk`` counts the calls as frames of Python and calls of C functions. It runs one thread without a housekeeper,
 with one flush a commit on any file system. A change that makes a step shorter lowers its line. A new promise raises
 one, and so does a plainer form of the code that costs no time (``bench.before``).
 """
