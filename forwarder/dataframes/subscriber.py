@@ -11,7 +11,7 @@ from spool.errors import CorruptedFile, InvalidArgument
 NUMBER, SINCE = "number", "since"
 """The keys of a stream's offset: the last commit that it has read, and the commit that registered the subscription."""
 
-GO_ON = "to go on with what can be read, start the query with .option('failOnDataLoss', 'false')"
+GO_ON = "to continue with the readable messages, start the query with .option('failOnDataLoss', 'false')"
 """The advice if messages that were kept for a subscription are lost."""
 
 log = logging.getLogger("spool")
@@ -51,7 +51,7 @@ class Subscriber:
         if known is None:
             if self._fails:
                 raise InvalidArgument(wrong)
-            log.warning("%s. It is registered anew, and the query goes on", wrong)
+            log.warning("%s. The subscription is registered again, and the query goes on", wrong)
             return self._register(anew=True)
         if known.expires - self._engine.clock.now() < self._expiry / 2:
             self._engine.advance_subscription(self._name, known.since, known.after, self._expiry)
@@ -70,7 +70,7 @@ class Subscriber:
             wrong = wrong or f"commit {lost[0]} is kept for the subscription {self._name!r}, and cannot be read"
             if self._fails:
                 raise InvalidArgument(wrong) if known is None else CorruptedFile(f"{wrong}; {GO_ON}")
-            log.warning("%s. The query goes on with what can be read", wrong)
+            log.warning("%s. The query goes on with the readable messages", wrong)
         return found
 
     def read(self, end: Mapping[str, int]) -> None:
@@ -90,11 +90,11 @@ class Subscriber:
         """
         known, begin = self._engine.subscription(self._name), start[NUMBER]
         if known is None:
-            wrong = "there is none of this name: it was deleted, or has ended because no query came back in time"
+            wrong = "it was deleted, or it ended because no query came back in time"
         elif SINCE not in start:
-            wrong = "the query read without one up to now"
+            wrong = "the query has read without a subscription until now"
         elif known.since != start[SINCE]:
-            wrong = f"it was registered anew by commit {known.since}"
+            wrong = f"commit {known.since} registered it again"
         elif known.queues != self._queues:
             wrong = f"it was registered for {_named(known.queues)}, and the query reads {_named(self._queues)}"
         elif known.after > max(begin, known.since):
@@ -102,8 +102,8 @@ class Subscriber:
         else:
             return known, ""
         return None, (
-            f"what was put behind commit {begin}, where the query is, was not all kept by the subscription "
-            f"{self._name!r}: {wrong}. What was consumed since may be gone; {GO_ON}"
+            f"the subscription {self._name!r} has not kept all messages that were put after commit {begin}, where the "
+            f"query is: {wrong}. Messages that were consumed since then may have been removed; {GO_ON}"
         )
 
 

@@ -140,7 +140,7 @@ class MessageReader:
 
     def _without_lost(self, whole: Stretch, problem: CorruptedFile) -> Iterator[ReadMessages]:
         """Yield the readable messages of ``whole``; with ``Missing.FAIL`` raise CorruptedFile instead."""
-        what = f"of what commit {whole.number} put into queue {whole.queue}"
+        what = f"that commit {whole.number} put into queue {whole.queue}"
         if self._missing is Missing.FAIL:
             raise CorruptedFile(f"messages {what} cannot be read: {problem}") from problem
         if whole.length == 1:
