@@ -181,7 +181,7 @@ def _restore(disk: Disk, mirror: Disk, settings: str, progress: Callable[[int, i
     config = parse(settings, mirror.path(layout.MIRROR_SETTINGS))
     check_kind(disk, config.network_file_system)
     if _is_taken(disk):
-        raise SpaceExists(f"{disk.root} is not empty: choose an empty or a new directory, or move away what is there")
+        raise SpaceExists(f"{disk.root} is not empty: choose an empty or a new directory, or move its files away")
     check_stages(disk)
     replace_text(disk, layout.RESTORING, settings)
     for name in (*layout.DIRECTORIES, *(f"{layout.DROP}/{queue}" for queue in config.queues)):

@@ -256,7 +256,7 @@ def _tell_what_is_there(disk: Disk) -> None:
             "once their queues are created again", disk.root,
         )  # fmt: skip
     if layout.foreign(disk.names("")):
-        log.warning("%s is not empty: the space's files lie beside what is there", disk.root)
+        log.warning("%s is not empty: the space's files lie beside other files", disk.root)
 
 
 @os_errors("making the queue space")

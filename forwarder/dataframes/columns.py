@@ -243,7 +243,7 @@ class ReadOptions:
         """Return the checked options of a batch read. InvalidArgument if an option is wrong."""
         found = cls(**_arguments(parse_options(given, READING, "reading a space")))
         if found.last is not None and found.last < found.first:
-            raise InvalidArgument(f"the option from, {found.first}, is behind the option to, {found.last}: swap them")
+            raise InvalidArgument(f"the option from, {found.first}, is after the option to, {found.last}: swap them")
         return found
 
 

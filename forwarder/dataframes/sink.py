@@ -242,7 +242,7 @@ def end(path: str, coordinator: Coordinator) -> None:
             _end(space, coordinator)
     except (SpoolError, OSError) as error:
         coordinator.end()
-        log.warning("the next process that opens %s rolls back what a write has left: %s", path, error)
+        log.warning("the next process that opens %s rolls back the uncommitted branches of a write: %s", path, error)
 
 
 def _end(space: spool.Space, coordinator: Coordinator) -> None:
@@ -251,4 +251,6 @@ def _end(space: spool.Space, coordinator: Coordinator) -> None:
     try:
         space.engine.resolve_orphans()
     except (SpoolError, OSError) as error:
-        log.warning("the next process that opens %s rolls back what a write has left: %s", space.path, error)
+        log.warning(
+            "the next process that opens %s rolls back the uncommitted branches of a write: %s", space.path, error
+        )

@@ -110,7 +110,7 @@ class Branch:
         try:
             catch_up(self._store, list_prepared(self._store))
         except OSError as error:
-            self._store.fail("counting what is in the queue", error)
+            self._store.fail("counting messages", error)
         raws = [raw for some, _ in groups for raw in some]
         more = {queue: quota.Usage(len(raws), sum(map(len, raws)))}
         tables = [*(self.file.tables if self.file is not None else ()), *self.batch.tables]

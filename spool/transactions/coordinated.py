@@ -137,7 +137,7 @@ class CoordinatedTransaction(Transaction):
                 if self._branch.batch.sections:
                     self._branch.stream()
             except BaseException as error:
-                self._fail("recording what became of a message", error)
+                self._fail("recording the outcome of a call", error)
             self.commit()
             return result
 

@@ -39,7 +39,7 @@ from spool.transactions.validation import check_queue
 from spool.transactions.waiting import wait_for
 
 # The advice about a damaged message that was shown and not claimed.
-WHAT_TO_DO = "spool-admin check --repair moves what is damaged to quarantine, with the reason"
+WHAT_TO_DO = "spool-admin check --repair moves damaged messages to quarantine, with the reason"
 
 
 # -- without bodies ---------------------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ def _decoded(
         except UnknownCodec as error:
             if not only_shown:
                 id_ = message_id(branch, in_branch + len(bodies))
-                raise UnknownCodec(f"message {id_} of queue {queue} stays where it is: {error}") from None
+                raise UnknownCodec(f"message {id_} remains in queue {queue}: {error}") from None
             bodies.append(raw)
     return bodies
 

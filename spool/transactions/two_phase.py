@@ -316,7 +316,7 @@ def move_adopted(store: Store, number: int, places: Iterable[tuple[int, Xid]]) -
     except FlushFailed:
         store.stop()
     except OSError as error:
-        log.warning("commit %d stays where it was prepared: %s", number, error)
+        log.warning("commit %d keeps the name of its prepared branch: %s", number, error)
 
 
 class _Adopted(Move):

@@ -135,7 +135,7 @@ def test_queues_commits_and_headers_choose_the_messages(space: spool.Space) -> N
         ({"queue": "a b"}, "the option queue is a queue's name, or several with commas between them, not 'a b'"),
         ({"from": "0"}, "the option from is the number of a commit, from 1, not '0'"),
         ({"to": "x"}, "the option to is the number of a commit, from 1, not 'x'"),
-        ({"from": "3", "to": "2"}, "the option from, 3, is behind the option to, 2"),
+        ({"from": "3", "to": "2"}, "the option from, 3, is after the option to, 2"),
         ({"headers": "tenant"}, "the option headers is a JSON object of texts"),
         ({"headers": '{"tenant": 1}'}, "the option headers is a JSON object of texts, e.g."),
         ({"body": "maybe"}, "the option body is true or false, not 'maybe'"),
