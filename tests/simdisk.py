@@ -301,7 +301,7 @@ class SimulatedDisk(Disk):
         return handle
 
     def wait_for_change(self, handle: int, seconds: float) -> bool:
-        """Let the simulated time pass; no thread waits here."""
+        """Return at once whether the file has changed; only the simulated clock lets time pass."""
         self._step("wait_for_change", handle, seconds)
         version = self._handle(handle).version
         seen, self._seen[handle] = self._seen[handle], version
@@ -401,7 +401,7 @@ class SimulatedMemory:
         self._handle = handle
 
     def wait(self, at: int, value: bytes, seconds: float) -> bool:
-        """Let the simulated time pass; no thread sleeps here."""
+        """Return at once whether the value has changed; only the simulated clock lets time pass."""
         return self[at : at + WORD_BYTES] != value
 
     def change(self, at: int, value: bytes) -> None:

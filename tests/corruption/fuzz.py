@@ -52,7 +52,7 @@ def dropped(data: bytes, counts: Counts) -> None:
 
 
 def file(data: bytes, counts: Counts) -> None:
-    """Give the bytes to the reader unchanged, with wrong checksums."""
+    """Give the bytes to the reader unchanged, without corrected checksums."""
     readers.try_file(_DIRECTORY, GOLDEN["commit.msgpack"], data, counts)
 
 

@@ -198,8 +198,8 @@ def _finish_intake(space: spool.Space) -> None:
 
 
 def _finish_intake_and_look_later(space: spool.Space) -> None:
-    """A second intake takes the file that may still have a writer. No time passes here between the last change of the
-    file and a look, but the intake counts it as long enough."""
+    """A second intake checks the committed file that may still have a writer, and removes it. No simulated time passes
+    after the file's last change, but the file counts as old enough."""
     for _ in range(2):
         Intake(space).run(once=True)
 

@@ -89,8 +89,8 @@ def stop_and_rest(explorer: Interleaver, first: int, before: str, second: int) -
 
 
 def stop_twice(explorer: Interleaver, stopped: int, before: str, first: int, then: int) -> int:
-    """Stop one actor before such a call, and run another to its end; at each later step run a third to its end. How
-    many schedules were played."""
+    """Stop one actor before such a call, and run another to its end; at each later step run a third to its end. Return
+    the number of played schedules."""
     begin = (Switch(1, stopped),)
     for step in calls_of(explorer.play(begin), stopped, before):
         plan = (*begin, Switch(step, first))
@@ -131,7 +131,7 @@ def die_and_stop(explorer: Interleaver, victim: int, described: str, *, first: i
 
 
 def cut_in_turn(explorer: Interleaver, witness: int) -> int:
-    """The power fails before each step of an actor. How many schedules were played."""
+    """Cut the power before each step of an actor. Return the number of played schedules."""
     explorer.per_cut = 20
     for step in calls_of(explorer.play(()), witness):
         explorer.play((Cut(step),))

@@ -147,8 +147,7 @@ def test_a_property_that_the_service_sets_is_refused_wherever_it_is_given(name: 
 
 
 def test_a_caller_that_is_closed_leaves_no_threads_and_no_files(brokers: str) -> None:
-    """The caller's end does not depend on garbage collection, without which the threads would last as long as the
-    process."""
+    """The threads end without garbage collection; otherwise they could last as long as the process."""
     before = threads_of_clients()
     gc.disable()
     try:

@@ -50,7 +50,7 @@ def test_the_lock_outlives_the_space_that_was_open_and_ends_when_it_is_told(
 def test_no_process_is_alone_in_a_space_that_is_written_to(
     space: spool.Space, parent: "subprocess.Popen[bytes]"
 ) -> None:
-    """The first opener of a space would recover it while the tasks write."""
+    """An opener that takes itself for the first one would recover the space while the tasks write."""
     which = start(space, parent=parent.pid)
     space.close()
     with spool.open(space.path) as other:
