@@ -98,6 +98,8 @@ def _entry_object(message: "Message | None", state: str, holder: "Holder | None"
 def show_(message_id: str, raw: bool, as_json: bool) -> None:
     """Show a message of any queue without taking it: its fields, its holder, and its body decoded.
 
+    If the message is damaged, standard error names the damage, and the exit code is 4.
+
     \b
     Examples:
       spool-admin message show 5f0c7a1e9b3d48c2a6e1d07f00000000
