@@ -32,7 +32,7 @@ _WAIT_SECONDS = 30.0
 def describe(path: str | os.PathLike[str]) -> "mirrored.MirrorState | None":
     """Describe the mirror of a space, and whether the space opens with it; None if the space has no mirror.
 
-    Nothing is changed, and other processes may have the space open. Raises NotASpace.
+    Nothing is changed, and other processes may have the space open. Raises NotASpace, and DiskFailure.
     """
     from spool.recovery import mirrored
 

@@ -307,6 +307,7 @@ def plan_recovery(path: str | os.PathLike[str]) -> RecoveryReport:
 
     Raises:
         NotASpace, NewerFormat, UnsafeFileSystem: see ``open``.
+        DiskFailure: a file cannot be read.
     """
     from spool.admin.quarantined import findings
     from spool.recovery import scan
@@ -332,7 +333,8 @@ def inspected(path: str | os.PathLike[str]) -> Iterator[tuple[Store, bool]]:
 
     disk = LookingDisk(_existing(path))
     try:
-        yield inspect_store(disk, Clock())
+        with os_errors("inspecting the queue space"):
+            yield inspect_store(disk, Clock())
     finally:
         disk.close_all()
 

@@ -1,5 +1,6 @@
 """The guarantees for applications, through the public interface; tests are named after the feature rows."""
 
+import errno
 import gc
 import shutil
 import threading
@@ -7,6 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from unittest import mock
 
 import msgpack
 import pytest
@@ -466,3 +468,15 @@ def test_an_ended_transaction_is_freed_at_once(space: spool.Space, end: Callable
         assert gone() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("inspect", [spool.plan_recovery, spool.mirrors.describe])
+def test_an_inspection_of_an_unreadable_space_raises_an_error_of_the_library(
+    space: spool.Space, inspect: Callable[[str], object]
+) -> None:
+    unreadable = PermissionError(errno.EACCES, "Permission denied", f"{space.path}/space.toml")
+    with (
+        mock.patch("spool.opening.inspect_store", side_effect=unreadable),
+        pytest.raises(spool.DiskFailure, match="inspecting the queue space: Permission denied: "),
+    ):
+        inspect(space.path)
