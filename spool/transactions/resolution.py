@@ -49,23 +49,18 @@ def resolve_orphans(store: Store, deadline: Deadline) -> list[Xid]:
     catch_up(store, finish_dead_writers(store, list_prepared(store).check()))
     done = []
     for xid in list(store.view.prepared.branches):
-        reason = _rollback_reason(store.shared.xids, store.view, xid)
-        if reason is None:
-            continue
-        try:
-            rollback_prepared(store, xid, deadline, reason)
-            done.append(xid)
-        except UnknownBranch:
-            continue
+        if _is_orphan(store.shared.xids, store.view, xid):
+            with suppress(UnknownBranch):
+                # (for a branch of our own coordinator, no attempt is counted, so its reason is not used)
+                rollback_prepared(store, xid, deadline, _BY_ADMINISTRATOR)
+                done.append(xid)
     return done
 
 
-def _rollback_reason(xids: LockFile, view: View, xid: Xid) -> str | None:
+def _is_orphan(xids: LockFile, view: View, xid: Xid) -> bool:
     if heuristic_fact(view.index, xid) == ROLLED_BACK:
-        return _BY_ADMINISTRATOR
-    if xid.format_id in FORMATS_BOUND_TO_A_LIFE and xids.is_free(coordinator_byte(xid.gtrid)):
-        return "its coordinator is gone"
-    return None
+        return True
+    return xid.format_id in FORMATS_BOUND_TO_A_LIFE and xids.is_free(coordinator_byte(xid.gtrid))
 
 
 def finish_moves(store: Store) -> list[Xid]:
