@@ -223,7 +223,7 @@ def options_of(
             written, form = _WRITTEN.get(check.metavar, (str, ""))
             option = f"--{name.replace('_', '-')}"
             settings: dict[str, Any] = {"metavar": check.metavar, "help": f"{text}{form}{_default(default)}"}
-            if check.expected == "true or false":
+            if check.metavar == "FLAG":
                 settings = {"help": text, "default": None} | ({} if name in removable else {"is_flag": True})
                 option = f"{option}/--not-{name}" if name in removable else option
             elif check.metavar in _SEVERAL:

@@ -155,7 +155,7 @@ def number(most: int, least: int = 0, metavar: str = "N", optional: bool = False
 
 
 SHORT_TEXT = ValueCheck("a text of 1 to 255 characters", partial(text, most=255))
-FLAG = ValueCheck("true or false", flag)
+FLAG = ValueCheck("true or false", flag, "FLAG")
 MOST_SECONDS = 1e10
 DELAY = ValueCheck(
     f"a number of seconds, from 0 to less than {MOST_SECONDS:.0f}", partial(seconds, most=MOST_SECONDS), "TIME"
