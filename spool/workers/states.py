@@ -4,20 +4,19 @@ An attempt begins when a message is claimed and ends in *concluded*, *withdrawn*
 (``spool.workers.worker``, ``spool.aio.worker``, ``forwarder.routes.in_threads``, ``forwarder.task`` with
 ``forwarder.round``) turns every occurrence into an ``Event``, and then acts according to the new state.
 
-| state     | event                          | next      | the driver                                                  |
-|-----------|--------------------------------|-----------|-------------------------------------------------------------|
-| claimed   | BEGIN                          | calling   | records the call, then makes the call                       |
-| claimed   | ANSWER: the body is unreadable | answered  | makes no call, commits a failed attempt                     |
-| claimed   | STOP, END, NO_ROOM             | abandoned | releases the message; pauses if there is no room            |
-| calling   | ANSWER: a value, an exception  | answered  | commits the effects of the outcome                          |
-| calling   | UNREACHED                      | abandoned | releases the message and pauses                             |
-| calling   | STOP                           | calling   | waits for the call, within its time limit                   |
-| calling   | LATE, END                      | withdrawn | counts an attempt; ignores the result, if one comes         |
-| answered  | COMMITTED                      | concluded | goes on with the next message                               |
-| answered  | NO_ROOM                        | abandoned | releases the message and pauses                             |
-| answered  | ROLLED_BACK                    | withdrawn | counts an attempt                                           |
-| answered  | STOP, END, LATE                | answered  | waits for the commit                                        |
-| the ends  | any                            | the same  | does nothing                                                |
+| state    | event                         | next      | the driver                                          |
+|----------|-------------------------------|-----------|-----------------------------------------------------|
+| claimed  | BEGIN                         | calling   | records the call, then makes the call               |
+| claimed  | STOP, END, NO_ROOM            | abandoned | releases the message; pauses if there is no room    |
+| calling  | ANSWER: a value, an exception | answered  | commits the effects of the outcome                  |
+| calling  | UNREACHED                     | abandoned | releases the message and pauses                     |
+| calling  | STOP                          | calling   | waits for the call, within its time limit           |
+| calling  | LATE, END                     | withdrawn | counts an attempt; ignores the result, if one comes |
+| answered | COMMITTED                     | concluded | goes on with the next message                       |
+| answered | NO_ROOM                       | abandoned | releases the message and pauses                     |
+| answered | ROLLED_BACK                   | withdrawn | counts an attempt                                   |
+| answered | STOP, END, LATE               | answered  | waits for the commit                                |
+| the ends | any                           | the same  | does nothing                                        |
 
 Effect on the message: *concluded* is one commit with the effects of the outcome; *withdrawn* counts an attempt;
 *abandoned* counts none. A message that has failed for good moves to its error queue even if that queue is full.
@@ -62,7 +61,6 @@ _ENDS = frozenset({State.CONCLUDED, State.WITHDRAWN, State.ABANDONED})
 
 _NEXT = {
     (State.CLAIMED, Event.BEGIN): State.CALLING,
-    (State.CLAIMED, Event.ANSWER): State.ANSWERED,
     (State.CLAIMED, Event.STOP): State.ABANDONED,
     (State.CLAIMED, Event.END): State.ABANDONED,
     (State.CLAIMED, Event.NO_ROOM): State.ABANDONED,
