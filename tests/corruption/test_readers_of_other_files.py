@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spool.coordination.counters import CounterPage
@@ -128,6 +128,9 @@ def test_t09_no_dropped_stream_is_a_bomb(bomb: str, where: str, tried: dict[str,
 
 
 @OPTIONS
+@example(data=b'text\n{"kind": "refused", "queue": "orders", "dropped": "a/b"}')
+@example(data=b'text\n{"kind": "refused", "queue": "orders", "dropped": ".."}')
+@example(data=b'text\n{"kind": "refused", "queue": "a/b", "dropped": "one"}')
 @given(
     data=st.binary(max_size=100)
     | st.builds(

@@ -2,7 +2,9 @@
 
 import pytest
 
+from spool.disk.durability import durability_of
 from spool.disk.recycler import MAX_BYTES, QUIET_BYTES, Recycler
+from spool.disk.stat import Guarantees
 from spool.model import layout
 from tests.machine import Machine
 from tests.simdisk import SimulatedDisk
@@ -70,6 +72,19 @@ def test_an_empty_pool_is_stocked_and_its_files_can_be_taken(disk: SimulatedDisk
     assert taken(pool)
     assert taken(pool)
     assert not taken(pool)
+
+
+@pytest.mark.parametrize(
+    ("ordered", "power_cut", "kept"), [(True, True, True), (False, False, True), (False, True, False)]
+)
+def test_a_power_cut_empties_the_pool_where_renames_are_not_ordered(
+    disk: SimulatedDisk, ordered: bool, power_cut: bool, kept: bool
+) -> None:
+    disk.durability = durability_of(Guarantees(orders_renames=ordered))
+    write(disk, f"{layout.FREE}/10-ab", 10)
+    pool = Recycler(disk)
+    pool.recover(after_power_cut=power_cut)
+    assert taken(pool) is kept
 
 
 def test_a_cleared_pool_is_stocked_again(disk: SimulatedDisk) -> None:
