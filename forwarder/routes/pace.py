@@ -55,7 +55,7 @@ class Pace(Pauses):
         """Record the result of a round. ``seconds``: the duration of its calls."""
         before, self._is_steady = self.limit, False
         self.down, self._pause = "", 0.0
-        if result.full and result.messages >= calling.messages > 1:
+        if result.full and calling.messages > 1:
             self.limit = max(1, calling.messages // 2)  # the queues may have room for fewer replies
         elif result.down:
             self.find_down(result.down, result.retry_after)

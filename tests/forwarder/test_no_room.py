@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 import spool
-from forwarder import ThreadForwarder
+from forwarder import Forwarder, ThreadForwarder
 from forwarder.round import Route
 from forwarder.services import QueueService, Request
 from spool.workers.effects import Effect
 from spool.workers.outcome import Outcome, Rejected, Replied, Translated
-from tests.forwarder.rounds import Run, Scripted, answers, echo
+from tests.forwarder.rounds import SPARK, Run, Scripted, answers, echo, in_process
 from tests.shown import bodies
 
 
@@ -77,6 +77,20 @@ def test_a_full_queue_that_a_message_alone_names_holds_up_no_other(space: spool.
     assert (set(effects), effects[Effect.DELIVERED], summary.down) == ({Effect.KEPT, Effect.DELIVERED}, 2, {})
     assert (space.show(own).attempts, summary.left) == (0, {"work": 1})
     assert sorted(map(bytes, bodies(space, "replies"))) == [b"re: 2", b"re: 3"]
+
+
+def test_a_route_pauses_when_many_messages_wait_for_queues_of_their_own(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each claim has to pass over all of them."""
+    monkeypatch.setattr("spool.workers.pauses.MOST_WAITING", 1)
+    monkeypatch.setattr("forwarder.forwarder.spark_job", lambda context, chunks, tasks: in_process(chunks))
+    space.change_queue("next", max_messages=1)
+    space.put("next", b"there")
+    space.put_many("work", [b"1", b"2"], reply_queue="next")
+    answers["it"] = echo
+    summary = Forwarder(space.path, [Route("work", IT)], SPARK).run(once=True)
+    assert "many messages wait" in summary.down["work"]
 
 
 @pytest.mark.timeout(60)

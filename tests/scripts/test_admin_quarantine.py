@@ -154,7 +154,8 @@ def test_names_are_completed_from_the_space(path: Path) -> None:
 
 @pytest.mark.parametrize("flush", ["ordered", "strict"])
 def test_nothing_is_lost_or_doubled_when_a_restore_ends_early(tmp_path: Path, flush: str) -> None:
-    """Whichever call is its last: the file is in one place or, where renames are not ordered, in both, and whole."""
+    """Whichever call is its last: the file is in one place or, where renames are not ordered, in both, and whole. The
+    next restore removes its name in quarantine."""
     for calls in range(12):
         path = tmp_path / f"space-{calls}"
         with spool.create(path, sync_method=flush) as space:
@@ -174,6 +175,10 @@ def test_nothing_is_lost_or_doubled_when_a_restore_ends_early(tmp_path: Path, fl
         found = [place.read_bytes() for place in places if place.exists()]
         assert set(found) == {BAD}
         assert len(found) == 1 or flush == "strict"
+        if places[0].exists():
+            with spool.open(path) as space:
+                space.restore_quarantined("active.order.msgpack")
+        assert [place.exists() for place in places] == [False, True]
     raise AssertionError("it never came to its end")
 
 

@@ -171,6 +171,20 @@ def test_a_message_that_was_found_as_it_stopped_is_given_back_and_no_try(
     assert (space.stats("orders").ready, space.show(sent).attempts) == (1, 0)
 
 
+def test_an_end_before_the_call_begins_counts_no_attempt(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = Attempt.begin
+
+    def end_and_begin(attempt: Attempt) -> bool:
+        worker.end()
+        return begin(attempt)
+
+    monkeypatch.setattr(Attempt, "begin", end_and_begin)
+    sent = space.put("orders", "x")
+    worker = Worker(space, "orders", fail)
+    assert counts(worker.run()) == {}
+    assert (space.stats("orders").ready, space.show(sent).attempts) == (1, 0)
+
+
 def test_an_interrupt_finishes_what_is_under_way(space: spool.Space) -> None:
     space.put_many("orders", ["first", "second"])
     stopping = threading.Event()

@@ -10,7 +10,9 @@ import pytest
 
 import spool
 from spool.model import codecs
+from spool.runtime.context import associated
 from spool.transactions.coordinated import CoordinatedTransaction
+from spool.transactions.transaction import mark_lost
 from spool.workers import run as runs
 from spool.workers.attempt import Attempt
 from spool.workers.worker import Worker
@@ -40,6 +42,20 @@ def test_what_the_function_puts_joins_and_is_there_only_if_it_succeeds(space: sp
     summary = space.work("orders", half, once=True)
     assert counts(summary) == {"delivered": 1, "retried": 1, "left": 1}
     assert [message.body for message in space.browse("other")] == [1]
+
+
+def test_a_rejection_counts_although_the_transaction_of_the_function_is_lost(space: spool.Space) -> None:
+    """As after a get of the function that was cancelled, and that may have taken a message."""
+    space.put("orders", "never")
+
+    def function(message: spool.Message) -> None:
+        found = associated(space._store)
+        assert found is not None
+        mark_lost(found, "a get in it was cancelled")
+        raise spool.Reject("no such account")
+
+    assert counts(space.work("orders", function, once=True)) == {"rejected": 1}
+    assert space.get("errors").failure_reason == "no such account"
 
 
 def test_the_reason_of_a_failure_is_kept_and_logged_with_its_traceback_and_the_loop_goes_on(
