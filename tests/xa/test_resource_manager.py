@@ -153,6 +153,8 @@ def test_start_answers_dupid_for_a_known_and_for_a_prepared_branch(rm: xa.Resour
     rm.prepare(xid())
     assert failed(rm.start, xid()) == xa.XAER_DUPID
     assert failed(xa.ResourceManager(rm.space).start, xid()) == xa.XAER_DUPID
+    with spool.open(rm.space.path) as other:
+        assert xa.ResourceManager(other).commit(xid()) == xa.XA_OK, "the refused calls hold no lock"
 
 
 def test_calls_that_do_not_fit_the_state_are_protocol_errors_and_change_nothing(rm: xa.ResourceManager) -> None:
