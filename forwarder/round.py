@@ -206,7 +206,7 @@ class Round:
 
     def commit(self) -> RoundResult:
         """Commit all outcomes that the result counts, or raise an error. Give back the other messages."""
-        if self.result.full and not self._blocks:
+        if self.result.full:  # (then no call was made)
             self.close()
             return self.result
         found: Full | None = None
