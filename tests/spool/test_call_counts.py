@@ -22,7 +22,7 @@ MOST = {
     "get": (123, 167),  # 70 + 110
     "transaction of a get and a put": (246, 281),
     "the commit of such a transaction": (110, 140),
-    "two-phase commit of a put, all five calls": (266, 314),  # 200 + 250
+    "two-phase commit of a put, all five calls": (264, 314),  # 200 + 250
     "each further put of a transaction": (9, 14),  # 8 + 15
     "each further get of a transaction, of messages of one commit": (35, 42),  # 25 + 30
     "each further get of a transaction, of messages of a commit each": (33, 41),  # 25 + 30
