@@ -6,7 +6,7 @@ from unittest import mock
 import pytest
 
 import spool
-from spool.coordination.locks import drop_folder_byte
+from spool.coordination.locks import capture_byte, drop_folder_byte
 from spool.disk.stat import FileIdentity
 from spool.intake import Intake
 from spool.model import layout
@@ -120,6 +120,19 @@ def test_a_removal_of_a_dead_intake_is_durable_before_the_next_takes_a_file(proc
     calls = calls_since(processes.machine, begin, "flush", "link")
     assert calls[0] == f"flush {TAKEN}orders", "of the dead one: its own is new, and comes with flushes of active/"
     assert calls[1:3] == [f"flush {TAKEN}orders", f"flush {layout.ACTIVE}"]
+
+
+def test_a_file_whose_copy_another_intake_is_recovering_is_left_to_that_intake(processes: Processes) -> None:
+    """Otherwise that intake would find the original missing, and take the copy, too."""
+    dies(processes, *BEFORE_ITS_RENAME)
+    recovering, other = processes.space(), processes.space()
+    (directory,) = (name for name in processes.disk().names(layout.ACTIVE) if name.startswith(layout.CAPTURE_PREFIX))
+    assert recovering._store.shared.xids.try_lock(capture_byte(directory))
+    take_in(other)
+    assert list(other.browse("orders")) == []
+    recovering._store.shared.xids.unlock(capture_byte(directory))
+    take_in(recovering)
+    assert [message.body for message in other.browse("orders")] == [b"a"]
 
 
 def test_a_copy_is_used_if_its_original_is_lost(processes: Processes) -> None:
