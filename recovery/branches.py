@@ -28,7 +28,7 @@ from .numbers import Condition, Numbers, contents_or_none
 
 
 @dataclass(frozen=True)
-class Owners:
+class LiveOwners:
     """The live owners of branches at the time when the branch files were read.
 
     branches: the branches whose lock a live process holds.
@@ -39,7 +39,7 @@ class Owners:
     coordinators: frozenset[bytes]
 
     @classmethod
-    def read(cls, xids: LockFile, branches: Collection[Xid]) -> "Owners":
+    def read(cls, xids: LockFile, branches: Collection[Xid]) -> "LiveOwners":
         return cls(
             frozenset(xid for xid in branches if not xids.is_free(xid_byte(xid))),
             frozenset(xid.gtrid for xid in branches if not xids.is_free(coordinator_byte(xid.gtrid))),
@@ -47,7 +47,7 @@ class Owners:
 
 
 @dataclass(frozen=True)
-class PreparedBranches:
+class PreparedFiles:
     """The entries of ``prepared/``.
 
     whole: for each branch, whether its file is whole.
@@ -57,12 +57,12 @@ class PreparedBranches:
 
     whole: Mapping[Xid, bool]
     foreign: tuple[str, ...]
-    owners: Owners
+    owners: LiveOwners
     named: int
 
 
 @dataclass(frozen=True)
-class AdoptedBranches:
+class AdoptedFiles:
     """The branches in ``committed/``, and the commits that adopt branches.
 
     branches: the branch in each file; None if the file is damaged.
@@ -72,20 +72,20 @@ class AdoptedBranches:
 
     branches: Mapping[CommittedName, Xid | None]
     adopters: Mapping[int, tuple[Xid, ...]]
-    owners: Owners
+    owners: LiveOwners
 
     @property
     def committed(self) -> set[Xid]:
         return {xid for xids in self.adopters.values() for xid in xids}
 
 
-NONE_ADOPTED = AdoptedBranches({}, {}, Owners(frozenset(), frozenset()))
+NONE_ADOPTED = AdoptedFiles({}, {}, LiveOwners(frozenset(), frozenset()))
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def read_prepared(disk: Disk, xids: LockFile) -> PreparedBranches:
+def read_prepared(disk: Disk, xids: LockFile) -> PreparedFiles:
     """Read every branch in ``prepared/``."""
     whole, foreign, named = {}, [], 0
     for name in sorted(disk.names(layout.PREPARED)):
@@ -100,10 +100,10 @@ def read_prepared(disk: Disk, xids: LockFile) -> PreparedBranches:
         if contents is not None and whole[xid]:
             commands = [command for table in contents.tables for command in table.commands]
             named = max([named, *(one[1] for one in commands if one[0] in ADDRESSING)])
-    return PreparedBranches(whole, tuple(foreign), Owners.read(xids, whole), named)
+    return PreparedFiles(whole, tuple(foreign), LiveOwners.read(xids, whole), named)
 
 
-def read_adopted(disk: Disk, xids: LockFile, names: Iterable[str], numbers: Numbers) -> AdoptedBranches:
+def read_adopted(disk: Disk, xids: LockFile, names: Iterable[str], numbers: Numbers) -> AdoptedFiles:
     """Read the adopted branches, and the commits that adopt them. Only this process has the space open.
 
     Args:
@@ -122,13 +122,15 @@ def read_adopted(disk: Disk, xids: LockFile, names: Iterable[str], numbers: Numb
         if commit is not None and commit.header.number == number:
             adopters[number] = tuple(adoption.xid for adoption in commit.header.adopts)
     # (`decide_votes` needs the locks of branches that are moved back to prepared/.)
-    return AdoptedBranches(branches, adopters, Owners.read(xids, {xid for xid in branches.values() if xid is not None}))
+    return AdoptedFiles(
+        branches, adopters, LiveOwners.read(xids, {xid for xid in branches.values() if xid is not None})
+    )
 
 
 # -- deciding ---------------------------------------------------------------------------------------------------------
 
 
-def decide_files(prepared: PreparedBranches, adopted: AdoptedBranches) -> list[Decision]:
+def decide_files(prepared: PreparedFiles, adopted: AdoptedFiles) -> list[Decision]:
     """Decide about each file that lies in the wrong directory, or is damaged."""
     decisions = [_about_adopted(adopted, *found) for found in adopted.branches.items()]
     settled = adopted.committed | prepared.owners.branches
@@ -143,7 +145,7 @@ def decide_files(prepared: PreparedBranches, adopted: AdoptedBranches) -> list[D
     return [decision for decision in decisions if decision is not None]
 
 
-def _about_adopted(adopted: AdoptedBranches, name: CommittedName, xid: Xid | None) -> Decision | None:
+def _about_adopted(adopted: AdoptedFiles, name: CommittedName, xid: Xid | None) -> Decision | None:
     path = layout.committed(*name)
     xids = adopted.adopters.get(name.number)
     if xids is not None and name.adoption <= len(xids) and xid in (None, xids[name.adoption - 1]):
@@ -154,8 +156,8 @@ def _about_adopted(adopted: AdoptedBranches, name: CommittedName, xid: Xid | Non
 
 
 def decide_votes(
-    prepared: PreparedBranches,
-    adopted: AdoptedBranches,
+    prepared: PreparedFiles,
+    adopted: AdoptedFiles,
     files: Iterable[Decision],
     committed: Collection[Xid],
     refused: Collection[Xid],

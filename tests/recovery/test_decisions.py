@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable
 
 import pytest
-from spool.recovery.branches import AdoptedBranches, Owners, PreparedBranches
+from spool.recovery.branches import AdoptedFiles, LiveOwners, PreparedFiles
 from spool.recovery.decision import Decision, Reason, Step
 from spool.recovery.numbers import Condition, NumberedFile, NumberedFiles
 
@@ -96,16 +96,16 @@ def test_a_commit_that_only_the_mirror_has_is_finished_as_if_the_space_had_it() 
 # -- files of branches -------------------------------------------------------------------------------------------------
 
 
-def _owners(*owned: Xid, coordinators: Iterable[bytes] = ()) -> Owners:
-    return Owners(frozenset(owned), frozenset(coordinators))
+def _owners(*owned: Xid, coordinators: Iterable[bytes] = ()) -> LiveOwners:
+    return LiveOwners(frozenset(owned), frozenset(coordinators))
 
 
-def _prepared(whole: dict[Xid, bool], owners: Owners | None = None) -> PreparedBranches:
-    return PreparedBranches(whole, (), owners or _owners(), 0)
+def _prepared(whole: dict[Xid, bool], owners: LiveOwners | None = None) -> PreparedFiles:
+    return PreparedFiles(whole, (), owners or _owners(), 0)
 
 
-def _adopted(found: dict[CommittedName, Xid | None], adopters: dict[int, tuple[Xid, ...]]) -> AdoptedBranches:
-    return AdoptedBranches(found, adopters, _owners())
+def _adopted(found: dict[CommittedName, Xid | None], adopters: dict[int, tuple[Xid, ...]]) -> AdoptedFiles:
+    return AdoptedFiles(found, adopters, _owners())
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_a_damaged_vote_is_quarantined_unless_it_is_committed_or_has_an_owner() 
     ],
 )
 def test_a_vote_waits_unless_it_is_decided_or_nobody_is_left_to_decide(
-    xid: Xid, owners: Owners, committed: tuple[Xid, ...], refused: tuple[Xid, ...], kind: Kind, step: Step
+    xid: Xid, owners: LiveOwners, committed: tuple[Xid, ...], refused: tuple[Xid, ...], kind: Kind, step: Step
 ) -> None:
     prepared = _prepared({xid: True}, owners)
     (decided,) = branches.decide_votes(prepared, branches.NONE_ADOPTED, [], committed, refused)
