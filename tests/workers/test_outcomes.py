@@ -50,7 +50,7 @@ def test_a_rejection_counts_although_the_transaction_of_the_function_is_lost(spa
 
     def function(message: spool.Message) -> None:
         found = associated(space._store)
-        assert found is not None
+        assert isinstance(found, CoordinatedTransaction)
         mark_lost(found, "a get in it was cancelled")
         raise spool.Reject("no such account")
 
