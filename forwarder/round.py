@@ -115,7 +115,6 @@ class Round:
         self.in_order = self.is_bounded = False
         self.result = RoundResult()
         self._engine: Engine = space.engine
-        self._space = space
         self._blocks: list[Block] = []
         self._coordinator: Coordinator = self._engine.coordinate()
 
@@ -147,16 +146,16 @@ class Round:
             timeout: the seconds to wait for a message.
             passed: messages to leave in the queue.
         """
-        room, full = room_of(self._engine, self.route)
+        config = self._engine.config().queues.get(self.route.queue)
+        room, full = self._engine.room(_queues_of(self.route, config))
         self.is_bounded = room is not None
-        config = self._space.queues().get(self.route.queue)
         self.in_order = config is not None and config.ordered
         self.held = self._coordinator.hold(
             self.route.queue, max(1, limit if room is None else min(limit, room)), timeout=timeout, passed=passed,
             in_order=self.in_order,
         )  # fmt: skip
         if full:
-            self.result = self._without_room(full)
+            self.result = self._without_room(f"queue {full} is full")
         return bool(self.held)
 
     def call(self, job: Job, *, tasks: int, calling: float = CALLING_SECONDS) -> None:
@@ -171,7 +170,7 @@ class Round:
             return
         policy = OutcomePolicy.of(self._engine.config(), self.route.queue, self.route.on_failure)
         whole = Chunk(
-            self._space.path, self.id, self.route.service, policy, self.held,
+            self._engine.path, self.id, self.route.service, policy, self.held,
             in_order=self.in_order, marks=self._coordinator.record_calls(),
         )  # fmt: skip
         self._blocks = self._deliver(job, whole, tasks, calling)
@@ -236,7 +235,7 @@ class Round:
         route goes on.
         """
         held = self.held[0]
-        config = self._space.queues().get(held.queue)
+        config = self._engine.config().queues.get(held.queue)
         named = {held.attributes.get(name) for name in ("reply_queue", "failure_queue")}
         shared = {*_queues_of(self.route, config), config.failure_queue if config is not None else None}
         if self.messages == 1 and holds_up_its_message_alone(full.queue, named, shared):
@@ -248,17 +247,11 @@ class Round:
         return RoundResult({str(Effect.KEPT): self.messages}, full=full)
 
 
-def room_of(engine: Engine, route: Route) -> tuple[int | None, str]:
-    """Return how many messages fit into all queues that a route fills, and the reason if a queue is full.
-
-    The route fills the default reply queue and the queues of its service. None: any number of messages fits.
-    """
-    room = engine.room(_queues_of(route, engine.config().queues.get(route.queue)))
-    return room.messages, f"queue {room.full} is full" if room.full else ""
-
-
 def _queues_of(route: Route, config: QueueConfig | None) -> list[str]:
-    """Return the queues that a route fills. ``config``: the options of the queue that the route forwards."""
+    """Return the queues that a route fills: the default reply queue, and the queues of its service.
+
+    ``config``: the options of the queue that the route forwards.
+    """
     if config is None or config.reply_queue is None or isinstance(route.service, QueueService):
         return queues_into(route)
     return [config.reply_queue, *queues_into(route)]
