@@ -16,7 +16,7 @@ _TRAVELLING = (
     "priority", "correlation_id", "reply_queue", "failure_queue", "user_code", "client_id", "application_key",
     "headers", "group", "expires_at",
 )  # fmt: skip
-_OF_ITS_TRY = ("attempts", "failure_reason", "origin_queue", "origin_attempts")
+_OF_ITS_ATTEMPTS = ("attempts", "failure_reason", "origin_queue", "origin_attempts")
 _TIMES = {"delay": "not_before", "not_before": "delay", "time_to_live": "expires_at", "expires_at": "time_to_live"}
 
 
@@ -30,11 +30,11 @@ class Draft(NamedTuple):
     @classmethod
     def of(cls, message: Message, raw: bytes) -> Self:
         """Return the draft of a message of a stage's queue, before any change. The draft has a correlation id."""
-        found = {name: getattr(message, name) for name in (*_TRAVELLING, *_OF_ITS_TRY)}
+        found = {name: getattr(message, name) for name in (*_TRAVELLING, *_OF_ITS_ATTEMPTS)}
         found["headers"] = dict(message.headers)
         found["correlation_id"] = message.correlation_id or message.id
         fields = attributes_of(**{name: found[name] for name in _TRAVELLING})
-        fields |= {name: found[name] for name in _OF_ITS_TRY if found[name]}
+        fields |= {name: found[name] for name in _OF_ITS_ATTEMPTS if found[name]}
         if message.codec is not None:
             fields["codec"] = message.codec
         if message.codec is not None or message.content_type != BYTES_TYPE:
@@ -69,7 +69,7 @@ class Draft(NamedTuple):
 
     def put_into(self, queue: str) -> NewMessage:
         """Return the message to be put into the next queue."""
-        fields = {name: value for name, value in self.fields.items() if name not in _OF_ITS_TRY}
+        fields = {name: value for name, value in self.fields.items() if name not in _OF_ITS_ATTEMPTS}
         if ROUTE_HEADER in self.message.headers:
             fields["headers"] = _merged(fields["headers"], {ROUTE_HEADER: None})
         return NewMessage.stored(queue, self.raw, fields)
@@ -81,7 +81,7 @@ def failed_alone(source: Draft, queue: str, route: str, reason: str) -> NewMessa
     ``redrive`` moves the message back to its former queue, where it takes only this route. The message does not expire.
     """
     message = source.message
-    fields = {name: value for name, value in source.fields.items() if name not in _OF_ITS_TRY}
+    fields = {name: value for name, value in source.fields.items() if name not in _OF_ITS_ATTEMPTS}
     fields.pop("expires_at", None)
     fields["headers"] = {**message.headers, ROUTE_HEADER: route}
     fields |= {"failure_reason": reason, "origin_queue": message.queue, "origin_attempts": message.attempts + 1}

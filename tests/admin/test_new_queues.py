@@ -31,7 +31,7 @@ def delays(config: spool.QueueConfig) -> tuple[float, float | None]:
     return config.retry_delay, config.retry_delay_max
 
 
-def test_a_new_queue_waits_longer_and_longer_between_tries(space: spool.Space) -> None:
+def test_a_new_queue_waits_longer_and_longer_between_attempts(space: spool.Space) -> None:
     assert delays(space.create_queue("q")) == (1, 300)
     space.put("q", "bad")
     with space.transaction() as tx:

@@ -136,7 +136,7 @@ def test_x05_a_task_that_reads_on_another_machine_is_refused(
         reader.read(partition)
 
 
-def test_e05_a_service_that_a_worker_does_not_have_is_no_try_of_a_message(space: spool.Space) -> None:
+def test_e05_a_service_that_a_worker_does_not_have_is_no_attempt_of_a_message(space: spool.Space) -> None:
     space.put("work", "kept")
     route = Route("work", parse("python:not_on_workers:function"))
     result = run_round(

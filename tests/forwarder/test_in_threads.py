@@ -69,7 +69,7 @@ def test_a_message_over_a_limit_that_came_later_moves_all_the_same(run: Run, spa
 
 
 @pytest.mark.usefixtures("codecs_of_its_own")
-def test_q17_a_body_that_no_codec_here_reads_is_bytes_for_a_service_and_a_try_for_a_function(
+def test_q17_a_body_that_no_codec_here_reads_is_bytes_for_a_service_and_an_attempt_for_a_function(
     run: Run, space: spool.Space, tmp_path: Path
 ) -> None:
     spool.register_codec("far", spool.Codec("text/x-far", lambda _: b"1", lambda _: 1j), complex)

@@ -124,7 +124,7 @@ def test_e07_groups_keep_their_order_when_rounds_overlap(space: spool.Space) -> 
     assert seen == {group: [0, 1, 2] for group in groups}
 
 
-def test_once_tries_each_message_once_in_rounds_that_overlap(space: spool.Space) -> None:
+def test_once_attempts_each_message_once_in_rounds_that_overlap(space: spool.Space) -> None:
     space.put_many("work", range(5 * FIRST))
     run = Running(space, answer=lambda request: Retried("busy"))
     run.loop.run()

@@ -34,7 +34,7 @@ IT = Scripted("it")
     ],
     ids=["reply", "reply of a refusal", "two messages", "into a queue that the route does not name", "passed on"],
 )
-def test_c05_a_destination_without_room_for_a_message_pauses_its_route_and_counts_no_try(
+def test_c05_a_destination_without_room_for_a_message_pauses_its_route_and_counts_no_attempt(
     space: spool.Space, run: Run, route: Route, answer: Any, limits: dict[str, int]
 ) -> None:
     """The destination is almost full, and the message has one attempt left."""
@@ -53,7 +53,7 @@ def test_c05_a_destination_without_room_for_a_message_pauses_its_route_and_count
 
 
 @pytest.mark.parametrize("limits", [{"max_bytes": 500}, {"max_messages": 1}])
-def test_an_answer_that_never_fits_is_a_try_and_holds_up_no_other(
+def test_an_answer_that_never_fits_is_an_attempt_and_holds_up_no_other(
     space: spool.Space, run: Run, limits: dict[str, int]
 ) -> None:
     space.change_queue("next", **limits)
@@ -94,7 +94,7 @@ def test_a_route_pauses_when_many_messages_wait_for_queues_of_their_own(
 
 
 @pytest.mark.timeout(60)
-def test_one_place_for_the_replies_of_many_threads_costs_no_message_a_try(space: spool.Space) -> None:
+def test_one_place_for_the_replies_of_many_threads_costs_no_message_an_attempt(space: spool.Space) -> None:
     space.change_queue("replies", max_messages=1)
     space.change_queue("work", retries=0)
     space.put_many("work", [b"x"] * 8)

@@ -50,7 +50,7 @@ def boom(request: object) -> Outcome:
 
 
 @pytest.mark.timeout(30)
-def test_once_tries_each_message_once_and_returns_with_a_queue_s_first_options(space: spool.Space) -> None:
+def test_once_attempts_each_message_once_and_returns_with_a_queue_s_first_options(space: spool.Space) -> None:
     """The queue has no delay before the next attempt."""
     ids = space.put_many("work", ["a", "b", "c"])
     calls = []

@@ -62,7 +62,7 @@ def test_q13_a_message_without_a_correlation_id_can_be_followed(other: spool.Spa
     assert other.get("orders").correlation_id == request().message.id
 
 
-def test_q12_what_the_other_space_cannot_do_now_burns_no_try(other: spool.Space) -> None:
+def test_q12_what_the_other_space_cannot_do_now_burns_no_attempt(other: spool.Space) -> None:
     caller = parse(to(other)).open()
     other.change_queue("orders", max_messages=1)
     other.put("orders", b"x")

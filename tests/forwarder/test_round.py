@@ -21,7 +21,7 @@ from tests.shown import bodies
 
 
 @pytest.mark.usefixtures("codecs_of_its_own")
-def test_q17_a_body_whose_codec_a_task_lacks_is_bytes_for_a_service_a_try_for_a_function(
+def test_q17_a_body_whose_codec_a_task_lacks_is_bytes_for_a_service_an_attempt_for_a_function(
     space: spool.Space,
 ) -> None:
     spool.register_codec("far", spool.Codec("text/x-far", lambda _: b"1", lambda _: 1j), complex)
@@ -76,7 +76,7 @@ def test_effects_are_names_for_programs_and_words_for_people() -> None:
     assert Effect.QUARANTINED.words == "quarantined"
 
 
-def test_q12_a_service_that_is_down_costs_no_try(space: spool.Space) -> None:
+def test_q12_a_service_that_is_down_costs_no_attempt(space: spool.Space) -> None:
     wanted = space.put("work", b"x")
     flushes = space._store.files.disk.flushes
     result = forward(space, lambda request: Retried("refused", counted=False))
@@ -144,7 +144,7 @@ def test_q11_a_round_looks_at_what_others_put_and_voted_for(space: spool.Space) 
         assert "queue replies is full" in forward(space, echo).down
 
 
-def test_q11_answers_that_find_no_room_when_they_are_committed_cost_no_try(space: spool.Space) -> None:
+def test_q11_answers_that_find_no_room_when_they_are_committed_cost_no_attempt(space: spool.Space) -> None:
     space.change_queue("replies", max_messages=2)
     ids = space.put_many("work", [b"1", b"2"])
     with spool.open(space.path) as other:
@@ -221,7 +221,7 @@ def test_q13_passed_on_messages_keep_what_they_carry(space: spool.Space) -> None
     assert (moved.body, moved.correlation_id, moved.priority) == ({"a": 1}, "c", 9)
 
 
-def test_an_answer_without_a_queue_to_go_to_is_a_try_and_nothing_is_lost(space: spool.Space) -> None:
+def test_an_answer_without_a_queue_to_go_to_is_an_attempt_and_nothing_is_lost(space: spool.Space) -> None:
     wanted = space.put("work", b"x", reply_queue="nowhere")
     result = forward(space, echo)
     assert result.effects == {Effect.RETRIED: 1}

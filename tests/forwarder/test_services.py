@@ -104,7 +104,7 @@ class TestPythonFunction:
         self.call(seen.append, sent)
         assert seen == [sent.message]
 
-    def test_retry_is_a_try_and_its_delay_is_honoured(self) -> None:
+    def test_retry_is_an_attempt_and_its_delay_is_honoured(self) -> None:
         def service(message: Message) -> None:
             raise Retry("later", delay=60)
 
@@ -127,7 +127,7 @@ class TestPythonFunction:
         assert outcome.reason.startswith("no (its reply is lost: InvalidArgument")
 
     @pytest.mark.parametrize("error", [ValueError("no\nsuch thing"), SystemExit(3), GeneratorExit(), MemoryError()])
-    def test_any_other_exception_is_a_try(self, error: BaseException) -> None:
+    def test_any_other_exception_is_an_attempt(self, error: BaseException) -> None:
         def service(message: Message) -> None:
             raise error
 
@@ -171,7 +171,7 @@ class TestPythonFunction:
         assert isinstance(outcome, Retried)
         assert len(outcome.reason.encode()) == LONGEST_REASON
 
-    def test_a_value_that_no_codec_can_write_is_a_try(self) -> None:
+    def test_a_value_that_no_codec_can_write_is_an_attempt(self) -> None:
         outcome = self.call(lambda message: object())
         assert isinstance(outcome, Retried)
         assert outcome.counted

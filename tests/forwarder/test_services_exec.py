@@ -84,16 +84,16 @@ def test_a_status_about_the_message_is_final_and_the_output_its_reply(status: in
 
 
 @pytest.mark.parametrize("status", [1, 64, 70, 73, 74, 75, 126, 127, 255])
-def test_any_other_status_is_a_try(status: int) -> None:
+def test_any_other_status_is_an_attempt(status: int) -> None:
     assert run(f"echo late >&2; echo >&2; exit {status}") == Retried(f"exit status {status}: late")
 
 
 @pytest.mark.parametrize("status", [69, 78])
-def test_q12_a_status_that_says_not_available_burns_no_try(status: int) -> None:
+def test_q12_a_status_that_says_not_available_burns_no_attempt(status: int) -> None:
     assert run(f"exit {status}") == Retried(f"exit status {status}", counted=False)
 
 
-def test_a_signal_is_a_try() -> None:
+def test_a_signal_is_an_attempt() -> None:
     assert run("kill -SEGV $$") == Retried("signal 11")
 
 
@@ -145,7 +145,7 @@ def test_several_run_side_by_side(tmp_path: Path) -> None:
         assert list(threads.map(caller, [request(b"a\n"), request(b"b\n")])) == [Replied(b""), Replied(b"\n")]
 
 
-def test_a_command_that_went_away_burns_no_try(tmp_path: Path) -> None:
+def test_a_command_that_went_away_burns_no_attempt(tmp_path: Path) -> None:
     tool = tmp_path / "tool"
     tool.write_text("#!/bin/sh\n")
     tool.chmod(0o755)

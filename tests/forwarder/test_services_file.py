@@ -108,7 +108,7 @@ def test_what_a_killed_process_left_half_written_is_removed_later(tmp_path: Path
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
-def test_q12_a_disk_that_is_full_burns_no_try_and_leaves_nothing(
+def test_q12_a_disk_that_is_full_burns_no_attempt_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     def fails(file: int) -> None:
@@ -121,7 +121,7 @@ def test_q12_a_disk_that_is_full_burns_no_try_and_leaves_nothing(
     assert names(tmp_path) == []
 
 
-def test_a_directory_that_went_away_burns_no_try_and_may_come_back(tmp_path: Path) -> None:
+def test_a_directory_that_went_away_burns_no_attempt_and_may_come_back(tmp_path: Path) -> None:
     place = tmp_path / "place"
     place.mkdir()
     caller = parse(f"file:{place}").open()

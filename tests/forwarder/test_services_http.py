@@ -95,7 +95,7 @@ class TestHttpResponses:
         assert call(parse(url)) == Replied(b"")
 
     @pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
-    def test_5xx_408_425_429_are_tries(self, url: str, answer: Answer, status: int) -> None:
+    def test_5xx_408_425_429_are_attempts(self, url: str, answer: Answer, status: int) -> None:
         answer.status = status
         assert call(parse(url)) == Retried(f"HTTP {status}")
 
@@ -110,7 +110,7 @@ class TestHttpResponses:
         assert call(parse(url)) == Rejected(f"HTTP {status}", Replied(b"no such account", "text/plain"))
 
     @pytest.mark.parametrize("status", [301, 302, 307, 308])
-    def test_redirects_are_not_followed_and_count_as_tries(self, url: str, answer: Answer, status: int) -> None:
+    def test_redirects_are_not_followed_and_count_as_attempts(self, url: str, answer: Answer, status: int) -> None:
         answer.status, answer.headers = status, {"Location": "/elsewhere"}
         outcome = call(parse(url))
         assert isinstance(outcome, Retried)

@@ -92,7 +92,7 @@ def test_many_are_under_way_together_and_each_waits_for_its_own_report(brokers: 
     assert sorted(int(record.value()) for record in records(brokers, "many", 500)) == list(range(500))
 
 
-def test_q12_brokers_that_are_not_there_burn_no_try_and_are_told(brokers: str) -> None:
+def test_q12_brokers_that_are_not_there_burn_no_attempt_and_are_told(brokers: str) -> None:
     outcome = call(parse("kafka://127.0.0.1:9/orders", timeout=0.5))
     assert isinstance(outcome, Retried)
     assert not outcome.counted

@@ -187,7 +187,7 @@ def test_of_two_attempts_at_a_task_only_the_named_one_commits(space: spool.Space
         assert not other.check()
 
 
-def test_q12_a_service_that_a_new_worker_cannot_open_costs_no_try_and_is_opened_when_it_is_back(
+def test_q12_a_service_that_a_new_worker_cannot_open_costs_no_attempt_and_is_opened_when_it_is_back(
     space: spool.Space, tmp_path: Path
 ) -> None:
     """A worker that was idle ends, and the next one begins while the directory is away."""
@@ -202,7 +202,7 @@ def test_q12_a_service_that_a_new_worker_cannot_open_costs_no_try_and_is_opened_
     assert run_round(space, route, in_process, limit=9, tasks=2, timeout=0).effects == {Effect.DELIVERED: 1}
 
 
-def test_q12_an_error_of_any_kind_by_which_a_service_does_not_open_costs_no_try(
+def test_q12_an_error_of_any_kind_by_which_a_service_does_not_open_costs_no_attempt(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(service: Scripted) -> Scripted:

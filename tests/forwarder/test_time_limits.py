@@ -37,7 +37,7 @@ def wait_for_ever(_: object = None) -> None:
     threading.Event().wait(60)
 
 
-def test_a_service_that_hangs_is_a_try_that_took_too_long() -> None:
+def test_a_service_that_hangs_is_an_attempt_that_took_too_long() -> None:
     assert call(wait_for_ever) == Retried("took longer than 0.02 s")
 
 

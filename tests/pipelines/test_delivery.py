@@ -80,7 +80,7 @@ def test_c05_a_destination_that_is_stopped_keeps_them_too(run: Run, space: spool
     assert delivered[2:] == [("two", "A"), ("two", "B")]
 
 
-def test_a_full_destination_holds_up_the_source_and_counts_no_try(run: Run, space: spool.Space) -> None:
+def test_a_full_destination_holds_up_the_source_and_counts_no_attempt(run: Run, space: spool.Space) -> None:
     pipeline = with_web(free_port(), max_messages=2)
     pipeline.create_queues(space)
     ids = space.put_many("p", list("abcd"))
@@ -106,7 +106,7 @@ def test_once_goes_on_while_a_full_destination_is_emptied_by_its_own_service(
     assert summary.left == {"p": 1, "p.to.two": 7}
 
 
-def test_a_full_destination_that_a_hook_sends_to_counts_no_try(run: Run, space: spool.Space) -> None:
+def test_a_full_destination_that_a_hook_sends_to_counts_no_attempt(run: Run, space: spool.Space) -> None:
     one = {"service": f"http://127.0.0.1:{free_port()}/", "max_messages": 1}
     pipeline = declared(
         inbound=f"{HOOKS}:decide", destinations={"one": one, "two": {"service": f"python:{HOOKS}:two"}}, retries=0
@@ -243,7 +243,7 @@ def test_threads_have_as_many_calls_under_way_as_the_service_allows(space: spool
 
 
 @pytest.mark.timeout(60)
-def test_calls_that_are_abandoned_count_as_tries(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_that_are_abandoned_count_as_attempts(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
     called, go_on, ended = threading.Event(), threading.Event(), threading.Event()
 
     def hang(message: spool.Message) -> None:

@@ -204,7 +204,7 @@ def test_c04_or_fails_alone_and_is_redriven_alone(
 
 
 @pytest.mark.usefixtures("codecs_of_its_own")
-def test_a_body_that_no_codec_here_reads_is_a_try(run: Run, space: spool.Space) -> None:
+def test_a_body_that_no_codec_here_reads_is_an_attempt(run: Run, space: spool.Space) -> None:
     spool.register_codec("far", spool.Codec("text/x-far", lambda _: b"1", lambda _: 1j), complex)
     put(space, pipeline := declared(inbound=DECIDE), 1j)
     del codecs.CODECS["far"]

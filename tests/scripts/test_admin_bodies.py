@@ -213,7 +213,7 @@ def test_all_are_taken_in_commits_of_a_thousand(run: Run, path: Path) -> None:
     assert (done.code, len(done.objects)) == (0, 2_000)
 
 
-def test_what_could_not_be_written_of_many_stays_and_no_try_is_counted(path: Path) -> None:
+def test_what_could_not_be_written_of_many_stays_and_no_attempt_is_counted(path: Path) -> None:
     with spool.open(path) as space:
         space.put_many("orders", [b"x"] * 10)
     with open("/dev/full", "wb") as full:

@@ -217,7 +217,7 @@ def test_a_message_cannot_steer_the_terminal(run: Run) -> None:
         assert "owned" in shown
 
 
-def test_a_message_whose_body_could_not_be_written_stays_and_no_try_is_counted(path: Path) -> None:
+def test_a_message_whose_body_could_not_be_written_stays_and_no_attempt_is_counted(path: Path) -> None:
     execute("spool-admin", "-s", path, "message", "put", "orders", stdin=b"x" * 300_000)
     with open("/dev/full", "wb") as full:
         done = execute("spool-admin", "-s", path, "message", "get", "orders", stdout=full)

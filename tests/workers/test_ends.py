@@ -153,7 +153,7 @@ def test_it_waits_for_messages_until_the_event_is_set(space: spool.Space) -> Non
     assert counts(found[0]) == {"delivered": 1}
 
 
-def test_a_message_that_was_found_as_it_stopped_is_given_back_and_no_try(
+def test_a_message_that_was_found_as_it_stopped_is_given_back_and_no_attempt(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker finds, for example, a message that another thread has just released because the service is down."""
@@ -255,7 +255,7 @@ def test_a_message_that_comes_back_as_the_worker_stops_is_not_called_again(
     assert (space.show(wanted).attempts, space.stats("orders").ready) == (0, 1)
 
 
-def test_x06_a_function_that_kills_its_process_costs_the_message_a_try(space: spool.Space) -> None:
+def test_x06_a_function_that_kills_its_process_costs_the_message_an_attempt(space: spool.Space) -> None:
     space.put("orders", "x")
 
     def work() -> None:
@@ -269,7 +269,7 @@ def test_x06_a_function_that_kills_its_process_costs_the_message_a_try(space: sp
 
 
 @pytest.mark.parametrize("dies_in", ["begin_call", "conclude"])
-def test_a_process_that_dies_before_the_call_or_after_it_costs_no_try(
+def test_a_process_that_dies_before_the_call_or_after_it_costs_no_attempt(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch, dies_in: str
 ) -> None:
     """A message that was only claimed has not failed, nor has one that the function has answered."""

@@ -129,7 +129,7 @@ def test_reject_is_final_and_nobody_gets_the_message_in_between(
     assert space.stats("failures").ready == 0
 
 
-def test_other_messages_that_a_failing_function_took_go_back_with_one_try(space: spool.Space) -> None:
+def test_other_messages_that_a_failing_function_took_go_back_with_one_attempt(space: spool.Space) -> None:
     space.put("orders", "x")
     space.put("other", "y")
 
@@ -189,7 +189,7 @@ def test_a_large_branch_of_a_failing_function_leaves_nothing(space: spool.Space,
     assert list((tmp_path / "space" / "active").iterdir()) == []
 
 
-def test_a_body_that_cannot_be_read_here_is_a_try_and_a_damaged_one_goes_to_quarantine(
+def test_a_body_that_cannot_be_read_here_is_an_attempt_and_a_damaged_one_goes_to_quarantine(
     space: spool.Space, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     space.put("orders", {"a": 1}, content_type="application/json")
@@ -278,7 +278,7 @@ async def answer(message: spool.Message) -> None:
 @pytest.mark.parametrize(
     ("function", "text"), [(answer, "use spool.aio"), (lambda message, more: None, "give it one parameter")]
 )
-def test_a_function_that_cannot_be_called_with_a_message_costs_no_try(
+def test_a_function_that_cannot_be_called_with_a_message_costs_no_attempt(
     space: spool.Space, function: Any, text: str
 ) -> None:
     space.put("orders", "a")
