@@ -86,7 +86,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if begin > newest:
             raise InvalidArgument(
                 f"the checkpoint of the query is at commit {begin}, and {self._options.path} has {newest} commits: "
-                "it belongs to another space; give the query a checkpoint of its own"
+                "it belongs to another space; give the query a separate checkpoint"
             )
         since = self._subscriber().renew(start) if self._options.subscription else None
         if since != self._since:

@@ -127,7 +127,7 @@ def _adopt(core: Core, xids: Sequence[Xid], facts: CommitBatch | None, check: Ca
 
         def recheck(_: object) -> None:
             check()
-            if store.view.index.applied != seen and _came_behind(store.view, keys, seen):
+            if store.view.index.applied != seen and _put_since(store.view, keys, seen):
                 raise _PutMeanwhile
 
         transaction.commit(adopt=xids[copied:], record=record, check=recheck, copied=xids[:copied])
@@ -192,7 +192,7 @@ def _put_before(view: View, now: float, xids: Sequence[Xid], keys: Sequence[Sequ
     return found
 
 
-def _came_behind(view: View, keys: Sequence[Sequence[_Key]], seen: int) -> bool:
+def _put_since(view: View, keys: Sequence[Sequence[_Key]], seen: int) -> bool:
     """Return whether a commit after number ``seen`` has put one of the keys."""
     with view.mutex:
         facts = view.index.facts

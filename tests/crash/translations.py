@@ -60,6 +60,7 @@ def _by_a_worker(space: spool.Space, expected: Expectation) -> None:
     attempt.take("a", 0.0)
     assert attempt.message is not None
     outcome = ROUTES.translated(Draft.of(attempt.message, b"m"))
+    assert attempt.begin()
     with _translated(expected):
         assert attempt.conclude(outcome)[0] is Effect.DELIVERED
 

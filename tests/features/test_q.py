@@ -348,7 +348,7 @@ def test_q17_a_codec_that_fails_loses_nothing(space: spool.Space) -> None:
         with pytest.raises(spool.InvalidArgument, match="cannot be written"):
             space.put("q", body)
     id_ = space.put("q", Decimal(1))
-    with pytest.raises(spool.UnknownCodec, match=rf"message {id_} of queue q stays .* 'good'.*KeyError"):
+    with pytest.raises(spool.UnknownCodec, match=rf"message {id_} remains in queue q: .* 'good'.*KeyError"):
         space.get("q")
     assert (space.stats("q").ready, space.quarantined()) == (1, [])
     for _ in range(2):

@@ -137,7 +137,7 @@ def test_x12_message_redrive_sends_back_what_failed(run: Run, path: Path) -> Non
     _put(path, 3, queue="errors")
     done = run("message", "redrive", "errors")
     assert (done.code, done.out) == (0, b"0\n")
-    assert "1 message stays" in done.err
+    assert "1 message remains" in done.err
     assert "--to QUEUE" in done.err
     assert run("message", "redrive", "errors", "--to", "orders").out == b"1\n"
 

@@ -36,6 +36,6 @@ def test_the_engine_of_a_space_hands_out_none_of_its_parts(space: spool.Space) -
     assert not {name for name, kind in returned.items() if kind in (Store, Core, "Store", "Core")}
 
 
-def test_each_verb_tells_its_promise() -> None:
+def test_each_verb_has_a_docstring() -> None:
     untold = [name for name, verb in _public(Engine) if not inspect.getdoc(verb)]
     assert untold == []
