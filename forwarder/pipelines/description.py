@@ -58,10 +58,10 @@ def _taken(value_check: ValueCheck, default: Any = MISSING) -> Any:
     return field(default=default, metadata={"check": value_check})
 
 
-def _of_queue(option: str, default: Any = MISSING) -> Any:
-    """Return a field for an option of queues. Without ``default``, the field has the default of the queue option."""
+def _of_queue(option: str) -> Any:
+    """Return a field for an option of queues, with the default of the queue option."""
     listed = QUEUE_OPTIONS[option]
-    return _taken(listed.check, listed.default if default is MISSING else default)
+    return _taken(listed.check, listed.default)
 
 
 # -- a pipeline -------------------------------------------------------------------------------------------------------

@@ -93,11 +93,12 @@ class _Short(reprlib.Repr):
 _short = _Short()
 
 
-def shown(value: object, most: int = 4 * _MOST_CHARACTERS) -> str:
-    """Return ``repr`` of any value, cut to ``most`` characters."""
-    return shortened(_short.repr(value), most)
+def shown(value: object) -> str:
+    """Return ``repr`` of any value, cut to some hundred characters."""
+    return shortened(_short.repr(value))
 
 
-def shortened(text: str, most: int = 4 * _MOST_CHARACTERS) -> str:
-    """Return the text, cut to ``most`` characters."""
+def shortened(text: str) -> str:
+    """Return the text, cut to some hundred characters."""
+    most = 4 * _MOST_CHARACTERS
     return text if len(text) <= most else f"{text[: most - 3]}..."

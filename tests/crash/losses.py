@@ -47,44 +47,44 @@ class Losses:
     """The operations so far: each happened whole or not at all, durably or not."""
 
     def __init__(self, expected: Expectation) -> None:
-        self._ledger = expected
+        self._expectation = expected
         self._begin = expected.contents
         self.may_miscount = False  # a message whose first file is lost is not counted, wherever else it lies
-        self._deeds: list[tuple[tuple[Effect, ...], bool]] = []
+        self._operations: list[tuple[tuple[Effect, ...], bool]] = []
 
     @contextmanager
     def doing(self, *effects: Effect, surely: bool = False) -> Iterator[None]:
         """While the block runs, the operation may have happened or not. Afterwards a kill takes nothing back, and a
         power cut takes only operations that are not ``surely`` durable."""
         before, kept = self._contents(), self._all()
-        self._deeds.append((effects, False))
+        self._operations.append((effects, False))
         self._tell(before | self._contents(), frozenset([kept, self._all()]))
         yield
-        self._deeds[-1] = effects, surely
+        self._operations[-1] = effects, surely
         self._tell(self._contents(), frozenset([self._all()]))
 
     def everything_becomes_sure(self) -> None:
         self._tell(self._contents(), frozenset([self._all()]))
 
     def everything_is_sure(self) -> None:
-        self._deeds = [(effects, True) for effects, _ in self._deeds]
+        self._operations = [(effects, True) for effects, _ in self._operations]
         self._tell(frozenset([self._all()]), frozenset([self._all()]))
 
     def _tell(self, allowed: frozenset[Contents], kept: frozenset[Contents]) -> None:
         if self.may_miscount:
             allowed |= {less for contents in allowed for less in _counting_less(contents)}
-        self._ledger.allowed, self._ledger.kept = allowed, kept
+        self._expectation.allowed, self._expectation.kept = allowed, kept
 
     def _all(self) -> Contents:
-        return self._made([True] * len(self._deeds))
+        return self._made([True] * len(self._operations))
 
     def _contents(self) -> frozenset[Contents]:
-        choices = itertools.product(*([True] if surely else [True, False] for _, surely in self._deeds))
+        choices = itertools.product(*([True] if surely else [True, False] for _, surely in self._operations))
         return frozenset(map(self._made, choices))
 
     def _made(self, done: "tuple[bool, ...] | list[bool]") -> Contents:
         contents = self._begin
-        for (effects, _), there in zip(self._deeds, done, strict=True):
+        for (effects, _), there in zip(self._operations, done, strict=True):
             contents = _after(contents, effects) if there else contents
         return contents
 

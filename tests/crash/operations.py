@@ -240,7 +240,7 @@ class Reading:
     """A read that takes nothing: a message that is in the queue from plan to end is read once, in whole commits."""
 
     def __init__(self, log: OperationLog, queue: str) -> None:
-        self._book = log
+        self._log = log
         self._queue = queue
         self._there = log.untaken(queue)
         self._found: set[str] = set()
@@ -248,17 +248,17 @@ class Reading:
     def found(self, body: str) -> None:
         """A row."""
         if body in self._found:
-            raise Unexplained(f"{body} was read twice\n{self._book}")
-        self._book.saw(self._queue, body)
+            raise Unexplained(f"{body} was read twice\n{self._log}")
+        self._log.saw(self._queue, body)
         self._found.add(body)
 
     def goes_on(self) -> None:
         """A stream makes another plan, from an offset."""
-        self._there |= self._book.untaken(self._queue)
+        self._there |= self._log.untaken(self._queue)
 
     def end(self) -> None:
         """The reader has read the whole plan."""
-        log = self._book
+        log = self._log
         for operation in log.operations:
             there = {body for queue, body in operation.puts if queue == self._queue}
             if there & self._found:

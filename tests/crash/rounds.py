@@ -38,7 +38,7 @@ class Workers:
     """The processes in which the tasks of some drivers run. A driver is an actor's place in the simulation."""
 
     def __init__(self, simulation: Simulation, *drivers: int) -> None:
-        self._stage = simulation
+        self._simulation = simulation
         self._drivers = drivers
         self._waiting: list[tuple[int, Callable[[], object]]] = []
         self._running: dict[int, SimulatedDisk] = {}
@@ -60,7 +60,7 @@ class Workers:
             lost = any(disk.dead for number, disk in self._running.items() if number in wanted)
             return lost or all(disk.dead for disk in self._alive)
 
-        self._stage.schedule.wait_until(lambda: self._results.keys() >= wanted.keys() or died() or self.are_left())
+        self._simulation.schedule.wait_until(lambda: self._results.keys() >= wanted.keys() or died() or self.are_left())
         if self.are_left():
             raise PowerCut("the driver was killed")
         if self._results.keys() >= wanted.keys():
@@ -80,7 +80,7 @@ class Workers:
 
     def are_left(self) -> bool:
         """Return whether the drivers of the workers have ended."""
-        drivers = [self._stage.schedule.actors[place] for place in self._drivers]
+        drivers = [self._simulation.schedule.actors[place] for place in self._drivers]
         return all(driver.done or driver.disk.dead for driver in drivers)
 
 
