@@ -4,8 +4,8 @@ import json
 import os
 import re
 from collections.abc import Collection, Mapping, MutableMapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
 
 from pyspark.sql.types import (
     BinaryType,
@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 )
 
 from spool.errors import InvalidArgument
-from spool.model.checks import ValueCheck, check, text
+from spool.model.checks import SHORT_TEXT, ValueCheck, check, require, whole
 from spool.model.layout import MAX_NUMBER
 from spool.model.message import PUT_OPTIONS
 from spool.model.settings import check_queue_name
@@ -119,103 +119,48 @@ def parse_options(given: Options, known: Mapping[str, ValueCheck], doing: str) -
 
 def number_option(expected: str, least: int = 1, most: int = MAX_NUMBER) -> ValueCheck:
     """Return the check of an option that is a whole number."""
-
-    def convert(value: str) -> int:
-        number = int(value)
-        if not least <= number <= most:
-            raise ValueError
-        return number
-
-    return ValueCheck(expected, convert)
+    return ValueCheck(expected, lambda value: whole(int(value), most, least))
 
 
-_BYTES = re.compile(r"(\d+) ?(b|k|m|g)?", re.IGNORECASE)
-
-
-def _bytes(value: str) -> int:
-    found = _BYTES.fullmatch(value.strip())
-    if found is None or not int(found[1]):
+def _amount(value: str, units: Mapping[str, int]) -> int:
+    """Return a number from 1 with a unit, e.g. 16m or 30 s, in the smallest of the units."""
+    found = re.fullmatch(r"(\d+) ?([a-z]?)", value.strip().lower())
+    if found is None or not int(found[1]) or found[2] not in units:
         raise ValueError
-    return int(found[1]) << {"b": 0, "k": 10, "m": 20, "g": 30}[(found[2] or "b").lower()]
+    return int(found[1]) * units[found[2]]
 
 
-def _queues(value: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(name.strip() for name in value.split(",")))
-    return tuple(map(check_queue_name, names))
-
-
-LATEST = 0
-
-
-def _beginning(value: str) -> int:
-    named = {"earliest": 1, "latest": LATEST}
-    return named[value.lower()] if value.lower() in named else number_option("").convert(value)
-
-
-def _headers(value: str) -> Mapping[str, str]:
-    found = json.loads(value)
-    if not isinstance(found, dict):
-        raise ValueError
+def _headers(value: str) -> dict[str, str]:
+    found: dict[str, str] = json.loads(value)
+    require(isinstance(found, dict))
     PUT_OPTIONS["headers"].check.convert(found)
     return found
 
 
-NAME = ValueCheck("a text of 1 to 255 characters", lambda value: text(value, most=255))
-BYTES = ValueCheck("a number of bytes, e.g. 16m", _bytes)
-
-
-def truth(value: str) -> bool:
-    """Return the value of ``true`` or ``false``; ValueError for anything else."""
-    if value.lower() not in ("true", "false"):
-        raise ValueError
-    return value.lower() == "true"
-
-
-_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-
-
-def _duration(value: str) -> float:
-    found = re.fullmatch(r"(\d+) ?([smhd])", value.strip(), re.IGNORECASE)
-    if found is None or not int(found[1]):
-        raise ValueError
-    return int(found[1]) * _SECONDS[found[2].lower()]
-
-
-_QUEUE = ValueCheck("a queue's name, or several with commas between them", _queues)
+LATEST = 0
+_NUMBER = number_option("the number of a commit, from 1")
+_BEGINNINGS = {"earliest": 1, "latest": LATEST}
+_BEGINNING = ValueCheck(
+    "earliest, latest or the number of a commit, from 1",
+    lambda value: _BEGINNINGS[value.lower()] if value.lower() in _BEGINNINGS else _NUMBER.convert(value),
+)
+_BYTE_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_BYTES = ValueCheck("a number of bytes, e.g. 16m", lambda value: _amount(value, _BYTE_UNITS))
+_SECOND_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_DURATION = ValueCheck(
+    "a number of seconds, minutes, hours or days, e.g. 90s, 30m, 12h, 7d", lambda value: _amount(value, _SECOND_UNITS)
+)
+_QUEUES = ValueCheck(
+    "a queue's name, or several with commas between them",
+    lambda value: tuple(dict.fromkeys(check_queue_name(name.strip()) for name in value.split(","))),
+)
 _HEADERS = ValueCheck("""a JSON object of texts, e.g. {"tenant": "acme"}""", _headers)
-_BODY = ValueCheck("true or false", truth)
-
-READING: Mapping[str, ValueCheck] = {
-    "queue": _QUEUE,
-    "from": number_option("the number of a commit, from 1"),
-    "to": number_option("the number of a commit, from 1"),
-    "headers": _HEADERS,
-    "body": _BODY,
-    "partitionBytes": BYTES,
-}
-"""The options of a batch read."""
-
-STREAMING: Mapping[str, ValueCheck] = {
-    "queue": _QUEUE,
-    "from": ValueCheck("earliest, latest or the number of a commit, from 1", _beginning),
-    "headers": _HEADERS,
-    "body": _BODY,
-    "partitionBytes": BYTES,
-    "maxMessagesPerTrigger": number_option("a number of messages, from 1", most=2**31 - 1),
-    "maxBytesPerTrigger": BYTES,
-    "subscription": NAME,
-    "subscriptionExpiry": ValueCheck("a number of seconds, minutes, hours or days, e.g. 90s, 30m, 12h, 7d", _duration),
-    "failOnDataLoss": _BODY,
-}
-"""The options of a stream read."""
+_TRUTH = ValueCheck("true or false", lambda value: bool(("false", "true").index(value.lower())))
 
 
-def chosen_columns(given: Options) -> StructType:
-    """Return the columns of a read with these options. Spark has not yet said whether the read is a batch or a stream.
-
-    Raises InvalidArgument for an option that neither a batch nor a stream takes.
-    """
-    return columns(parse_options(given, {**READING, **STREAMING}, "reading a space").get("body", True))
+def _option(name: str, value_check: ValueCheck, **default: Any) -> Any:
+    """Return a field for an option of Spark's programs."""
+    return field(**default, metadata={"option": name, "check": value_check})
 
 
 @dataclass(frozen=True)
@@ -231,20 +176,31 @@ class ReadOptions:
     """
 
     path: str
-    queues: tuple[str, ...] = ()
-    first: int = 1
-    last: int | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
-    body: bool = True
-    partition_bytes: int | None = None
+    queues: tuple[str, ...] = _option("queue", _QUEUES, default=())
+    first: int = _option("from", _NUMBER, default=1)
+    last: int | None = _option("to", _NUMBER, default=None)
+    headers: Mapping[str, str] = _option("headers", _HEADERS, default_factory=dict)
+    body: bool = _option("body", _TRUTH, default=True)
+    partition_bytes: int | None = _option("partitionBytes", _BYTES, default=None)
 
     @classmethod
-    def of(cls, given: Options) -> "ReadOptions":
+    def of(cls, given: Options) -> Self:
         """Return the checked options of a batch read. InvalidArgument if an option is wrong."""
-        found = cls(**_arguments(parse_options(given, READING, "reading a space")))
+        found = cls._parsed(given, "reading a space")
         if found.last is not None and found.last < found.first:
             raise InvalidArgument(f"the option from, {found.first}, is after the option to, {found.last}: swap them")
         return found
+
+    @classmethod
+    def _parsed(cls, given: Options, doing: str) -> Self:
+        found = parse_options(given, cls.checks(), doing)
+        names = {each.metadata.get("option", each.name): each.name for each in fields(cls)}
+        return cls(**{names[option]: value for option, value in found.items()})
+
+    @classmethod
+    def checks(cls) -> dict[str, ValueCheck]:
+        """Return the checks of the options, by the names that Spark's programs use."""
+        return {each.metadata["option"]: each.metadata["check"] for each in fields(cls) if each.metadata}
 
 
 @dataclass(frozen=True)
@@ -258,33 +214,31 @@ class StreamOptions(ReadOptions):
     fail_on_loss: whether the query fails if kept messages were lost. Otherwise the query continues.
     """
 
-    max_messages: int | None = None
-    max_bytes: int | None = None
-    subscription: str = ""
-    expiry: float = 7 * 86_400.0
-    fail_on_loss: bool = True
+    first: int = _option("from", _BEGINNING, default=1)
+    last: None = None  # a stream has no last commit
+    max_messages: int | None = _option(
+        "maxMessagesPerTrigger", number_option("a number of messages, from 1", most=2**31 - 1), default=None
+    )
+    max_bytes: int | None = _option("maxBytesPerTrigger", _BYTES, default=None)
+    subscription: str = _option("subscription", SHORT_TEXT, default="")
+    expiry: float = _option("subscriptionExpiry", _DURATION, default=7 * 86_400.0)
+    fail_on_loss: bool = _option("failOnDataLoss", _TRUTH, default=True)
 
     @classmethod
-    def of(cls, given: Options) -> "StreamOptions":
+    def of(cls, given: Options) -> Self:
         """Return the checked options of a stream read. InvalidArgument if an option is wrong."""
-        found = parse_options(given, STREAMING, "reading a space as a stream")
+        found = cls._parsed(given, "reading a space as a stream")
+        names = {name.lower() for name in given}
         for name in ("subscriptionExpiry", "failOnDataLoss"):
-            if name in found and "subscription" not in found:
+            if name.lower() in names and not found.subscription:
                 raise InvalidArgument(f"the option {name} is about a subscription: name it by the option subscription")
-        return cls(**_arguments(found))
+        return found
 
 
-_ARGUMENTS = {
-    "queue": "queues",
-    "from": "first",
-    "to": "last",
-    "partitionBytes": "partition_bytes",
-    "maxMessagesPerTrigger": "max_messages",
-    "maxBytesPerTrigger": "max_bytes",
-    "subscriptionExpiry": "expiry",
-    "failOnDataLoss": "fail_on_loss",
-}
+def chosen_columns(given: Options) -> StructType:
+    """Return the columns of a read with these options. Spark has not yet said whether the read is a batch or a stream.
 
-
-def _arguments(found: Mapping[str, Any]) -> dict[str, Any]:
-    return {_ARGUMENTS.get(name, name): value for name, value in found.items()}
+    Raises InvalidArgument for an option that neither a batch nor a stream takes.
+    """
+    known = {**ReadOptions.checks(), **StreamOptions.checks()}
+    return columns(parse_options(given, known, "reading a space").get("body", True))

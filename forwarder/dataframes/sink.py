@@ -1,4 +1,4 @@
-"""Write a DataFrame into queues: all of its rows, or none, in one commit.
+"""Write a DataFrame, or a stream, into queues: all rows of a DataFrame or micro-batch, or none, in one commit.
 
 Each task streams its rows into a separate branch on the disk, and prepares the branch. One commit adopts the
 branches of the attempts that Spark chose, in the order of the partitions. ``coordination.coordinator`` describes the
@@ -8,26 +8,33 @@ If a process commits and dies before it reports the commit, Spark calls ``abort(
 does not decide the outcome. It ends the coordinator, and branches that are not committed are rolled back. A program
 that repeats such a job names the job by the options ``applicationId`` and ``batchId``. The commit records both, so a
 batch is not written again (``spool.policies.applications``).
+
+Spark commits a micro-batch to its checkpoint after the commit of the rows, so after a crash in between Spark runs the
+same micro-batch again. The stream's name is the option ``applicationId``, or else the id of the query. Spark keeps the
+id in the checkpoint, so a query that is restarted on its checkpoint has the same id. Only the tasks get the id, so they
+return the id in their messages. A stream with a new checkpoint counts its batches from 0 again. If the stream had the
+name of an older stream, its first batches would be lost. The commit therefore also records the id of the query, and
+refuses a batch of another query.
 """
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 import spool
-from forwarder.dataframes.columns import NAME, Options, number_option, parse_options
+from forwarder.dataframes.columns import Options, number_option, parse_options
 from forwarder.dataframes.coordination import coordinator
 from forwarder.dataframes.coordination.coordinator import Coordinator
 from forwarder.dataframes.puts import Put, RowsAsPuts
 from spool.engine import UnknownBranch
 from spool.engine.tasks import BatchOf, RemoteBranch, Vote
 from spool.errors import InvalidArgument, SpoolError, TransactionRolledBack
-from spool.model.checks import ValueCheck
+from spool.model.checks import SHORT_TEXT, ValueCheck
 from spool.model.layout import MAX_ORDINAL
 from spool.model.settings import check_queue_name
 from spool.model.text import no_queue
@@ -38,14 +45,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("spool.forwarder")
 
+_QUERY_ID = (
+    "sql.streaming.queryId"  # the local property from which the tasks of a micro-batch get the id of their query
+)
 
-QUEUE = ValueCheck("a queue's name", lambda value: check_queue_name(value, "the option queue: "))
-WRITING: Mapping[str, ValueCheck] = {
-    "queue": QUEUE,
-    "applicationId": NAME,
-    "batchId": number_option("a whole number from 0", least=0),
+_BOTH = {
+    "queue": ValueCheck("a queue's name", lambda value: check_queue_name(value, "the option queue: ")),
+    "applicationId": SHORT_TEXT,
 }
-"""The options of a batch write."""
+_BATCH: Mapping[str, ValueCheck] = {**_BOTH, "batchId": number_option("a whole number from 0", least=0)}
+_ANY = ValueCheck("a text", str)
+_STREAM: Mapping[str, ValueCheck] = {**_BOTH, "checkpointLocation": _ANY, "queryName": _ANY}  # the last two are Spark's
+
+
+def _refuse_overwriting(overwrite: bool, instead: str) -> None:
+    if overwrite:
+        raise InvalidArgument(f"messages are added to a queue, which is never overwritten: write with {instead}")
 
 
 @dataclass(frozen=True)
@@ -67,12 +82,8 @@ class Job:
     @classmethod
     def of(cls, given: Options, schema: StructType, *, overwrite: bool) -> Self:
         """Return the job for the options and the columns of a write. InvalidArgument if either is wrong."""
-        found = parse_options(given, WRITING, "writing to a space")
-        if overwrite:
-            raise InvalidArgument(
-                "messages are added to a queue, which is never overwritten: write with .mode('append'); "
-                "spool-admin queue purge empties a queue"
-            )
+        found = parse_options(given, _BATCH, "writing to a space")
+        _refuse_overwriting(overwrite, ".mode('append'); spool-admin queue purge empties a queue")
         if "batchId" in found and "applicationId" not in found:
             raise InvalidArgument("batchId numbers the batches of an application: set the option applicationId, too")
         batch = BatchOf(found["applicationId"], found.get("batchId", 0)) if "applicationId" in found else None
@@ -97,11 +108,13 @@ class Written(WriterCommitMessage):
     coordinator: the coordinator of the write.
     vote: the prepared branch; None if the attempt had no rows.
     rows: the number of rows.
+    query: the id of a streaming query in its checkpoint; "" for a batch write.
     """
 
     coordinator: Coordinator
     vote: Vote | None
     rows: int
+    query: str = ""
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -124,6 +137,65 @@ class BatchWriter(DataSourceArrowWriter):
     def abort(self, messages: Sequence[Any]) -> None:
         """Roll back the branches that are not committed."""
         end(self.job.path, self.coordinator)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """A stream write. Spark creates one writer for the tasks of a micro-batch, and another for its commit or abort.
+
+    coordinator: the coordinator of the micro-batch; None until the writer is sent to the tasks.
+    """
+
+    def __init__(self, job: Job, application: str | None, key: str | None) -> None:
+        """``key``: the name of the stream in its space, the same in every process; None if the stream has no name."""
+        self.job = job
+        self.application = application
+        self.key = key
+        self.coordinator: Coordinator | None = None
+
+    @classmethod
+    def of(cls, given: Options, schema: StructType, *, overwrite: bool) -> Self:
+        """Return the writer for the options and the columns of a stream write. InvalidArgument if either is wrong."""
+        found = parse_options(given, _STREAM, "writing a stream to a space")
+        _refuse_overwriting(overwrite, ".outputMode('append'), or 'update'")
+        application, checkpoint = found.get("applicationId"), found.get("checkpointLocation")
+        key = None if checkpoint is None else f"checkpoint {checkpoint}"
+        key = key if application is None else f"application {application}"
+        return cls(Job(found["path"], RowsAsPuts.of(schema, found.get("queue"))), application, key)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Begin the write, and return the state that Spark sends to the tasks.
+
+        Spark sends only the writer for the tasks, so no other writer begins a write.
+        """
+        if self.coordinator is None:
+            self.coordinator = self.job.begin(self.key)
+        return self.__dict__
+
+    def write(self, iterator: "Iterator[RecordBatch]") -> Written:  # type: ignore[override]
+        """Write the rows of a partition into a branch, and prepare it."""
+        assert self.coordinator is not None
+        context = TaskContext.get()
+        query = None if context is None else context.getLocalProperty(_QUERY_ID)
+        if not query:
+            raise InvalidArgument(
+                "this is no task of a streaming query: write a DataFrame that is no stream with .write"
+            )
+        return replace(write_partition(self.job, self.coordinator, iterator), query=query)
+
+    def commit(self, messages: Sequence[Any], batchId: int) -> None:
+        """Commit the branches, unless the batch was committed before. The errors are those of ``sink.commit``."""
+        first: Written = messages[0]
+        batch = BatchOf(self.application or first.query, batchId, first.query)
+        if not commit(self.job.path, first.coordinator, messages, batch):
+            log_repetition(batch)
+
+    def abort(self, messages: Sequence[Any], batchId: int) -> None:
+        """Roll back the branches that are not committed."""
+        known = [message.coordinator for message in messages if message is not None]
+        if not known and self.key is not None:
+            known = [Coordinator(b"", coordinator.address_of(self.job.path, self.key))]
+        if known:
+            end(self.job.path, known[0])
 
 
 # -- in the tasks ------------------------------------------------------------------------------------------------------

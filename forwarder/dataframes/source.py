@@ -46,6 +46,6 @@ class SpoolSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the writer of a stream's micro-batches."""
-        from forwarder.dataframes.stream_sink import StreamWriter
+        from forwarder.dataframes.sink import StreamWriter
 
         return StreamWriter.of(self.options, schema, overwrite=overwrite)

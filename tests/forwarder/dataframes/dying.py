@@ -9,9 +9,8 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
 
-from forwarder.dataframes.sink import BatchWriter, Job
+from forwarder.dataframes.sink import BatchWriter, Job, StreamWriter
 from forwarder.dataframes.source import SpoolSource
-from forwarder.dataframes.stream_sink import StreamWriter
 
 
 def die_once(path: str) -> None:
