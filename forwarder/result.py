@@ -1,10 +1,15 @@
-"""Count failures by kind, so that a thousand failed messages are reported in a few lines."""
+"""The result of calls: the effects on messages, and failures by kind, so that a thousand take a few lines."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from spool.model.position import Position
+from spool.workers.effects import Effect
+from spool.workers.pauses import no_room, not_reached
+
+_IN_A_QUEUE = frozenset({Effect.RETRIED, Effect.DEAD_LETTERED})  # the message can be claimed again
 _MAX_KINDS = 100
 _OTHERS = "others"
 
@@ -45,3 +50,58 @@ class Failures:
 
     def __iter__(self) -> Iterator[Failure]:
         return iter(self.kinds.values())
+
+
+@dataclass
+class RoundResult:
+    """The result of a round, or of a part of a round.
+
+    effects: the number of messages for each `Effect`.
+    attempted: the messages that failed and are still in a queue.
+    retry_after: the seconds that the service asked the route to wait; None if the service did not ask.
+    full: why a queue had no room for replies; "" if every queue had room.
+    waiting: the kept messages whose own reply or failure queue has no room. The route goes on meanwhile.
+    """
+
+    effects: dict[str, int] = field(default_factory=dict)
+    failures: Failures = field(default_factory=Failures)
+    attempted: list[Position] = field(default_factory=list)
+    retry_after: float | None = None
+    full: str = ""
+    waiting: list[Position] = field(default_factory=list)
+
+    @property
+    def messages(self) -> int:
+        return sum(self.effects.values())
+
+    @property
+    def down(self) -> str:
+        """Why nothing can be forwarded now; "" if messages can be forwarded."""
+        if self.full:
+            return no_room(self.full)
+        if self.effects.get(Effect.KEPT, 0) == len(self.waiting):
+            return ""
+        return not_reached(self.failures.last(Effect.KEPT) or "no reason is known")
+
+    def count(self, effect: Effect, reason: str, position: Position | None = None) -> None:
+        """Count the effect on one message. ``reason``: why the message failed; "" if it did not fail."""
+        add_counts(self.effects, {str(effect): 1})  # (the plain word that users see)
+        if reason:
+            self.failures.add(effect, reason)
+        if position is not None and effect in _IN_A_QUEUE:
+            self.attempted.append(position)
+
+    def add(self, part: "RoundResult") -> None:
+        """Add the result of a part."""
+        add_counts(self.effects, part.effects)
+        self.failures.merge(part.failures)
+        self.attempted += part.attempted
+        self.waiting += part.waiting
+        self.retry_after = self.retry_after if part.retry_after is None else part.retry_after
+        self.full = self.full or part.full
+
+
+def add_counts(counts: dict[str, int], more: Mapping[str, int]) -> None:
+    """Add counts by name to other counts."""
+    for name, count in more.items():
+        counts[name] = counts.get(name, 0) + count

@@ -9,11 +9,11 @@ chunk has only the message that kills its worker. The round counts an attempt fo
 
 import logging
 from collections.abc import Callable, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from forwarder.failures import Failures
+from forwarder.result import RoundResult
 from forwarder.services import QueueService, Service
-from forwarder.task import IN_A_QUEUE, Block, Chunk, count_of
+from forwarder.task import Block, Chunk, count_of
 from forwarder.time_limits import GRACE_SECONDS
 from spool import Space
 from spool.engine import Engine
@@ -23,7 +23,7 @@ from spool.model.position import Position
 from spool.model.settings import QueueConfig
 from spool.workers.effects import Effect, OnFailure, OutcomePolicy
 from spool.workers.outcome import took_too_long
-from spool.workers.pauses import no_room, not_reached
+from spool.workers.pauses import no_room
 from spool.workers.states import holds_up_its_message_alone
 
 log = logging.getLogger("spool.forwarder")
@@ -59,43 +59,19 @@ class Route:
     step: int = 0
 
 
-@dataclass
-class RoundResult:
-    """The result of a round.
+@dataclass(frozen=True)
+class RoundSize:
+    """The size of a round.
 
-    effects: the number of messages for each `Effect`.
-    attempted: the messages that failed and are still in a queue.
-    retry_after: the seconds that the service asked the route to wait; None if the service did not ask.
-    full: why a queue had no room for replies; "" if every queue had room.
-    waiting: the kept messages whose own reply or failure queue has no room. The route goes on meanwhile.
+    limit: the most messages that the round could claim. messages: the number of messages that the round has claimed.
+    in_order: whether the queue is ``ordered``, so that no other round can claim a message before this round has ended.
+    is_bounded: whether the room in a queue for answers limits the number of messages to claim.
     """
 
-    effects: dict[str, int] = field(default_factory=dict)
-    failures: Failures = field(default_factory=Failures)
-    attempted: list[Position] = field(default_factory=list)
-    retry_after: float | None = None
-    full: str = ""
-    waiting: list[Position] = field(default_factory=list)
-
-    @property
-    def messages(self) -> int:
-        return sum(self.effects.values())
-
-    @property
-    def down(self) -> str:
-        """Why nothing can be forwarded now; "" if messages can be forwarded."""
-        if self.full:
-            return no_room(self.full)
-        if self.effects.get(Effect.KEPT, 0) == len(self.waiting):
-            return ""
-        return not_reached(self.failures.last(Effect.KEPT) or "no reason is known")
-
-    def add(self, block: Block) -> None:
-        for effect, count in block.effects.items():
-            self.effects[effect] = self.effects.get(effect, 0) + count
-        self.failures.merge(block.failures)
-        self.attempted += block.attempted
-        self.retry_after = self.retry_after if block.retry_after is None else block.retry_after
+    limit: int
+    messages: int
+    in_order: bool = False
+    is_bounded: bool = False
 
 
 class Round:
@@ -104,15 +80,15 @@ class Round:
     As a context manager, a round gives back the messages that it has not committed.
 
     held: the claimed messages, in the queue's order.
-    in_order: whether the queue is ``ordered``, so that no other round can claim a message before this round has ended.
-    is_bounded: whether the room in a queue for answers limits the number of messages to claim.
+    claimed_at: the time of the claim, in seconds of the monotonic clock.
     result: the effects of the calls, before the commit.
     """
 
     def __init__(self, space: Space, route: Route) -> None:
         self.route = route
         self.held: list[Stretch] = []
-        self.in_order = self.is_bounded = False
+        self.size = RoundSize(0, 0)
+        self.claimed_at = 0.0
         self.result = RoundResult()
         self._engine: Engine = space.engine
         self._blocks: list[Block] = []
@@ -133,11 +109,6 @@ class Round:
         """Give back the claimed messages that were not committed. A second call does nothing."""
         self._coordinator.close()
 
-    @property
-    def messages(self) -> int:
-        """The number of claimed messages."""
-        return count_of(self.held)
-
     def claim(self, limit: int, *, timeout: float, passed: Set[Position] = frozenset()) -> bool:
         """Claim messages of the route's queue; return whether the round has claimed a message.
 
@@ -148,12 +119,13 @@ class Round:
         """
         config = self._engine.config().queues.get(self.route.queue)
         room, full = self._engine.room(_queues_of(self.route, config))
-        self.is_bounded = room is not None
-        self.in_order = config is not None and config.ordered
+        in_order = config is not None and config.ordered
         self.held = self._coordinator.hold(
             self.route.queue, max(1, limit if room is None else min(limit, room)), timeout=timeout, passed=passed,
-            in_order=self.in_order,
+            in_order=in_order,
         )  # fmt: skip
+        self.size = RoundSize(limit, count_of(self.held), in_order, room is not None)
+        self.claimed_at = self._engine.clock.monotonic()
         if full:
             self.result = self._without_room(f"queue {full} is full")
         return bool(self.held)
@@ -171,7 +143,7 @@ class Round:
         policy = OutcomePolicy.of(self._engine.config(), self.route.queue, self.route.on_failure)
         whole = Chunk(
             self._engine.path, self.id, self.route.service, policy, self.held,
-            in_order=self.in_order, marks=self._coordinator.record_calls(),
+            in_order=self.size.in_order, marks=self._coordinator.record_calls(),
         )  # fmt: skip
         self._blocks = self._deliver(job, whole, tasks, calling)
         for block in self._blocks:
@@ -238,13 +210,13 @@ class Round:
         config = self._engine.config().queues.get(held.queue)
         named = {held.attributes.get(name) for name in ("reply_queue", "failure_queue")}
         shared = {*_queues_of(self.route, config), config.failure_queue if config is not None else None}
-        if self.messages == 1 and holds_up_its_message_alone(full.queue, named, shared):
+        if self.size.messages == 1 and holds_up_its_message_alone(full.queue, named, shared):
             log.warning("a message of queue %s waits: %s", held.queue, no_room(str(full)))
             return RoundResult({str(Effect.KEPT): 1}, waiting=[held.position])
         return self._without_room(str(full))
 
     def _without_room(self, full: str) -> RoundResult:
-        return RoundResult({str(Effect.KEPT): self.messages}, full=full)
+        return RoundResult({str(Effect.KEPT): self.size.messages}, full=full)
 
 
 def _queues_of(route: Route, config: QueueConfig | None) -> list[str]:
@@ -271,17 +243,10 @@ def _count_killer(engine: Engine, chunk: Chunk, error: TaskDied, seconds: float)
     reason = f"the worker that handled it died: {error}"
     if limit is not None and seconds >= limit + GRACE_SECONDS:
         reason = f"{took_too_long(limit)}, and did not stop: its worker was ended"
-    return _attempted(held, engine.count_failure(held.position, reason), reason)
-
-
-def _attempted(held: Stretch, queue: str | None, reason: str) -> Block:
-    """Return the effect of a counted attempt. ``queue``: the present queue of the message; None after a drop."""
-    if queue is None:
-        effect = Effect.DROPPED
-    else:
-        effect = Effect.RETRIED if queue == held.queue else Effect.DEAD_LETTERED
-    block = Block(effects={str(effect): 1}, attempted=[held.position] if effect in IN_A_QUEUE else [])
-    block.failures.add(effect, reason)
+    queue = engine.count_failure(held.position, reason)
+    effect = Effect.DROPPED if queue is None else Effect.RETRIED if queue == held.queue else Effect.DEAD_LETTERED
+    block = Block()
+    block.count(effect, reason, held.position)
     return block
 
 

@@ -1,13 +1,9 @@
 """The summary of a forwarder. Each kind of failure is logged once."""
 
 import logging
-from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from forwarder.failures import Failures
-from forwarder.round import RoundResult
-from spool import Space
-from spool.model.position import Position
+from forwarder.result import Failures, RoundResult, add_counts
 from spool.workers.effects import Effect
 
 log = logging.getLogger("spool.forwarder")
@@ -48,9 +44,7 @@ class Summary:
 
     def add(self, queue: str, result: RoundResult) -> None:
         """Add the effects of a round. The first failure of each kind is logged."""
-        counts = self.effects.setdefault(queue, {})
-        for effect, count in result.effects.items():
-            counts[effect] = counts.get(effect, 0) + count
+        add_counts(self.effects.setdefault(queue, {}), result.effects)
         for failure in self.failures.setdefault(queue, Failures()).merge(result.failures):
             if failure.effect != Effect.KEPT:  # the reason of a kept message is logged when the route pauses
                 log.warning("%s: a message was %s: %s", queue, Effect(failure.effect).words, failure.reason)
@@ -61,13 +55,3 @@ class Summary:
             self.down[queue] = result.down
         if result.full:
             self.full.add(queue)
-
-
-def left_in(space: Space, queue: str, attempted: Collection[Position]) -> int:
-    """Count the messages of a queue that are left for later.
-
-    The count includes messages that can be taken, held messages, and messages of `attempted` that wait for another
-    attempt.
-    """
-    stats = space.stats(queue)
-    return stats.ready + stats.claimed + stats.in_doubt + space.engine.waiting(queue, attempted)

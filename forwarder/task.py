@@ -15,7 +15,7 @@ from socket import gethostname
 
 import spool
 from forwarder.calls import Calls, ServiceThreads, threads_of
-from forwarder.failures import Failures
+from forwarder.result import RoundResult
 from forwarder.services import Request, Service, ServiceError
 from forwarder.time_limits import Watchdog
 from spool.engine.tasks import CallMarks, DamagedMessage, ReadMessage, RemoteBranch, Stretch, Vote, cut
@@ -25,9 +25,6 @@ from spool.model.xid import FORMAT_ROUND, Xid
 from spool.workers.effects import Effect, OutcomePolicy, effective_outcome
 from spool.workers.outcome import Outcome, Retried, describe, one_line
 from spool.workers.states import State, end_of_call, next_state
-
-IN_A_QUEUE = frozenset({Effect.RETRIED, Effect.DEAD_LETTERED})
-"""Effects after which a message is in a queue and can be claimed again."""
 
 _opened: dict[tuple[int, Service], ServiceThreads] = {}
 
@@ -72,31 +69,17 @@ def count_of(stretches: Iterable[Stretch]) -> int:
 
 
 @dataclass
-class Block:
+class Block(RoundResult):
     """The result of a task.
 
     vote: the prepared branch; None if nothing was written.
-    effects: the number of messages for each `Effect`.
-    attempted: the messages that failed and are still in a queue.
-    retry_after: the seconds that the service asked the route to wait.
     damaged: the messages whose bodies cannot be read, with the reason; the driver moves them to quarantine.
     error: why the task could not read or write the space, with the machine's name. No message is the cause.
     """
 
     vote: Vote | None = None
-    effects: dict[str, int] = field(default_factory=dict)
-    failures: Failures = field(default_factory=Failures)
-    attempted: list[Position] = field(default_factory=list)
-    retry_after: float | None = None
     damaged: list[tuple[Position, str]] = field(default_factory=list)
     error: str = ""
-
-    def count(self, effect: Effect, reason: str) -> None:
-        """Count the effect on one message. ``reason``: why the message failed; "" if it did not fail."""
-        name = str(effect)  # (the plain word that users see)
-        self.effects[name] = self.effects.get(name, 0) + 1
-        if reason:
-            self.failures.add(effect, reason)
 
 
 def run(version: str, partition: Iterable[list[Chunk]]) -> Iterator[Block]:
@@ -220,9 +203,7 @@ def _record(branch: RemoteBranch, chunk: Chunk, one: _Ended, block: Block) -> No
         block.count(Effect.KEPT, one.outcome.reason)
         return
     effect, reason = branch.record(chunk.policy, one.found, one.outcome, one.at)
-    block.count(effect, reason)
-    if effect in IN_A_QUEUE:
-        block.attempted.append(one.found.message.position)
+    block.count(effect, reason, one.found.message.position)
 
 
 def _threads(service: Service) -> ServiceThreads:

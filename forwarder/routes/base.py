@@ -8,11 +8,12 @@ from contextlib import suppress
 from typing import TypedDict, Unpack
 
 from forwarder.events import Begun, Down, Event, Paused, Stopping, Up
-from forwarder.round import RoundResult, Route
+from forwarder.result import RoundResult
+from forwarder.round import Route
 from forwarder.routes.pace import IdleTime
 from forwarder.services import ServiceError
 from forwarder.session import SparkUnavailable
-from forwarder.summary import Summary, left_in
+from forwarder.summary import Summary
 from spool import Space
 from spool.errors import InvalidArgument, SpoolError
 from spool.model.checks import TIME_LIMIT, ValueCheck, check
@@ -196,7 +197,9 @@ class BaseForwarder:
     def _count_left(self, space: Space) -> None:
         with suppress(SpoolError, OSError):  # the summary has such an error already
             for queue, attempted in self._attempted.items():
-                if left := left_in(space, queue, attempted):
+                stats = space.stats(queue)
+                left = stats.ready + stats.claimed + stats.in_doubt + space.engine.waiting(queue, attempted)
+                if left:
                     self.summary.left[queue] = left
 
     def _end_if_idle(self, messages: int) -> None:

@@ -11,12 +11,12 @@ from typing import Unpack
 
 from forwarder.calls import threads_of
 from forwarder.events import Done, Event, Paused
-from forwarder.round import RoundResult, Route, queues_into
+from forwarder.result import RoundResult
+from forwarder.round import Route, queues_into
 from forwarder.routes.base import BaseForwarder, Loop, RunOptions
 from forwarder.routes.given import as_routes, check_routes
 from forwarder.services import Caller, QueueService, Request, Service
 from forwarder.summary import Summary
-from forwarder.task import IN_A_QUEUE, Block
 from spool import Space
 from spool import open as open_space
 from spool.model.message import Message
@@ -116,23 +116,22 @@ class ThreadLoop(Loop):
 
     def _note(self, position: Position, conclusion: Conclusion, seconds: float) -> None:
         """Record the end of an attempt. The worker calls this method in one thread at a time."""
-        block = Block(attempted=[position] if conclusion.effect in IN_A_QUEUE else [])
-        block.count(conclusion.effect, "" if conclusion.full else conclusion.reason)
-        self._tell(Done(self._route.queue, "", block.effects, seconds))
+        result = RoundResult()
+        result.count(conclusion.effect, "" if conclusion.full else conclusion.reason, position)
+        self._tell(Done(self._route.queue, "", result.effects, seconds))
         if conclusion.effect is Effect.KEPT:
             if self._pause is not None:
                 self._tell_pause(*self._pause)
                 self._pause = None
-            self._kept.add(block)
             if conclusion.waits:
-                self._kept.waiting.append(position)
-            self._kept.full = self._kept.full or (conclusion.full if conclusion.pause else "")
+                result.waiting.append(position)
+            else:
+                result.full = conclusion.full
+            self._kept.add(result)
         else:
             if not (self._is_cut_short or (self._worker is not None and self._worker.is_paused)):
                 self._add_kept()
                 self._note_up()
-            result = RoundResult()
-            result.add(block)
             self._add(result)
         self._under_way.discard(position)
 

@@ -8,13 +8,13 @@ claims.
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Unpack
 
 from forwarder.events import Claimed, Done, Paused
-from forwarder.round import Job, Round, RoundResult, Route
+from forwarder.result import RoundResult
+from forwarder.round import Job, Round, Route
 from forwarder.routes.base import Loop, RunOptions
-from forwarder.routes.pace import Pace, RoundSize, is_through
+from forwarder.routes.pace import Pace, is_through
 from forwarder.task import Block, Chunk
 from spool import Space
 from spool.errors import SpoolError
@@ -24,23 +24,6 @@ _WAIT_SECONDS = 0.5
 # The most failed messages that a run with ``once`` remembers. After more failures, the run ends before its queue is
 # empty.
 _MOST_ATTEMPTED = 1_000_000
-
-
-@dataclass(frozen=True)
-class _Claimed:
-    """A round that has claimed messages. ``at``: the time of the claim, in seconds of the monotonic clock."""
-
-    round: Round
-    size: RoundSize
-    at: float
-
-
-@dataclass(frozen=True)
-class _Calling:
-    """A round that calls the service. ``seconds``: the duration of its calls."""
-
-    claimed: _Claimed
-    seconds: "Future[float]"
 
 
 class RouteLoop(Loop):
@@ -57,8 +40,9 @@ class RouteLoop(Loop):
         super().__init__(space, route, **options)
         self._job, self._tasks = job, tasks
         self._pace = Pace(1)  # 1 task, until the first round asks for the number of tasks
-        self._calling: _Calling | None = None
-        self._next: _Claimed | None = None
+        self._calling: Round | None = None
+        self._seconds: Future[float]  # the duration of the calls
+        self._next: Round | None = None
         self._waiting = WaitingMessages()
         self._is_working = self._is_paused = False
 
@@ -74,7 +58,7 @@ class RouteLoop(Loop):
     def count_calls(self) -> None:
         """Count an attempt for each message whose call is in progress in a task."""
         if (calling := self._calling) is not None:
-            calling.claimed.round.count_calls()
+            calling.count_calls()
 
     def run(self) -> None:
         self._pace.down = ""
@@ -82,7 +66,8 @@ class RouteLoop(Loop):
             try:
                 while not self._is_over() and self._begin():
                     while self._calling is not None:
-                        self._claim_ahead(self._calling)
+                        if not self._stop.is_set() and self._pace.claims_ahead(self._calling.size):
+                            self._next = self._claim(0.0, ahead=True)
                         self._end(self._calling)
                     self._is_working = False
                     self._pause()
@@ -114,63 +99,59 @@ class RouteLoop(Loop):
         self._add(RoundResult())
         return not self._once
 
-    def _claim(self, wait: float, *, ahead: bool) -> _Claimed | None:
-        limit, round_ = self._pace.limit, Round(self._space, self._route)
+    def _claim(self, wait: float, *, ahead: bool) -> Round | None:
+        round_ = Round(self._space, self._route)
         try:
             waiting = self._waiting.positions(self._clock.monotonic())
-            if round_.claim(limit, timeout=wait, passed=self._attempted.union(waiting) if waiting else self._attempted):
-                size = RoundSize(limit, round_.messages, in_order=round_.in_order, is_bounded=round_.is_bounded)
-                self._tell(Claimed(self._route.queue, round_.id.hex(), round_.messages, ahead))
-                return _Claimed(round_, size, self._clock.monotonic())
+            passed = self._attempted.union(waiting) if waiting else self._attempted
+            if round_.claim(self._pace.limit, timeout=wait, passed=passed):
+                self._tell(Claimed(self._route.queue, round_.id.hex(), round_.size.messages, ahead))
+                return round_
         except BaseException:
             round_.close()
             raise
         round_.close()
         return None
 
-    def _claim_ahead(self, calling: _Calling) -> None:
-        if not self._stop.is_set() and self._pace.claims_ahead(calling.claimed.size):
-            self._next = self._claim(0.0, ahead=True)
-
-    def _call(self, claimed: _Claimed) -> None:
+    def _call(self, round_: Round) -> None:
         def call() -> float:
             tasks = self._pace.tasks = self._tasks()
             begun = self._clock.monotonic()
-            claimed.round.call(self._run, tasks=tasks)
+            round_.call(self._run, tasks=tasks)
             return self._clock.monotonic() - begun
 
-        self._calling, self._next = _Calling(claimed, self._caller.submit(call)), None
+        self._calling, self._next, self._seconds = round_, None, self._caller.submit(call)
 
     def _run(self, chunks: list[Chunk]) -> list[Block]:
         if self._stop.is_set():  # also after the death of a task: no other task gets its messages
             return []
         return self._job(chunks)
 
-    def _end(self, calling: _Calling) -> None:
+    def _end(self, ended: Round) -> None:
         """Wait for the calls of a round, begin the calls of the next round, and commit the ended round."""
-        seconds = calling.seconds.result()
-        ended, self._calling = calling.claimed, None
-        with ended.round:
+        seconds = self._seconds.result()
+        self._calling = None
+        with ended:
             if self._next is not None:
-                if not self._stop.is_set() and is_through(ended.size.messages, ended.round.result):
+                if not self._stop.is_set() and is_through(ended.size.messages, ended.result):
                     self._call(self._next)
                 else:
                     self._give_back(self._next)
             self._commit(ended, seconds)
 
-    def _give_back(self, claimed: _Claimed) -> None:
+    def _give_back(self, claimed: Round) -> None:
         self._next = None
-        claimed.round.close()
+        claimed.close()
 
-    def _commit(self, ended: _Claimed, seconds: float) -> None:
-        result = ended.round.commit()
+    def _commit(self, ended: Round, seconds: float) -> None:
+        result = ended.commit()
         for position in result.waiting:
             if self._waiting.is_full:
                 result.full = "many messages wait for room in queues that they alone name"
             self._waiting.add(position, self._clock.monotonic())
         self._pace.note(ended.size, result, seconds)
-        lasted = self._clock.monotonic() - ended.at
-        self._tell(Done(self._route.queue, ended.round.id.hex(), dict(result.effects), lasted))
+        lasted = self._clock.monotonic() - ended.claimed_at
+        self._tell(Done(self._route.queue, ended.id.hex(), dict(result.effects), lasted))
         self._add(result)
         if self._pace.down:
             self._note_down(self._pace.down)
@@ -183,6 +164,6 @@ class RouteLoop(Loop):
             with suppress(SpoolError, OSError):
                 self._give_back(self._next)
         if self._calling is not None:
-            with self._calling.claimed.round as round_, suppress(Exception):  # the caller raises the first error
-                self._calling.seconds.result()
+            with self._calling as round_, suppress(Exception):  # the caller raises the first error
+                self._seconds.result()
                 self._add(round_.commit())

@@ -1,27 +1,11 @@
 """The pace of a route's rounds, decided from the results of earlier rounds, without I/O."""
 
-from dataclasses import dataclass
-
-from forwarder.round import RoundResult
+from forwarder.result import RoundResult
+from forwarder.round import RoundSize
 from spool.workers.pauses import Pauses
 
 ROUND_SECONDS = 2.0
 FIRST_ROUND_MESSAGES, MOST_ROUND_MESSAGES = 128, 65_536
-
-
-@dataclass(frozen=True)
-class RoundSize:
-    """The size of a round whose calls are in progress.
-
-    limit: the most messages that the round could claim. messages: the number of messages that the round has claimed.
-    in_order: whether the next round may begin only after the commit of this round.
-    is_bounded: whether the room for answers limits the round.
-    """
-
-    limit: int
-    messages: int
-    in_order: bool = False
-    is_bounded: bool = False
 
 
 class Pace(Pauses):

@@ -8,7 +8,8 @@ from typing import Any
 
 import spool
 from forwarder import Summary
-from forwarder.round import CALLING_SECONDS, Job, Round, RoundResult, Route
+from forwarder.result import RoundResult
+from forwarder.round import CALLING_SECONDS, Job, Round, Route
 from forwarder.services import Request, ServiceError
 from forwarder.task import Block, Chunk, deliver
 from spool.model.position import Position

@@ -15,7 +15,8 @@ import pytest
 import spool
 from forwarder import SparkUnavailable
 from forwarder.events import Claimed, Done, Down, Event, Paused, Up
-from forwarder.round import Job, Round, RoundResult, Route
+from forwarder.result import RoundResult
+from forwarder.round import Job, Round, Route
 from forwarder.routes.loop import RouteLoop
 from forwarder.routes.pace import FIRST_ROUND_MESSAGES
 from forwarder.task import Block, Chunk

@@ -16,8 +16,8 @@ import forwarder
 import spool
 from forwarder import Effect, Forwarder, Summary
 from forwarder import forwarder as driver
-from forwarder.failures import Failures
-from forwarder.round import RoundResult, Route, TaskDied
+from forwarder.result import Failures, RoundResult
+from forwarder.round import Route, TaskDied
 from forwarder.routes import given
 from forwarder.routes.base import in_steps
 from forwarder.task import Block, Chunk

@@ -2,13 +2,13 @@
 
 import pytest
 
-from forwarder.round import RoundResult
+from forwarder.result import RoundResult
+from forwarder.round import RoundSize
 from forwarder.routes.pace import (
     FIRST_ROUND_MESSAGES,
     MOST_ROUND_MESSAGES,
     IdleTime,
     Pace,
-    RoundSize,
     is_through,
     next_limit,
 )
