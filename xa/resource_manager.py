@@ -21,7 +21,7 @@ from spool.errors import (
     TransactionTimeout,
 )  # fmt: skip
 from spool.model.xid import FORMATS_BOUND_TO_A_LIFE, Xid
-from xa.branch import Branch, BranchBlock
+from xa.branch import Branch, BranchBlock, BranchState, Call
 from xa.codes import (
     TMENDRSCAN,
     TMFAIL,
@@ -49,7 +49,6 @@ from xa.codes import (
     XAER_RMFAIL,
     XAError,
 )  # fmt: skip
-from xa.states import BranchState, Call
 
 _END_CALLS = {TMSUCCESS: Call.END_SUCCESS, TMFAIL: Call.END_FAIL, TMSUSPEND: Call.END_SUSPEND}
 _EXISTS = "there is a branch {} already: use TMJOIN, or another xid"
