@@ -11,11 +11,9 @@ dropped branches back. When a space is closed, each branch that is not prepared 
 import enum
 import logging
 import warnings
-from collections.abc import Callable
 from functools import partial
-from types import TracebackType
 
-from spool.engine import CoordinatedTransaction, Engine, deferred
+from spool.engine import CoordinatedTransaction, Engine
 from spool.model.text import plural
 from xa.codes import XAER_PROTO, XAError
 
@@ -147,54 +145,3 @@ def _name_at_close(path: str, transaction: CoordinatedTransaction) -> None:
             plural(puts, "put"),
             plural(gets, "get"),
         )
-
-
-class BranchBlock:
-    """The work in a new branch, as a ``with`` statement: see ``ResourceManager.branch``.
-
-    Args:
-        begin: called on entering the block.
-        end: called on leaving the block without an exception.
-        undo: called when an exception leaves the block. An XAError from ``undo`` is logged, and the caller's exception
-            is raised.
-        leave: called when the block is dropped before its end, because a signal arrived just before ``__exit__``.
-    """
-
-    def __init__(
-        self,
-        begin: Callable[[], object],
-        end: Callable[[], object],
-        undo: Callable[[], object],
-        leave: Callable[[], object],
-    ) -> None:
-        self._begin = begin
-        self._end = end
-        self._undo = undo
-        self._leave = leave
-        self._begun = False
-
-    def __enter__(self) -> None:
-        with deferred(self._roll_back):
-            self._begin()
-            self._begun = True
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with deferred():
-            if kind is None:
-                self._end()
-            else:
-                self._roll_back()
-            self._begun = False
-
-    def __del__(self) -> None:
-        if self._begun:
-            self._leave()
-
-    def _roll_back(self) -> None:
-        try:
-            if self._begun:
-                self._undo()
-        except XAError as failure:
-            log.warning("a branch could not be rolled back after an exception: %s", failure)

@@ -5,13 +5,15 @@ and ``commit`` or ``rollback`` decides, in any process. A process that commits a
 branch's bytes durable again first.
 """
 
+import logging
 import threading
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import wraps
+from types import TracebackType
 from typing import Any, NoReturn, TypeVar, cast
 
 from spool import Space
-from spool.engine import BranchExists, CoordinatedTransaction, Joinable, UnknownBranch, WaitExpired
+from spool.engine import BranchExists, CoordinatedTransaction, Joinable, UnknownBranch, WaitExpired, deferred
 from spool.errors import (
     CommitUnknown,
     NotOpen,
@@ -21,7 +23,7 @@ from spool.errors import (
     TransactionTimeout,
 )  # fmt: skip
 from spool.model.xid import FORMATS_BOUND_TO_A_LIFE, Xid
-from xa.branch import Branch, BranchBlock, BranchState, Call
+from xa.branch import Branch, BranchState, Call
 from xa.codes import (
     TMENDRSCAN,
     TMFAIL,
@@ -52,6 +54,8 @@ from xa.codes import (
 
 _END_CALLS = {TMSUCCESS: Call.END_SUCCESS, TMFAIL: Call.END_FAIL, TMSUSPEND: Call.END_SUSPEND}
 _EXISTS = "there is a branch {} already: use TMJOIN, or another xid"
+
+log = logging.getLogger("spool")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -84,6 +88,8 @@ def _about_a_branch(failure: int = XAER_RMERR) -> Callable[[F], F]:
                     finally:
                         del self._turns[xid]
             except (SpoolError, OSError) as error:
+                if isinstance(error, UnknownBranch):
+                    self._branches.pop(xid, None)
                 raise _translated(error, failure) from error
 
         return cast(F, call)
@@ -95,6 +101,8 @@ def _translated(error: SpoolError | OSError, failure: int) -> XAError:
     """Return an XAError for our error. ``failure``: see ``_about_a_branch``."""
     if isinstance(error, NotOpen | SpaceStopped):
         code = XAER_RMFAIL
+    elif isinstance(error, UnknownBranch):
+        code = XAER_NOTA
     elif failure == XA_RETRY:
         code = XA_RETRY
     elif isinstance(error, CommitUnknown):
@@ -191,36 +199,14 @@ class ResourceManager:
             self._engine.join(None)
         return XA_OK
 
-    def branch(self, xid: Xid) -> BranchBlock:
+    def branch(self, xid: Xid) -> "_BranchBlock":
         """Return a ``with`` block for the work in a new branch: ``start`` on entering, ``end`` on leaving.
 
         If an exception leaves the block, the branch is ended with TMFAIL and rolled back: the caller's next puts and
         gets are not part of the branch. The block may call ``end`` and ``prepare`` itself; a branch that is prepared
         waits for its coordinator's decision, also after an exception. Raises the errors of ``start`` and ``end``.
         """
-        calls = (self.start, self._end_if_active, self._undo, self._leave)
-        return BranchBlock(*(partial(call, xid) for call in calls))
-
-    def _end_if_active(self, xid: Xid) -> None:
-        branch = self._branches.get(xid)
-        if branch is not None and branch.state is BranchState.ACTIVE:
-            self.end(xid, TMSUCCESS)
-
-    def _undo(self, xid: Xid) -> None:
-        """End the caller's work in the branch with TMFAIL, and roll the branch back, unless it is prepared or has
-        ended."""
-        branch = self._branches.get(xid)
-        if branch is None or branch.state is BranchState.PREPARED or self._engine.closed:
-            return
-        if branch.state is not BranchState.IDLE:
-            self.end(xid, TMFAIL)
-        self.rollback(xid)
-
-    def _leave(self, xid: Xid) -> None:
-        """Forget a branch that is not prepared, so that the housekeeper rolls it back. Called by a ``__del__``."""
-        branch = self._branches.get(xid)
-        if branch is not None and branch.state is not BranchState.PREPARED:
-            self._branches.pop(xid, None)
+        return _BranchBlock(self, xid)
 
     # -- deciding ---------------------------------------------------------------------------------------------------
 
@@ -251,9 +237,9 @@ class ResourceManager:
             branch.after(Call.COMMIT)
         try:
             self._engine.commit_branch(xid, vote_known=branch is not None)
-        except UnknownBranch as error:
+        except UnknownBranch:
             self._answer_decided(xid)  # perhaps an administrator has decided
-            self._raise_nota(error)
+            raise
         self._branches.pop(xid, None)
         return XA_OK
 
@@ -279,10 +265,7 @@ class ResourceManager:
                     branch.transaction.rollback("its transaction manager rolled it back")
                 return XA_OK
         self._answer_decided(xid)
-        try:
-            self._engine.roll_back_branch(xid)
-        except UnknownBranch as error:
-            self._raise_nota(error)
+        self._engine.roll_back_branch(xid)
         self._branches.pop(xid, None)
         return XA_OK
 
@@ -314,10 +297,7 @@ class ResourceManager:
         The coordinator's calls get the decision until ``forget``.
         """
         self._answer_decided(xid)
-        try:
-            self._engine.decide(xid, commit=commit)
-        except UnknownBranch as error:
-            self._raise_nota(error)
+        self._engine.decide(xid, commit=commit)
         self._branches.pop(xid, None)
 
     @_about_a_branch()
@@ -345,6 +325,48 @@ class ResourceManager:
             raise XAError(XAER_PROTO, f"the branch {xid} is prepared: commit it or roll it back")
         raise XAError(XAER_NOTA, f"there is no branch {xid}")
 
-    def _raise_nota(self, error: UnknownBranch) -> NoReturn:
-        self._branches.pop(error.xid, None)
-        raise XAError(XAER_NOTA, str(error)) from None
+
+class _BranchBlock:
+    """The work in a new branch, as a ``with`` statement: see ``ResourceManager.branch``."""
+
+    def __init__(self, manager: ResourceManager, xid: Xid) -> None:
+        self._manager = manager
+        self._xid = xid
+        self._begun = False
+
+    def __enter__(self) -> None:
+        with deferred(self._roll_back):
+            self._manager.start(self._xid)
+            self._begun = True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with deferred():
+            if kind is not None:
+                self._roll_back()
+            elif self._state() is BranchState.ACTIVE:
+                self._manager.end(self._xid, TMSUCCESS)
+            self._begun = False
+
+    def __del__(self) -> None:
+        """Have the housekeeper roll back the branch, because a signal arrived just before ``__exit__``."""
+        if self._begun and self._state() is not BranchState.PREPARED:
+            self._manager._branches.pop(self._xid, None)
+
+    def _state(self) -> BranchState | None:
+        """Return the state of the branch; None if the branch has ended."""
+        branch = self._manager._branches.get(self._xid)
+        return None if branch is None else branch.state
+
+    def _roll_back(self) -> None:
+        """End the caller's work with TMFAIL, and roll the branch back, unless it is prepared or has ended."""
+        state = self._state() if self._begun else None
+        if state in (None, BranchState.PREPARED) or self._manager._engine.closed:
+            return
+        try:
+            if state is not BranchState.IDLE:
+                self._manager.end(self._xid, TMFAIL)
+            self._manager.rollback(self._xid)
+        except XAError as failure:
+            log.warning("a branch could not be rolled back after an exception: %s", failure)

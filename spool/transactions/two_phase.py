@@ -47,8 +47,6 @@ class UnknownBranch(SpoolError):
     def __init__(self, xid: Xid, committed_by: int | None, why: str = "it was rolled back, or never prepared") -> None:
         was = why if committed_by is None else f"it was committed as number {committed_by}"
         super().__init__(f"there is no prepared branch {xid}: {was}")
-        self.xid = xid
-        self.committed_by = committed_by
 
 
 def vote(store: Store, file: CommitFileWriter, xid: Xid, check: Callable[[], None] | None = None) -> None:
