@@ -198,7 +198,9 @@ class Round:
                 raise SystemFailure(f"a task could not do its work {block.error}")
             for position, reason in block.damaged:
                 self._engine.quarantine(position, reason)
-        self._coordinator.commit([block.vote.xid for block in self._blocks if block.vote is not None])
+        voted = [block.vote.xid for block in self._blocks if block.vote is not None]
+        if voted:  # messages that no branch removes remain in their queues
+            self._coordinator.commit(voted)
 
     def _found_full(self, full: Full) -> RoundResult:
         """Return the result of a round whose commit found no room.

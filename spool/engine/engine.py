@@ -14,8 +14,8 @@ Some verbs import a module of the engine at their first call, because most progr
 in seconds. "Rule" means a rule of docs/architecture.md, "The rules that keep processes apart".
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -273,11 +273,14 @@ class Engine:
 
         return Coordinator(self._core)
 
-    def locked_coordinator(self, gtrid: bytes) -> AbstractContextManager[tuple[int, int]]:
-        """Lock a new coordinator's id, for a process that inherits the lock: see ``remote.coordinator``.
+    @contextmanager
+    def locked_coordinator(self, gtrid: bytes) -> Iterator[tuple[int, int]]:
+        """Lock a new coordinator's id, for a process that inherits the lock.
 
         The block gets the descriptors of two locks: the lock on the id, and the lock that marks the space as open. At
-        the end of the block, this process closes the descriptors.
+        the end of the block, this process closes the descriptors. A process that inherits them holds the locks until it
+        closes them or dies. Until then no other process rolls back a branch of the coordinator, and no process that
+        opens the space is its first opener.
 
         Args:
             gtrid: the id, 1 to 64 bytes.
@@ -285,9 +288,16 @@ class Engine:
         Raises:
             ProtocolError: a coordinator with this id lives.
         """
-        from spool.remote.coordinator import locked_coordinator
+        from spool.remote.coordinator import lock_coordinator
 
-        return locked_coordinator(self._store, gtrid)
+        disk = self._store.files.disk
+        with self._store.guard:
+            locks = lock_coordinator(disk, gtrid)
+            try:
+                yield locks
+            finally:
+                for handle in locks:
+                    disk.close(handle)
 
     @public_call("committing branches")
     def commit_branches(self, xids: Sequence[Xid], batch: "BatchOf | None" = None) -> bool:

@@ -16,7 +16,6 @@ No key can be put unnoticed between the check and the commit:
 
 import logging
 from collections.abc import Callable, Iterator, Sequence, Set
-from typing import NamedTuple
 
 from spool.coordination.locks import LockFile, deduplication_byte
 from spool.disk.content import opened
@@ -33,7 +32,6 @@ from spool.policies.applications import BatchOf
 from spool.policies.deduplication import parse_fact_key
 from spool.runtime.clock import Deadline, WaitExpired
 from spool.store.parts import View
-from spool.store.store import Store
 from spool.transactions.branch import Branch
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.core import Core
@@ -52,15 +50,8 @@ class _PutMeanwhile(Exception):
     """Another commit has put one of the keys since the check."""
 
 
-class _Key(NamedTuple):
-    """A deduplication key in a prepared branch.
-
-    fact: the key of the fact that records the deduplication key.
-    ordinal: the ordinal, in the branch, of the message with the deduplication key.
-    """
-
-    fact: str
-    ordinal: int
+# A deduplication key in a prepared branch: the key of its fact, and the ordinal of its message in the branch.
+_Key = tuple[str, int]
 
 
 def commit_branches(core: Core, xids: Sequence[Xid], batch: BatchOf | None = None) -> bool:
@@ -83,40 +74,26 @@ def commit_branches(core: Core, xids: Sequence[Xid], batch: BatchOf | None = Non
             pass
     except _CommittedBefore:
         return False
-    if batch is not None:
-        _record_apart(store, batch, number)
-    return True
-
-
-def _record_apart(store: Store, batch: BatchOf, number: int) -> None:
-    """Release the files of a committed batch. An error is only logged, because the next batch releases the files."""
     try:
-        batch.record_apart(store, number)
+        if batch is not None:
+            batch.record_apart(store, number)  # releases the files of the batch; otherwise the next batch does
     except (SpoolError, OSError) as error:
         log.warning("the files of commit %d remain until the next batch: %s", number, error)
-
-
-class _Look(NamedTuple):
-    """The branches' contents and keys, as read before their adoption.
-
-    contents: the contents of each branch.
-    keys: the deduplication keys of each branch.
-    seen: the number of the last commit that was applied.
-    left_out: for each branch, the ordinals of the messages whose keys were put before.
-    """
-
-    contents: list[FileContents]
-    keys: list[list[_Key]]
-    seen: int
-    left_out: list[set[int]]
+    return True
 
 
 def _adopt(core: Core, xids: Sequence[Xid], facts: CommitBatch | None, check: Callable[[], object]) -> int | None:
     """Attempt the commit; returns its number, or None if another commit has put one of the keys since the check."""
     store = core.store
-    transaction = CoordinatedTransaction(core, timeout=None, counted=False)
+    transaction = CoordinatedTransaction(core, counted=False)
     try:
-        contents, keys, seen, left_out = _look_at(store, xids, check)
+        contents = [voted_contents(store, xid) for xid in xids]
+        keys = [list(_keys(file)) for file in contents]
+        _wait_for_puts(store.shared.xids, store.deadline(), keys)
+        revalidate(store)
+        check()
+        seen = store.view.index.applied
+        left_out = _put_before(store.view, store.clock.now(), xids, keys)
         copied = max((place for place, found in enumerate(left_out, 1) if found), default=0)
 
         def record(branch: Branch) -> None:
@@ -138,20 +115,11 @@ def _adopt(core: Core, xids: Sequence[Xid], facts: CommitBatch | None, check: Ca
         transaction.abandon()
 
 
-def _look_at(store: Store, xids: Sequence[Xid], check: Callable[[], object]) -> _Look:
-    contents = [voted_contents(store, xid) for xid in xids]
-    keys = [list(_keys(file)) for file in contents]
-    _wait_for_puts(store.shared.xids, store.deadline(), keys)
-    revalidate(store)
-    check()
-    return _Look(contents, keys, store.view.index.applied, _put_before(store.view, store.clock.now(), xids, keys))
-
-
 def _keys(contents: FileContents) -> Iterator[_Key]:
     for table in contents.tables:
         for fact, value, _ in table.facts:
             if parse_fact_key(fact) is not None:
-                yield _Key(fact, int(str(value)[-8:], 16))
+                yield fact, int(str(value)[-8:], 16)
 
 
 def _wait_for_puts(xids: LockFile, deadline: Deadline, keys: Sequence[Sequence[_Key]]) -> None:
@@ -176,7 +144,7 @@ def _put_before(view: View, now: float, xids: Sequence[Xid], keys: Sequence[Sequ
         facts = view.index.facts
         before = {fact for fact, (_, _, expiry) in facts.items() if expiry is None or expiry > now}
         others = [(xid, contents) for xid, contents in view.prepared.branches.items() if xid.gtrid not in own]
-    in_doubt = {key.fact: xid for xid, contents in others for key in _keys(contents)}
+    in_doubt = {fact: xid for xid, contents in others for fact, _ in _keys(contents)}
     found: list[set[int]] = []
     for some in keys:
         found.append(set())
@@ -196,7 +164,7 @@ def _put_since(view: View, keys: Sequence[Sequence[_Key]], seen: int) -> bool:
     """Return whether a commit after number ``seen`` has put one of the keys."""
     with view.mutex:
         facts = view.index.facts
-        return any(facts.get(key.fact, (0,))[0] > seen for some in keys for key in some)
+        return any(facts.get(fact, (0,))[0] > seen for some in keys for fact, _ in some)
 
 
 def _copy(disk: Disk, branch: Branch, xid: Xid, contents: FileContents, left_out: Set[int]) -> None:

@@ -15,7 +15,6 @@ from spool.index.stretch import Stretch
 from spool.log.quota import room_for
 from spool.model.position import Position, PositionRanges, positions
 from spool.model.xid import Xid
-from spool.policies.claim_journal import CallMarks
 from spool.policies.retries import add_failure_outcome
 from spool.runtime.calls import public_call
 from spool.store.settings import Settings
@@ -65,15 +64,22 @@ class CoordinatedTransaction(Transaction):
     ) -> list[Stretch]:
         """Claim messages without taking them.
 
-        Later ``conclude``, or a branch that this transaction adopts, determines the effect on each message. Returns the
-        places of the messages' bodies, in the queue's order; [] if no message is free within ``timeout`` seconds.
-        Messages in ``passed`` are not claimed. The end of the transaction releases each claimed message that no command
-        addresses.
+        Later ``conclude``, or a branch that this transaction adopts, determines the effect on each message. The end of
+        the transaction releases each claimed message that no command addresses.
 
-        ``in_order``: whether the caller handles the messages one after the other. If so, several messages of one group
-        may be claimed.
+        Args:
+            max_messages: the most messages to claim.
+            timeout: the seconds to wait for the first message.
+            passed: the positions of messages that must not be claimed.
+            in_order: whether the caller handles the messages one after the other. If so, several messages of one group
+                may be claimed. Otherwise at most one message of each group is claimed.
+            check: called ten times a second during the wait; an exception from ``check`` ends the wait.
 
-        ``check``: called ten times a second during the wait; an exception from ``check`` ends the wait.
+        Returns:
+            The places of the messages' bodies, in the queue's order; [] if no message is free in time.
+
+        Raises:
+            QueueNotFound: the queue does not exist.
         """
         wanted = replace(check_wanted(queue, max_messages, timeout=timeout), spread=not in_order, passed=passed)
 
@@ -101,23 +107,6 @@ class CoordinatedTransaction(Transaction):
         """Record that the call has ended. If this process dies afterwards, no attempt is counted."""
         with self._lock:
             self._branch.end_journal()
-
-    @public_call("preparing to record calls")
-    def begin_calls(self) -> CallMarks | None:
-        """Record the held messages, each with a mark that a task sets while its call is in progress.
-
-        Returns the marks, in the order in which the messages were claimed; None if the disk is full.
-        """
-        with self._lock:
-            first = self._branch.begin_marked_journal()
-            return None if first is None else CallMarks(self.xid, first)
-
-    @public_call("recording that calls have ended")
-    def end_calls(self, first: int, count: int) -> None:
-        """Unset the marks of ``count`` calls that ended with their task. ``first``: the place of the first mark."""
-        with self._lock:
-            if self._branch.journal is not None:
-                self._branch.journal.clear_marks(first, count)
 
     @public_call("committing")
     def conclude(self, record: Callable[[Branch], T], *, failed: bool) -> T:
@@ -220,20 +209,16 @@ class CoordinatedTransaction(Transaction):
         if not adopt and record is None and check is None:
             super().commit()
             return
+        store, branch = self._store, self._branch
         with self._lock:
             try:
                 self._check_ending()
                 self._branch.lock_xid()
                 if record is not None:
-                    record(self._branch)
-                self._commit_with(adopt, check, copied)
+                    record(branch)
+                deadline = store.deadline()
+                self.number = two_phase.adopt(store, branch.new_file(), branch.batch, adopt, deadline, check, copied)
+                two_phase.move_adopted(store, self.number, enumerate(adopt, 1))
                 self._end(TransactionState.COMMITTED)
             except BaseException as error:
                 self._fail("committing", error)
-
-    def _commit_with(
-        self, adopt: Sequence[Xid], check: Callable[[Settings], object] | None, copied: Sequence[Xid]
-    ) -> None:
-        store, branch = self._store, self._branch
-        self.number = two_phase.adopt(store, branch.new_file(), branch.batch, adopt, store.deadline(), check, copied)
-        two_phase.move_adopted(store, self.number, enumerate(adopt, 1))
