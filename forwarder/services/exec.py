@@ -75,13 +75,9 @@ class ExecCaller(Stateless):
     def __call__(self, request: Request) -> Outcome:
         try:
             with _started(self.words, variables(request.message)) as process:
-                run = _Run(process, request.raw, self.timeout, self.max_reply)
-                if run.reason:
-                    return too_large(self.max_reply) if run.is_too_large else Retried(run.reason)
-                status = process.wait()
+                return _outcome(process, request.raw, self.timeout, self.max_reply)
         except OSError as error:  # the command does not exist, memory lacks, or too many processes run
             return Retried(describe(error), counted=False)
-        return judge(status, bytes(run.output), bytes(run.errors))
 
 
 def judge(status: int, output: bytes, errors: bytes) -> Outcome:
@@ -143,87 +139,55 @@ def _signal(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
         os.killpg(process.pid, number)
 
 
-class _Run:
-    """Runs a command: writes its input, reads its output, and limits its time and its output.
-
-    reason: why the command was ended; "" if it ended by itself.
-    """
-
-    def __init__(self, process: "subprocess.Popen[bytes]", body: bytes, timeout: float, max_reply: int) -> None:
-        self.output, self.errors, self.reason = bytearray(), bytearray(), ""
-        self._process, self._left, self._max_reply = process, memoryview(body), max_reply
-        self._until = time.monotonic() + timeout
-        self._end = os.pidfd_open(process.pid)
-        try:
-            with selectors.DefaultSelector() as self._selector:
-                self._run(timeout)
-        finally:
-            os.close(self._end)
-
-    @property
-    def is_too_large(self) -> bool:
-        return len(self.output) > self._max_reply
-
-    def _run(self, timeout: float) -> None:
-        process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        for pipe, events, step in (
-            (process.stdin, selectors.EVENT_WRITE, self._feed),
-            (process.stdout, selectors.EVENT_READ, self._read_output),
-            (process.stderr, selectors.EVENT_READ, self._read_errors),
-        ):
+def _outcome(process: "subprocess.Popen[bytes]", body: bytes, timeout: float, max_reply: int) -> Outcome:
+    """Write the input of a command, read its output, and limit its time and its output."""
+    stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
+    assert stdin is not None
+    assert stdout is not None
+    assert stderr is not None
+    left, output, errors, late = memoryview(body), bytearray(), b"", ""
+    until, has_ended = time.monotonic() + timeout, False
+    with selectors.DefaultSelector() as selector, open(os.pidfd_open(process.pid), "rb", 0) as end:
+        for pipe in (stdin, stdout, stderr):
             os.set_blocking(pipe.fileno(), False)
-            self._selector.register(pipe, events, step)
-        self._selector.register(self._end, selectors.EVENT_READ)
-        while not self._has_ended():
-            if self.is_too_large:
-                self.reason = "its reply is too large"
-                return
-            if time.monotonic() >= self._until:
-                if self.reason:
-                    return  # the command goes on after SIGTERM
-                self.reason = took_too_long(timeout)
+            selector.register(pipe, selectors.EVENT_WRITE if pipe is stdin else selectors.EVENT_READ)
+        selector.register(end, selectors.EVENT_READ)
+        while not has_ended:
+            ready = [key.fileobj for key, _ in selector.select(max(0.0, until - time.monotonic()))]
+            if stdin in ready and not (left := _write(stdin, left)):
+                selector.unregister(stdin)
+                stdin.close()
+            if has_ended := end in ready:
+                _signal(process, signal.SIGKILL)  # end processes that the command has left running
+            for pipe in (stdout, stderr):
+                if not (has_ended or pipe in ready):
+                    continue
+                read = _read(pipe)  # (once the command has ended, one read gets all bytes that the pipe still has)
+                if read == b"" and not has_ended:
+                    selector.unregister(pipe)
+                elif pipe is stdout:
+                    output += read or b""
+                else:
+                    errors = (errors + (read or b""))[-_LAST_WORDS:]
+            if len(output) > max_reply:
+                return too_large(max_reply)
+            if not has_ended and time.monotonic() >= until:
+                if late:
+                    break  # the command goes on after SIGTERM
+                late = took_too_long(timeout)
                 _signal(process, signal.SIGTERM)
-                self._until += GRACE_SECONDS
-        _signal(process, signal.SIGKILL)  # end processes that the command has left running
-        self._read_output(process.stdout)  # one read gets all bytes that the pipe still has
-        self._read_errors(process.stderr)
+                until += GRACE_SECONDS
+    return Retried(late) if late else judge(process.wait(), bytes(output), errors)
 
-    def _has_ended(self) -> bool:
-        """Wait for the next event and handle it; return whether the command has ended."""
-        ended = False
-        for key, _ in self._selector.select(max(0.0, self._until - time.monotonic())):
-            if key.fd == self._end:
-                ended = True
-            elif not key.data(key.fileobj):
-                self._selector.unregister(key.fileobj)
-        return ended
 
-    def _feed(self, pipe: IO[bytes]) -> bool:
-        """Write more of the body; return False once the whole body is written or the command reads no more."""
-        try:
-            self._left = self._left[os.write(pipe.fileno(), self._left[:_PIPE_BYTES]) :] if self._left else self._left
-        except BlockingIOError:
-            return True
-        except BrokenPipeError:
-            self._left = self._left[:0]
-        if not self._left:
-            pipe.close()
-        return bool(self._left)
-
-    def _read_output(self, pipe: IO[bytes]) -> bool:
-        """Read some of the output; return False at its end."""
-        read = _read(pipe)
-        if read is not None and not self.is_too_large:
-            self.output += read
-        return read != b""
-
-    def _read_errors(self, pipe: IO[bytes]) -> bool:
-        read = _read(pipe)
-        self.errors = (self.errors + (read or b""))[-_LAST_WORDS:]
-        return read != b""
+def _write(pipe: IO[bytes], left: memoryview) -> memoryview:
+    """Write more of the body; return the rest, which is empty if the command reads no more."""
+    try:
+        return left[os.write(pipe.fileno(), left[:_PIPE_BYTES]) :]
+    except BlockingIOError:
+        return left
+    except BrokenPipeError:
+        return left[:0]
 
 
 def _read(pipe: IO[bytes]) -> bytes | None:

@@ -11,9 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Generic, TypeVar
+from typing import TypeVar
 
-import spool.transactions.transaction
 from spool.aio.tasks import Threads, wait_to_end
 from spool.errors import Empty, MessageInUse
 from spool.model.message import Message
@@ -46,26 +45,46 @@ class Receiver:
 
     async def take(self, wanted: Wanted) -> list[Message]:
         """Get messages outside of any transaction."""
-        return await self.receive(wanted, partial(self._take, wanted))
-
-    def _take(self, wanted: Wanted) -> Awaitable[list[Message]]:
-        self._store.guard.check()
         now = replace(wanted, timeout=0)  # the task waits, so no thread has to wait
-        return _CancellableGet(self.core, self.threads, partial(get_alone, self.core, now)).take(wanted.queue)
+        get = partial(get_alone, self.core, now)
+        return await self.receive(wanted, partial(self._get_unless_cancelled, wanted.queue, get))
 
     async def take_reply(self, request: PendingRequest) -> Message:
         """Wait for the reply of a request, and take it."""
-        get_once = partial(self._take_reply, request)
+        get_once = partial(self._get_unless_cancelled, request.reply_queue, partial(reply_now, self.core, request))
         try:
             held = partial(is_held, self._store.view, self._store.clock, request)
             return await self.wait_by_key(request.sought, held, self.until(request.timeout), get_once)
         except Empty:
             raise await self.threads.run(partial(no_reply, self._store.view, request)) from None
 
-    def _take_reply(self, request: PendingRequest) -> Awaitable[Message]:
+    async def _get_unless_cancelled(self, queue: str, get: Callable[[Callable[[], object]], T]) -> T:
+        """Claim messages in a thread, and commit unless the task was cancelled meanwhile.
+
+        ``get``: claims and commits; ``get`` calls its argument before it commits.
+        """
         self._store.guard.check()
-        get = partial(reply_now, self.core, request)
-        return _CancellableGet(self.core, self.threads, get).take(request.reply_queue)
+        mutex = threading.Lock()
+        is_cancelled = has_begun = False
+
+        def give_up() -> bool:  # returns False if the commit has begun; the commit then completes
+            nonlocal is_cancelled
+            with mutex:
+                is_cancelled = not has_begun
+            return is_cancelled
+
+        def begin_commit() -> None:
+            nonlocal has_begun
+            with mutex:
+                if is_cancelled:
+                    raise _Cancelled
+                has_begun = True
+
+        return await wait_to_end(self.threads.submit(partial(self._get, queue, partial(get, begin_commit))), give_up)
+
+    @public_call("taking from queue {queue}")
+    def _get(self, queue: str, get: Callable[[], T]) -> T:
+        return get()
 
     async def receive(self, wanted: Wanted, get_once: Callable[[], Awaitable[list[Message]]]) -> list[Message]:
         """Get messages: at once, or else wait for the queue's turn, and check whenever a message may have arrived."""
@@ -178,7 +197,8 @@ class Receiver:
         """Start the task that listens for tasks that wait by id or correlation id, unless it runs."""
         if self._listening_for_all is None or self._listening_for_all.done():
             self._listening_for_all = self.threads.loop.create_task(self._listen_for_all())
-            self._listening_for_all.add_done_callback(_forget_error)
+            # The calls that the task wakes raise the error of the task.
+            self._listening_for_all.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def _listen_for_all(self) -> None:
         """Wake tasks whose messages have arrived, as long as any task waits by id or correlation id."""
@@ -209,56 +229,5 @@ class Receiver:
         self._listener.shutdown(wait=False)
 
 
-def _forget_error(task: "asyncio.Task[None]") -> None:
-    """Forget the error of the listening task, because the calls that this task woke raise the same error."""
-    if not task.cancelled():
-        task.exception()
-
-
 class _Cancelled(Exception):
     """The task was cancelled before the commit of its get began."""
-
-
-class _CancellableGet(Generic[T]):
-    """One attempt to get messages: claimed in a thread, and committed unless the task was cancelled meanwhile.
-
-    ``get``: claims and commits; ``get`` calls its argument before it commits.
-    """
-
-    def __init__(self, core: Core, threads: Threads, get: Callable[[Callable[[], object]], T]) -> None:
-        self._store = core.store
-        self._threads = threads
-        self._get = get
-        self._mutex = threading.Lock()
-        self._cancelled = self._begun = False
-
-    async def take(self, queue: str) -> T:
-        taken = await wait_to_end(self._threads.submit(partial(self._take, queue)), self._give_up)
-        assert taken is not None  # (if it is None, the task was cancelled, and the line above raised)
-        return taken
-
-    def _give_up(self) -> bool:
-        """Cancel the get. Return False if the commit of the get has begun; the commit then completes."""
-        with self._mutex:
-            self._cancelled = not self._begun
-        return self._cancelled
-
-    @public_call("taking from queue {queue}")
-    def _take(self, queue: str) -> T | None:
-        try:
-            return self._get(self._begin_commit)
-        except _Cancelled:
-            return None
-
-    def _begin_commit(self) -> None:
-        with self._mutex:
-            if self._cancelled:
-                raise _Cancelled
-            self._begun = True
-
-
-def get_now(transaction: "spool.transactions.transaction.Transaction", wanted: Wanted) -> list[Message]:
-    """Get messages without waiting. Called in a thread."""
-    return transaction.get_many(
-        wanted.queue, wanted.count, message_id=wanted.message_id, correlation_id=wanted.correlation_id
-    )

@@ -14,13 +14,12 @@ flush.
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial, wraps
+from functools import partial
 from itertools import islice
-from types import TracebackType
-from typing import Any, BinaryIO, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import Any, BinaryIO, Self, TypeVar, Unpack, overload
 
 import spool.opening
 import spool.space
@@ -29,7 +28,7 @@ from spool.admin.listing import QueueEntry
 from spool.admin.manifest import ExportReport, Progress
 from spool.admin.stats import QueueStats
 from spool.aio.receiver import Receiver
-from spool.aio.tasks import Opening, Threads
+from spool.aio.tasks import Threads, threaded
 from spool.aio.transaction import Transaction
 from spool.aio.worker import TaskWorker
 from spool.errors import Empty
@@ -46,22 +45,7 @@ from spool.workers.worker import WorkSummary
 
 _BROWSED_AT_ONCE = 64
 
-P = ParamSpec("P")
 T = TypeVar("T")
-
-
-def _threaded(
-    call: "Callable[Concatenate[spool.space.Space, P], T]",
-) -> "Callable[Concatenate[Space, P], Coroutine[Any, Any, T]]":
-    """Return a call of ``spool.Space`` as a coroutine. A thread makes the call, and calls its ``progress``."""
-
-    @wraps(call)
-    async def threaded(self: "Space", /, *args: P.args, **options: P.kwargs) -> T:
-        self._store.guard.check()
-        return await self._threads.run_to_end(partial(call, self.sync, *args, **options))
-
-    threaded.__module__, threaded.__qualname__ = __name__, f"Space.{call.__name__}"
-    return threaded
 
 
 class Space:
@@ -244,26 +228,26 @@ class Space:
         """As ``spool.Space.stats``."""
         return await self._threads.run(self.sync.stats if queue is None else partial(self.sync.stats, queue))
 
-    queues = _threaded(spool.space.Space.queues)
-    create_queue = _threaded(spool.space.Space.create_queue)
-    change_queue = _threaded(spool.space.Space.change_queue)
-    delete_queue = _threaded(spool.space.Space.delete_queue)
-    holders = _threaded(spool.space.Space.holders)
-    entry = _threaded(spool.space.Space.entry)
-    show = _threaded(spool.space.Space.show)
-    delete = _threaded(spool.space.Space.delete)
-    move = _threaded(spool.space.Space.move)
-    change = _threaded(spool.space.Space.change)
-    purge = _threaded(spool.space.Space.purge)
-    redrive = _threaded(spool.space.Space.redrive)
-    check = _threaded(spool.space.Space.check)
-    subscriptions = _threaded(spool.space.Space.subscriptions)
-    delete_subscription = _threaded(spool.space.Space.delete_subscription)
-    quarantined = _threaded(spool.space.Space.quarantined)
-    quarantined_file = _threaded(spool.space.Space.quarantined_file)
-    restore_quarantined = _threaded(spool.space.Space.restore_quarantined)
-    delete_quarantined = _threaded(spool.space.Space.delete_quarantined)
-    export = _threaded(spool.space.Space.export)
+    queues = threaded(spool.space.Space.queues)
+    create_queue = threaded(spool.space.Space.create_queue)
+    change_queue = threaded(spool.space.Space.change_queue)
+    delete_queue = threaded(spool.space.Space.delete_queue)
+    holders = threaded(spool.space.Space.holders)
+    entry = threaded(spool.space.Space.entry)
+    show = threaded(spool.space.Space.show)
+    delete = threaded(spool.space.Space.delete)
+    move = threaded(spool.space.Space.move)
+    change = threaded(spool.space.Space.change)
+    purge = threaded(spool.space.Space.purge)
+    redrive = threaded(spool.space.Space.redrive)
+    check = threaded(spool.space.Space.check)
+    subscriptions = threaded(spool.space.Space.subscriptions)
+    delete_subscription = threaded(spool.space.Space.delete_subscription)
+    quarantined = threaded(spool.space.Space.quarantined)
+    quarantined_file = threaded(spool.space.Space.quarantined_file)
+    restore_quarantined = threaded(spool.space.Space.restore_quarantined)
+    delete_quarantined = threaded(spool.space.Space.delete_quarantined)
+    export = threaded(spool.space.Space.export)
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
@@ -278,33 +262,63 @@ class Space:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def __repr__(self) -> str:
         return f"<{self.sync!r}, for asyncio>"
 
 
-def open(path: str | os.PathLike[str]) -> Opening[Space]:
+class Opening:
+    """A space that is being opened: ``await`` it, or enter it with ``async with``. ``begin``: opens it, in a thread."""
+
+    def __init__(self, begin: "Callable[[], spool.space.Space]") -> None:
+        self._begin = begin
+        self._space: Space | None = None
+
+    def __await__(self) -> Generator[Any, None, Space]:
+        return self._open().__await__()
+
+    async def _open(self) -> Space:
+        opening = asyncio.get_running_loop().run_in_executor(None, self._begin)
+        try:
+            return Space(await asyncio.shield(opening))
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_unseen)
+            raise
+
+    async def __aenter__(self) -> Space:
+        self._space = await self._open()
+        return self._space
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._space is not None
+        await self._space.close()
+
+
+def _close_unseen(opening: "asyncio.Future[spool.space.Space]") -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.get_loop().run_in_executor(None, opening.result().close)
+
+
+def open(path: str | os.PathLike[str]) -> Opening:
     """Open an existing queue space: ``await`` the result, or enter it with ``async with``. Raises the errors of
     ``spool.open``."""
-    return Opening(partial(spool.opening.open, path), Space)
+    return Opening(partial(spool.opening.open, path))
 
 
-def create(path: str | os.PathLike[str], *, exist_ok: bool = False, **options: Unpack[SpaceOptions]) -> Opening[Space]:
+def create(path: str | os.PathLike[str], *, exist_ok: bool = False, **options: Unpack[SpaceOptions]) -> Opening:
     """Create a queue space: ``await`` the result, or enter it with ``async with``. ``spool.create`` has the same
     arguments and errors."""
-    return Opening(partial(spool.opening.create, path, exist_ok=exist_ok, **options), Space)
+    return Opening(partial(spool.opening.create, path, exist_ok=exist_ok, **options))
 
 
 def import_space(
     path: str | os.PathLike[str], file: BinaryIO, *, progress: Callable[[Progress], None] | None = None
-) -> Opening[Space]:
+) -> Opening:
     """Create a queue space from an export: ``await`` the result, or enter it with ``async with``. Raises the errors of
     ``spool.import_space``."""
-    return Opening(partial(spool.opening.import_space, path, file, progress=progress), Space)
+    return Opening(partial(spool.opening.import_space, path, file, progress=progress))
 
 
 async def verify_export(file: BinaryIO, *, progress: Callable[[Progress], None] | None = None) -> ExportReport:

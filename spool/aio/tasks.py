@@ -1,32 +1,23 @@
-"""The threads that work for asyncio tasks, and a space that is being opened.
+"""The threads that work for asyncio tasks.
 
 A task that is cancelled while a thread works for it gets the outcome first, and is cancelled at its next wait.
 """
 
 import asyncio
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
-from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-import spool.space
 from spool.runtime.calls import CallGuard
 
 _THREADS = 4
 
+P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class Closable(Protocol):
-    """A space for tasks, as ``Opening`` needs it."""
-
-    async def close(self) -> None: ...
-
-
-S = TypeVar("S", bound=Closable)
 
 
 async def wait_to_end(work: "asyncio.Future[T]", give_up: Callable[[], bool] = lambda: False) -> T:
@@ -67,7 +58,7 @@ class Threads:
 
     def __init__(self, guard: CallGuard) -> None:
         self.loop = asyncio.get_running_loop()
-        self._guard = guard
+        self.guard = guard
         self._prompt = ThreadPoolExecutor(_THREADS, "spool-aio")
         self._patient = ThreadPoolExecutor(_THREADS, "spool-aio-patient")
 
@@ -77,7 +68,7 @@ class Threads:
 
     async def run(self, call: Callable[[], T]) -> T:
         """Wait for the call; a cancelled task stops waiting. NotOpen if the space is closed."""
-        self._guard.check()
+        self.guard.check()
         return await self.submit(call)
 
     async def run_to_end(self, call: Callable[[], T], *, patient: bool = False) -> T:
@@ -90,40 +81,16 @@ class Threads:
             threads.shutdown(wait=False)
 
 
-class Opening(Generic[S]):
-    """A space that is being opened: ``await`` it, or enter it with ``async with``."""
+def threaded(call: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """Return a call of an object for threads as a coroutine of its object for tasks. A thread makes the call."""
 
-    def __init__(self, begin: "Callable[[], spool.space.Space]", end: "Callable[[spool.space.Space], S]") -> None:
-        """``begin``: opens the space, in a thread. ``end``: wraps the opened space for tasks."""
-        self._begin = begin
-        self._end = end
-        self._space: S | None = None
+    @wraps(call)
+    async def in_thread(self: Any, /, *args: P.args, **options: P.kwargs) -> T:
+        threads: Threads = self._threads
+        threads.guard.check()
+        return await threads.run_to_end(partial(call, self.sync, *args, **options))
 
-    def __await__(self) -> Generator[Any, None, S]:
-        return self._open().__await__()
-
-    async def _open(self) -> S:
-        opening = asyncio.get_running_loop().run_in_executor(None, self._begin)
-        try:
-            return self._end(await asyncio.shield(opening))
-        except asyncio.CancelledError:
-            opening.add_done_callback(_close_unseen)
-            raise
-
-    async def __aenter__(self) -> S:
-        self._space = await self._open()
-        return self._space
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._space is not None
-        await self._space.close()
-
-
-def _close_unseen(opening: "asyncio.Future[spool.space.Space]") -> None:
-    if not opening.cancelled() and opening.exception() is None:
-        opening.get_loop().run_in_executor(None, opening.result().close)
+    return in_thread
 
 
 class FunctionThreads:

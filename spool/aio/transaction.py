@@ -1,17 +1,18 @@
 """A transaction for asyncio. A thread makes every call that reads, locks or waits for the disk."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, Unpack
 
 import spool.transactions.transaction
-from spool.aio.receiver import Receiver, get_now
+from spool.aio.receiver import Receiver
+from spool.aio.tasks import threaded
 from spool.model.message import Message
 from spool.model.options import GetOptions, PutOptions
 from spool.model.xid import Xid
-from spool.transactions.claiming import Wanted, check_wanted
+from spool.transactions.claiming import check_wanted
 from spool.transactions.transaction import end_block, enter, leave, mark_lost
 from spool.transactions.validation import body_list
 
@@ -63,14 +64,16 @@ class Transaction:
     async def get_many(self, queue: str, max_messages: int, **options: Unpack[GetOptions]) -> list[Message]:
         """As ``Space.get_many``, in this transaction. A cancellation has the same effect as for ``get``."""
         wanted = check_wanted(queue, max_messages, **options)
-        return await self._receiver.receive(wanted, partial(self._attempt, wanted))
+        options["timeout"] = 0  # the task waits, so no thread has to wait
+        get_once = partial(self.sync.get_many, queue, max_messages, **options)
+        return await self._receiver.receive(wanted, partial(self._attempt, get_once))
 
-    async def _attempt(self, wanted: Wanted) -> list[Message]:
+    async def _attempt(self, get_once: Callable[[], list[Message]]) -> list[Message]:
         """Get messages once, in a thread.
 
         A get that is cancelled may have taken a message that no task has seen, so the transaction is rolled back.
         """
-        taking = self._threads.submit(partial(get_now, self.sync, wanted))
+        taking = self._threads.submit(get_once)
         try:
             return await asyncio.shield(taking)
         except asyncio.CancelledError:
@@ -82,17 +85,9 @@ class Transaction:
         """As ``spool.Transaction.set_rollback_only``."""
         self.sync.set_rollback_only(reason)
 
-    async def commit(self) -> None:
-        """As ``spool.Transaction.commit``."""
-        await self._threads.run_to_end(self.sync.commit)
-
-    async def rollback(self, reason: str = "its transaction was rolled back") -> None:
-        """As ``spool.Transaction.rollback``."""
-        await self._threads.run_to_end(partial(self.sync.rollback, reason))
-
-    async def abandon(self) -> None:
-        """As ``spool.Transaction.abandon``."""
-        await self._threads.run_to_end(self.sync.abandon)
+    commit = threaded(spool.transactions.transaction.Transaction.commit)
+    rollback = threaded(spool.transactions.transaction.Transaction.rollback)
+    abandon = threaded(spool.transactions.transaction.Transaction.abandon)
 
     async def __aenter__(self) -> Self:
         enter(self.sync)
