@@ -36,17 +36,17 @@ def _texts(value: object) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def _condition(value: object) -> Function | dict[str, tuple[str, ...]]:
+def _condition(value: object) -> Function | tuple[tuple[str, tuple[str, ...]], ...]:
     if not isinstance(value, Mapping):
         return Function.of(value)
-    return {text(name): _texts(values) for name, values in value.items()}
+    return tuple((text(name), _texts(values)) for name, values in value.items())
 
 
 _A_FUNCTION = "a function, by its name package.module:function"
 _FUNCTIONS = ValueCheck(f"{_A_FUNCTION}, or a list of these", lambda value: tuple(map(Function.of, _list_of(value))))
 _CONDITION = ValueCheck(
     f"""headers with a text or a list of texts for each, e.g. {{ event = ["admitted", "moved"] }}, or {_A_FUNCTION}""",
-    _condition, optional=True,
+    lambda value: () if value is None else _condition(value),
 )  # fmt: skip
 _TEXT = ValueCheck("a text", text)
 _NAMES = ValueCheck("the name of a destination, or a list of names", _texts)
@@ -110,7 +110,7 @@ class RouteDescription:
     """
 
     name: str = _taken(_ROUTE_NAME)
-    when: Function | dict[str, tuple[str, ...]] | None = _taken(_CONDITION, None)  # noqa: RUF009
+    when: Function | tuple[tuple[str, tuple[str, ...]], ...] = _taken(_CONDITION, ())  # noqa: RUF009
     translate: tuple[Function, ...] = _taken(_FUNCTIONS, ())
     to: tuple[str, ...] = _taken(_NAMES)
     severity: str = _taken(one_of("message", "route"), "message")
@@ -150,47 +150,31 @@ class Description:
 
     def mistakes(self) -> Iterator[str]:
         """Yield mistakes in the combination of options, each with its place."""
-        yield from self._wrong_routes()
-        yield from self._wrong_services()
-        yield from self._wrong_names()
-
-    def _wrong_routes(self) -> list[str]:
-        names, wrong = [route.name for route in self.routes], []
+        names, queues = [route.name for route in self.routes], self.queue_names
         for index, route in enumerate(self.routes):
             if route.name in names[:index]:
-                wrong.append(f"routes[{index}].name: there is another route {route.name!r}: give each its own name")
-            wrong += [
-                f"routes[{index}].to: there is no destination {name!r}; there are {', '.join(self.destinations)}"
-                for name in route.to
-                if name not in self.destinations
-            ]
-        return wrong
-
-    def _wrong_services(self) -> list[str]:
-        wrong, own = [], set(self.queue_names)
+                yield f"routes[{index}].name: there is another route {route.name!r}: give each its own name"
+            for name in route.to:
+                if name not in self.destinations:
+                    there = ", ".join(self.destinations)
+                    yield f"routes[{index}].to: there is no destination {name!r}; there are {there}"
         for name, destination in self.destinations.items():
             place = f"destinations.{name}.service"
             try:
                 service = parse(destination.service)
             except ServiceError as error:
-                wrong.append(f"{place}: {error}")
+                yield f"{place}: {error}"
                 continue
-            if isinstance(service, QueueService) and service.queue in own:
-                wrong.append(
-                    f"{place}: {service.queue!r} is a queue of this pipeline, so messages would go round: name another"
-                )
-        return wrong
-
-    def _wrong_names(self) -> list[str]:
-        names, wrong = self.queue_names, []
-        for name in dict.fromkeys(names):
-            if names.count(name) > 1:
-                wrong.append(f"two of its queues are called {name!r}: name the source, or one of them, otherwise")
+            if isinstance(service, QueueService) and service.queue in queues:
+                queue = service.queue
+                yield f"{place}: {queue!r} is a queue of this pipeline, so messages would go round: name another"
+        for name in dict.fromkeys(queues):
+            if queues.count(name) > 1:
+                yield f"two of its queues are called {name!r}: name the source, or one of them, otherwise"
             try:
                 check_queue_name(name)
             except InvalidArgument as error:
-                wrong.append(f"{error}: choose shorter names")
-        return wrong
+                yield f"{error}: choose shorter names"
 
     # -- its queues ---------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ The names are common in integration engines: continue, send, kill, error.
 
 import enum
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack
+from typing import Any, Final, TypeAlias, TypedDict, Unpack
 
 from spool.model.text import shown
 
@@ -17,7 +17,6 @@ class Kept(enum.Enum):
 
 
 BODY: Final = Kept.BODY
-KeptBody: TypeAlias = Literal[Kept.BODY]
 
 
 class Changes(TypedDict, total=False):
@@ -77,7 +76,7 @@ class Error:
 Disposition: TypeAlias = Continue | Send | Kill | Error
 
 
-def dispositions_of(value: object) -> list[Disposition]:
+def dispositions_of(value: Any) -> list[Disposition]:
     """Return the dispositions of a hook's result: one disposition, several, or None for ``Continue()``.
 
     Raises:
@@ -87,9 +86,8 @@ def dispositions_of(value: object) -> list[Disposition]:
         return [Continue()]
     if isinstance(value, Disposition):
         return [value]
-    several: list[Any] = (
-        list(value) if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping) else [value]
-    )
+    is_list = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
+    several = list(value) if is_list else [value]
     for one in several:
         if not isinstance(one, Disposition):
             raise TypeError(f"it returns Continue, Send, Kill or Error, a list of them, or None, not {shown(one)}")

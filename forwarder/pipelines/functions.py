@@ -1,12 +1,11 @@
 """The functions of a pipeline: hooks, translations and conditions, each by name or as an object."""
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from spool.workers.functions import ServiceError, find_function, takes_a_message
+from spool.workers.functions import ServiceError, check_function, find_function
 
 
 @dataclass(frozen=True)
@@ -38,22 +37,12 @@ class Function:
         Raises:
             ServiceError: the function cannot be imported, or takes no message.
         """
-        if self.given is None:
-            return _imported(self.name)
-        if inspect.iscoroutinefunction(self.given):
-            raise ServiceError(f"{self.name} is a coroutine function: name a plain one, e.g. one with asyncio.run")
-        if not takes_a_message(self.given):
-            raise ServiceError(f"{self.name} cannot be called with a message alone: give it one parameter")
-        return self.given
+        return _imported(self.name) if self.given is None else check_function(self.name, self.given)
 
-    def by_name(self) -> "Function":
-        """Return the function without its object, for other processes, which import it by name.
-
-        Raises:
-            ServiceError: other processes cannot import the function by its name.
-        """
+    def check_name(self) -> None:
+        """Raise ServiceError unless other processes can import the function by its name."""
         if self.given is None:
-            return self
+            return
         module, _, name = self.name.partition(":")
         if module == "__main__" or not all(part.isidentifier() for part in name.split(".")):
             raise ServiceError(
@@ -62,7 +51,10 @@ class Function:
             )
         if _imported(self.name) is not self.given:
             raise ServiceError(f"{self.name} is another function when it is imported: give each a separate name")
-        return Function(self.name)
+
+    def __reduce__(self) -> tuple[type["Function"], tuple[str]]:
+        """Return the function without its object, for other processes, which import it by name."""
+        return Function, (self.name,)
 
 
 _imported = cache(find_function)

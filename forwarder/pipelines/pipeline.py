@@ -1,12 +1,11 @@
 """A pipeline, from its source to its destinations: its queues, its routes, and its run."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from forwarder.forwarder import Forwarder
-from forwarder.pipelines.description import Description, Destination, RouteDescription, described, read_toml
-from forwarder.pipelines.functions import Function
+from forwarder.pipelines.description import Description, described, read_toml
 from forwarder.pipelines.queues import check_left, create_queues, left_queues
 from forwarder.pipelines.stages import HookStage, Stage, TranslationStage, Way
 from forwarder.round import Route
@@ -90,9 +89,15 @@ class Pipeline:
             ServiceError: a function cannot be called, or has no name.
         """
         try:
-            return routes_of(self.description, by_name=by_name)
+            routes = list(_routes(self.description))
+            stages = [route.service for route in routes if isinstance(route.service, Stage)]
+            for function in (function for stage in stages for function in stage.functions):
+                function.load()
+                if by_name:
+                    function.check_name()
         except ServiceError as error:
             raise ServiceError(f"{self._where}: {error}") from None
+        return routes
 
     def run(
         self,
@@ -131,51 +136,24 @@ class Pipeline:
 # -- the routes of a pipeline ------------------------------------------------------------------------------------------
 
 
-def routes_of(of: Description, *, by_name: bool) -> list[Route]:
-    """Return the routes of a pipeline, as ``Pipeline.routes`` does.
-
-    This function checks the stages; the forwarder checks the services.
-    """
-    routes = [_hooks(of, of.source_queue, of.inbound, of.translate_queue, 0, by_name)] if of.inbound else []
-    routes.append(_translation(of, by_name))
-    for name, destination in of.destinations.items():
-        if not destination.stopped:
-            routes += _delivery(of, name, destination, by_name)
-    for route in routes:
-        if isinstance(route.service, Stage):
-            route.service.check()
-    return routes
-
-
-def _hooks(of: Description, queue: str, hooks: Iterable[Function], into: str, step: int, by_name: bool) -> Route:
-    stage = HookStage(_named(hooks, by_name), into, _last_queues(of), of.timeout)
-    return Route(queue, stage, into=(into,), step=step)
-
-
-def _translation(of: Description, by_name: bool) -> Route:
-    ways = tuple(_way(of, route, by_name) for route in of.routes)
-    stage = TranslationStage(ways, _last_queues(of), of.failures, of.unrouted, of.retries, of.timeout)
+def _routes(of: Description) -> Iterator[Route]:
+    """Yield the route of each queue. The forwarder checks the services."""
+    ends = tuple((name, of.last_queue(name)) for name in of.destinations)
+    if of.inbound:
+        stage = HookStage(of.inbound, of.translate_queue, ends, of.timeout)
+        yield Route(of.source_queue, stage, into=(of.translate_queue,))
+    ways = tuple(
+        Way(route.name, route.when, route.translate, tuple(map(of.first_queue, route.to)), route.severity == "route")
+        for route in of.routes
+    )
     into = dict.fromkeys([*(queue for way in ways for queue in way.into), of.failures])
-    return Route(of.translate_queue, stage, into=tuple(into), step=1)
-
-
-def _way(of: Description, route: RouteDescription, by_name: bool) -> Way:
-    when = route.when
-    condition = _named([when], by_name)[0] if isinstance(when, Function) else tuple((when or {}).items())
-    into = tuple(map(of.first_queue, route.to))
-    return Way(route.name, condition, _named(route.translate, by_name), into, route.severity == "route")
-
-
-def _delivery(of: Description, name: str, destination: Destination, by_name: bool) -> list[Route]:
-    first, last = of.first_queue(name), of.last_queue(name)
-    service = parse(destination.service, timeout=destination.timeout, threads=destination.threads)
-    hooks = [_hooks(of, first, destination.outbound, last, 2, by_name)] if destination.outbound else []
-    return [*hooks, Route(last, service, destination.on_failure, step=3)]
-
-
-def _named(functions: Iterable[Function], by_name: bool) -> tuple[Function, ...]:
-    return tuple(function.by_name() if by_name else function for function in functions)
-
-
-def _last_queues(of: Description) -> tuple[tuple[str, str], ...]:
-    return tuple((name, of.last_queue(name)) for name in of.destinations)
+    translation = TranslationStage(ways, ends, of.failures, of.unrouted, of.retries, of.timeout)
+    yield Route(of.translate_queue, translation, into=tuple(into), step=1)
+    for name, destination in of.destinations.items():
+        if destination.stopped:
+            continue
+        first, last = of.first_queue(name), of.last_queue(name)
+        if destination.outbound:
+            yield Route(first, HookStage(destination.outbound, last, ends, of.timeout), into=(last,), step=2)
+        service = parse(destination.service, timeout=destination.timeout, threads=destination.threads)
+        yield Route(last, service, destination.on_failure, step=3)

@@ -3,39 +3,31 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from forwarder.pipelines.description import Description
+from forwarder.pipelines.description import Description, Destination
 from forwarder.services import ServiceError
 from spool import Space
+
+_RETRYING = ("retries", "retry_delay", "retry_delay_max")
+_LIMITS = ("max_messages", "max_bytes")
+
+
+def _options(of: Description | Destination, *names: str) -> dict[str, Any]:
+    return {name: getattr(of, name) for name in names}
 
 
 def queue_options(description: Description) -> dict[str, dict[str, Any]]:
     """Return the options of each queue by its name. Each queue is listed after the queues that its options name."""
-    stage = {
-        "order": ("priority", "fifo"),
-        "ordered": description.ordered,
-        "retries": description.retries,
-        "retry_delay": description.retry_delay,
-        "retry_delay_max": description.retry_delay_max,
-        "error_queue": description.errors,
-    }
-    limits = {"max_messages": description.max_messages, "max_bytes": description.max_bytes}
+    stage = {"order": ("priority", "fifo"), "ordered": description.ordered, "error_queue": description.errors}
+    stage |= _options(description, *_RETRYING)
     found: dict[str, dict[str, Any]] = {description.errors: {}, description.failures: {}}
-    found[description.source_queue] = stage | limits
+    found[description.source_queue] = stage | _options(description, *_LIMITS)
     found.setdefault(description.translate_queue, stage)
     for name, destination in description.destinations.items():
-        ordered = description.ordered if destination.ordered is None else destination.ordered
-        limits = {"max_messages": destination.max_messages, "max_bytes": destination.max_bytes}
-        delivery = stage | {
-            "ordered": ordered,
-            "retries": destination.retries,
-            "retry_delay": destination.retry_delay,
-            "retry_delay_max": destination.retry_delay_max,
-            "reply_queue": destination.reply_queue,
-        }
+        hooks = stage if destination.ordered is None else stage | {"ordered": destination.ordered}
+        delivery = hooks | _options(destination, *_RETRYING, "reply_queue")
         found[description.last_queue(name)] = delivery
-        found[description.first_queue(name)] = (
-            stage | {"ordered": ordered} if destination.outbound else delivery
-        ) | limits
+        first = hooks if destination.outbound else delivery
+        found[description.first_queue(name)] = first | _options(destination, *_LIMITS)
     return found
 
 

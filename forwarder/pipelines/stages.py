@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from forwarder.pipelines.dispositions import Continue, Disposition, Error, Kill, Send, dispositions_of
 from forwarder.pipelines.draft import ROUTE_HEADER, Draft, failed_alone
 from forwarder.pipelines.functions import Function
-from forwarder.services import MAX_REPLY, Request
+from forwarder.services import MAX_REPLY
 from forwarder.services.python import PythonCaller
 from spool.errors import InvalidArgument
 from spool.model.message import Message
@@ -120,10 +120,10 @@ class Stage(ABC):
         for function in self.functions:
             function.load()
 
-    def open(self) -> "StageCaller":
+    def open(self) -> PythonCaller:
         """Import the functions; raise ServiceError as ``check`` does."""
         self.check()
-        return StageCaller(self.translated, MAX_REPLY, self.timeout)
+        return PythonCaller(self.translated, MAX_REPLY, self.timeout, lambda given: Draft.of(given.message, given.raw))
 
 
 @dataclass(frozen=True)
@@ -228,10 +228,3 @@ class TranslationStage(Stage):
         if not taken and self.unrouted == "error":
             return Rejected("no route takes it: add a route, or correct the conditions of the routes")
         return Translated(out, "; ".join(notes if taken else ["no route takes it"]))
-
-
-class StageCaller(PythonCaller):
-    """An opened stage."""
-
-    def argument(self, request: Request) -> Draft:
-        return Draft.of(request.message, request.raw)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from forwarder.services.service import MAX_REPLY, Request, Stateless
@@ -38,11 +39,12 @@ class PythonService:
 
 @dataclass(frozen=True)
 class PythonCaller(Stateless):
-    """Calls the function."""
+    """Calls the function. ``argument``: returns the argument of the function."""
 
     function: Callable[[Any], Any]
     max_reply: int = MAX_REPLY
     timeout: float | None = None
+    argument: Callable[[Request], Any] = attrgetter("message")
 
     def __call__(self, request: Request) -> Outcome:
         if request.unreadable:
@@ -59,7 +61,3 @@ class PythonCaller(Stateless):
                 return Retried(limit.reason)
             return outcome
         return of_value(value, self.max_reply)
-
-    def argument(self, request: Request) -> Any:
-        """Return the argument of the function."""
-        return request.message

@@ -29,12 +29,20 @@ def find_function(target: str) -> Callable[[Any], Any]:
         function = attrgetter(name)(module)
     except AttributeError:
         raise ServiceError(f"{target!r}: the module {module_name} has no {name!r}: correct the name") from None
+    return check_function(repr(target), function)
+
+
+def check_function(name: str, function: Any) -> Callable[[Any], Any]:
+    """Return an object as a function. ServiceError if it cannot be called with a message, or is a coroutine function.
+
+    ``name``: the name for errors.
+    """
     if not callable(function):
-        raise ServiceError(f"{target!r} is no function but a {type(function).__name__}: name one to be called")
+        raise ServiceError(f"{name} is no function but a {type(function).__name__}: name one to be called")
     if inspect.iscoroutinefunction(function):
-        raise ServiceError(f"{target!r} is a coroutine function: name a plain one, e.g. one with asyncio.run")
+        raise ServiceError(f"{name} is a coroutine function: name a plain one, e.g. one with asyncio.run")
     if not takes_a_message(function):
-        raise ServiceError(f"{target!r} cannot be called with a message alone: give it one parameter")
+        raise ServiceError(f"{name} cannot be called with a message alone: give it one parameter")
     return function  # type: ignore[no-any-return]
 
 
