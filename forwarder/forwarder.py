@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import spool
 from forwarder.events import Event
 from forwarder.round import Route, TaskDied
-from forwarder.routes.base import BaseForwarder, RunOptions
+from forwarder.routes.base import BaseForwarder
 from forwarder.routes.given import as_routes, check_routes
 from forwarder.routes.loop import RouteLoop
 from forwarder.routes.workers import check_workers
@@ -18,7 +18,6 @@ from forwarder.services import Service
 from forwarder.session import SparkUnavailable, is_local, start, stop, warm_up, with_places
 from forwarder.summary import Summary
 from forwarder.task import Block, Chunk, run
-from spool import Space
 from spool import open as open_space
 from spool.workers.effects import OnFailure
 from spool.workers.outcome import one_line
@@ -102,7 +101,7 @@ class Forwarder(BaseForwarder):
             except _Stopped:
                 return self.summary
             try:
-                self._forward(space, once, partial(self._loop, space, spark.sparkContext))
+                self._forward(space, once, partial(self._loop, spark.sparkContext))
             finally:
                 if self._spark is None:
                     stop(spark)
@@ -144,15 +143,12 @@ class Forwarder(BaseForwarder):
         finally:
             self._is_starting = False
 
-    def _loop(self, space: Space, context: "SparkContext", route: Route, options: RunOptions) -> RouteLoop:
+    def _loop(self, context: "SparkContext", **options: Any) -> RouteLoop:
         def tasks() -> int:  # (computed each time, because a cluster's workers change; each other route gets one place)
             with _asking_java(context):
                 return max(1, context.defaultParallelism - (len(self.routes) - 1))
 
-        def job(chunks: list[Chunk]) -> list[Block]:
-            return spark_job(context, chunks, tasks())
-
-        return RouteLoop(space, route, job, tasks=tasks, **options)
+        return RouteLoop(job=lambda chunks: spark_job(context, chunks, tasks()), tasks=tasks, **options)
 
 
 def spark_job(context: "SparkContext", chunks: list[Chunk], tasks: int) -> list[Block]:

@@ -5,7 +5,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import TypedDict, Unpack
+from dataclasses import dataclass, field
 
 from forwarder.events import Begun, Down, Event, Paused, Stopping, Up
 from forwarder.result import RoundResult
@@ -23,32 +23,25 @@ from spool.workers.outcome import describe
 log = logging.getLogger("spool.forwarder")
 
 
-class RunOptions(TypedDict):
-    """Options of a loop.
+@dataclass(kw_only=True, eq=False)
+class Loop(ABC):
+    """Forwards the messages of a route. Other threads and signal handlers read the properties of the loop.
 
     once: whether the loop ends after an attempt for every message.
-    stop: an event; after it is set, the loop claims no further message.
+    stopped: an event; after it is set, the loop claims no further message.
     attempted: with `once`, the messages that failed in this run and are still in a queue. The loop adds messages.
     count: called with each committed result.
     tell: called with each event.
     """
 
+    space: Space
+    route: Route
     once: bool
-    stop: threading.Event
+    stopped: threading.Event
     attempted: set[Position]
     count: Callable[[str, RoundResult], object]
     tell: Callable[[Event], object]
-
-
-class Loop(ABC):
-    """Forwards the messages of a route. Other threads and signal handlers read the properties of the loop."""
-
-    def __init__(self, space: Space, route: Route, **options: Unpack[RunOptions]) -> None:
-        self._space, self._route = space, route
-        self._once, self._stop = options["once"], options["stop"]
-        self._attempted, self._count, self._tell = options["attempted"], options["count"], options["tell"]
-        self._clock = space.engine.clock
-        self._down_since: float | None = None
+    _down_since: float | None = field(default=None, init=False)
 
     @abstractmethod
     def run(self) -> None:
@@ -72,18 +65,18 @@ class Loop(ABC):
         """Whether the loop has claimed messages, or pauses."""
 
     def _add(self, result: RoundResult) -> None:
-        if self._once:
-            self._attempted.update(result.attempted, result.waiting)
-        self._count(self._route.queue, result)
+        if self.once:
+            self.attempted.update(result.attempted, result.waiting)
+        self.count(self.route.queue, result)
 
     def _note_down(self, reason: str) -> None:
         if self._down_since is None:
-            self._down_since = self._clock.monotonic()
-            self._tell(Down(self._route.queue, reason))
+            self._down_since = self.space.engine.clock.monotonic()
+            self.tell(Down(self.route.queue, reason))
 
     def _note_up(self) -> None:
         if self._down_since is not None:
-            self._tell(Up(self._route.queue, self._clock.monotonic() - self._down_since))
+            self.tell(Up(self.route.queue, self.space.engine.clock.monotonic() - self._down_since))
             self._down_since = None
 
 
@@ -135,13 +128,19 @@ class BaseForwarder:
             end()
         self._end = end
 
-    def _forward(self, space: Space, once: bool, made: Callable[[Route, RunOptions], Loop]) -> None:
+    def _forward(self, space: Space, once: bool, made: Callable[..., Loop]) -> None:
         """Run a loop for each route, until all loops have ended. ``made``: creates the loop of a route."""
         self._say("forwarding")
         self._tell(Begun([route.queue for route in self.routes]))
         self._now = space.engine.clock.monotonic
         self._idle_time = IdleTime(self._idle, self._now())
-        loops = {route.queue: made(route, self._options(route, once)) for route in self.routes}
+        loops = {
+            route.queue: made(
+                space=space, route=route, once=once, stopped=self._stop, attempted=self._attempted[route.queue],
+                count=self._count, tell=self._tell,
+            )
+            for route in self.routes
+        }  # fmt: skip
         for routes in in_steps(self.routes, once, self.summary):
             if not self._is_stopping:
                 self._loops = [loops[route.queue] for route in routes]
@@ -150,10 +149,6 @@ class BaseForwarder:
         self._tell_of_the_end()
         if once:
             self._count_left(space)
-
-    def _options(self, route: Route, once: bool) -> RunOptions:
-        attempted = self._attempted[route.queue]
-        return RunOptions(once=once, stop=self._stop, attempted=attempted, count=self._count, tell=self._tell)
 
     def _run_loops(self, routes: list[Route]) -> None:
         threads = [

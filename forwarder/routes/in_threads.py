@@ -6,18 +6,17 @@ counts as an attempt only for its own message. Rounds in one process would make 
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
-from typing import Unpack
 
 from forwarder.calls import threads_of
 from forwarder.events import Done, Event, Paused
 from forwarder.result import RoundResult
 from forwarder.round import Route, queues_into
-from forwarder.routes.base import BaseForwarder, Loop, RunOptions
+from forwarder.routes.base import BaseForwarder, Loop
 from forwarder.routes.given import as_routes, check_routes
 from forwarder.services import Caller, QueueService, Request, Service
 from forwarder.summary import Summary
-from spool import Space
 from spool import open as open_space
 from spool.model.message import Message
 from spool.model.position import Position
@@ -55,15 +54,15 @@ class ThreadForwarder(BaseForwarder):
         """
         with open_space(self.path) as space:
             check_routes(space, self.routes, sent=False)
-            self._forward(space, once, lambda route, options: ThreadLoop(space, route, **options))
+            self._forward(space, once, ThreadLoop)
         return self.summary
 
 
+@dataclass(kw_only=True, eq=False)
 class ThreadLoop(Loop):
     """Calls the service of one route in the threads of a worker."""
 
-    def __init__(self, space: Space, route: Route, **options: Unpack[RunOptions]) -> None:
-        super().__init__(space, route, **options)
+    def __post_init__(self) -> None:
         self._worker: Worker | None = None
         self._under_way: set[Position] = set()
         self._kept = RoundResult()  # the messages without an attempt since the route was last up
@@ -72,13 +71,13 @@ class ThreadLoop(Loop):
 
     def run(self) -> None:
         """Call the service with one message after another, in the worker's threads."""
-        with closing(self._route.service.open()) as caller:
-            call, route = partial(self._call, caller), self._route
+        with closing(self.route.service.open()) as caller:
+            call, route = partial(self._call, caller), self.route
             self._under_way.clear()
             self._is_cut_short = False
             self._worker = Worker(
-                self._space, route.queue, call, threads=threads_of(route.service), once=self._once,
-                passed=self._attempted, timeout=route.service.watched, stop=self._stop, on_handled=self._note,
+                self.space, route.queue, call, threads=threads_of(route.service), once=self.once,
+                passed=self.attempted, timeout=route.service.watched, stop=self.stopped, on_handled=self._note,
                 on_pause=self._note_pause, on_unreadable=call, on_failure=route.on_failure, into=queues_into(route),
                 replies=not isinstance(route.service, QueueService),
             )  # fmt: skip
@@ -103,7 +102,7 @@ class ThreadLoop(Loop):
 
     def _call(self, caller: Caller, message: Message, unreadable: str = "") -> Outcome:
         self._under_way.add(message.position)
-        return caller(Request(message, self._space.engine.stored_body(message), unreadable))
+        return caller(Request(message, self.space.engine.stored_body(message), unreadable))
 
     def _note_pause(self, reason: str, seconds: float) -> None:
         self._pause = reason, seconds
@@ -112,13 +111,13 @@ class ThreadLoop(Loop):
     def _tell_pause(self, reason: str, seconds: float) -> None:
         self._note_down(reason)
         if seconds:
-            self._tell(Paused(self._route.queue, reason, seconds))
+            self.tell(Paused(self.route.queue, reason, seconds))
 
     def _note(self, position: Position, conclusion: Conclusion, seconds: float) -> None:
         """Record the end of an attempt. The worker calls this method in one thread at a time."""
         result = RoundResult()
         result.count(conclusion.effect, "" if conclusion.full else conclusion.reason, position)
-        self._tell(Done(self._route.queue, "", result.effects, seconds))
+        self.tell(Done(self.route.queue, "", result.effects, seconds))
         if conclusion.effect is Effect.KEPT:
             if self._pause is not None:
                 self._tell_pause(*self._pause)

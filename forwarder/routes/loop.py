@@ -8,15 +8,14 @@ claims.
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Unpack
+from dataclasses import dataclass, field
 
 from forwarder.events import Claimed, Done, Paused
 from forwarder.result import RoundResult
-from forwarder.round import Job, Round, Route
-from forwarder.routes.base import Loop, RunOptions
+from forwarder.round import Job, Round
+from forwarder.routes.base import Loop
 from forwarder.routes.pace import Pace, is_through
 from forwarder.task import Block, Chunk
-from spool import Space
 from spool.errors import SpoolError
 from spool.workers.pauses import WaitingMessages
 
@@ -26,20 +25,19 @@ _WAIT_SECONDS = 0.5
 _MOST_ATTEMPTED = 1_000_000
 
 
+@dataclass(kw_only=True, eq=False)
 class RouteLoop(Loop):
     """Runs the rounds of a route. A claim that finds no message counts as an empty result.
 
-    Args:
-        job: runs chunks in tasks.
-        tasks: called when the calls of a round begin; returns how many tasks run at the same time.
+    job: runs chunks in tasks.
+    tasks: called when the calls of a round begin; returns how many tasks run at the same time.
     """
 
-    def __init__(
-        self, space: Space, route: Route, job: Job, *, tasks: Callable[[], int], **options: Unpack[RunOptions]
-    ) -> None:
-        super().__init__(space, route, **options)
-        self._job, self._tasks = job, tasks
-        self._pace = Pace(1)  # 1 task, until the first round asks for the number of tasks
+    job: Job
+    tasks: Callable[[], int]
+    pace: Pace = field(default_factory=lambda: Pace(1))  # 1 task, until the first round asks for the number of tasks
+
+    def __post_init__(self) -> None:
         self._calling: Round | None = None
         self._seconds: Future[float]  # the duration of the calls
         self._next: Round | None = None
@@ -61,12 +59,12 @@ class RouteLoop(Loop):
             calling.count_calls()
 
     def run(self) -> None:
-        self._pace.down = ""
-        with ThreadPoolExecutor(1, f"calls of {self._route.queue}") as self._caller:
+        self.pace.down = ""
+        with ThreadPoolExecutor(1, f"calls of {self.route.queue}") as self._caller:
             try:
                 while not self._is_over() and self._begin():
                     while self._calling is not None:
-                        if not self._stop.is_set() and self._pace.claims_ahead(self._calling.size):
+                        if not self.stopped.is_set() and self.pace.claims_ahead(self._calling.size):
                             self._next = self._claim(0.0, ahead=True)
                         self._end(self._calling)
                     self._is_working = False
@@ -77,35 +75,35 @@ class RouteLoop(Loop):
 
     def _pause(self) -> None:
         """Wait before the next round, if the route is down."""
-        seconds = self._pace.take_pause()
-        if seconds and not (self._once or self._stop.is_set()):
+        seconds = self.pace.pause
+        if seconds and not (self.once or self.stopped.is_set()):
             self._is_paused = True
-            self._tell(Paused(self._route.queue, self._pace.down, seconds))
-            self._stop.wait(seconds)
+            self.tell(Paused(self.route.queue, self.pace.down, seconds))
+            self.stopped.wait(seconds)
             self._is_paused = False
 
     def _is_over(self) -> bool:
-        if self._stop.is_set():
+        if self.stopped.is_set():
             return True
-        return self._once and (self._pace.down != "" or len(self._attempted) > _MOST_ATTEMPTED)
+        return self.once and (self.pace.down != "" or len(self.attempted) > _MOST_ATTEMPTED)
 
     def _begin(self) -> bool:
         """Begin a round if a message can be claimed within half a second; return whether the loop goes on."""
-        self._next = self._claim(0.0 if self._once else _WAIT_SECONDS, ahead=False)
+        self._next = self._claim(0.0 if self.once else _WAIT_SECONDS, ahead=False)
         if self._next is not None:
             self._is_working = True
             self._call(self._next)
             return True
         self._add(RoundResult())
-        return not self._once
+        return not self.once
 
     def _claim(self, wait: float, *, ahead: bool) -> Round | None:
-        round_ = Round(self._space, self._route)
+        round_ = Round(self.space, self.route)
         try:
-            waiting = self._waiting.positions(self._clock.monotonic())
-            passed = self._attempted.union(waiting) if waiting else self._attempted
-            if round_.claim(self._pace.limit, timeout=wait, passed=passed):
-                self._tell(Claimed(self._route.queue, round_.id.hex(), round_.size.messages, ahead))
+            waiting = self._waiting.positions(self.space.engine.clock.monotonic())
+            passed = self.attempted.union(waiting) if waiting else self.attempted
+            if round_.claim(self.pace.limit, timeout=wait, passed=passed):
+                self.tell(Claimed(self.route.queue, round_.id.hex(), round_.size.messages, ahead))
                 return round_
         except BaseException:
             round_.close()
@@ -115,17 +113,17 @@ class RouteLoop(Loop):
 
     def _call(self, round_: Round) -> None:
         def call() -> float:
-            tasks = self._pace.tasks = self._tasks()
-            begun = self._clock.monotonic()
+            tasks = self.pace.tasks = self.tasks()
+            begun = self.space.engine.clock.monotonic()
             round_.call(self._run, tasks=tasks)
-            return self._clock.monotonic() - begun
+            return self.space.engine.clock.monotonic() - begun
 
         self._calling, self._next, self._seconds = round_, None, self._caller.submit(call)
 
     def _run(self, chunks: list[Chunk]) -> list[Block]:
-        if self._stop.is_set():  # also after the death of a task: no other task gets its messages
+        if self.stopped.is_set():  # also after the death of a task: no other task gets its messages
             return []
-        return self._job(chunks)
+        return self.job(chunks)
 
     def _end(self, ended: Round) -> None:
         """Wait for the calls of a round, begin the calls of the next round, and commit the ended round."""
@@ -133,7 +131,7 @@ class RouteLoop(Loop):
         self._calling = None
         with ended:
             if self._next is not None:
-                if not self._stop.is_set() and is_through(ended.size.messages, ended.result):
+                if not self.stopped.is_set() and is_through(ended.size.messages, ended.result):
                     self._call(self._next)
                 else:
                     self._give_back(self._next)
@@ -148,13 +146,13 @@ class RouteLoop(Loop):
         for position in result.waiting:
             if self._waiting.is_full:
                 result.full = "many messages wait for room in queues that they alone name"
-            self._waiting.add(position, self._clock.monotonic())
-        self._pace.note(ended.size, result, seconds)
-        lasted = self._clock.monotonic() - ended.claimed_at
-        self._tell(Done(self._route.queue, ended.id.hex(), dict(result.effects), lasted))
+            self._waiting.add(position, self.space.engine.clock.monotonic())
+        self.pace.note(ended.size, result, seconds)
+        lasted = self.space.engine.clock.monotonic() - ended.claimed_at
+        self.tell(Done(self.route.queue, ended.id.hex(), dict(result.effects), lasted))
         self._add(result)
-        if self._pace.down:
-            self._note_down(self._pace.down)
+        if self.pace.down:
+            self._note_down(self.pace.down)
         elif result.messages and not result.down:
             self._note_up()
 

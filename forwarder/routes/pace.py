@@ -16,12 +16,14 @@ class Pace(Pauses):
 
     tasks: the present number of tasks, which the loop updates.
     limit: the most messages of the next round.
+    pause: the seconds of the pause before the next round.
     """
 
     def __init__(self, tasks: int) -> None:
         super().__init__()
         self.limit = FIRST_ROUND_MESSAGES
         self.tasks = tasks
+        self.pause = 0.0
         self._is_steady = False
 
     def claims_ahead(self, calling: RoundSize) -> bool:
@@ -38,11 +40,11 @@ class Pace(Pauses):
     def note(self, calling: RoundSize, result: RoundResult, seconds: float) -> None:
         """Record the result of a round. ``seconds``: the duration of its calls."""
         before, self._is_steady = self.limit, False
-        self.down, self._pause = "", 0.0
+        self.down, self.pause = "", 0.0
         if result.full and calling.messages > 1:
             self.limit = max(1, calling.messages // 2)  # the queues may have room for fewer replies
         elif result.down:
-            self.find_down(result.down, result.retry_after)
+            self.pause = self.find_down(result.down, result.retry_after)
         else:
             self.find_up()
             self.limit = next_limit(calling.limit, result.messages, seconds, self.tasks)

@@ -28,24 +28,20 @@ class Pauses:
 
     def __init__(self) -> None:
         self.down = ""
-        self._pause = 0.0
         self._next_pause = FIRST_PAUSE_SECONDS
 
-    def find_down(self, reason: str, retry_after: float | None = None) -> None:
-        """Record that nothing can be handled now. ``retry_after``: the shortest pause in seconds, if the service named
-        one."""
+    def find_down(self, reason: str, retry_after: float | None = None) -> float:
+        """Record that nothing can be handled now; return the seconds of the pause that begins now.
+
+        ``retry_after``: the shortest pause in seconds, if the service named one.
+        """
         self.down = reason
-        self._pause = max(self._next_pause, retry_after or 0.0)
-        self._next_pause = min(self._next_pause * 2, LONGEST_PAUSE_SECONDS)
+        pause, self._next_pause = self._next_pause, min(self._next_pause * 2, LONGEST_PAUSE_SECONDS)
+        return max(pause, retry_after or 0.0)
 
     def find_up(self) -> None:
         """Record that a message was handled, so that the next pause is short again."""
-        self.down, self._pause, self._next_pause = "", 0.0, FIRST_PAUSE_SECONDS
-
-    def take_pause(self) -> float:
-        """Return the seconds of the pause that begins now; 0 if no pause is due, or the pause was taken already."""
-        pause, self._pause = self._pause, 0.0
-        return pause
+        self.down, self._next_pause = "", FIRST_PAUSE_SECONDS
 
 
 class WaitingMessages:

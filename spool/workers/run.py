@@ -137,8 +137,7 @@ class Run:
                 self._is_cut_short = True
                 self._on_pause(conclusion.pause or conclusion.reason, 0.0)
             elif now >= self._paused_until:  # otherwise a concurrent call has begun this pause
-                self._pauses.find_down(conclusion.pause or conclusion.reason, conclusion.delay)
-                seconds = self._pauses.take_pause()
+                seconds = self._pauses.find_down(conclusion.pause or conclusion.reason, conclusion.delay)
                 self._paused_until = now + seconds
                 self._on_pause(self._pauses.down, seconds)
 

@@ -49,10 +49,10 @@ class Running:
         self._job = job or in_process
         self._is_calling = threading.Lock()
         self.loop = RouteLoop(
-            space, Route("work", Scripted("it")), self._begin, tasks=lambda: 2, once=once, stop=self.stop,
-            attempted=set(), count=lambda queue, result: None, tell=self._tell,
+            space=space, route=Route("work", Scripted("it")), job=self._begin, tasks=lambda: 2, once=once,
+            stopped=self.stop, attempted=set(), count=lambda queue, result: None, tell=self._tell,
         )  # fmt: skip
-        self.loop._pace._is_steady = True  # as behind a round of two seconds
+        self.loop.pace._is_steady = True  # as behind a round of two seconds
 
     def _tell(self, event: Event) -> None:
         with self.told:
@@ -101,7 +101,7 @@ def test_e07_an_ordered_queue_has_one_round_at_a_time(space: spool.Space) -> Non
     space.create_queue("strict", ordered=True)
     space.put_many("strict", range(3 * FIRST))
     run = Running(space)
-    run.loop._route = Route("strict", Scripted("it"))
+    run.loop.route = Route("strict", Scripted("it"))
     run.loop.run()
     assert [body for calls in run.calls for body in calls] == list(range(3 * FIRST))
     assert [type(event) for event in run.events] == [Claimed, Done] * (len(run.events) // 2)
@@ -178,7 +178,7 @@ def test_q12_a_service_that_goes_down_is_not_called_by_the_round_that_is_claimed
             super()._tell(event)
 
     run = Watching(space, job, answer, once=False)
-    run.loop._pace._next_pause = 0.01
+    run.loop.pace._next_pause = 0.01
     run.loop.run()
     assert run.calls[:2] == [[0], list(range(FIRST))], "from the first message on"
     (down,), (pause,), (up,) = run.of(Down), run.of(Paused), run.of(Up)
@@ -195,7 +195,7 @@ def test_q12_a_route_is_busy_until_its_round_is_committed(space: spool.Space) ->
     space.put("work", b"x")
     run = Running(space)
     busy: list[bool] = []
-    run.loop._count = lambda queue, result: busy.append(run.loop.is_busy)
+    run.loop.count = lambda queue, result: busy.append(run.loop.is_busy)
     run.loop.run()
     assert busy == [True, False], "behind a commit, and when there was no message"
 
@@ -237,7 +237,7 @@ def test_a_spark_that_ends_between_two_rounds_leaves_nothing_claimed_and_loses_n
             raise SparkUnavailable("Spark's Java has ended")
         return 2
 
-    run.loop._tasks = cores
+    run.loop.tasks = cores
     with pytest.raises(SparkUnavailable):
         run.loop.run()
     assert (space.stats("work").claimed, space.stats("work").dequeued) == (0, FIRST)
@@ -306,10 +306,10 @@ if moment != "both claimed":  # the second round ends the process before the fir
     Round.commit = lambda self: threading.Event().wait()
 with spool.open(path) as space:
     loop = RouteLoop(
-        space, Route("work", parse("queue:next")), job, tasks=lambda: 2, once=True, stop=threading.Event(),
-        attempted=set(), count=lambda queue, result: None, tell=tell,
+        space=space, route=Route("work", parse("queue:next")), job=job, tasks=lambda: 2, once=True,
+        stopped=threading.Event(), attempted=set(), count=lambda queue, result: None, tell=tell,
     )
-    loop._pace._is_steady = True
+    loop.pace._is_steady = True
     loop.run()
 """
 
@@ -327,7 +327,7 @@ def test_x05_a_driver_killed_with_two_rounds_under_way_loses_and_doubles_nothing
     stats = space.stats("work")
     assert stats.claimed == 0, "claims end with their process"
     run = Running(space, answer=lambda request: Replied())
-    run.loop._route = Route("work", Scripted("it"))
+    run.loop.route = Route("work", Scripted("it"))
     run.loop.run()
     called = [body for calls in run.calls for body in calls]
     moved = [message.body for message in space.browse("next")]
@@ -346,8 +346,8 @@ def test_x05_a_round_has_as_many_tasks_as_the_cluster_has_cores_when_it_begins(s
     answers["it"] = lambda request: Replied()
     space.put_many("work", range(3 * FIRST))
     loop = RouteLoop(
-        space, Route("work", Scripted("it")), job, tasks=lambda: cores[0], once=True, stop=threading.Event(),
-        attempted=set(), count=lambda queue, result: None, tell=lambda event: None,
+        space=space, route=Route("work", Scripted("it")), job=job, tasks=lambda: cores[0], once=True,
+        stopped=threading.Event(), attempted=set(), count=lambda queue, result: None, tell=lambda event: None,
     )  # fmt: skip
     loop.run()
     assert chunks_of == [2, 8], "two chunks for each task"

@@ -83,21 +83,20 @@ def test_q12_a_service_that_is_down_is_tried_after_growing_pauses_and_at_once_ag
     for _ in range(8):
         pace.note(RoundSize(128, 3), not_reached(3), seconds=0.1)
         assert pace.down == "the service was not reached (refused)"
-        pauses.append(pace.take_pause())
-        assert pace.take_pause() == 0, "a pause is made once"
+        pauses.append(pace.pause)
     assert pauses == [FIRST_PAUSE_SECONDS, 2, 4, 8, 16, 32, LONGEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS]
     pace.note(RoundSize(128, 3), delivered(3), seconds=0.1)
-    assert (pace.down, pace.take_pause()) == ("", 0)
+    assert (pace.down, pace.pause) == ("", 0)
     pace.note(RoundSize(128, 3), not_reached(3, retry_after=7.0), seconds=0.1)
-    assert pace.take_pause() == 7, "the service said so"
+    assert pace.pause == 7, "the service said so"
 
 
 def test_q11_answers_that_find_no_room_are_tried_in_halves_without_a_pause() -> None:
     pace = Pace(2)
     pace.note(RoundSize(128, 100), RoundResult({"kept": 100}, full="queue replies is full"), seconds=0.1)
-    assert (pace.limit, pace.down, pace.take_pause()) == (50, "", 0)
+    assert (pace.limit, pace.down, pace.pause) == (50, "", 0)
     pace.note(RoundSize(50, 1), RoundResult({"kept": 1}, full="queue replies is full"), seconds=0.1)
-    assert (pace.down, pace.take_pause()) == ("there is no room (queue replies is full)", 1)
+    assert (pace.down, pace.pause) == ("there is no room (queue replies is full)", 1)
 
 
 def test_q12_a_forwarder_is_idle_when_no_route_had_a_message_or_was_busy_for_long_enough() -> None:

@@ -102,13 +102,11 @@ def test_a_full_queue_concerns_one_message_only_if_no_other_uses_it(
 def test_pauses_grow_to_a_minute_and_are_never_shorter_than_the_service_asks(asked: list[float | None]) -> None:
     pauses, before = Pauses(), FIRST_PAUSE_SECONDS / 2
     for retry_after in asked:
-        pauses.find_down("refused", retry_after)
         grown = min(before * 2, LONGEST_PAUSE_SECONDS)
-        assert (pauses.take_pause(), pauses.take_pause()) == (max(grown, retry_after or 0.0), 0.0)
+        assert pauses.find_down("refused", retry_after) == max(grown, retry_after or 0.0)
         before = grown
     pauses.find_up()
-    pauses.find_down("refused")
-    assert pauses.take_pause() == FIRST_PAUSE_SECONDS
+    assert pauses.find_down("refused") == FIRST_PAUSE_SECONDS
 
 
 def test_q12_a_run_claims_nothing_during_a_pause_and_a_call_from_before_does_not_end_the_pause() -> None:
