@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, BinaryIO, Protocol, Unpack
+from typing import TYPE_CHECKING, BinaryIO, Unpack
 
 from spool.admin.findings import Finding, Kind, RecoveryReport
 from spool.coordination.locks import OpenLock
@@ -33,12 +33,6 @@ if TYPE_CHECKING:
 
 
 Look = Callable[[Store], list[Finding]]
-
-
-class Scan(Protocol):
-    """The start-up scan: recovers the space, or joins the processes that have the space open."""
-
-    def __call__(self, store: Store, *, alone: bool) -> RecoveryReport: ...
 
 
 @contextmanager
@@ -356,16 +350,18 @@ def open_space(disk: Disk, clock: Clock, look: Look | None = None) -> Space:
     store, alone = open_store(disk, clock)
     try:
         core = Core.of(store)
-        return Space(core, scan, _recover(store, scan.scan, alone=alone, look=look))
+        return Space(core, _recover(store, alone=alone, look=look), scan.check, scan.repair)
     except BaseException:
         store.guard.end()  # this closes the mirror, too
         raise
 
 
-def _recover(store: Store, scan: Scan, *, alone: bool, look: Look | None) -> RecoveryReport:
+def _recover(store: Store, *, alone: bool, look: Look | None) -> RecoveryReport:
     """Recover the space if this process is the first opener; else join the others, without setting counters."""
+    from spool.recovery import scan
+
     try:
-        report = scan(store, alone=alone)
+        report = scan.scan(store, alone=alone)
         if alone:
             for mark in (layout.IMPORTING, layout.RESTORING):  # left by a process that was killed after its last flush
                 unlink_if_there(store.files.disk, mark)

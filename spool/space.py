@@ -6,13 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
-from functools import wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from spool.admin.admin import Administration
 from spool.admin.findings import Finding, RecoveryReport
-from spool.admin.stats import QueueStats
 from spool.errors import Empty, InvalidArgument, NotOpen
 from spool.format.batch import is_large
 from spool.maintenance.housekeeper import Housekeeper
@@ -35,20 +33,7 @@ if TYPE_CHECKING:
     from spool.engine import Engine
     from spool.workers.worker import WorkSummary
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
 _warn = warnings.warn  # (the end of the interpreter may remove the module warnings before the last space)
-
-
-class Recovery(Protocol):
-    """Checks and repairs an open space. `recovery.scan`, in a package above this one, implements this protocol."""
-
-    def check(self, store: Store) -> list[Finding]:
-        """Read every file; return the findings, damage first."""
-
-    def repair(self, store: Store) -> list[Finding]:
-        """Check, and repair damaged files or move them to quarantine."""
 
 
 def joined_transaction(store: Store, chosen: Transaction | Join | None) -> Transaction | None:
@@ -63,26 +48,20 @@ def joined_transaction(store: Store, chosen: Transaction | Join | None) -> Trans
     return chosen
 
 
-def _administered(call: "Callable[Concatenate[Administration, P], T]") -> "Callable[Concatenate[Space, P], T]":
-    """Turn a method of ``Administration`` into a method of ``Space``."""
-
-    @wraps(call)
-    def administered(self: "Space", /, *args: P.args, **options: P.kwargs) -> T:
-        return call(self._administration, *args, **options)
-
-    administered.__module__, administered.__qualname__ = __name__, f"Space.{call.__name__}"
-    return administered
-
-
-class Space:
+class Space(Administration):
     """An open queue space. Many threads may use a space. In a forked child the space is closed."""
 
-    def __init__(self, core: Core, recovery: Recovery, report: RecoveryReport) -> None:
-        """Applications call ``spool.open`` instead."""
+    def __init__(
+        self,
+        core: Core,
+        report: RecoveryReport,
+        check: Callable[[Store], list[Finding]],
+        repair: Callable[[Store], list[Finding]],
+    ) -> None:
+        """Applications call ``spool.open`` instead. ``check``, ``repair``: of a package above this one."""
+        super().__init__(core)
         self._core = core  # (no part of the core may refer to this space: see __del__)
-        self._store = core.store
-        self._administration = Administration(core)
-        self._checks = recovery
+        self._check, self._repair = check, repair
         self._recovery = report
         self._housekeeper = Housekeeper(core.store)
         core.group_commit.committed = self._housekeeper.committed
@@ -362,42 +341,6 @@ class Space:
 
         return Worker(self, queue, function, threads=threads, once=once, timeout=timeout, stop=stop).run()
 
-    # -- administration: ``spool.admin.admin`` documents each call ---------------------------------------------------
-
-    @overload
-    def stats(self) -> dict[str, QueueStats]: ...
-    @overload
-    def stats(self, queue: str) -> QueueStats: ...
-    def stats(self, queue: str | None = None) -> dict[str, QueueStats] | QueueStats:
-        """Count the messages: returns the ``QueueStats`` of one queue, or a map from each queue to its ``QueueStats``.
-
-        Raises QueueNotFound.
-        """
-        found = self._administration.stats(queue)
-        return found if queue is None else found[queue]
-
-    queues = _administered(Administration.queues)
-    create_queue = _administered(Administration.create_queue)
-    change_queue = _administered(Administration.change_queue)
-    delete_queue = _administered(Administration.delete_queue)
-    browse = _administered(Administration.browse)
-    entries = _administered(Administration.entries)
-    entry = _administered(Administration.entry)
-    holders = _administered(Administration.holders)
-    show = _administered(Administration.show)
-    delete = _administered(Administration.delete)
-    move = _administered(Administration.move)
-    change = _administered(Administration.change)
-    purge = _administered(Administration.purge)
-    redrive = _administered(Administration.redrive)
-    subscriptions = _administered(Administration.subscriptions)
-    delete_subscription = _administered(Administration.delete_subscription)
-    quarantined = _administered(Administration.quarantined)
-    quarantined_file = _administered(Administration.quarantined_file)
-    restore_quarantined = _administered(Administration.restore_quarantined)
-    delete_quarantined = _administered(Administration.delete_quarantined)
-    export = _administered(Administration.export)
-
     # -- checks ----------------------------------------------------------------------------------------------------
 
     @public_call("checking the space")
@@ -407,7 +350,7 @@ class Space:
         Args:
             repair: whether to repair damaged files, or move them to quarantine.
         """
-        return self._checks.repair(self._store) if repair else self._checks.check(self._store)
+        return self._repair(self._store) if repair else self._check(self._store)
 
     # -- the end ---------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, BinaryIO, Unpack
+from typing import TYPE_CHECKING, BinaryIO, Unpack, overload
 
 from spool.admin import bulk, quarantined
 from spool.admin.findings import Finding
@@ -221,13 +221,21 @@ class Administration:
     def _unread(self, look: Cursor, queue: str) -> list[QueueEntry]:
         return unread(self._store, look, queue)
 
+    @overload
+    def stats(self) -> dict[str, QueueStats]: ...
+    @overload
+    def stats(self, queue: str) -> QueueStats: ...
     @public_call("counting messages")
-    def stats(self, queue: str | None = None) -> dict[str, QueueStats]:
-        """Count the messages of one queue, or of all; returns ``QueueStats`` by name."""
+    def stats(self, queue: str | None = None) -> dict[str, QueueStats] | QueueStats:
+        """Count the messages: returns the ``QueueStats`` of one queue, or a map from each queue to its ``QueueStats``.
+
+        Raises QueueNotFound.
+        """
         names = tuple(self.queues()) if queue is None else (queue,)
         for name in names:
             self._look(name)
-        return queue_stats(self._store, names)
+        found = queue_stats(self._store, names)
+        return found if queue is None else found[queue]
 
     @public_call("looking for a message")
     def entry(self, message_id: str) -> QueueEntry:
