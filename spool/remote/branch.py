@@ -5,30 +5,28 @@ and prepares the branch. The coordinator's process holds the claims and decides.
 the next process that meets the branch rolls the branch back.
 """
 
-import os
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Unpack
 
-from spool.coordination.locks import coordinator_byte, xid_byte
+from spool.coordination.locks import coordinator_byte
 from spool.disk.disk import Disk
 from spool.disk.memory import SharedBytes
 from spool.disk.requirements import on_another_machine
 from spool.errors import CorruptedFile, ProtocolError, TransactionRolledBack, UnknownCodec
-from spool.format.batch import CommitBatch
-from spool.format.writer import CommitFileWriter
 from spool.index.stretch import Stretch
 from spool.log.commit import write
 from spool.model import codecs, layout
 from spool.model.message import Message, message_id
 from spool.model.options import PutOptions
 from spool.model.position import Position
-from spool.model.xid import BRANCH_ID_BYTES, Xid
+from spool.model.xid import Xid
 from spool.policies.claim_journal import MARKED, UNMARKED, CallMarks
 from spool.policies.deduplication import check_single, fact_key
 from spool.runtime import calls
 from spool.runtime.calls import public_call
 from spool.runtime.clock import Clock
 from spool.store.store import Store, attach_store
+from spool.transactions.branch import Branch
 from spool.transactions.two_phase import vote
 from spool.transactions.validation import check_queue, control_fields, encode_bodies
 from spool.workers.effects import Effect, OutcomePolicy, record
@@ -107,7 +105,6 @@ class RemoteBranch:
     Args:
         path: the directory of the space.
         xid: the xid of the branch, whose gtrid is the coordinator's id.
-        branch_id: the id of the branch, in tests; else a random id is used.
 
     Raises:
         TransactionRolledBack: the coordinator has ended.
@@ -115,12 +112,8 @@ class RemoteBranch:
         UnsafeFileSystem: the space is open on another machine.
     """
 
-    def __init__(self, path: str, xid: Xid, branch_id: bytes = b"") -> None:
+    def __init__(self, path: str, xid: Xid) -> None:
         self.xid = xid
-        self._id = branch_id or os.urandom(BRANCH_ID_BYTES)
-        self._batch = CommitBatch()
-        self._batch.begin_branch(xid, self._id)
-        self._file: CommitFileWriter | None = None
         self._keys: set[str] = set()  # the keys of the facts in this branch
         self._marks: SharedBytes | None = None
         self._first_mark = 0
@@ -128,7 +121,8 @@ class RemoteBranch:
         with calls.deferred(disk.close_all):
             self._store = _attached(disk)
             self._check_coordinator()
-            if not self._store.shared.xids.try_lock(xid_byte(xid)):
+            self._branch = Branch(self._store, xid, counted=False, journaled=False)
+            if not self._branch.lock_xid_now():
                 raise ProtocolError(f"another process is writing the branch {xid}")
 
     def _check_coordinator(self) -> None:
@@ -144,7 +138,7 @@ class RemoteBranch:
         another commit has put the key.
         The option ``before`` needs an index, so it is refused.
         """
-        store = self._store
+        store, batch = self._store, self._branch.batch
         settings = store.settings.known
         if queue not in settings.config.queues:
             settings = check_queue(store.settings, queue, store.shared.counters.read())
@@ -159,16 +153,11 @@ class RemoteBranch:
                 return
             self._keys.add(name)
             window = settings.config.queues[queue].deduplication_window
-            own_id = message_id(self._id, self._batch.messages)
-            self._batch.fact(name, own_id, store.clock.now() + window)
+            batch.fact(name, message_id(self._branch.id, batch.messages), store.clock.now() + window)
         for raws, fields in groups:
-            self._batch.put(queue, raws, fields)
-        if self._batch.sections:
-            self._own_file().stream(self._batch)
-
-    def _own_file(self) -> CommitFileWriter:
-        self._file = self._file or CommitFileWriter(self._store.files.disk, self.xid)
-        return self._file
+            batch.put(queue, raws, fields)
+        if batch.sections:
+            self._branch.stream()
 
     def record(self, policy: OutcomePolicy, found: ReadMessage, outcome: Outcome, at: float) -> tuple[Effect, str]:
         """Add the effects of a call with a message that the coordinator holds.
@@ -180,7 +169,7 @@ class RemoteBranch:
         Returns:
             The effect on the message, and the reason if the call failed.
         """
-        return record(self._batch, policy, found.message, found.raw, outcome, at)
+        return record(self._branch.batch, policy, found.message, found.raw, outcome, at)
 
     def messages(self, stretches: Iterable[Stretch]) -> Iterator[ReadMessage | DamagedMessage]:
         """Read messages that the coordinator holds, in this order; raises DiskFailure if a file cannot be read."""
@@ -240,11 +229,11 @@ class RemoteBranch:
     @public_call("preparing a branch")
     def prepare(self) -> Vote | None:
         """Vote yes, durably; returns the vote, or None if the branch is empty."""
-        if self._batch.is_empty:
+        if self._branch.batch.is_empty:
             return None
-        store, file = self._store, self._own_file()
+        store, file = self._store, self._branch.new_file()
         try:
-            write(store, file, self._batch)
+            write(store, file, self._branch.batch)
             self._check_coordinator()
             vote(store, file, self.xid)
         except OSError as error:
@@ -259,7 +248,6 @@ class RemoteBranch:
     def close(self) -> None:
         """Release the lock on the xid, and remove the branch's file unless the branch has voted."""
         try:
-            if self._file is not None:
-                self._file.abandon()
+            self._branch.abandon_file()
         finally:
             self._store.guard.close()

@@ -270,12 +270,6 @@ class GuardedStore(Protocol):
         """Raise the operating system's error as an error of the library."""
 
 
-class PartOfSpace(Protocol):
-    """An object of an open space, e.g. a transaction."""
-
-    _store: GuardedStore
-
-
 def public_call(doing: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Decorate a method that applications call; its object has a ``_store``.
 
@@ -288,18 +282,14 @@ def public_call(doing: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     def around(method: Callable[P, T]) -> Callable[P, T]:
         @wraps(method)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            owner: PartOfSpace = args[0]  # type: ignore[assignment]
-            store = owner._store
+            store: GuardedStore = args[0]._store  # type: ignore[attr-defined]
             with store.guard:
                 try:
                     return method(*args, **kwargs)
                 except OSError as error:
-                    store.fail(_filled(doing, method, args, kwargs), error)
+                    arguments = inspect.signature(method).bind(*args, **kwargs).arguments
+                    store.fail(doing.format_map(arguments), error)
 
         return call
 
     return around
-
-
-def _filled(doing: str, method: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> str:
-    return doing.format_map(inspect.signature(method).bind(*args, **kwargs).arguments)

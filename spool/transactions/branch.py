@@ -10,16 +10,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from spool.coordination.counters import CounterPage
 from spool.coordination.locks import GroupLocks, xid_byte
 from spool.errors import NotOpen, SpoolError, TransactionTimeout
 from spool.format.batch import CommitBatch
 from spool.format.writer import CommitFileWriter
 from spool.log import quota
-from spool.log.commit import write
 from spool.log.futures import Promises
 from spool.log.visibility import catch_up, list_prepared
-from spool.maintenance.reclaim import reclaim
 from spool.model.message import message_id
 from spool.model.position import PositionRanges, positions
 from spool.model.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, Xid
@@ -131,12 +128,6 @@ class Branch:
         self.file = self.file or CommitFileWriter(self._store.files.disk, self.xid)
         return self.file
 
-    def write_vote(self, page: CounterPage) -> CommitFileWriter:
-        """Write the whole branch to its file in ``active/``, without a number. On a full disk, reclaim files once."""
-        file = self.new_file()
-        write(self._store, file, self.batch, page, make_room=partial(reclaim, self._store))
-        return file
-
     def abandon_file(self) -> None:
         """Delete the branch's file if it exists and was not committed."""
         if self.file is not None:
@@ -188,23 +179,17 @@ class Branch:
         except OSError as error:
             log.warning("a journal of claims could not be removed: %s", error)
 
-    def count_attempts(self, reason: str) -> None:
-        """Count an attempt for each claimed message.
-
-        Called before the claims are released, because the next consumer must see the count.
-        """
-        if self.claims and self.counted:
-            retries.count_failures(self._store, positions(self.claims), reason, self._store.deadline())
-
     def undo(self, reason: str) -> None:
         """Delete the file and count an attempt for each claimed message; the caller then calls ``release``.
 
+        The attempts are counted before the claims are released, because the next consumer must see the counts.
         While the space is being closed, no attempt can be counted. The next process that opens the space then reads the
         journal and finishes the rollback. Until the files are closed, the claims remain locked.
         """
         try:
             self.abandon_file()
-            self.count_attempts(reason)
+            if self.claims and self.counted:
+                retries.count_failures(self._store, positions(self.claims), reason, self._store.deadline())
         except NotOpen:
             self._left = True
         except (OSError, SpoolError) as error:

@@ -26,7 +26,7 @@ from spool.model.text import shown
 from spool.policies.claim_journal import ClaimJournal, Owners
 from spool.policies.expiry import expire
 from spool.runtime.clock import Clock
-from spool.store.parts import PreparedBranches, View
+from spool.store.parts import View
 from spool.store.sought import Sought
 from spool.store.store import Store
 from spool.transactions.resolution import resolve_orphans
@@ -272,7 +272,7 @@ def _add_of_group(
     blocks all later messages of the group.
     """
     run, first, count = asked
-    claimed = groups.claimed()
+    claimed, here, held = groups.claimed(), claims.held, view.prepared.held
     added = 0
     members = (
         ((run.number, ordinal) for ordinal in range(first, first + count))
@@ -282,7 +282,7 @@ def _add_of_group(
     for position in members:
         if position in claimed and not wanted.spread:
             continue
-        if not _is_free(claims, view.prepared, *position, skip):
+        if position[1] in here.get(position[0], ()) or position in skip or position in held:
             if wanted.by_key:
                 continue
             break
@@ -302,11 +302,6 @@ def _in_group_order(view: View, clock: Clock, queue: str, group: str | None) -> 
             return  # the later messages wait until the expired one is removed
         for ordinal in run.ordinals:
             yield run.number, ordinal
-
-
-def _is_free(claims: Claims, prepared: PreparedBranches, number: int, ordinal: int, skip: PositionSet) -> bool:
-    position = (number, ordinal)
-    return not (ordinal in claims.held.get(number, ()) or position in skip or position in prepared.held)
 
 
 def _asked_for(view: View, wanted: Wanted, now: float) -> tuple[Iterable[Run], int | None]:
@@ -397,20 +392,24 @@ def _without_overtakers(
     view: View, clock: Clock, wanted: Wanted, kept: PositionRanges, groups: GroupLocks
 ) -> PositionRanges:
     """Return ``kept`` without the messages that an earlier message of their group, which came back, must precede."""
-    claimed, next_ones, wrong = groups.claimed(), set(positions(kept)), set[Position]()
-    for _, group in groups_of(view, kept):
-        allowed = set()
-        for position in _in_group_order(view, clock, wanted.queue, group):
-            if position in next_ones:
-                allowed.add(position)
-            elif position not in claimed:
-                break
-        wrong.update(one for one in next_ones if _group(view, one) == group and one not in allowed)
-    right: PositionRanges = []
+    claimed, group_of = groups.claimed(), dict[Position, str | None]()
     for position in positions(kept):
-        if position not in wrong:
+        run = view.index.messages.find(position)
+        group_of[position] = None if run is None else run.group
+    allowed: set[tuple[int, int]] = {position for position, group in group_of.items() if group is None}
+    for group in set(group_of.values()) - {None}:
+        for number, ordinal in _in_group_order(view, clock, wanted.queue, group):
+            if (number, ordinal) in group_of:
+                allowed.add((number, ordinal))
+            elif (number, ordinal) not in claimed:
+                break
+    if len(allowed) == len(group_of):
+        return kept
+    right: PositionRanges = []
+    for position in group_of:
+        if position in allowed:
             append_range(right, *position, 1)
-    return right if wrong else kept
+    return right
 
 
 def groups_of(view: View, ranges: PositionRanges) -> set[GroupName]:
@@ -421,8 +420,3 @@ def groups_of(view: View, ranges: PositionRanges) -> set[GroupName]:
         if run is not None and run.group is not None:
             names.add((run.queue.name, run.group))
     return names
-
-
-def _group(view: View, position: Position) -> str | None:
-    run = view.index.messages.find(position)
-    return None if run is None else run.group

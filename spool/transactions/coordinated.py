@@ -12,7 +12,9 @@ from typing import NoReturn, TypeVar
 
 from spool.errors import Full
 from spool.index.stretch import Stretch
+from spool.log.commit import write
 from spool.log.quota import room_for
+from spool.maintenance.reclaim import reclaim
 from spool.model.position import Position, PositionRanges, positions
 from spool.model.xid import Xid
 from spool.policies.retries import add_failure_outcome
@@ -21,7 +23,7 @@ from spool.store.settings import Settings
 from spool.transactions import delivery, two_phase
 from spool.transactions.branch import Branch
 from spool.transactions.claiming import check_wanted
-from spool.transactions.transaction import Transaction, TransactionState, mark_lost
+from spool.transactions.transaction import Transaction, TransactionState
 from spool.transactions.waiting import wait_for
 
 T = TypeVar("T")
@@ -152,7 +154,7 @@ class CoordinatedTransaction(Transaction):
     def refuse(self, reason: str) -> None:
         """Make later calls raise ProtocolError. A call in progress ends as soon as it checks the transaction."""
         self._left = True
-        mark_lost(self, reason)
+        self._lost = reason
 
     def _fail(self, doing: str, error: BaseException) -> NoReturn:
         if isinstance(error, Full) and self.on_full is not None and self.on_full(error):
@@ -171,6 +173,7 @@ class CoordinatedTransaction(Transaction):
 
         Raises like ``commit``; the transaction is then rolled back.
         """
+        store = self._store
         with self._lock:
             try:
                 page = self._check_ending()
@@ -178,12 +181,13 @@ class CoordinatedTransaction(Transaction):
                     self._end(TransactionState.COMMITTED)
                     return False
                 self._branch.lock_xid()
-                file = self._branch.write_vote(page)
+                file = self._branch.new_file()
+                write(store, file, self._branch.batch, page, make_room=partial(reclaim, store))
                 settings = self._store.settings.current(page)
                 check = None
                 if settings.config.has_limits:  # without limits, the vote needs no number lock
-                    check = partial(room_for(self._store, lambda: file.tables), settings)
-                two_phase.vote(self._store, file, self._branch.xid, check=check)
+                    check = partial(room_for(store, lambda: file.tables), settings)
+                two_phase.vote(store, file, self._branch.xid, check=check)
                 self._end(TransactionState.PREPARED)
                 return True
             except BaseException as error:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from spool.coordination.locks import LockFile, coordinator_byte
+from spool.coordination.locks import coordinator_byte
 from spool.format.batch import CommitBatch
 from spool.log.commit import commit_batch
 from spool.log.quota import added_by
@@ -21,7 +21,7 @@ from spool.model import layout
 from spool.model.xid import FORMATS_BOUND_TO_A_LIFE, Xid
 from spool.policies.heuristics import COMMITTED, ROLLED_BACK, fact_key, heuristic_fact, heuristic_outcome
 from spool.runtime.clock import Deadline, WaitExpired
-from spool.store.parts import View, addressed_positions
+from spool.store.parts import addressed_positions
 from spool.store.store import Store
 from spool.transactions.core import Core
 from spool.transactions.two_phase import (
@@ -49,18 +49,14 @@ def resolve_orphans(store: Store, deadline: Deadline) -> list[Xid]:
     catch_up(store, finish_dead_writers(store, list_prepared(store).check()))
     done = []
     for xid in list(store.view.prepared.branches):
-        if _is_orphan(store.shared.xids, store.view, xid):
+        is_ours = xid.format_id in FORMATS_BOUND_TO_A_LIFE
+        is_orphan = is_ours and store.shared.xids.is_free(coordinator_byte(xid.gtrid))
+        if is_orphan or heuristic_fact(store.view.index, xid) == ROLLED_BACK:
             with suppress(UnknownBranch):
                 # (for a branch of our own coordinator, no attempt is counted, so its reason is not used)
                 rollback_prepared(store, xid, deadline, _BY_ADMINISTRATOR)
                 done.append(xid)
     return done
-
-
-def _is_orphan(xids: LockFile, view: View, xid: Xid) -> bool:
-    if heuristic_fact(view.index, xid) == ROLLED_BACK:
-        return True
-    return xid.format_id in FORMATS_BOUND_TO_A_LIFE and xids.is_free(coordinator_byte(xid.gtrid))
 
 
 def finish_moves(store: Store) -> list[Xid]:

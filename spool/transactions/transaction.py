@@ -18,14 +18,7 @@ from types import TracebackType
 from typing import Any, NoReturn, Self, Unpack
 
 from spool.coordination.counters import CounterPage
-from spool.errors import (
-    CommitUnknown,
-    NotOpen,
-    ProtocolError,
-    TransactionRolledBack,
-    TransactionTimeout,
-)
-from spool.format.writer import CommitFileWriter
+from spool.errors import CommitUnknown, NotOpen, ProtocolError, TransactionRolledBack, TransactionTimeout
 from spool.log import quota
 from spool.log.commit import commit
 from spool.log.commit_queue import BranchRequest, CommitRequest
@@ -271,12 +264,18 @@ class Transaction:
             CommitUnknown: the transaction may or may not have been committed.
         """
         with self._lock:
+            store, branch = self._store, self._branch
             try:
                 page = self._check_ending()
-                if self._branch.file is not None:
-                    self._commit_alone(page, self._branch.file)
-                elif not self._branch.is_empty:
-                    self._commit_in_group(page)
+                if (file := branch.file) is not None:  # a part of the messages is written
+                    room = quota.room_for(store, lambda: file.tables)
+                    self.number = commit(store, file, branch.batch, check=room, page=page)
+                elif not branch.is_empty:
+                    request = BranchRequest(page, branch.prefix, branch.batch)
+                    try:
+                        self._core.group_commit.commit(request)
+                    finally:
+                        self.number = request.number
                 self._end(TransactionState.COMMITTED)
             except BaseException as error:
                 self._fail("committing", error)
@@ -296,7 +295,7 @@ class Transaction:
                 self.commit()
                 future.set_result(None)
                 return future
-            request = self._request(page)
+            request = BranchRequest(page, self._branch.prefix, self._branch.batch)
             request.future, request.on_done = future, self._on_committed
             self.state = TransactionState.COMMITTING
             try:
@@ -325,22 +324,6 @@ class Transaction:
         else:
             self._core.group_commit.failed += request.messages
             request.future.set_exception(failed)
-
-    def _request(self, page: CounterPage) -> BranchRequest:
-        return BranchRequest(page, self._branch.id.hex(), self._branch.batch)
-
-    def _commit_in_group(self, page: CounterPage) -> None:
-        """Commit together with the commits that other threads make now."""
-        request = self._request(page)
-        try:
-            self._core.group_commit.commit(request)
-        finally:
-            self.number = request.number
-
-    def _commit_alone(self, page: CounterPage, file: CommitFileWriter) -> None:
-        """Commit a large transaction, part of which was written to this file already."""
-        room = quota.room_for(self._store, lambda: file.tables)
-        self.number = commit(self._store, file, self._branch.batch, check=room, page=page)
 
     @public_call("rolling back")
     def rollback(self, reason: str = "its transaction was rolled back") -> None:

@@ -4,7 +4,6 @@ Tasks run in workers of Spark: a task does not open the space; it reads and writ
 """
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,7 +15,7 @@ from forwarder.round import Route, TaskDied
 from forwarder.services import Request
 from forwarder.task import Block, Chunk, deliver
 from spool.errors import MessageInUse, TransactionRolledBack
-from spool.model.xid import BRANCH_ID_BYTES, FORMAT_ROUND, Xid
+from spool.model.xid import FORMAT_ROUND, Xid
 from spool.policies.applications import BatchOf
 from spool.remote.branch import RemoteBranch, Vote
 from spool.remote.coordinator import lock_coordinator
@@ -230,7 +229,7 @@ class Write:
 def _write(xid: Xid, rows: Sequence[tuple[str, str | None]]) -> Vote | None:
     """A task; None if the coordinator has ended."""
     try:
-        branch = RemoteBranch(ROOT, xid, os.urandom(BRANCH_ID_BYTES))
+        branch = RemoteBranch(ROOT, xid)
     except TransactionRolledBack:
         return None
     try:

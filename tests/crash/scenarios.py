@@ -207,11 +207,11 @@ def _round(log: OperationLog) -> Program:
 
 def _task(operation: Operation, held: Stretch) -> None:
     """A process of its own, which may outlive its driver."""
-    branch = remote_branch.RemoteBranch(ROOT, ROUND, b"0123456789ab")
+    branch = remote_branch.RemoteBranch(ROOT, ROUND)
     body = next(branch.messages([held])).raw.decode()
     operation.takes, operation.puts, operation.from_queue = [("a", body)], [("b", f"r{body}")], None
-    branch._batch.put("b", [f"r{body}".encode()], {"codec": "text"})
-    branch._batch.remove(*held.position, 1, "dequeued")
+    branch._branch.batch.put("b", [f"r{body}".encode()], {"codec": "text"})
+    branch._branch.batch.remove(*held.position, 1, "dequeued")
     branch.prepare()
     branch.close()
 

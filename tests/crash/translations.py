@@ -10,7 +10,7 @@ from forwarder.pipelines.functions import Function
 from forwarder.pipelines.stages import TranslationStage, Way
 from spool.coordination.locks import coordinator_byte
 from spool.model.message import Message
-from spool.model.xid import BRANCH_ID_BYTES, FORMAT_ROUND, Xid
+from spool.model.xid import FORMAT_ROUND, Xid
 from spool.policies.retries import with_error_queue
 from spool.remote import branch as remote
 from spool.transactions.coordinated import CoordinatedTransaction
@@ -87,12 +87,12 @@ def _round(space: spool.Space, expected: Expectation, disk: SimulatedDisk) -> No
         mock.patch.object(remote, "Disk", return_value=disk),
         mock.patch.object(remote, "Clock", return_value=store.clock),
     ):
-        task = remote.RemoteBranch(ROOT, _ROUND, b"t" * BRANCH_ID_BYTES)
+        task = remote.RemoteBranch(ROOT, _ROUND)
     raw = next(task.messages([held])).raw
     message = Message(held.id, held.queue, raw.decode(), held.committed_at, held.position, held.attributes)
     known = store.settings.known.config
     policy = OutcomePolicy(with_error_queue(known, "a"), known)
-    record(task._batch, policy, message, raw, ROUTES.translated(Draft.of(message, raw)), store.clock.now())
+    record(task._branch.batch, policy, message, raw, ROUTES.translated(Draft.of(message, raw)), store.clock.now())
     with _translated(expected):
         assert task.prepare() is not None
         task.close()

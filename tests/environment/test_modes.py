@@ -82,8 +82,8 @@ def _task(space: spool.Space) -> None:
     """A forwarder's effects, written by a process that has not opened the space."""
     store, xid = space._store, Xid(FORMAT_ROUND, b"round", b"1")
     assert store.shared.xids.try_lock(coordinator_byte(xid.gtrid))
-    branch = RemoteBranch(space.path, xid, b"0123456789ab")
-    branch._batch.put("b", [b"reply"], {})
+    branch = RemoteBranch(space.path, xid)
+    branch._branch.batch.put("b", [b"reply"], {})
     assert branch.prepare() is not None
     branch.close()
     store.shared.xids.unlock(coordinator_byte(xid.gtrid))

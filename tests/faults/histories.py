@@ -276,11 +276,11 @@ def _round(actor: Actor) -> None:
 
 
 def _task(path: str, gtrid: bytes, held: list) -> Xid:
-    branch = RemoteBranch(path, Xid(FORMAT_ROUND, gtrid, b"0"), os.urandom(12))
+    branch = RemoteBranch(path, Xid(FORMAT_ROUND, gtrid, b"0"))
     try:
         for stretch in held:
-            branch._batch.put("b", [body[:3] for _, body, _ in branch.messages([stretch])], {"codec": "text"})
-            branch._batch.remove(*stretch.position, stretch.length, "dequeued")
+            branch._branch.batch.put("b", [body[:3] for _, body, _ in branch.messages([stretch])], {"codec": "text"})
+            branch._branch.batch.remove(*stretch.position, stretch.length, "dequeued")
         vote = branch.prepare()
         assert vote is not None
         return vote.xid

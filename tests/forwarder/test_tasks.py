@@ -43,22 +43,22 @@ def test_one_branch_of_a_round_is_written_by_one_task(space: spool.Space) -> Non
     xid = Xid(FORMAT_ROUND, b"round", b"1")
     with spool.open(space.path) as coordinator:
         assert coordinator._store.shared.xids.try_lock(coordinator_byte(xid.gtrid))
-        first = RemoteBranch(space.path, xid, bytes(12))
+        first = RemoteBranch(space.path, xid)
         with pytest.raises(ProtocolError):
-            RemoteBranch(space.path, xid, bytes(12))
+            RemoteBranch(space.path, xid)
         first.close()
-        RemoteBranch(space.path, xid, bytes(12)).close()
+        RemoteBranch(space.path, xid).close()
 
 
 def test_a_task_whose_coordinator_has_ended_writes_nothing(space: spool.Space) -> None:
     """The task checks its coordinator when it begins, and again before it votes."""
     xid = Xid(FORMAT_ROUND, b"round", b"1")
     with pytest.raises(TransactionRolledBack):
-        RemoteBranch(space.path, xid, bytes(12))
+        RemoteBranch(space.path, xid)
     with spool.open(space.path) as coordinator:
         assert coordinator._store.shared.xids.try_lock(coordinator_byte(xid.gtrid))
-        branch = RemoteBranch(space.path, xid, bytes(12))
-        branch._batch.put("work", [b"late"], {})
+        branch = RemoteBranch(space.path, xid)
+        branch._branch.batch.put("work", [b"late"], {})
     with pytest.raises(TransactionRolledBack):
         branch.prepare()
     branch.close()
@@ -69,8 +69,8 @@ def test_a_task_does_not_vote_for_a_message_into_a_queue_that_was_deleted_since_
     space.create_queue("elsewhere")
     xid = Xid(FORMAT_ROUND, b"round", b"1")
     assert space._store.shared.xids.try_lock(coordinator_byte(xid.gtrid))
-    branch = RemoteBranch(space.path, xid, bytes(12))
-    branch._batch.put("elsewhere", [b"late"], {})
+    branch = RemoteBranch(space.path, xid)
+    branch._branch.batch.put("elsewhere", [b"late"], {})
     space.delete_queue("elsewhere")
     with pytest.raises(spool.QueueNotFound):
         branch.prepare()
@@ -83,7 +83,7 @@ def test_a_task_writes_nothing_into_a_space_that_has_stopped(space: spool.Space)
     assert space._store.shared.xids.try_lock(coordinator_byte(xid.gtrid))
     space._store.stop()
     with pytest.raises(SpaceStopped):
-        RemoteBranch(space.path, xid, bytes(12))
+        RemoteBranch(space.path, xid)
 
 
 def ids(chunk: Chunk) -> list[str]:
