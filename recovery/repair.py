@@ -9,14 +9,14 @@ from collections.abc import Callable
 
 from spool.admin.findings import Finding, Kind
 from spool.admin.queues import add_queue
-from spool.coordination.locks import NUMBER, PREPARED_LIST, xid_byte
+from spool.coordination.locks import PREPARED_LIST, xid_byte
 from spool.disk.content import ensure_directory, opened
 from spool.disk.disk import DIRECTORY_MODE, FILE_MODE, FlushFailed
 from spool.disk.quarantine import Cause, Reason, keep_copy, quarantine, quarantine_bytes
 from spool.errors import SpoolError, SystemFailure
 from spool.format.header import stamp
 from spool.format.reader import read_header
-from spool.log.sequence import highest_number, settle_all, with_number_lock, write_empty
+from spool.log.sequence import highest_number, number_locked, settle_all, write_empty
 from spool.log.visibility import catch_up, rebuild, revalidate
 from spool.maintenance.reclaim import reset_retired_digest
 from spool.model import layout
@@ -133,13 +133,10 @@ def _reason(problem: Decision) -> Reason:
 
 def _quarantine_number(store: Store, problem: Decision) -> str:
     """Move a file with an unissued sequence number to quarantine, unless that number has been issued meanwhile."""
-    with_number_lock(store.shared.control, store.deadline())
-    try:
+    with number_locked(store.shared.control, store.deadline()):
         if problem.number <= highest_number(store.files.disk, store.shared.counters.read()):
             return ""
         return f"moved to {_moved(store, problem)}"
-    finally:
-        store.shared.control.unlock(NUMBER)
 
 
 def _quarantine_vote(store: Store, problem: Decision, xid: Xid) -> str:
@@ -152,20 +149,14 @@ def _quarantine_vote(store: Store, problem: Decision, xid: Xid) -> str:
     if not store.shared.xids.try_lock(byte):
         return ""
     try:
-        with_number_lock(store.shared.control, deadline)
-        try:
+        with number_locked(store.shared.control, deadline):
             settle_all(store, deadline)
             catch_up(store)
             if xid in store.view.index.adopted:
                 return ""
-            store.shared.control.lock(PREPARED_LIST, deadline, "the list of prepared branches")
-            try:
+            with store.shared.control.holding(PREPARED_LIST, deadline, "the list of prepared branches"):
                 store.shared.counters.bump_prepared(store.shared.counters.read())
                 moved = _moved(store, problem)
-            finally:
-                store.shared.control.unlock(PREPARED_LIST)
-        finally:
-            store.shared.control.unlock(NUMBER)
     finally:
         store.shared.xids.unlock(byte)
     return f"moved to {moved}"

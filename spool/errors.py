@@ -94,11 +94,7 @@ class RequestFailed(SpoolError):
     diagnostic = "TPESVCFAIL"
 
     def __init__(
-        self,
-        text: str = "",
-        reply: Any = None,
-        message_id: str | None = None,
-        correlation_id: str | None = None,
+        self, text: str = "", reply: Any = None, message_id: str | None = None, correlation_id: str | None = None
     ) -> None:
         super().__init__(text)
         self.reply = reply
@@ -153,8 +149,6 @@ class ProtocolError(SpoolError):
 
 class SystemFailure(SpoolError):
     """The engine met a state that should not exist; nothing was changed."""
-
-    diagnostic = "QMESYSTEM"
 
 
 class DiskFailure(SpoolError, OSError):

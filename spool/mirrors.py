@@ -20,13 +20,12 @@ from spool.space import Space
 from spool.store.mirror import Mirror, begin_mirror, check_elsewhere, lies_inside
 from spool.store.mirror_id import forget_ids, read_ids, replace_text
 from spool.store.settings import read_settings_text, write_settings
+from spool.store.store import WAIT_SECONDS
 
 if TYPE_CHECKING:
     from spool.recovery import mirrored
 
 __all__ = ["begin", "describe", "drop", "restore"]
-
-_WAIT_SECONDS = 30.0
 
 
 def describe(path: str | os.PathLike[str]) -> "mirrored.MirrorState | None":
@@ -105,21 +104,15 @@ def _closed(path: str | os.PathLike[str], disk: Disk | None, clock: Clock | None
             if not disk.exists(layout.SETTINGS):
                 read_settings_text(disk)  # raises if the directory is no space
             lock = OpenLock(disk)
-            until = clock.monotonic() + _WAIT_SECONDS
-            if not lock.enter(Deadline(clock, _WAIT_SECONDS, until, None)):
+            if not lock.enter(Deadline(clock, WAIT_SECONDS, clock.monotonic() + WAIT_SECONDS)):
+                seen = lock.others() or lock.holders()  # names this process only if this user sees no other process
                 raise SystemFailure(
-                    f"{_openers(lock)} {disk.root} open: close it in every process first, then change its mirror"
+                    f"{' and '.join(seen) or 'a process'} {'have' if len(seen) > 1 else 'has'} {disk.root} open: close "
+                    "it in every process first, then change its mirror"
                 )
             yield disk, clock
         finally:
             disk.close_all()
-
-
-def _openers(lock: OpenLock) -> str:
-    """Name the processes that have the space open; name this process only if this user sees no other process."""
-    seen = lock.holders()
-    others = [each for each in seen if not each.startswith(f"process {os.getpid()} ")] or seen
-    return f"{' and '.join(others) or 'a process'} {'have' if len(others) > 1 else 'has'}"
 
 
 def restore(
@@ -151,16 +144,12 @@ def restore(
             f"the new space {os.path.abspath(path)} lies inside the mirror {os.path.abspath(mirror)}, which is not "
             "changed: name a directory elsewhere"
         )
-    with (
-        space_directory(path, disk) as disk,
-        calls.deferred(disk.close_all),
-        os_errors("restoring the queue space"),
-    ):
+    with space_directory(path, disk) as disk, calls.deferred(disk.close_all), os_errors("restoring the queue space"):
         side = disk.sibling(os.path.abspath(mirror))
         try:
             settings = _settings_of(side)
             Mirror(disk, side).hold_for_restore()
-            _restore(disk, side, settings, progress or _silent)
+            _restore(disk, side, settings, progress or (lambda done, of: None))
         finally:
             side.close_all()
         return open_space(disk, clock or Clock())
@@ -209,7 +198,3 @@ def _is_taken(disk: Disk) -> bool:
         return False
     filled = (name for name in layout.DIRECTORIES if disk.exists(name) and disk.names(name))
     return any(filled) or layout.foreign(disk.names("")) not in ([], [f"{layout.RESTORING}.tmp"])
-
-
-def _silent(done: int, of: int) -> None:
-    pass

@@ -23,7 +23,6 @@ from spool.runtime import calls
 from spool.runtime.clock import Clock, Deadline
 from spool.space import Space
 from spool.store.mirror import begin_mirror, check_elsewhere
-from spool.store.parts import Files
 from spool.store.settings import read_settings, write_settings
 from spool.store.store import WAIT_SECONDS, Store, inspect_store, log, open_store
 from spool.transactions.core import Core
@@ -365,17 +364,13 @@ def _recover(store: Store, *, alone: bool, look: Look | None) -> RecoveryReport:
         if alone:
             for mark in (layout.IMPORTING, layout.RESTORING):  # left by a process that was killed after its last flush
                 unlink_if_there(store.files.disk, mark)
-            _stock(store.files)
+            try:
+                store.files.recycler.stock()
+            except OSError as error:
+                log.warning("no room for the files that a full disk will need: %s", error)
             if look is not None:
                 report.findings += look(store)
         store.shared.open_lock.finish_opening()
         return report
     except OSError as error:
         store.fail("opening the space", error)
-
-
-def _stock(files: Files) -> None:
-    try:
-        files.recycler.stock()
-    except OSError as error:
-        log.warning("no room for the files that a full disk will need: %s", error)

@@ -167,12 +167,7 @@ class Router:
         raise NoRoute(f"no route matches the message by its {by} ({actual}): add one, or a default")
 
     def put(
-        self,
-        queue: str,
-        body: Any,
-        *,
-        transaction: Transaction | Join | None = JOIN,
-        **options: Unpack[PutOptions],
+        self, queue: str, body: Any, *, transaction: Transaction | Join | None = JOIN, **options: Unpack[PutOptions]
     ) -> str:
         """Put a message, as `Space.put` does, into the space that its field or header selects; returns its id."""
         space = self.space(self.space_for(body, options.get("headers")))

@@ -87,12 +87,7 @@ class Space(Administration):
 
     @public_call("committing")
     def put(
-        self,
-        queue: str,
-        body: Any,
-        *,
-        transaction: Transaction | Join | None = JOIN,
-        **options: Unpack[PutOptions],
+        self, queue: str, body: Any, *, transaction: Transaction | Join | None = JOIN, **options: Unpack[PutOptions]
     ) -> str:
         """Put a message; returns its id, 32 hex digits.
 
@@ -143,7 +138,12 @@ class Space(Administration):
         if not options or options.get("deduplication_key") is None:
             request = put_request(self._core, queue, bodies, **options)
         if request is None or is_large(request.messages, request.bytes):
-            ids = self._put_alone(queue, bodies, **options)
+            own = Transaction(self._core)
+            try:
+                ids = own.put_many(queue, bodies, **options)
+                own.commit()
+            finally:
+                own.abandon()
         else:
             self._core.group_commit.commit(request)
             ids = request.ids
@@ -156,24 +156,9 @@ class Space(Administration):
         if index.applied >= self._housekeeper.next_look or index.idle_bytes >= RECLAIM_BYTES or known.config.has_marks:
             self._housekeeper.committed()
 
-    def _put_alone(self, queue: str, bodies: Sequence[Any], **options: Unpack[PutOptions]) -> list[str]:
-        """Put messages in a separate transaction."""
-        own = Transaction(self._core)
-        try:
-            ids = own.put_many(queue, bodies, **options)
-            own.commit()
-            return ids
-        finally:
-            own.abandon()
-
     @public_call("committing")
     def submit(
-        self,
-        queue: str,
-        body: Any,
-        *,
-        transaction: Transaction | Join | None = JOIN,
-        **options: Unpack[PutOptions],
+        self, queue: str, body: Any, *, transaction: Transaction | Join | None = JOIN, **options: Unpack[PutOptions]
     ) -> "Future[str]":
         """Put a message without waiting; returns a future of its id, done when the message is durable and visible.
 
@@ -362,14 +347,11 @@ class Space(Administration):
         """
         with calls.deferred(self._store.guard.end):
             if not self._store.closed:
-                self._finish_submitted()
+                with suppress(NotOpen), self._store.guard:
+                    self._core.group_commit.drain()
                 self._housekeeper.tidy_up()
                 self._store.guard.close()
                 self._housekeeper.end()
-
-    def _finish_submitted(self) -> None:
-        with suppress(NotOpen), self._store.guard:
-            self._core.group_commit.drain()
 
     def __enter__(self) -> Self:
         self._store.guard.check()

@@ -18,9 +18,8 @@ from spool.admin import manifest
 from spool.admin.archive import COMPRESSIONS, Writer
 from spool.admin.dropped import DroppedFile, DroppedFiles, Version, version_of
 from spool.admin.manifest import ExportReport, Progress
-from spool.coordination.locks import NUMBER
 from spool.errors import CorruptedFile, InvalidArgument, SystemFailure
-from spool.log.sequence import settle_all, with_number_lock
+from spool.log.sequence import number_locked, settle_all
 from spool.log.visibility import catch_up
 from spool.model import layout
 from spool.model.settings_file import parse
@@ -118,8 +117,7 @@ class _Export:
     def _snapshot(self) -> _Snapshot:
         """Take a snapshot of the space at a moment when every commit with a number is published."""
         store, deadline = self._store, self._store.deadline()
-        with_number_lock(store.shared.control, deadline)
-        try:
+        with number_locked(store.shared.control, deadline):
             catch_up(store, settle_all(store, deadline))
             settings = read_settings_text(self._disk)
             config = parse(settings, self._disk.path(layout.SETTINGS))
@@ -129,8 +127,6 @@ class _Export:
             names += [f"{layout.COMMITTED}/{name}" for name in sorted(numbered)]
             messages = {**dict.fromkeys(config.queues, 0), **messages_of(store)}
             return _Snapshot(settings, names, messages, self._dropped.waiting())
-        finally:
-            store.shared.control.unlock(NUMBER)
 
     def _quarantined(self) -> Iterator[str]:
         for entry in sorted(self._disk.names(layout.QUARANTINE)):

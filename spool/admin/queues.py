@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any
 
-from spool.coordination.locks import NUMBER, PREPARED_LIST
+from spool.coordination.locks import PREPARED_LIST
 from spool.disk.content import ensure_directory
 from spool.disk.disk import DIRECTORY_MODE, PASSAGE_MODE, SHARED_MODE, Disk
 from spool.errors import (
@@ -19,7 +19,7 @@ from spool.errors import (
     TransactionTimeout,
 )
 from spool.format.reader import FileContents
-from spool.log.sequence import flush_published, settle_all, settle_to, with_number_lock
+from spool.log.sequence import flush_published, number_locked, settle_all, settle_to
 from spool.log.visibility import catch_up, list_prepared
 from spool.model import layout
 from spool.model.options import KEEP, Keep
@@ -129,11 +129,8 @@ def _flush_all(store: Store) -> None:
     """Flush all commits that began under the earlier settings, so that no power cut can take their messages."""
     again = "the queue is changed; change it once more to flush earlier messages"
     # A commit that gets its number after this reads the new settings.
-    with_number_lock(store.shared.control, store.deadline(), again)
-    try:
+    with number_locked(store.shared.control, store.deadline(), again):
         issued = store.shared.counters.read().issued
-    finally:
-        store.shared.control.unlock(NUMBER)
     try:
         settle_to(store, issued, store.deadline())
     except WaitExpired as error:
@@ -227,21 +224,15 @@ def _puts(contents: FileContents, queue: str) -> Iterator[int]:
 def _commits_blocked(store: Store) -> Iterator[None]:
     """Keep commits from getting a number, and branches from voting. Afterwards, every commit and branch first reads the
     settings."""
-    with_number_lock(store.shared.control, store.deadline())
-    try:
+    with number_locked(store.shared.control, store.deadline()):
         catch_up(store, settle_all(store, store.deadline()))
         for _ in store.deadline().polls():
             list_prepared(store)
-            store.shared.control.lock(PREPARED_LIST, store.deadline(), "the list of prepared branches")
-            try:
+            with store.shared.control.holding(PREPARED_LIST, store.deadline(), "the list of prepared branches"):
                 if store.shared.counters.read().prepared == store.view.prepared.version:
                     yield
                     return
-            finally:
-                store.shared.control.unlock(PREPARED_LIST)
         raise TransactionTimeout("branches were prepared all the time: try again later")
-    finally:
-        store.shared.control.unlock(NUMBER)
 
 
 def _group_id(group: str) -> int:

@@ -22,9 +22,8 @@ import hashlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from functools import partial
 
 from spool.disk.disk import Disk
 from spool.disk.memory import CLEAR, FUTEX_BYTES, WORD_BYTES
@@ -115,7 +114,8 @@ class LockFile:
         futexes = self.disk.futexes
         if futexes is None:
             return deadline.pauses()
-        return deadline.pauses(pause_for=partial(_sleep, futexes.expect(byte), deadline))
+        wait, clock = futexes.expect(byte), deadline.clock
+        return deadline.pauses(pause_for=lambda _: clock.wait(wait, min(_SLEEP_SECONDS, deadline.remaining())))
 
     def is_held_here(self, byte: int) -> bool:
         """Return whether a thread of this process holds the byte."""
@@ -141,10 +141,6 @@ class LockFile:
             raise deleted_error(self.name)
 
 
-def _sleep(wait: Callable[[float], bool], deadline: Deadline, short: float) -> bool:
-    return deadline.clock.wait(wait, min(_SLEEP_SECONDS, deadline.remaining()))
-
-
 def open_shared(disk: Disk, name: str, *, make: bool) -> int:
     """Open a file of ``run/``.
 
@@ -161,19 +157,17 @@ def open_shared(disk: Disk, name: str, *, make: bool) -> int:
             return disk.open(name, write=True)
         except FileNotFoundError:
             raise deleted_error(name) from None
+    if not make and found is None:
+        raise deleted_error(name)
     if not make:
-        raise deleted_error(name) if found is None else _planted(name)
+        raise SpaceStopped(
+            f"{name} was replaced by something that is not a plain file: close the space in every process, then open "
+            "it again, which moves it to quarantine"
+        )
     if found is not None:
         text = "it is not a plain file with one name, so no process has a lock on it"
         quarantine(disk, name, Reason(text, Cause.FOREIGN))
     return disk.create(name)
-
-
-def _planted(name: str) -> SpaceStopped:
-    return SpaceStopped(
-        f"{name} was replaced by something that is not a plain file: close the space in every process, then open "
-        "it again, which moves it to quarantine"
-    )
 
 
 def deleted_error(name: str) -> SpaceStopped:
@@ -362,13 +356,12 @@ class GroupLocks:
     only Python's garbage collector frees a cycle.)
     """
 
-    __slots__ = ("_claims", "_held", "_locks", "names")
+    __slots__ = ("_claims", "_locks", "names")
 
     def __init__(self, locks: LockFile, claims: PositionRanges) -> None:
         self._locks = locks
         self._claims = claims
-        self._held: dict[GroupName, int] = {}
-        self.names: Collection[GroupName] = self._held
+        self.names: dict[GroupName, int] = {}  # the held groups, and the byte of each
 
     def claimed(self) -> set[Position]:
         """Return the positions of all messages that the transaction has claimed."""
@@ -376,18 +369,17 @@ class GroupLocks:
 
     def acquire(self, name: GroupName) -> bool:
         """Lock a group; return False if another transaction holds the group."""
-        if name in self._held:
-            return True
-        byte = group_byte(*name)
-        if not self._locks.try_lock(byte):
-            return False
-        self._held[name] = byte
+        if name not in self.names:
+            byte = group_byte(*name)
+            if not self._locks.try_lock(byte):
+                return False
+            self.names[name] = byte
         return True
 
     def release(self, but: Collection[GroupName] = ()) -> None:
         """Unlock all groups except the groups in ``but``."""
-        for name in [name for name in self._held if name not in but]:
-            self._locks.unlock(self._held.pop(name))
+        for name in [name for name in self.names if name not in but]:
+            self._locks.unlock(self.names.pop(name))
 
 
 # -- which processes have the space open ------------------------------------------------------------------------------

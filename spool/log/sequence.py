@@ -14,6 +14,9 @@ Invariants. The rules are those of docs/architecture.md, "The rules that keep pr
    the mark. A process that flushes published numbers stores the mark under the number lock (rule 16).
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from spool.coordination.counters import CounterPage
 from spool.coordination.locks import NUMBER, LockFile
 from spool.disk.content import new_file, opened, replace_by_copy
@@ -41,6 +44,18 @@ def with_number_lock(control: LockFile, deadline: Deadline, failed: str = "the t
         control.lock(NUMBER, deadline, "the lock on commit numbers")
     except WaitExpired as error:
         raise TransactionTimeout(f"{error}; {failed}") from None
+
+
+@contextmanager
+def number_locked(
+    control: LockFile, deadline: Deadline, failed: str = "the transaction was rolled back"
+) -> Iterator[None]:
+    """Hold the number lock while the body runs: see ``with_number_lock``."""
+    with_number_lock(control, deadline, failed)
+    try:
+        yield
+    finally:
+        control.unlock(NUMBER)
 
 
 def highest_number(disk: Disk, page: CounterPage) -> int:
@@ -174,12 +189,9 @@ def flush_published(store: Store, most: int | None = None) -> None:
         raise
     if reached == page.durable:
         return
-    with_number_lock(store.shared.control, store.deadline(), "earlier messages are not known to be flushed")
-    try:
+    with number_locked(store.shared.control, store.deadline(), "earlier messages are not known to be flushed"):
         if store.shared.counters.read().check().durable < reached:
             store.shared.counters.store_durable(reached)
-    finally:
-        store.shared.control.unlock(NUMBER)
 
 
 def flush_commit(disk: Disk, number: int) -> bool:

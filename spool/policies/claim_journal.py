@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 import msgpack
 
 from spool.coordination.counters import CounterPage
-from spool.coordination.locks import NUMBER, xid_byte
+from spool.coordination.locks import xid_byte
 from spool.disk.content import opened, unlink_unless_gone
 from spool.disk.disk import Disk
 from spool.errors import NO_ROOM, SystemFailure
 from spool.format.writer import writer_name
-from spool.log.sequence import settle_all, with_number_lock
+from spool.log.sequence import number_locked, settle_all
 from spool.log.visibility import catch_up
 from spool.model import layout
 from spool.model.position import Position, PositionRanges
@@ -159,8 +159,7 @@ def _become_owner(store: Store) -> None:
     """Take an owner number, and lock its byte in every claim file before another process can read the number."""
     if store.shared.claims.owner:
         return
-    with_number_lock(store.shared.control, store.deadline())
-    try:
+    with number_locked(store.shared.control, store.deadline()):
         if store.shared.claims.owner:
             return  # another thread was faster; a second number would make the first look like a dead owner
         owner = store.shared.counters.read().owner + 1
@@ -168,8 +167,6 @@ def _become_owner(store: Store) -> None:
             raise SystemFailure("the space has used up its owner numbers: close it in every process and open it again")
         store.shared.claims.become_owner(owner)
         store.shared.counters.store_owner(owner)
-    finally:
-        store.shared.control.unlock(NUMBER)
 
 
 class Owners:

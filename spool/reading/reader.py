@@ -23,7 +23,7 @@ from spool.model.message import message_id
 from spool.model.position import PositionRanges
 from spool.reading.backlog import locate
 from spool.reading.places import Item, Missing, unpacked
-from spool.transactions.core import HasCore, core_of
+from spool.transactions.core import Core
 from spool.transactions.delivery import WHAT_TO_DO
 
 # A batch that fits into the processor's cache is read, joined and sent twice as fast as a batch of 4 MiB.
@@ -33,8 +33,10 @@ _MOST_ATTEMPTS = 3  # attempts to read messages, while other processes move them
 log = logging.getLogger("spool")
 
 
-class OpenedSpace(HasCore, Protocol):
+class OpenedSpace(Protocol):
     """The part of ``spool.Space`` that a reader uses."""
+
+    _core: Core
 
     def close(self) -> None: ...
 
@@ -188,7 +190,7 @@ class MessageReader:
         problem: Exception
         for _ in range(_MOST_ATTEMPTS):
             try:
-                found, stop = locate(core_of(opened).store, queue, number, ordinal, end)
+                found, stop = locate(opened._core.store, queue, number, ordinal, end)
                 if found is None:
                     return None, stop
                 piece = self._read_part(found)

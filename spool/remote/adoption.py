@@ -55,13 +55,7 @@ _Key = tuple[str, int]
 
 
 def commit_branches(core: Core, xids: Sequence[Xid], batch: BatchOf | None = None) -> bool:
-    """Commit prepared branches of one coordinator, whose votes the caller got, in this order, as one commit.
-
-    Args:
-        batch: the application's batch that the branches make up, if any. The commit itself records the batch.
-
-    Returns and raises as ``Engine.commit_branches``; the caller is inside a call of the space.
-    """
+    """Commit prepared branches: see ``Engine.commit_branches``. The caller is inside a call of the space."""
     store = core.store
 
     def check() -> None:

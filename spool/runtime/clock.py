@@ -50,11 +50,10 @@ class Deadline(NamedTuple):
 
     def polls(
         self, slowest_seconds: float = POLL_MAX_SECONDS, pause_for: Callable[[float], bool | None] | None = None
-    ) -> Iterator[None]:
+    ) -> Iterator[bool]:
         """Yield at once, then after each of ``pauses``."""
-        yield
-        for _ in self.pauses(slowest_seconds, pause_for):
-            yield
+        yield True
+        yield from self.pauses(slowest_seconds, pause_for)
 
     def pauses(
         self, slowest_seconds: float = POLL_MAX_SECONDS, pause_for: Callable[[float], bool | None] | None = None

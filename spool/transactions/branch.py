@@ -35,11 +35,7 @@ class Branch:
     """One branch, in X/Open's terms. A branch is not thread-safe; its transaction serialises the calls."""
 
     def __init__(self, store: Store, xid: Xid | None, *, counted: bool, journaled: bool) -> None:
-        """``counted``: whether a rollback counts an attempt for each message that the branch holds.
-
-        ``journaled``: whether a journal records the claims. If this process dies, another process then counts an
-        attempt for each claimed message.
-        """
+        """``counted``, ``journaled``: see ``Transaction``."""
         self.id = os.urandom(BRANCH_ID_BYTES)
         self.prefix = self.id.hex()  # the first part of the ids of the branch's messages
         self.xid = xid or Xid(FORMAT_LOCAL, self.id, b"")

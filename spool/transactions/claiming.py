@@ -17,7 +17,7 @@ from itertools import repeat
 
 from spool.coordination.counters import CounterPage
 from spool.coordination.locks import Claims, GroupLocks, GroupName
-from spool.errors import Argument, InvalidArgument, MessageInUse
+from spool.errors import Argument, Empty, InvalidArgument, MessageInUse, SpoolError
 from spool.index.run import Run
 from spool.log.visibility import catch_up, list_prepared, revalidate
 from spool.model.message import check_text, exclusive, parse_message_id
@@ -113,7 +113,6 @@ def claim(
 
     Raises:
         WaitExpired: a live process did not publish its commit in time.
-        MessageInUse: the get names a message by id and does not wait, and a transaction holds the message.
     """
     view = store.view
     view.was_read = True
@@ -136,8 +135,6 @@ def claim(
             # Try again: a dead coordinator's branch has released messages, or a commit was published meanwhile.
             if resolve_orphans(store, store.deadline()) or view.index.applied > seen:
                 continue
-            if wanted.message_id is not None and wanted.timeout == 0:
-                check_not_held(view, store.clock, wanted)
             return []
         if journal is not None:
             journal.add(kept)  # before the delivery, and without the claims that are not kept
@@ -329,15 +326,6 @@ def is_there(view: View, clock: Clock, wanted: Wanted) -> bool:
         return any(not run.is_expired(now) for run in _asked_for(view, wanted, now)[0])
 
 
-def check_not_held(view: View, clock: Clock, wanted: Wanted) -> None:
-    """Raise MessageInUse if the message that the get names by id exists.
-
-    Called after a claim that got nothing, so that a transaction must hold the message.
-    """
-    if wanted.message_id is not None and is_there(view, clock, wanted):
-        raise MessageInUse(f"message {wanted.message_id} is held by a transaction: try again later")
-
-
 def check_not_own(view: View, wanted: Wanted, claims: PositionRanges) -> None:
     """Raise MessageInUse if the message that the get names by id is among ``claims``, those of the same transaction."""
     if wanted.message_id is None or not claims:
@@ -348,13 +336,15 @@ def check_not_own(view: View, wanted: Wanted, claims: PositionRanges) -> None:
         raise MessageInUse(f"message {wanted.message_id} was taken in this transaction already")
 
 
-def nothing_there(wanted: Wanted) -> str:
-    """Return the text of the error Empty."""
+def nothing_free(view: View, clock: Clock, wanted: Wanted) -> SpoolError:
+    """Return the error of a get that claimed nothing."""
     if wanted.message_id is not None:
-        return f"queue {wanted.queue} has no message {wanted.message_id}"
+        if is_there(view, clock, wanted):
+            return MessageInUse(f"message {wanted.message_id} is held by a transaction: try again later")
+        return Empty(f"queue {wanted.queue} has no message {wanted.message_id}")
     if wanted.correlation_id is not None:
-        return f"queue {wanted.queue} has no free message with the correlation id {shown(wanted.correlation_id)}"
-    return f"queue {wanted.queue} has no message that can be taken now"
+        return Empty(f"queue {wanted.queue} has no free message with the correlation id {shown(wanted.correlation_id)}")
+    return Empty(f"queue {wanted.queue} has no message that can be taken now")
 
 
 # -- after the claim --------------------------------------------------------------------------------------------------

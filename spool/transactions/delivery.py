@@ -11,7 +11,7 @@ import msgpack
 from spool.coordination.counters import CounterPage
 from spool.coordination.locks import GroupLocks
 from spool.disk.quarantine import Cause, Reason, quarantine_bytes
-from spool.errors import BadMessageId, CorruptedFile, Empty, SystemFailure, TransactionTimeout, UnknownCodec
+from spool.errors import BadMessageId, CorruptedFile, SystemFailure, TransactionTimeout, UnknownCodec
 from spool.format.batch import CommitBatch
 from spool.index.stretch import Stretch, stretch_of
 from spool.log.commit import commit_batch
@@ -33,7 +33,7 @@ from spool.model.position import Position, PositionRanges, subtract_ranges
 from spool.runtime.clock import Deadline, WaitExpired
 from spool.store.parts import Files, View
 from spool.store.store import Store
-from spool.transactions.claiming import Wanted, check_not_held, claim, nothing_there, release
+from spool.transactions.claiming import Wanted, claim, nothing_free, release
 from spool.transactions.core import Core
 from spool.transactions.validation import check_queue
 from spool.transactions.waiting import wait_for
@@ -126,8 +126,7 @@ def receive(
     while True:
         got = look() if wanted.timeout == 0 else wait_for(store, wanted, begun, look, groups, check)
         if not got:
-            check_not_held(store.view, store.clock, wanted)
-            raise Empty(nothing_there(wanted))
+            raise nothing_free(store.view, store.clock, wanted)
         bad: PositionRanges = []
         try:
             try:

@@ -59,13 +59,7 @@ class PendingRequest:
 
 
 def check_request(store: Store, queue: str, timeout: float | None, options: PutOptions) -> PendingRequest:
-    """Check a request before its put.
-
-    Raises:
-        ProtocolError: the caller is in a transaction.
-        InvalidArgument: neither the request nor its queue names a reply queue, or an option has a wrong value.
-        QueueNotFound: the queue, its reply queue or its failure queue does not exist.
-    """
+    """Check a request before its put; raises the errors of ``Space.request``."""
     check_timeout(timeout, "a number of seconds, or None to wait for ever")
     if associated(store) is not None:
         raise ProtocolError(
@@ -154,10 +148,7 @@ def _failed(request: PendingRequest, run: Run | None, reply: Message | None) -> 
 
 
 def no_reply(view: View, request: PendingRequest) -> Empty:
-    """Return the error for a reply that did not come in time.
-
-    The text says where the request is, and how to get a late reply.
-    """
+    """Return the error for a reply that did not come in time."""
     run = _run_of(view, request)
     where = "has left its queue" if run is None else f"stays in queue {run.queue.name}"
     error = Empty(

@@ -79,13 +79,7 @@ def finish_moves(store: Store) -> list[Xid]:
 
 
 def in_doubt(store: Store, deadline: Deadline, *, known_votes: Collection[Xid] = ()) -> list[Xid]:
-    """Return the prepared, undecided branches that wait for a coordinator; each is durable.
-
-    The list has no branches of our live coordinators, and no branches whose owner is still voting at the deadline.
-
-    Args:
-        known_votes: the branches whose votes the caller got; all other branches are copied and flushed first.
-    """
+    """Return the branches that wait for a foreign coordinator: see ``Engine.in_doubt``."""
     resolve_orphans(store, deadline)
     found = []
     for xid in sorted(store.view.prepared.branches):

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from spool.coordination.counters import CounterPage, Counters
-from spool.coordination.locks import NUMBER, PREPARED_LIST, LockFile, xid_byte
+from spool.coordination.locks import PREPARED_LIST, LockFile, xid_byte
 from spool.disk.content import unlink_unless_gone
 from spool.disk.disk import Disk, FlushFailed
 from spool.disk.durability import Move
@@ -25,7 +25,7 @@ from spool.format.writer import CommitFileWriter
 from spool.log.commit import check_destinations, commit
 from spool.log.commit_queue import CommitRequest
 from spool.log.quota import check_adoption, settle_and_catch_up
-from spool.log.sequence import copy_over, settle_all, with_number_lock
+from spool.log.sequence import copy_over, number_locked, settle_all
 from spool.log.visibility import catch_up, list_prepared, prepared_contents
 from spool.model import layout
 from spool.model.position import Position
@@ -47,6 +47,7 @@ class UnknownBranch(SpoolError):
     def __init__(self, xid: Xid, committed_by: int | None, why: str = "it was rolled back, or never prepared") -> None:
         was = why if committed_by is None else f"it was committed as number {committed_by}"
         super().__init__(f"there is no prepared branch {xid}: {was}")
+        self.committed_by = committed_by
 
 
 def vote(store: Store, file: CommitFileWriter, xid: Xid, check: Callable[[], None] | None = None) -> None:
@@ -63,12 +64,9 @@ def vote(store: Store, file: CommitFileWriter, xid: Xid, check: Callable[[], Non
     if check is None:
         _list_as_prepared(store, file, xid)
     else:
-        with_number_lock(store.shared.control, store.deadline())
-        try:
+        with number_locked(store.shared.control, store.deadline()):
             check()
             _list_as_prepared(store, file, xid)
-        finally:
-            store.shared.control.unlock(NUMBER)
     assert file.handle is not None
     try:
         store.files.disk.make_durable(file.handle, layout.PREPARED, new=True)
@@ -82,16 +80,13 @@ def vote(store: Store, file: CommitFileWriter, xid: Xid, check: Callable[[], Non
 
 
 def _list_as_prepared(store: Store, file: CommitFileWriter, xid: Xid) -> None:
-    store.shared.control.lock(PREPARED_LIST, store.deadline(), "the list of prepared branches")
-    try:
+    with store.shared.control.holding(PREPARED_LIST, store.deadline(), "the list of prepared branches"):
         page = store.shared.counters.read()
         check_destinations(store.settings.current(page), file.tables)
         version = store.shared.counters.bump_prepared(page)
         store.files.disk.rename_new(file.name, layout.prepared(xid))
         with store.view.mutex:
             store.view.prepared.add(version, xid, file.contents(0))
-    finally:
-        store.shared.control.unlock(PREPARED_LIST)
 
 
 def _withdraw(store: Store, xid: Xid, why: OSError) -> None:
@@ -104,12 +99,9 @@ def _withdraw(store: Store, xid: Xid, why: OSError) -> None:
 
 
 def _unlist(disk: Disk, shared: Shared, xid: Xid, deadline: Deadline) -> None:
-    shared.control.lock(PREPARED_LIST, deadline, "the list of prepared branches")
-    try:
+    with shared.control.holding(PREPARED_LIST, deadline, "the list of prepared branches"):
         shared.counters.bump_prepared(shared.counters.read())
         disk.unlink(layout.prepared(xid))
-    finally:
-        shared.control.unlock(PREPARED_LIST)
 
 
 def adopt(
@@ -195,16 +187,7 @@ class AdoptionRequest(CommitRequest):
 
 
 def commit_prepared(core: Core, xid: Xid, *, vote_known: bool, facts: CommitBatch | None = None) -> int:
-    """Commit one prepared branch, with facts about the branch if there are any; returns the number of the commit.
-
-    Branches that are decided at the same time share a flush.
-
-    Args:
-        vote_known: whether the caller got the vote, and so knows that the branch is durable.
-
-    Raises:
-        UnknownBranch: the branch was rolled back or committed, or never prepared.
-    """
+    """Commit one prepared branch, with facts about the branch if there are any: see ``Engine.commit_branch``."""
     store = core.store
     if not vote_known:
         make_durable(store, xid, store.deadline())
@@ -243,10 +226,8 @@ def still_prepared(
 
 def make_durable(store: Store, xid: Xid, deadline: Deadline) -> None:
     """Make a prepared branch, whose vote is not known, durable: wait for its owner, then copy and flush its file."""
-    byte = xid_byte(xid)
-    store.shared.xids.lock(byte, deadline, f"the branch {xid}")
-    try:
-        with_number_lock(store.shared.control, deadline)
+    what = f"the branch {xid}"
+    with store.shared.xids.holding(xid_byte(xid), deadline, what), number_locked(store.shared.control, deadline):
         try:
             settle_all(store, deadline)
             catch_up(store)
@@ -256,38 +237,27 @@ def make_durable(store: Store, xid: Xid, deadline: Deadline) -> None:
         except FlushFailed:
             store.stop()
             raise
-        finally:
-            store.shared.control.unlock(NUMBER)
-    finally:
-        store.shared.xids.unlock(byte)
 
 
 def rollback_prepared(
     store: Store, xid: Xid, deadline: Deadline, reason: str = "its transaction was rolled back"
 ) -> None:
-    """Roll back a prepared branch, without a flush: drop its puts, and release the messages of its gets.
+    """Roll back a prepared branch: see ``Engine.roll_back_branch``.
 
-    An attempt is counted for each of these messages, before its release. For a branch of our own coordinator no attempt
-    is counted. The calls with its messages had ended before the vote, and the coordinator's end alone is the reason of
-    the rollback.
-
-    Raises:
-        UnknownBranch: the branch was rolled back or committed, or never prepared.
+    For a branch of our own coordinator no attempt is counted. The calls with its messages had ended before the vote,
+    and the coordinator's end alone is the reason of the rollback.
     """
     failed = _held_by(store, xid, deadline)
     # Count the attempts while the branch still holds the messages: no process may take a message before its new count
     # is visible.
     if xid.format_id not in FORMATS_BOUND_TO_A_LIFE:
         retries.count_failures(store, failed, reason, deadline, held_by=xid)
-    with_number_lock(store.shared.control, deadline)
-    try:
+    with number_locked(store.shared.control, deadline):
         settle_all(store, deadline)
         catch_up(store)
         if xid in store.view.index.adopted or not store.files.disk.exists(layout.prepared(xid)):
             raise UnknownBranch(xid, store.view.index.adopted.get(xid))
         _unlist(store.files.disk, store.shared, xid, deadline)
-    finally:
-        store.shared.control.unlock(NUMBER)
     list_prepared(store)
 
 

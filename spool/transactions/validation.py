@@ -102,8 +102,8 @@ def with_first_delay(
 
 def check_headers(headers: Mapping[str, str], limits: SpaceConfig) -> None:
     """Check the number and the size of the headers against the limits of the space."""
-    if len(headers) > limits.max_headers or (size := headers_bytes(headers)) > limits.max_headers_bytes:
-        size = headers_bytes(headers)
+    size = headers_bytes(headers)
+    if len(headers) > limits.max_headers or size > limits.max_headers_bytes:
         raise InvalidArgument(
             f"a message carries at most {limits.max_headers} headers of {limits.max_headers_bytes} bytes together, "
             f"not {len(headers)} of {size}: put the rest into the body, or raise the limit in space.toml"

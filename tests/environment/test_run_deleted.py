@@ -162,7 +162,7 @@ def _before_each_call(explorer: Interleaver, thin: int, offset: int = 0) -> int:
 
 
 MAKES_IT_ANEW = Bug("who misses a file makes it anew", locks.open_shared,
-                    (("raise deleted_error(name) if found is None else _planted(name)", "pass"),), "")  # fmt: skip
+                    (("if not make and", "if False and"), ("if not make:", "if False:")), "")  # fmt: skip
 COMES_IN_ALONE = Bug("who comes does not see the others", locks.OpenLock.enter,
                      (("self.disk.some_lock(self.handle, _ALIVE, 1) is None", "True"),), "")  # fmt: skip
 

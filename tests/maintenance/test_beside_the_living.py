@@ -176,14 +176,14 @@ def test_threads_that_write_their_first_claim_journals_at_once_are_one_owner(
 ) -> None:
     """Otherwise the process would take its first number for a dead process's, and wait for its own transaction."""
     space.put_many("orders", ["one", "two", "three"])
-    with_number_lock, first, second = claim_journal.with_number_lock, space.transaction(), space.transaction()
+    number_locked, first, second = claim_journal.number_locked, space.transaction(), space.transaction()
 
-    def after_another(*arguments: Any) -> None:
-        monkeypatch.setattr(claim_journal, "with_number_lock", with_number_lock)
+    def after_another(*arguments: Any) -> Any:
+        monkeypatch.setattr(claim_journal, "number_locked", number_locked)
         first.get("orders")  # as another thread does meanwhile
-        with_number_lock(*arguments)
+        return number_locked(*arguments)
 
-    monkeypatch.setattr(claim_journal, "with_number_lock", after_another)
+    monkeypatch.setattr(claim_journal, "number_locked", after_another)
     second.get("orders")
     assert space._store.shared.claims.owner == space._store.shared.counters.read().owner == 1
     with space.transaction() as third:

@@ -32,6 +32,7 @@ _STAND_INS = {
     "lock_xid_now": "True",
     "lock_xid": _NOTHING,
     "with_number_lock": "{first}._held.setdefault(0)",
+    "number_locked": "__import__('contextlib').nullcontext()",
     "holding": "__import__('contextlib').nullcontext()",
     "exclusively": "__import__('contextlib').nullcontext(True)",
     "is_free": "True",

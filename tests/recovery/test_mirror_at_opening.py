@@ -77,7 +77,7 @@ def test_a_space_is_not_made_inside_the_mirror_that_it_is_made_of(space: spool.S
 def test_a_change_of_the_mirror_names_the_other_processes_that_have_the_space_open(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mirrors, "_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(mirrors, "WAIT_SECONDS", 0.0)
     both = [f"process {os.getpid()} (spool-admin)", "process 7 (python)"]
     monkeypatch.setattr(OpenLock, "holders", lambda lock: both)
     with pytest.raises(spool.SystemFailure, match=r"^process 7 \(python\) has "):
