@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from operator import itemgetter
 from socket import gethostname
 
 import spool
@@ -24,7 +25,7 @@ from spool.model.position import Position
 from spool.model.xid import FORMAT_ROUND, Xid
 from spool.workers.effects import Effect, OutcomePolicy, effective_outcome
 from spool.workers.outcome import Outcome, Retried, describe, one_line
-from spool.workers.states import State, end_of_call, next_state
+from spool.workers.states import Event, State, end_of_call, next_state
 
 _opened: dict[tuple[int, Service], ServiceThreads] = {}
 
@@ -133,7 +134,7 @@ def _call_service(chunk: Chunk, branch: RemoteBranch) -> Block:
 
     Outcomes are written in the order of the messages, not in the order in which the calls ended.
     """
-    block, ended, is_over = Block(), list[_Ended](), False
+    block, ended, is_over = Block(), list[tuple[int, ReadMessage, Outcome, float]](), False
     try:
         threads = _threads(chunk.service)
     except Exception as error:  # a user's service may raise any error; no call can succeed in this process now
@@ -149,8 +150,8 @@ def _call_service(chunk: Chunk, branch: RemoteBranch) -> Block:
         def wait() -> None:
             nonlocal is_over
             (place, found), outcome = calls.wait()
-            ended.append(_end(chunk, place, found, outcome))
-            is_over = is_over or ended[-1].state is State.ABANDONED or (chunk.in_order and ended[-1].goes_back)
+            ended.append((place, found, outcome, time.time()))
+            is_over = is_over or _is_last(chunk, found, outcome)
 
         for place, found in enumerate(branch.messages(chunk.stretches)):
             if is_over or (time.time() >= chunk.until and (place > 0 or not chunk.must_call)):
@@ -166,44 +167,32 @@ def _call_service(chunk: Chunk, branch: RemoteBranch) -> Block:
                 wait()
         while calls.under_way:
             wait()
-    for one in sorted(ended, key=lambda one: one.place):
-        _record(branch, chunk, one, block)
+    for _, found, outcome, at in sorted(ended, key=itemgetter(0)):
+        _record(branch, chunk, found, outcome, at, block)
     return block
 
 
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    """A call that has ended, with the place of its message in the chunk and the time of its end.
+def _is_last(chunk: Chunk, found: ReadMessage, outcome: Outcome) -> bool:
+    """Return whether no further call begins: the service was not reached, or a message in order goes back."""
+    if next_state(State.CALLING, end_of_call(outcome)) is State.ABANDONED:
+        return True
+    if not chunk.in_order:
+        return False
+    effective = effective_outcome(chunk.policy, found.message, found.raw, outcome)
+    return chunk.policy.goes_back(effective, found.message.attempts)
 
-    goes_back: whether the message remains in its queue for another attempt.
+
+def _record(branch: RemoteBranch, chunk: Chunk, found: ReadMessage, outcome: Outcome, at: float, block: Block) -> None:
+    """Write the effects of a call into the branch, and count the effects. An abandoned attempt writes no effects.
+
+    ``at``: the time when the call ended.
     """
-
-    place: int
-    found: ReadMessage
-    outcome: Outcome
-    at: float
-    state: State
-    goes_back: bool
-
-
-def _end(chunk: Chunk, place: int, found: ReadMessage, outcome: Outcome) -> _Ended:
-    """Decide the state of an attempt whose call has ended: answered, or abandoned."""
-    policy, goes_back = chunk.policy, False
-    if chunk.in_order:
-        goes_back = policy.goes_back(
-            effective_outcome(policy, found.message, found.raw, outcome), found.message.attempts
-        )
-    return _Ended(place, found, outcome, time.time(), next_state(State.CALLING, end_of_call(outcome)), goes_back)
-
-
-def _record(branch: RemoteBranch, chunk: Chunk, one: _Ended, block: Block) -> None:
-    """Write the effects of a call into the branch, and count the effects. An abandoned attempt writes no effects."""
-    if isinstance(one.outcome, Retried) and one.state is State.ABANDONED:
-        block.retry_after = one.outcome.delay
-        block.count(Effect.KEPT, one.outcome.reason)
+    if isinstance(outcome, Retried) and end_of_call(outcome) is Event.UNREACHED:
+        block.retry_after = outcome.delay
+        block.count(Effect.KEPT, outcome.reason)
         return
-    effect, reason = branch.record(chunk.policy, one.found, one.outcome, one.at)
-    block.count(effect, reason, one.found.message.position)
+    effect, reason = branch.record(chunk.policy, found, outcome, at)
+    block.count(effect, reason, found.message.position)
 
 
 def _threads(service: Service) -> ServiceThreads:

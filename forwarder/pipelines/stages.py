@@ -54,23 +54,16 @@ def passed_through(functions: tuple[Function, ...], draft: Draft, last_queues: M
     for function in functions:
         before, passage.going = passage.going, []
         for one in before:
-            for disposition in _called(function, one.message):
-                try:
+            try:
+                dispositions = dispositions_of(function.load()(one.message))
+                for disposition in dispositions:
+                    if isinstance(disposition, Error):
+                        raise Reject(disposition.reason, disposition.reply)
+                for disposition in dispositions:
                     _apply(disposition, function, one, passage, last_queues)
-                except InvalidArgument as error:
-                    raise _Failed(function, error) from error
+            except Exception as error:
+                raise _Failed(function, error) from error
     return passage
-
-
-def _called(function: Function, message: Message) -> list[Disposition]:
-    try:
-        dispositions = dispositions_of(function.load()(message))
-    except Exception as error:
-        raise _Failed(function, error) from error
-    for disposition in dispositions:
-        if isinstance(disposition, Error):
-            raise _Failed(function, Reject(disposition.reason, disposition.reply))
-    return dispositions
 
 
 def _apply(

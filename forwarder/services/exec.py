@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO
 
-from forwarder.services.service import MAX_REPLY, Request, ServiceError, Stateless
+from forwarder.services.service import MAX_REPLY, Request, Service, ServiceError, Stateless
 from forwarder.time_limits import GRACE_SECONDS
 from spool.model.message import Message
 from spool.workers.outcome import Outcome, Rejected, Replied, Retried, describe, one_line, too_large, took_too_long
@@ -35,7 +35,7 @@ _PIPE_BYTES = 65536  # the capacity of a pipe
 
 
 @dataclass(frozen=True)
-class ExecService:
+class ExecService(Service):
     """`exec:command argument…`, quoted as in a shell; `timeout` is in seconds, `max_reply` in bytes.
 
     threads: the number of commands that one task runs at a time.
@@ -45,14 +45,8 @@ class ExecService:
     timeout: float = 30.0
     max_reply: int = MAX_REPLY
     threads: int = 1
-    watched = None  # the time limit ends the command, so the worker need not be ended
-
-    def check(self) -> None:
-        """Raise `ServiceError` if the command does not exist."""
-        self.open()
 
     def open(self) -> "ExecCaller":
-        """Return the caller; raise `ServiceError` as `check` does."""
         try:
             words = shlex.split(self.command)
         except ValueError as error:

@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from forwarder.services.service import FIELD_NAMES, Request, ServiceError, Stateless, field_of, is_field
+from forwarder.services.service import FIELD_NAMES, Request, Service, ServiceError, Stateless, field_of, is_field
 from spool.engine.tasks import space_of
 from spool.model import layout
 from spool.model.message import Message
@@ -39,7 +39,7 @@ _IN_NAMES = "-_.,=@+ "  # allowed in names, besides letters and digits
 
 
 @dataclass(frozen=True)
-class FileService:
+class FileService(Service):
     """`file:directory` or `file:directory?name={correlation_id}-{id}.json`; ``target``: the URL without the scheme.
 
     threads: the number of files that one task writes at a time.
@@ -47,7 +47,6 @@ class FileService:
 
     target: str
     threads: int = THREADS
-    watched = None  # nothing is called
 
     @property
     def directory(self) -> str:
@@ -59,18 +58,13 @@ class FileService:
         """The pattern of names: text, and fields of the message in braces."""
         return self.target.partition("?name=")[2] or "{id}"
 
-    def check(self) -> None:
-        """Raise `ServiceError` if the directory does not exist, or the pattern of names cannot be used."""
-        self._check()
-
     def open(self) -> "FileCaller":
-        """Return the caller; raise `ServiceError` as `check` does. Unfinished files of killed processes are removed."""
-        self._check()
+        self.check()
         with suppress(OSError):
             _remove_abandoned(self.directory)
         return FileCaller(self.directory, self.name)
 
-    def _check(self) -> None:
+    def check(self) -> None:
         directory, name = self.directory, self.name
         if not directory:
             raise ServiceError("'file:' names no directory: write file:directory")

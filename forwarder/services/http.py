@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from forwarder.services.service import MAX_REPLY, Request, ServiceError
+from forwarder.services.service import MAX_REPLY, Request, Service, ServiceError
 from spool.model.message import Message
 from spool.workers.outcome import Outcome, Rejected, Replied, Retried, bounded, describe, one_line, replied, too_large
 
@@ -34,7 +34,7 @@ _IN_NAMES = "!#$&'*+-.^_`|~"
 
 
 @dataclass(frozen=True)
-class HttpService:
+class HttpService(Service):
     """`http://…` or `https://…`; `timeout` is in seconds, `max_reply` in bytes.
 
     The timeout limits the connection setup, each wait for the server, and the read of the whole response body.
@@ -45,10 +45,8 @@ class HttpService:
     timeout: float = 30.0
     max_reply: int = MAX_REPLY
     threads: int = THREADS
-    watched = None  # the client limits the time
 
     def check(self) -> None:
-        """Raise `ServiceError` if the URL is malformed, or httpx is not installed."""
         try:
             import httpx
         except ImportError:
@@ -66,7 +64,6 @@ class HttpService:
         self.open()
 
     def open(self) -> "HttpCaller":
-        """Return a caller; raise `ServiceError` as `check` does."""
         try:
             return HttpCaller(self.url, self.timeout, self.max_reply)
         except Exception as error:
@@ -90,7 +87,6 @@ class HttpCaller:
         self._client()  # raises for an unusable proxy before the first call
 
     def _client(self) -> "httpx.Client":
-        """Return this thread's client."""
         import httpx
 
         client: httpx.Client | None = getattr(self._threads, "client", None)

@@ -8,12 +8,13 @@ import logging
 import os
 import re
 import threading
+from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
-from forwarder.services.service import FIELD_NAMES, MAX_REPLY, Request, ServiceError, field_of, is_field
+from forwarder.services.service import FIELD_NAMES, MAX_REPLY, Request, Service, ServiceError, field_of, is_field
 from forwarder.time_limits import GRACE_SECONDS
 from spool.model.message import Message
 from spool.workers.outcome import Outcome, Rejected, Retried, of_value, one_line
@@ -42,7 +43,7 @@ _SET_BY_THE_SERVICE = {
 
 
 @dataclass(frozen=True)
-class KafkaService:
+class KafkaService(Service):
     """`kafka://host:port,host:port/topic?key=FIELD&config=FILE&property=value`; ``target``: the URL without the scheme.
 
     timeout: the seconds within which a broker has to take a record.
@@ -52,14 +53,9 @@ class KafkaService:
     target: str
     timeout: float = 30.0
     threads: int = THREADS
-    watched = None  # the producer limits the time of a call
-
-    def check(self) -> None:
-        """Raise `ServiceError` if the URL or a setting is wrong. Unreachable brokers are found at the first call."""
-        self.open().close()
 
     def open(self) -> "KafkaCaller":
-        """Return the caller; raise `ServiceError` as `check` does."""
+        """Return the caller. Unreachable brokers are found at the first call."""
         url = f"kafka:{self.target}"
         found = re.fullmatch(r"//([^/?]+)/([\w.-]{1,249})(?:\?(.*))?", self.target, re.ASCII)
         if found is None:
@@ -134,7 +130,8 @@ class KafkaCaller:
         reason = one_line(f"{error.name()}: {error.str()}")
         if error.name() in REFUSALS:
             return Rejected(reason)
-        return Retried(one_line(f"{reason} ({producer.trouble})" if producer.trouble else reason), counted=False)
+        [trouble] = producer.trouble
+        return Retried(one_line(f"{reason} ({trouble})" if trouble else reason), counted=False)
 
     def close(self) -> None:
         """End the producer. No record is in progress, because each call waits for the delivery report of its record."""
@@ -142,19 +139,6 @@ class KafkaCaller:
             producer, self._producer = self._producer, None
         if producer is not None:
             producer.close()
-
-
-class _Trouble:
-    """The last error that a producer reported about its brokers.
-
-    The threads and files of a producer end with the last reference to the producer. This object has no such reference,
-    because a cycle would keep the threads and files until the garbage collection.
-    """
-
-    text = ""
-
-    def note(self, error: "confluent_kafka.KafkaError") -> None:
-        self.text = one_line(error.str())
 
 
 class _Producer:
@@ -168,10 +152,13 @@ class _Producer:
                 "services in Kafka need confluent-kafka: install xaspool with the extra [kafka] "
                 "(spool-admin docs install)"
             ) from None
-        self._trouble = _Trouble()
+        # The last error of the brokers. The callback does not refer to this object, because a cycle would keep the
+        # producer's threads and files until the garbage collection.
+        self.trouble = trouble = deque([""], maxlen=1)
         try:
             self._producer = confluent_kafka.Producer(
-                {**settings, "error_cb": self._trouble.note}, logger=logging.getLogger("spool.forwarder")
+                {**settings, "error_cb": lambda error: trouble.append(one_line(error.str()))},
+                logger=logging.getLogger("spool.forwarder"),
             )
         except (confluent_kafka.KafkaException, ValueError, TypeError) as error:
             text = error.args[0].str() if isinstance(error, confluent_kafka.KafkaException) else error
@@ -196,11 +183,6 @@ class _Producer:
 
         self._producer.produce(topic, body, key=key, headers=headers, on_delivery=delivered)
         return report
-
-    @property
-    def trouble(self) -> str:
-        """The last error of the brokers; "" if the brokers had no error."""
-        return self._trouble.text
 
     def _poll(self) -> None:
         while not self._is_closed.is_set():

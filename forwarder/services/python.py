@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from forwarder.services.service import MAX_REPLY, Request, Stateless
+from forwarder.services.service import MAX_REPLY, Request, Service, Stateless
 from forwarder.time_limits import TimeLimit
 from spool.workers.functions import find_function
 from spool.workers.outcome import Outcome, Reject, Retried, Retry, of_error, of_value, one_line
 
 
 @dataclass(frozen=True)
-class PythonService:
+class PythonService(Service):
     """`python:target`, where `target` is `package.module:function`.
 
     max_reply: the largest reply in bytes. timeout: the time limit of a call in seconds. None means no limit.
@@ -21,19 +21,13 @@ class PythonService:
     target: str
     max_reply: int = MAX_REPLY
     timeout: float | None = 30.0
-    threads = 1  # the time limit is an alarm, and only the main thread gets alarms
 
     @property
     def watched(self) -> float | None:
         """The time limit of a call, because a function may hang its process."""
         return self.timeout
 
-    def check(self) -> None:
-        """Raise `ServiceError` if the function cannot be imported or called with a message."""
-        find_function(self.target)
-
     def open(self) -> "PythonCaller":
-        """Import the function; raise `ServiceError` as `check` does."""
         return PythonCaller(find_function(self.target), self.max_reply, self.timeout)
 
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from forwarder.services.service import MissingQueue, Request, ServiceError, Stateless
+from forwarder.services.service import MissingQueue, Request, Service, ServiceError, Stateless
 from spool import Space
 from spool import open as open_space
 from spool.errors import Full, InvalidArgument, MessageInUse, QueueNotFound, SpoolError
@@ -31,20 +31,16 @@ _TRAVELLING = ("priority", "expires_at", "user_code", "client_id", "application_
 
 
 @dataclass(frozen=True)
-class QueueService(Stateless):
+class QueueService(Stateless, Service):
     """`queue:name`; the service is also its caller. The forwarder opens the space, and checks that the queue exists."""
 
     queue: str
-    watched = None  # nothing is called
-    threads = 1
 
     def check(self) -> None:
-        """Raise `ServiceError` if no queue is named."""
         if not self.queue:
             raise ServiceError("'queue:' names no queue: write queue:name")
 
     def open(self) -> "QueueService":
-        """Return the caller."""
         return self
 
     def __call__(self, request: Request) -> Passed:
@@ -52,16 +48,14 @@ class QueueService(Stateless):
 
 
 @dataclass(frozen=True)
-class OtherSpaceService:
+class OtherSpaceService(Service):
     """`queue:name@/path/of/the/space`. ``threads``: the number of puts that one task makes at a time."""
 
     queue: str
     path: str
     threads: int = THREADS
-    watched = None  # a put runs no code of a user
 
     def check(self) -> None:
-        """Raise `ServiceError` if the space or the queue does not exist."""
         try:
             with open_space(self.path) as space:
                 queue = space.queues().get(self.queue)
@@ -77,7 +71,6 @@ class OtherSpaceService:
             )  # fmt: skip
 
     def open(self) -> "OtherSpaceCaller":
-        """Return the caller, which opens the space at its first call."""
         return OtherSpaceCaller(self.queue, self.path)
 
 
@@ -122,7 +115,6 @@ class OtherSpaceCaller:
                 failed.close()
 
     def close(self) -> None:
-        """Close the space."""
         self._let_go(self._space)
 
 

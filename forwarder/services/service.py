@@ -1,6 +1,7 @@
 """The interface of services: a `Service`, which the driver sends to the workers, and its `Caller` in each worker.
 
-The classes of a service need not be derived from these two classes.
+The classes of a service need not be derived from these two classes. A class that is derived from `Service` gets the
+usual properties.
 """
 
 import pickle
@@ -70,13 +71,16 @@ class Service(Protocol):
 
         If a call hangs, its process is ended five seconds after the time limit.
         """
+        return None
 
     @property
     def threads(self) -> int:
         """The most calls of one task at a time. A service that is `watched` has one thread."""
+        return 1
 
     def check(self) -> None:
         """Raise `ServiceError` if no call can succeed. The driver calls this method before any work."""
+        self.open().close()
 
     def open(self) -> Caller:
         """Prepare the service in this process.
