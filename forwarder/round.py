@@ -150,10 +150,7 @@ class Round:
             self.result.add(block)
 
     def _deliver(self, job: Job, whole: Chunk, tasks: int, calling: float) -> list[Block]:
-        """Run tasks for all messages.
-
-        When a task dies, halve the work until a chunk has only the message that kills the worker.
-        """
+        """Run tasks for all messages. When a task dies, halve the work until a chunk has only one message."""
         clock = self._engine.clock
         begun = clock.monotonic()
         try:
@@ -222,10 +219,7 @@ class Round:
 
 
 def _queues_of(route: Route, config: QueueConfig | None) -> list[str]:
-    """Return the queues that a route fills: the default reply queue, and the queues of its service.
-
-    ``config``: the options of the queue that the route forwards.
-    """
+    """Return the queues that a route fills: the default reply queue of its queue, and the queues of its service."""
     if config is None or config.reply_queue is None or isinstance(route.service, QueueService):
         return queues_into(route)
     return [config.reply_queue, *queues_into(route)]
@@ -237,10 +231,7 @@ def queues_into(route: Route) -> list[str]:
 
 
 def _count_killer(engine: Engine, chunk: Chunk, error: TaskDied, seconds: float) -> Block:
-    """Count an attempt for the only message of a chunk whose task died after `seconds`.
-
-    The attempt is counted at once, while the round holds the claim.
-    """
+    """Count an attempt at once for the only message of a chunk whose task died after `seconds`."""
     held, limit = chunk.stretches[0], chunk.service.watched
     reason = f"the worker that handled it died: {error}"
     if limit is not None and seconds >= limit + GRACE_SECONDS:

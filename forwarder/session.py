@@ -105,12 +105,16 @@ def warm_up(spark: "SparkSession") -> None:
 
     Raises `SparkUnavailable` if the workers cannot be started.
     """
-    with _quiet():
-        try:
-            count = spark.sparkContext.defaultParallelism
-            spark.sparkContext.parallelize(range(count), count).foreach(_nothing)
-        except Exception as error:
-            raise SparkUnavailable(f"Spark's Python workers do not start: {reason_of(error)}") from None
+    bridge = _Bridge.current
+    assert bridge is not None
+    bridge.passing_on = False  # if a worker fails, the exception has the reason in one line
+    try:
+        count = spark.sparkContext.defaultParallelism
+        spark.sparkContext.parallelize(range(count), count).foreach(_nothing)
+    except Exception as error:
+        raise SparkUnavailable(f"Spark's Python workers do not start: {reason_of(error)}") from None
+    finally:
+        bridge.passing_on = True
 
 
 def stop(spark: "SparkSession") -> None:
@@ -249,10 +253,7 @@ class _Bridge:
         atexit.register(self.close)
 
     def connect(self, conf: Mapping[str, str], java_is_up: Callable[[], None]) -> "SparkContext":
-        """Start Java, and Spark in it.
-
-        Until `passing_on` is set, Java's output is kept, because the output tells why a start failed.
-        """
+        """Start Java, and Spark in it. The output is kept until `passing_on` is set: it tells why a start failed."""
         from pyspark import SparkConf, SparkContext
         from pyspark.java_gateway import launch_gateway
 
@@ -317,24 +318,8 @@ class _Bridge:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Do not print Java's output during the block. If the start fails, the exception has the reason in one line."""
-    bridge = _Bridge.current
-    if bridge is not None:
-        bridge.passing_on = False
-    try:
-        yield
-    finally:
-        if bridge is not None:
-            bridge.passing_on = True
-
-
-@contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables during the block.
-
-    PySpark takes these settings only from the environment. Other code should not see these settings.
-    """
+    """Set environment variables during the block, because PySpark takes these settings only from the environment."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -377,4 +362,4 @@ def _java_message(error: BaseException) -> str:
 
 
 def _nothing(_: int) -> None:
-    """Do nothing. The call makes a worker import the package."""
+    """Make a worker import the package."""

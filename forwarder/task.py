@@ -60,7 +60,6 @@ class Chunk:
                 marks = CallMarks(marks.xid, marks.first + count_of(stretches))
 
     def __len__(self) -> int:
-        """Return the number of messages."""
         return count_of(self.stretches)
 
 
@@ -130,10 +129,7 @@ def deliver(chunk: Chunk, place: int, attempt: int) -> Block:
 
 
 def _call_service(chunk: Chunk, branch: RemoteBranch) -> Block:
-    """Call the service for each message until the time is over, and write the outcomes into the branch.
-
-    Outcomes are written in the order of the messages, not in the order in which the calls ended.
-    """
+    """Call the service until the time is over, and write the outcomes in the order of the messages."""
     block, ended, is_over = Block(), list[tuple[int, ReadMessage, Outcome, float]](), False
     try:
         threads = _threads(chunk.service)

@@ -97,7 +97,6 @@ class Put(NamedTuple):
     options: dict[str, Any]
 
     def of_each_row(self) -> Iterator[Self]:
-        """Yield a separate put for each message."""
         return (self._replace(row=row, bodies=[body]) for row, body in enumerate(self.bodies, self.row))
 
 

@@ -76,7 +76,6 @@ class _Columns:
         self._kept: dict[str, tuple[Any, pa.Array[Any]]] = {}
 
     def batch(self, pieces: Sequence[ReadMessages]) -> pa.RecordBatch:
-        """Return messages as one batch."""
         messages = [_described(piece.stretch) for piece in pieces]
         counts = [piece.stretch.length for piece in pieces]
         rows, repeats = sum(counts), None
@@ -96,7 +95,6 @@ class _Columns:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _filled(self, field: "pa.Field[Any]", value: Any, count: int) -> "pa.Array[Any]":
-        """Return a column that has this value in every row."""
         kept, array = self._kept.get(field.name, (None, None))
         if array is None or kept != value or len(array) < count:
             array = pa.array([value] * count, field.type)

@@ -5,6 +5,7 @@ control fields, but no bodies. A task opens the files itself (``rows``).
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -26,6 +27,7 @@ _LEAST_TASK_BYTES, _MOST_TASK_BYTES = 4 << 20, 64 << 20
 _TASKS_A_PROCESSOR = 2
 
 
+@dataclass
 class Partition(InputPartition):
     """The messages that one task reads.
 
@@ -33,14 +35,11 @@ class Partition(InputPartition):
     boot_id: the boot id of the machine that created the plan.
     """
 
-    def __init__(self, items: Sequence[Item], missing: Missing, boot_id: str) -> None:
-        super().__init__(None)
-        self.items = items
-        self.missing = missing
-        self.boot_id = boot_id
+    items: Sequence[Item]
+    missing: Missing
+    boot_id: str
 
     def read(self, path: str, schema: StructType) -> Iterator[pa.RecordBatch]:
-        """Read the messages, in a worker. The errors are those of ``rows.read``."""
         return rows.read(path, self.items, schema, self.boot_id, self.missing)
 
 
@@ -54,8 +53,6 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:  # (Spark takes no other sequence)
         """Plan at least one task. A single task may have nothing to read.
 
-        This method opens the space. Other processes may have the space open at the same time.
-
         Raises:
             QueueNotFound: one of the queues does not exist.
             CorruptedFile: a table is damaged, so its messages are not known.
@@ -67,7 +64,6 @@ class BatchReader(DataSourceReader):
         return list(planned(found, options, self._schema))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the messages of one task, in a worker."""
         assert isinstance(partition, Partition)
         return partition.read(self._options.path, self._schema)
 
@@ -107,5 +103,4 @@ def divided(items: Sequence[tuple[Item, int]], size: int | None, *, with_body: b
 
 
 def _task_bytes(total: int, processors: int) -> float:
-    """Return the number of bytes for one task. ``total``: the number of bytes for all tasks."""
     return min(max(total / (_TASKS_A_PROCESSOR * processors), _LEAST_TASK_BYTES), _MOST_TASK_BYTES)

@@ -125,7 +125,6 @@ class BatchWriter(DataSourceArrowWriter):
         self.coordinator = job.begin()
 
     def write(self, iterator: "Iterator[RecordBatch]") -> Written:  # type: ignore[override]  # (PySpark's own types)
-        """Write the rows of a partition into a branch, and prepare it."""
         return write_partition(self.job, self.coordinator, iterator)
 
     def commit(self, messages: Sequence[Any]) -> None:
@@ -135,7 +134,6 @@ class BatchWriter(DataSourceArrowWriter):
             log_repetition(batch, is_numbered=self.job.is_numbered)
 
     def abort(self, messages: Sequence[Any]) -> None:
-        """Roll back the branches that are not committed."""
         end(self.job.path, self.coordinator)
 
 
@@ -163,16 +161,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return cls(Job(found["path"], RowsAsPuts.of(schema, found.get("queue"))), application, key)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Begin the write, and return the state that Spark sends to the tasks.
-
-        Spark sends only the writer for the tasks, so no other writer begins a write.
-        """
+        """Begin the write, because Spark sends only the writer for the tasks."""
         if self.coordinator is None:
             self.coordinator = self.job.begin(self.key)
         return self.__dict__
 
     def write(self, iterator: "Iterator[RecordBatch]") -> Written:  # type: ignore[override]
-        """Write the rows of a partition into a branch, and prepare it."""
         assert self.coordinator is not None
         context = TaskContext.get()
         query = None if context is None else context.getLocalProperty(_QUERY_ID)
@@ -190,7 +184,6 @@ class StreamWriter(DataSourceStreamArrowWriter):
             log_repetition(batch)
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:
-        """Roll back the branches that are not committed."""
         known = [message.coordinator for message in messages if message is not None]
         if not known and self.key is not None:
             known = [Coordinator(b"", coordinator.address_of(self.job.path, self.key))]
@@ -237,10 +230,7 @@ def _put(branch: RemoteBranch, put: Put) -> None:
 
 
 def _refused_row(branch: RemoteBranch, put: Put) -> int:
-    """Return the number of the row for which a put was refused.
-
-    To find the row, put the rows again, one by one. The branch is not prepared after the error.
-    """
+    """Put the rows again, one by one; return the number of the refused row."""
     for one in put.of_each_row():
         try:
             _put(branch, one)

@@ -15,7 +15,6 @@ class SpoolSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name of the format."""
         return "spool"
 
     def schema(self) -> StructType:
@@ -25,27 +24,23 @@ class SpoolSource(DataSource):
         return chosen_columns(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a DataFrame."""
         from forwarder.dataframes.columns import ReadOptions
         from forwarder.dataframes.scan import BatchReader
 
         return BatchReader(ReadOptions.of(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the reader of a stream."""
         from forwarder.dataframes.columns import StreamOptions
         from forwarder.dataframes.stream import StreamReader
 
         return StreamReader(StreamOptions.of(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return the writer of a DataFrame."""
         from forwarder.dataframes.sink import BatchWriter, Job
 
         return BatchWriter(Job.of(self.options, schema, overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Return the writer of a stream's micro-batches."""
         from forwarder.dataframes.sink import StreamWriter
 
         return StreamWriter.of(self.options, schema, overwrite=overwrite)

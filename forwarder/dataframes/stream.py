@@ -14,6 +14,7 @@ have the number of the commit that registered the subscription. The number disti
 name.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -70,7 +71,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {NUMBER: first - 1 if first else self._since, SINCE: self._since}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit of a batch that the options set."""
         if self._options.max_messages is not None:
             return ReadMaxRows(self._options.max_messages)
         if self._options.max_bytes is not None:
@@ -100,7 +100,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {NUMBER: newest if self._within(begin, newest, 1, 1) > begin else begin}
 
     def reportLatestOffset(self) -> Offset:
-        """Return the newest commit, for the progress of the query."""
         return {NUMBER: self._published()}
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -109,9 +108,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _limits(self, limit: ReadLimit) -> tuple[float, float]:
         """Return the most messages and bytes of a batch. Spark passes on one limit, but the options may have two."""
-        if isinstance(limit, ReadAllAvailable):
-            return float("inf"), float("inf")
-        most, most_bytes = (self._options.max_messages or float("inf"), self._options.max_bytes or float("inf"))
+        most, most_bytes = math.inf, math.inf
+        if not isinstance(limit, ReadAllAvailable):
+            most, most_bytes = self._options.max_messages or math.inf, self._options.max_bytes or math.inf
         if isinstance(limit, ReadMaxRows):
             most = min(most, limit.max_rows)
         if isinstance(limit, ReadMaxBytes):
@@ -175,20 +174,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return parts
 
     def commit(self, end: Offset) -> None:
-        """Record that the query has read all commits up to ``end``.
-
-        The space need not keep these commits for the query any more.
-        """
+        """Let the space release all commits up to ``end``, which the query has read."""
         if SINCE in end and self._options.subscription:
             self._subscriber().read(end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the messages of one task, in a worker."""
         assert isinstance(partition, Partition)
         return partition.read(self._options.path, self._schema)
 
     def stop(self) -> None:
-        """Close the space at the end of the query."""
         if self._space is not None:
             self._space.close()
 
@@ -203,8 +197,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._opened().engine.backlog(self._options.queues, self._options.headers)
 
     def _subscriber(self) -> Subscriber:
-        of = self._options
-        return Subscriber(self._opened(), of.subscription, of.queues, of.expiry, fails=of.fail_on_loss)
+        return Subscriber(self._opened(), self._options)
 
     def _published(self) -> int:
         """Return the newest commit that is visible and durable.

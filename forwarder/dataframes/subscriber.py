@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 
+from forwarder.dataframes.columns import StreamOptions
 from spool import Space
 from spool.engine import Subscription
 from spool.engine.tasks import Backlog, Item
@@ -18,28 +19,18 @@ log = logging.getLogger("spool")
 
 
 class Subscriber:
-    """The subscription of a query, on the side of the query.
+    """The subscription of a query, on the side of the query."""
 
-    Args:
-        name: the name of the subscription.
-        queues: the names of the queues that the query reads. Without names, the query reads all queues.
-        expiry: the seconds after which the subscription ends unless the query renews it.
-        fails: whether the query fails if kept messages are lost. Otherwise the query continues.
-    """
-
-    def __init__(self, space: Space, name: str, queues: Sequence[str], expiry: float, *, fails: bool) -> None:
-        self._engine = space.engine
-        self._name = name
-        self._queues = tuple(sorted(queues))
-        self._expiry = expiry
-        self._fails = fails
+    def __init__(self, space: Space, options: StreamOptions) -> None:
+        self._engine, self._options, self._name = space.engine, options, options.subscription
+        self._queues = tuple(sorted(options.queues))
 
     def begin(self) -> int:
         """Register the subscription for a query without a checkpoint; return the number of the registering commit.
 
         InvalidArgument if a subscription of this name has read commits.
         """
-        return self._register(anew=not self._fails)
+        return self._register(anew=not self._options.fail_on_loss)
 
     def renew(self, start: Mapping[str, int]) -> int:
         """Return the commit that registered the subscription, for a query that continues after ``start``.
@@ -49,12 +40,12 @@ class Subscriber:
         """
         known, wrong = self._check(start)
         if known is None:
-            if self._fails:
+            if self._options.fail_on_loss:
                 raise InvalidArgument(wrong)
             log.warning("%s. The subscription is registered again, and the query goes on", wrong)
             return self._register(anew=True)
-        if known.expires - self._engine.clock.now() < self._expiry / 2:
-            self._engine.advance_subscription(self._name, known.since, known.after, self._expiry)
+        if known.expires - self._engine.clock.now() < self._options.expiry / 2:
+            self._engine.advance_subscription(self._name, known.since, known.after, self._options.expiry)
         return known.since
 
     def kept(self, backlog: Backlog, begin: int, end: Mapping[str, int]) -> list[tuple[Item, int]]:
@@ -68,7 +59,7 @@ class Subscriber:
         known, wrong = self._check({**end, NUMBER: begin})
         if known is None or lost:
             wrong = wrong or f"commit {lost[0]} is kept for the subscription {self._name!r}, and cannot be read"
-            if self._fails:
+            if self._options.fail_on_loss:
                 raise InvalidArgument(wrong) if known is None else CorruptedFile(f"{wrong}; {GO_ON}")
             log.warning("%s. The query goes on with the readable messages", wrong)
         return found
@@ -78,10 +69,10 @@ class Subscriber:
 
         If the subscription has ended, this method does nothing, and the next check reports the end.
         """
-        self._engine.advance_subscription(self._name, end[SINCE], end[NUMBER], self._expiry)
+        self._engine.advance_subscription(self._name, end[SINCE], end[NUMBER], self._options.expiry)
 
     def _register(self, *, anew: bool) -> int:
-        return self._engine.register_subscription(self._name, self._queues, self._expiry, anew=anew)
+        return self._engine.register_subscription(self._name, self._queues, self._options.expiry, anew=anew)
 
     def _check(self, start: Mapping[str, int]) -> tuple[Subscription | None, str]:
         """Return the subscription if it has kept all commits after ``start`` since its registration.

@@ -180,7 +180,6 @@ class Description:
 
     @property
     def queue_names(self) -> list[str]:
-        """The names of all queues of the pipeline."""
         stages = [self.source_queue, *([self.translate_queue] if self.inbound else [])]
         for name, destination in self.destinations.items():
             stages += [self.first_queue(name), *([self.last_queue(name)] if destination.outbound else [])]
@@ -193,7 +192,6 @@ class Description:
 
     @property
     def source_queue(self) -> str:
-        """The queue from which the pipeline takes messages."""
         return self.source or self.name
 
     @property
@@ -202,7 +200,6 @@ class Description:
         return f"{self.name}.translate" if self.inbound else self.source_queue
 
     def first_queue(self, destination: str) -> str:
-        """Return the queue into which the routes put the messages of a destination."""
         return f"{self.name}.to.{destination}"
 
     def last_queue(self, destination: str) -> str:
@@ -212,12 +209,10 @@ class Description:
 
     @property
     def errors(self) -> str:
-        """The name of the error queue, which all queues of the pipeline share."""
         return self.error_queue or f"{self.name}.errors"
 
     @property
     def failures(self) -> str:
-        """The queue for a message if a route with the severity "route" failed."""
         return self.failure_queue or f"{self.name}.failures"
 
 

@@ -70,7 +70,6 @@ class ThreadLoop(Loop):
         self._is_cut_short = False  # whether a run with `once` ends instead of a pause
 
     def run(self) -> None:
-        """Call the service with one message after another, in the worker's threads."""
         with closing(self.route.service.open()) as caller:
             call, route = partial(self._call, caller), self.route
             self._under_way.clear()
@@ -88,7 +87,6 @@ class ThreadLoop(Loop):
 
     @property
     def is_working(self) -> bool:
-        """Whether a call, or the commit of its outcome, is in progress."""
         return bool(self._under_way)
 
     @property
@@ -96,7 +94,6 @@ class ThreadLoop(Loop):
         return self.is_working or (self._worker is not None and self._worker.is_paused)
 
     def count_calls(self) -> None:
-        """Give up the calls in progress, and count an attempt for each message."""
         if self.is_working and self._worker is not None:
             self._worker.end()
 

@@ -46,7 +46,6 @@ class RouteLoop(Loop):
 
     @property
     def is_working(self) -> bool:
-        """Whether a round has messages and is not yet committed."""
         return self._is_working
 
     @property
@@ -54,7 +53,6 @@ class RouteLoop(Loop):
         return self._is_working or self._is_paused
 
     def count_calls(self) -> None:
-        """Count an attempt for each message whose call is in progress in a task."""
         if (calling := self._calling) is not None:
             calling.count_calls()
 
@@ -74,7 +72,6 @@ class RouteLoop(Loop):
                 raise
 
     def _pause(self) -> None:
-        """Wait before the next round, if the route is down."""
         seconds = self.pace.pause
         if seconds and not (self.once or self.stopped.is_set()):
             self._is_paused = True
