@@ -3,6 +3,7 @@
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Self
 
 from spool.admin.findings import LEFT_ALONE, Finding, Kind
 from spool.model import layout
@@ -41,41 +42,48 @@ class Step(enum.Enum):
 
 
 class Reason(enum.StrEnum):
-    """The reason for a decision, for programs; `Decision.detail` states the reason for people."""
+    """The reason for a decision, for programs. ``detail``: the template of `Decision.detail`, for people."""
 
-    LOST_NAME = "lost name"
-    UNPUBLISHED = "unpublished"
-    UNFLUSHED = "unflushed"
-    NO_FILE = "no file"
-    UNADOPTED = "unadopted"
-    LOST_COMMIT = "lost commit"
-    DAMAGED_VOTE = "damaged vote"
-    COMMITTED = "committed"
-    REFUSED = "rolled back by an administrator"
-    UNDECIDED = "undecided"
-    COORDINATOR_DIED = "coordinator died"
-    COORDINATOR_LIVES = "coordinator lives"
-    OWNER_DIED = "owner died"
-    OWNER_LIVES = "owner lives"
-    HOLDER_DIED = "holder died"
-    UNFINISHED_COPY = "unfinished copy"
-    INTAKE_DIED = "intake died"
-    INTAKE_LIVES = "intake lives"
-    FOREIGN = "foreign"
-    FUTURE_NUMBER = "future number"
-    UNREADABLE = "unreadable"
-    OTHER_NUMBER = "other number"
-    DAMAGED_NUMBER = "damaged number"
-    DAMAGED_TABLE = "damaged table"
-    DAMAGED_BODY = "damaged body"
-    DAMAGED_BRANCH = "damaged branch"
-    OTHER_BRANCH = "other branch"
-    SURPLUS_BYTES = "surplus bytes"
-    MISSING_COMMIT = "missing commit"
-    RESTORED_COMMIT = "restored commit"
-    MISSING_QUEUE = "missing queue"
-    MISSING_DIRECTORY = "missing directory"
-    EXPOSED = "exposed"
+    detail: str
+
+    def __new__(cls, reason: str, detail: str) -> Self:
+        self = str.__new__(cls, reason)
+        self._value_, self.detail = reason, detail
+        return self
+
+    LOST_NAME = "lost name", "a power cut took the name of commit {d.number}"
+    UNPUBLISHED = "unpublished", "its writer ended before it was visible ({d.cause})"
+    UNFLUSHED = "unflushed", "it was not flushed yet: {d.cause}"
+    NO_FILE = "no file", "the number was issued and has {d.cause}"
+    UNADOPTED = "unadopted", "it is damaged, and no commit adopts it"
+    LOST_COMMIT = "lost commit", "branch {d.xid}: the commit that adopted it did not survive"
+    DAMAGED_VOTE = "damaged vote", "{d.cause}; either its vote was never acknowledged, or the disk lost it"
+    COMMITTED = "committed", "it is committed"
+    REFUSED = "rolled back by an administrator", "an administrator rolled it back"
+    UNDECIDED = "undecided", "{waits} for a decision of its coordinator, or by spool-admin transaction"
+    COORDINATOR_DIED = "coordinator died", "its coordinator ended without a decision"
+    COORDINATOR_LIVES = "coordinator lives", "its coordinator works on it"
+    OWNER_DIED = "owner died", "its owner died before it voted"
+    OWNER_LIVES = "owner lives", "its owner works on it"
+    HOLDER_DIED = "holder died", "the process that worked on these messages died"
+    UNFINISHED_COPY = "unfinished copy", "an unfinished copy"
+    INTAKE_DIED = "intake died", "dropped files; the next spool-intake finishes them"
+    INTAKE_LIVES = "intake lives", "an intake works on it"
+    FOREIGN = "foreign", "no file of a queue space"
+    FUTURE_NUMBER = "future number", "no commit has this number yet"
+    UNREADABLE = "unreadable", "{d.cause}"
+    OTHER_NUMBER = "other number", "it carries the number {d.count}"
+    DAMAGED_NUMBER = "damaged number", "{d.cause}"
+    DAMAGED_TABLE = "damaged table", "{d.cause}: the messages it lists cannot be read"
+    DAMAGED_BODY = "damaged body", "{d.cause}"
+    DAMAGED_BRANCH = "damaged branch", "{d.cause}"
+    OTHER_BRANCH = "other branch", "it is another branch's file"
+    SURPLUS_BYTES = "surplus bytes", "{surplus} its end; all before is whole"
+    MISSING_COMMIT = "missing commit", "{missing}, and reclaim has not removed {them}"
+    RESTORED_COMMIT = "restored commit", "{restored} reclaimed, and consumed messages were put back"
+    MISSING_QUEUE = "missing queue", "queue {d.queue}, in which {waits}, is missing from it: create the queue"
+    MISSING_DIRECTORY = "missing directory", "the directory is missing"
+    EXPOSED = "exposed", "other users may use it (mode {d.count:04o})"
 
 
 @dataclass(frozen=True)
@@ -102,7 +110,7 @@ class Decision:
     @property
     def detail(self) -> str:
         """Return the finding as a sentence."""
-        return _DETAILS[self.reason].format(
+        return self.reason.detail.format(
             d=self,
             waits=plural(self.count, "message waits", "messages wait") if self.count else "it waits",
             surplus=plural(self.count, "byte follows", "bytes follow"),
@@ -128,42 +136,6 @@ def _some(decision: Decision, it: str, one: str, many: str) -> str:
         return it
     return plural(decision.count, one, many) if decision.count else f"others {many.partition(' ')[2]}"
 
-
-_DETAILS = {
-    Reason.LOST_NAME: "a power cut took the name of commit {d.number}",
-    Reason.UNPUBLISHED: "its writer ended before it was visible ({d.cause})",
-    Reason.UNFLUSHED: "it was not flushed yet: {d.cause}",
-    Reason.NO_FILE: "the number was issued and has {d.cause}",
-    Reason.UNADOPTED: "it is damaged, and no commit adopts it",
-    Reason.LOST_COMMIT: "branch {d.xid}: the commit that adopted it did not survive",
-    Reason.DAMAGED_VOTE: "{d.cause}; either its vote was never acknowledged, or the disk lost it",
-    Reason.COMMITTED: "it is committed",
-    Reason.REFUSED: "an administrator rolled it back",
-    Reason.UNDECIDED: "{waits} for a decision of its coordinator, or by spool-admin transaction",
-    Reason.COORDINATOR_DIED: "its coordinator ended without a decision",
-    Reason.COORDINATOR_LIVES: "its coordinator works on it",
-    Reason.OWNER_DIED: "its owner died before it voted",
-    Reason.OWNER_LIVES: "its owner works on it",
-    Reason.HOLDER_DIED: "the process that worked on these messages died",
-    Reason.UNFINISHED_COPY: "an unfinished copy",
-    Reason.INTAKE_DIED: "dropped files; the next spool-intake finishes them",
-    Reason.INTAKE_LIVES: "an intake works on it",
-    Reason.FOREIGN: "no file of a queue space",
-    Reason.FUTURE_NUMBER: "no commit has this number yet",
-    Reason.UNREADABLE: "{d.cause}",
-    Reason.OTHER_NUMBER: "it carries the number {d.count}",
-    Reason.DAMAGED_NUMBER: "{d.cause}",
-    Reason.DAMAGED_TABLE: "{d.cause}: the messages it lists cannot be read",
-    Reason.DAMAGED_BODY: "{d.cause}",
-    Reason.DAMAGED_BRANCH: "{d.cause}",
-    Reason.OTHER_BRANCH: "it is another branch's file",
-    Reason.SURPLUS_BYTES: "{surplus} its end; all before is whole",
-    Reason.MISSING_COMMIT: "{missing}, and reclaim has not removed {them}",
-    Reason.RESTORED_COMMIT: "{restored} reclaimed, and consumed messages were put back",
-    Reason.MISSING_QUEUE: "queue {d.queue}, in which {waits}, is missing from it: create the queue",
-    Reason.MISSING_DIRECTORY: "the directory is missing",
-    Reason.EXPOSED: "other users may use it (mode {d.count:04o})",
-}
 
 _ACTIONS = {
     Step.NAME: "given its name",
