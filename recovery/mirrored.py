@@ -28,39 +28,6 @@ from .unfinished import highest_named
 from .unfinished import read as read_active
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """The comparison of a space with its mirror, by the numbers of their commits.
-
-    newest: the highest number that the space knows.
-    mirror_newest: the highest number in the mirror.
-    durable: the highest number that the mirror's commits above ``newest`` record as durable in the space.
-    unreadable: the mirror's commits above ``newest`` that cannot be read.
-    """
-
-    newest: int
-    mirror_newest: int
-    durable: int
-    unreadable: tuple[int, ...]
-
-    @property
-    def ahead(self) -> bool:
-        """Return whether the mirror is of a later state than the space."""
-        return bool(self.unreadable) or self.durable > self.newest or self.mirror_newest > self.newest + MAX_GAP
-
-
-def compare(mirror: Mirror, evidence: NumberedFiles) -> Comparison:
-    """Compare the numbers; nothing is changed."""
-    newest, numbers = count(evidence).issued, mirror.numbers()
-    durable, unreadable = 0, []
-    for number in sorted(number for number in numbers if number > newest):
-        if mirror.is_whole(number):
-            durable = max(durable, mirror.header(number).durable_mark)
-        else:
-            unreadable.append(number)
-    return Comparison(newest, max(numbers, default=0), durable, tuple(unreadable))
-
-
 def check_mirror(files: Files, evidence: NumberedFiles | None) -> None:
     """Raise MirrorMismatch unless the mirror belongs to this space and is of no later state. The error leaves
     everything unchanged.
@@ -90,25 +57,26 @@ def check_mirror(files: Files, evidence: NumberedFiles | None) -> None:
 def look_at_mirror(space: Disk, mirror: Mirror, evidence: NumberedFiles) -> None:
     """Raise MirrorMismatch unless the mirror belongs to this space and is of no later state. Nothing is changed."""
     check_ids(space, mirror.disk)
-    found = compare(mirror, evidence)
-    if found.ahead:
-        raise _later_state(space.root, mirror.disk.root, found)
-
-
-def _later_state(space: str, mirror: str, found: Comparison) -> MirrorMismatch:
-    if found.unreadable:
-        proof = f"commit {found.unreadable[0]} in the mirror cannot be read, and the space does not have it"
-    else:
+    newest, numbers = count(evidence).issued, mirror.numbers()
+    durable, last = 0, max(numbers, default=0)
+    proof = ""
+    for number in sorted(number for number in numbers if number > newest):
+        if mirror.is_whole(number):
+            durable = max(durable, mirror.header(number).durable_mark)
+        else:
+            proof = proof or f"commit {number} in the mirror cannot be read, and the space does not have it"
+    if not proof and (durable > newest or last > newest + MAX_GAP):
         proof = (
-            f"the space ends with commit {found.newest}, the mirror with commit {found.mirror_newest}, and the mirror "
-            f"records that the space once had every commit up to {found.durable}"
+            f"the space ends with commit {newest}, the mirror with commit {last}, and the mirror records that the "
+            f"space once had every commit up to {durable}"
         )
-    return MirrorMismatch(
-        f"{space} is older than its mirror {mirror}, as a space put back from a backup is: {proof}. Nothing was "
-        f"changed. To get every message back, move {space} away, then type: spool-admin -s {quoted(space)} mirror "
-        f"restore {quoted(mirror)}. To go on with the older space, begin a new mirror: spool-admin -s {quoted(space)} "
-        "mirror begin DIRECTORY"
-    )
+    if proof:
+        raise MirrorMismatch(
+            f"{space.root} is older than its mirror {mirror.disk.root}, as a space put back from a backup is: {proof}. "
+            f"Nothing was changed. To get every message back, move {space.root} away, then type: spool-admin -s "
+            f"{quoted(space.root)} mirror restore {quoted(mirror.disk.root)}. To go on with the older space, begin a "
+            f"new mirror: spool-admin -s {quoted(space.root)} mirror begin DIRECTORY"
+        )
 
 
 def with_mirrored(mirror: Mirror | None, evidence: NumberedFiles) -> NumberedFiles:

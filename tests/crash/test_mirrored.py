@@ -72,7 +72,7 @@ BROKEN = (
     (Bug("what the mirror alone has is not given back", numbers.NumberedFiles.with_mirrored,
          (("if not headers:", "if True:"),), "put"), "a backup of the space is put back"),
     (Bug("every mirror that has more is refused", mirrored.look_at_mirror,
-         (("if found.ahead:", "if found.mirror_newest > found.newest:"),), "put"), "MirrorMismatch"),
+         (("if proof:", "if last > newest:"),), "put"), "MirrorMismatch"),
 )  # fmt: skip
 
 
