@@ -332,9 +332,7 @@ def _start_counters(shared: Shared, evidence: NumberedFiles, numbers: Numbers) -
 
 def _finish(store: Store, number: int) -> None:
     """Finish an unpublished number, just as other processes finish the number of a dead writer."""
-    if not store.shared.numbers.try_lock(number):
-        raise SpoolError(f"commit {number} has a writer although no process has the space open")
-    try:
+    with store.shared.numbers.trying(number) as ours:
+        if not ours:
+            raise SpoolError(f"commit {number} has a writer although no process has the space open")
         finish_dead_writer(store, number)
-    finally:
-        store.shared.numbers.unlock(number)

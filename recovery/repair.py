@@ -145,10 +145,9 @@ def _quarantine_vote(store: Store, problem: Decision, xid: Xid) -> str:
     Nothing is done while a process holds the branch's lock.
     """
     deadline = store.deadline()
-    byte = xid_byte(xid)
-    if not store.shared.xids.try_lock(byte):
-        return ""
-    try:
+    with store.shared.xids.trying(xid_byte(xid)) as ours:
+        if not ours:
+            return ""
         with number_locked(store.shared.control, deadline):
             settle_all(store, deadline)
             catch_up(store)
@@ -156,10 +155,7 @@ def _quarantine_vote(store: Store, problem: Decision, xid: Xid) -> str:
                 return ""
             with store.shared.control.holding(PREPARED_LIST, deadline, "the list of prepared branches"):
                 store.shared.counters.bump_prepared(store.shared.counters.read())
-                moved = _moved(store, problem)
-    finally:
-        store.shared.xids.unlock(byte)
-    return f"moved to {moved}"
+                return f"moved to {_moved(store, problem)}"
 
 
 def _quarantine_messages(store: Store, problem: Decision) -> str:

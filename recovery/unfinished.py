@@ -123,9 +123,6 @@ def remove(store: Store, decision: Decision, deadline: Deadline) -> None:
     if decision.xid is None:
         disk.unlink(decision.name)
         return
-    byte = xid_byte(decision.xid)
-    if store.shared.xids.try_lock(byte):
-        try:
+    with store.shared.xids.trying(xid_byte(decision.xid)) as ours:
+        if ours:
             disk.unlink(decision.name)
-        finally:
-            store.shared.xids.unlock(byte)

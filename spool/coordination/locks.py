@@ -82,13 +82,23 @@ class LockFile:
                 raise self.expired(byte, deadline, what)
 
     @contextmanager
-    def holding(self, byte: int, deadline: Deadline, what: str) -> Iterator[None]:
+    def holding(self, byte: int, deadline: Deadline, what: str, *, shared: bool = False) -> Iterator[None]:
         """Hold the byte while the body runs. Raises the errors of ``lock``."""
-        self.lock(byte, deadline, what)
+        self.lock(byte, deadline, what, shared=shared)
         try:
             yield
         finally:
             self.unlock(byte)
+
+    @contextmanager
+    def trying(self, byte: int) -> Iterator[bool]:
+        """Hold the byte while the body runs, unless another thread or process has it; yield whether it is held."""
+        ours = self.try_lock(byte)
+        try:
+            yield ours
+        finally:
+            if ours:
+                self.unlock(byte)
 
     def unlock(self, byte: int) -> None:
         """Release a byte that this process holds."""

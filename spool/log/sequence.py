@@ -96,13 +96,10 @@ def settle_to(store: Store, number: int, deadline: Deadline, page: CounterPage |
         page = None
         # The writer of a number releases its byte after publication.
         pauses = pauses or store.shared.numbers.pauses(number, deadline)
-        if store.shared.numbers.try_lock(published + 1):
-            try:
+        with store.shared.numbers.trying(published + 1) as ours:
+            if ours:
                 finish_dead_writer(store, published + 1)
-            finally:
-                store.shared.numbers.unlock(published + 1)
-            continue
-        if not next(pauses, False):
+        if not ours and not next(pauses, False):
             raise store.shared.numbers.expired(published + 1, deadline, f"commit {published + 1}")
 
 
@@ -153,12 +150,10 @@ def finish_dead_writers(store: Store, page: CounterPage) -> CounterPage:
     """
     while page.issued > page.published:
         number = page.published + 1
-        if not store.shared.numbers.try_lock(number):
-            break
-        try:
+        with store.shared.numbers.trying(number) as ours:
+            if not ours:
+                break
             finish_dead_writer(store, number)
-        finally:
-            store.shared.numbers.unlock(number)
         page = store.shared.counters.read()
     return page
 

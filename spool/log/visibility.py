@@ -96,13 +96,9 @@ def list_prepared(store: Store, page: CounterPage | None = None) -> CounterPage:
     page = page or store.shared.counters.read()
     if page.prepared == store.view.prepared.version:
         return page
-    deadline = store.deadline()
-    store.shared.control.lock(PREPARED_LIST, deadline, "the list of prepared branches", shared=True)
-    try:
+    with store.shared.control.holding(PREPARED_LIST, store.deadline(), "the list of prepared branches", shared=True):
         version = store.shared.counters.read().prepared
         names = store.files.disk.names(layout.PREPARED)
-    finally:
-        store.shared.control.unlock(PREPARED_LIST)
     branches: dict[Xid, FileContents] = {}
     for name in names:
         xid = layout.parse_xid(name)

@@ -314,13 +314,7 @@ def clean_up_after_dead(store: Store, deadline: Deadline) -> None:
             count_journal(store, xid, deadline)
     for name in store.files.disk.names(layout.ACTIVE):
         branch = layout.parse_xid(name)
-        if (
-            branch is None
-            or not _is_regular(store.files.disk, layout.active(branch))
-            or not store.shared.xids.try_lock(xid_byte(branch))
-        ):
-            continue
-        try:
-            unlink_unless_gone(store.files.disk, f"{layout.ACTIVE}/{name}")
-        finally:
-            store.shared.xids.unlock(xid_byte(branch))
+        if branch is not None and _is_regular(store.files.disk, layout.active(branch)):
+            with store.shared.xids.trying(xid_byte(branch)) as ours:
+                if ours:
+                    unlink_unless_gone(store.files.disk, f"{layout.ACTIVE}/{name}")

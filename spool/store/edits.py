@@ -5,8 +5,8 @@ has changed. The housekeeping of any process notices edits by hand.
 """
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from spool.coordination.locks import CONFIG
 from spool.errors import InvalidArgument, NewerFormat, NotASpace
@@ -19,14 +19,9 @@ from spool.store.store import Store
 log = logging.getLogger("spool")
 
 
-@contextmanager
-def editing(store: Store) -> Iterator[None]:
+def editing(store: Store) -> AbstractContextManager[None]:
     """Hold the lock on ``space.toml``: one process edits at a time."""
-    store.shared.control.lock(CONFIG, store.deadline(), "the lock on space.toml")
-    try:
-        yield
-    finally:
-        store.shared.control.unlock(CONFIG)
+    return store.shared.control.holding(CONFIG, store.deadline(), "the lock on space.toml")
 
 
 def edit_settings(store: Store, edit: Callable[[str, SpaceConfig], str]) -> SpaceConfig:

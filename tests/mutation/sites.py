@@ -28,6 +28,7 @@ _STAND_INS = {
     # locks, and looks at locks
     "lock": _HELD,
     "try_lock": _HELD,
+    "trying": "__import__('contextlib').nullcontext(True)",
     "flock": "True",
     "lock_xid_now": "True",
     "lock_xid": _NOTHING,
