@@ -9,23 +9,28 @@ unknown. Each caller gets the ids of its own messages.
 
 Decisions to commit prepared branches are grouped like other requests. A transaction that was streamed to its own file
 is committed separately, and so is a forwarding round with its branches.
+
+If the program ends without closing its space, submitted messages are committed as the interpreter exits, just as it
+completes the futures of ``concurrent.futures``.
 """
 
+import atexit
 import copy
 import logging
+import sys
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 
 from spool.coordination.locks import xid_byte
-from spool.errors import NO_ROOM, CommitUnknown, Full, NotOpen, QueueNotFound
+from spool.errors import NO_ROOM, CommitUnknown, Full, NotOpen, QueueNotFound, SpoolError
 from spool.format.writer import CommitFileWriter
 from spool.log import quota
 from spool.log.commit import commit
 from spool.log.commit_queue import CLOSED, CommitQueue, CommitRequest, PutRequest, Stage, batch_of, complete
-from spool.log.exit import commit_at_exit
 from spool.log.sequence import settle_all
 from spool.log.visibility import catch_up
 from spool.model.xid import Xid, new_local_xid
@@ -113,7 +118,7 @@ class GroupCommit:
                 request.future.set_result(f"{request.branch}{request.first:08x}")  # (as ``request.id``)
                 continue
             self.failed += request.messages
-            if request.number is not None or request.future.running() or _begins(request):
+            if request.number is not None or request.future.running() or request.begin is None or request.begin():
                 request.future.set_exception(self.translate_error(request.error))
 
     def translate_error(self, error: BaseException) -> BaseException:
@@ -123,7 +128,7 @@ class GroupCommit:
     def _start(self) -> None:
         with self._starting:
             if self._thread is None:
-                commit_at_exit(self)
+                _commit_at_exit(self)
                 thread = threading.Thread(target=self._run, name="xaspool store", daemon=True)
                 thread.start()
                 self._thread = thread
@@ -301,10 +306,6 @@ def _nothing() -> None:
     pass
 
 
-def _begins(request: CommitRequest) -> bool:
-    return request.begin is None or request.begin()
-
-
 def _fits(
     store: Store,
     settings: Settings,
@@ -326,3 +327,40 @@ def _fits(
         return False
     added.update(grown)
     return True
+
+
+# -- the end of the program -------------------------------------------------------------------------------------------
+
+_submitted: "weakref.WeakSet[GroupCommit]" = weakref.WeakSet()  # with submitted messages
+
+
+def _commit_at_exit(submitted: GroupCommit) -> None:
+    """Commit the messages when the interpreter exits. Called once for each space, before its first submission."""
+    _submitted.add(submitted)
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None and process.parent_process() is not None:
+        from multiprocessing.util import Finalize  # a child process may end without atexit's functions
+
+        Finalize(None, _commit_all, exitpriority=0)
+
+
+@atexit.register
+def _commit_all() -> None:
+    for submitted in list(_submitted):
+        commit_submitted(submitted)
+
+
+def commit_submitted(submitted: GroupCommit) -> None:
+    """Commit the submitted messages and accept no more. Log how many messages could not be committed."""
+    store, before, why = submitted.store, submitted.failed, ""
+    try:
+        with store.guard:
+            submitted.drain("the program is ending: nothing can be submitted any more")
+    except NotOpen:  # the space was closed, or belongs to the parent process
+        return
+    except (KeyboardInterrupt, OSError, SpoolError) as error:
+        why = f": {str(error) or type(error).__name__}"
+    lost = submitted.failed - before + submitted.waiting
+    if lost:
+        where = store.files.disk.root
+        log.warning("%s: the program ends, and %d messages that were submitted were not committed%s", where, lost, why)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import spool
-from spool.log import exit
+from spool.log.group_commit import commit_submitted
 
 PATIENT_SECONDS = 60
 
@@ -113,14 +113,14 @@ def test_a_warning_counts_the_messages_that_cannot_be_committed_at_the_end(
 ) -> None:
     asleep.change_queue("q", max_messages=2)
     futures = [asleep.submit("q", n) for n in range(5)]
-    exit.commit_submitted(asleep._core.group_commit)
+    commit_submitted(asleep._core.group_commit)
     assert [future.exception() is None for future in futures] == [True, True, False, False, False]
     assert [record.args[1] for record in caplog.records if isinstance(record.args, tuple)] == [3]
 
 
 def test_nothing_is_accepted_after_the_end(asleep: spool.Space) -> None:
     future = asleep.submit("q", 1)
-    exit.commit_submitted(asleep._core.group_commit)
+    commit_submitted(asleep._core.group_commit)
     assert future.done()
     with pytest.raises(spool.NotOpen, match="the program is ending"):
         asleep.submit("q", 2)
@@ -128,10 +128,10 @@ def test_nothing_is_accepted_after_the_end(asleep: spool.Space) -> None:
 
 def test_an_end_is_silent_if_all_was_committed(asleep: spool.Space, caplog: pytest.LogCaptureFixture) -> None:
     asleep.submit("q", 1)
-    exit.commit_submitted(asleep._core.group_commit)
-    exit.commit_submitted(asleep._core.group_commit)
+    commit_submitted(asleep._core.group_commit)
+    commit_submitted(asleep._core.group_commit)
     asleep.close()
-    exit.commit_submitted(asleep._core.group_commit)
+    commit_submitted(asleep._core.group_commit)
     assert not caplog.records
 
 
