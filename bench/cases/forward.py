@@ -116,7 +116,7 @@ def _read(path: str, part: int, back: Connection) -> None:
         handle = open_file(disk, layout.committed(number))
         contents = read_contents(disk, handle)
         for entry, table in zip(contents.header.sections, contents.tables, strict=True):
-            for body in read_bodies(disk, handle, table.ends(entry), table.lengths, table.checksums):
+            for body in read_bodies(disk, handle, table.ends(entry), table.lengths, table.checksums, bytes):
                 _nothing(body)
                 found += 1
         disk.close(handle)

@@ -7,8 +7,8 @@ that of the table, which has the checksums of its bodies.
 
 import zlib
 from bisect import bisect_right
-from collections.abc import Sequence
-from typing import Any, Literal, Protocol, overload
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
 from spool.disk.disk import Disk
 from spool.errors import CorruptedFile
@@ -22,6 +22,9 @@ _CHUNK_BYTES = 1 << 20  # the bytes of bodies in one read
 _MAX_OPEN = 32
 _MAX_TABLES = 512
 _MAX_MESSAGES = 65_536  # messages in all cached tables together; the table used last may have more
+
+
+_Body = TypeVar("_Body", bytes, memoryview)
 
 
 class Stored(Protocol):
@@ -91,8 +94,8 @@ class FileCache:
 
     # -- bodies -----------------------------------------------------------------------------------------------------
 
-    def bodies(self, run: Stored, ordinal: int, count: int) -> list[bytes]:
-        """Return ``count`` neighbouring bodies of a run, from ``ordinal`` on."""
+    def bodies(self, run: Stored, ordinal: int, count: int, kind: Callable[[bytes], _Body]) -> list[_Body]:
+        """Return ``count`` neighbouring bodies of a run, from ``ordinal`` on. ``kind``: see ``read_bodies``."""
         file, where = run.file, run.bodies
         if type(where) is BodyPlace:  # the only message of its section: nothing else is read from the file
             handle = self._open_one(file)
@@ -102,36 +105,19 @@ class FileCache:
                 self.disk.close(handle)
             if zlib.crc32(body) != where.checksum:
                 raise CorruptedFile(f"{_name(file)}: the body at offset {where.offset} does not match its checksum")
-            return [body]
+            return [kind(body)]
         assert isinstance(where, SectionEntry)
         table, row = self.table(file, where), ordinal - run.base
         rows = slice(row, row + count)
         for fresh in (False, True):
             try:
                 handle = self._file(file, fresh)
-                return read_bodies(
-                    self.disk, handle, table.ends(where)[rows], table.lengths[rows], table.checksums[rows]
-                )
+                places = table.ends(where)[rows], table.lengths[rows], table.checksums[rows]
+                return read_bodies(self.disk, handle, *places, kind)
             except CorruptedFile as error:
                 if fresh:
                     raise CorruptedFile(f"{_name(file)}: {error}") from None
         raise AssertionError("unreachable")
-
-    def views(self, run: Stored, ordinal: int, count: int) -> list[memoryview]:
-        """Return these bodies as views of the data that was read, so that a caller that joins the bodies saves a
-        copy."""
-        file, where = run.file, run.bodies
-        if isinstance(where, BodyPlace):
-            return [memoryview(body) for body in self.bodies(run, ordinal, count)]
-        table, row = self.table(file, where), ordinal - run.base
-        rows = slice(row, row + count)
-        places = table.ends(where)[rows], table.lengths[rows], table.checksums[rows]
-        try:
-            return read_bodies(self.disk, self._file(file, False), *places, views=True)
-        except CorruptedFile:
-            return [
-                memoryview(body) for body in self.bodies(run, ordinal, count)
-            ]  # (``bodies`` reads again, and its error names the file)
 
     def place(self, run: Stored, ordinal: int) -> BodyPlace:
         """Return the place of one body."""
@@ -188,38 +174,24 @@ def _name(file: FileRef) -> str:
     return layout.committed(file.number, file.adoption)
 
 
-@overload
-def read_bodies(
-    disk: Disk,
-    handle: int,
-    ends: Sequence[int],
-    lengths: Sequence[int],
-    checksums: Sequence[int],
-) -> list[bytes]: ...
-@overload
 def read_bodies(
     disk: Disk, handle: int, ends: Sequence[int], lengths: Sequence[int], checksums: Sequence[int],
-    *, views: Literal[True],
-) -> list[memoryview]: ...  # fmt: skip
-def read_bodies(
-    disk: Disk, handle: int, ends: Sequence[int], lengths: Sequence[int], checksums: Sequence[int],
-    *, views: bool = False,
-) -> list[bytes] | list[memoryview]:  # fmt: skip
+    kind: Callable[[bytes], _Body],
+) -> list[_Body]:  # fmt: skip
     """Read the bodies of neighbouring messages in as few reads as possible. ``ends``: the offset at which each body
     ends.
 
-    ``views``: return views of the data that was read, without copies.
+    ``kind``: ``bytes``, or ``memoryview`` for views of the data that was read: a caller that joins the bodies saves a
+    copy.
 
     Raises CorruptedFile if a body does not match its checksum.
     """
-    bodies: list[Any] = []
+    bodies: list[_Body] = []
     at = 0
     while at < len(ends):
         start = ends[at] - lengths[at]
         stop = max(at + 1, bisect_right(ends, start + _CHUNK_BYTES))
-        data: Any = disk.read_at(handle, start, ends[stop - 1] - start)
-        if views:
-            data = memoryview(data)
+        data = kind(disk.read_at(handle, start, ends[stop - 1] - start))
         places = zip(ends[at:stop], lengths[at:stop], strict=True)
         piece = [data[end - length - start : end - start] for end, length in places]
         if list(map(zlib.crc32, piece)) != list(checksums[at:stop]):

@@ -307,7 +307,7 @@ class _Compaction:
         kept: list[Extent] = []
         for extent in section:
             try:
-                found = reading.bodies(extent.run, extent.first, extent.count)
+                found = reading.bodies(extent.run, extent.first, extent.count, bytes)
             except (CorruptedFile, FileNotFoundError) as error:
                 log.warning("a message that cannot be read is not compacted: %s", error)
                 continue

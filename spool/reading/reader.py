@@ -169,7 +169,9 @@ class MessageReader:
         first, last = group[0], group[-1]
         begin, end = first.first - first.base, last.first - last.base + last.length
         try:
-            return self._cache.views(first._replace(base=0), begin, end - begin)  # (with base 0, ordinals are rows)
+            return self._cache.bodies(
+                first._replace(base=0), begin, end - begin, memoryview
+            )  # (with base 0, ordinals are rows)
         except CorruptedFile:
             return None
 
@@ -218,7 +220,7 @@ class MessageReader:
                 Argument("largest_body"),
                 f", {self._largest_body:,}",
             )
-        return ReadMessages(part, lengths, self._cache.views(part, part.first, part.length))
+        return ReadMessages(part, lengths, self._cache.bodies(part, part.first, part.length, memoryview))
 
     def close(self) -> None:
         """Close the files, and the space if it was opened."""

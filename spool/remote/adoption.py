@@ -170,7 +170,8 @@ def _copy(disk: Disk, branch: Branch, xid: Xid, contents: FileContents, left_out
             ends, row = table.ends(entry), 0
             for queue, attributes, count in _pieces(table):
                 stop = row + count
-                bodies = read_bodies(disk, handle, ends[row:stop], table.lengths[row:stop], table.checksums[row:stop])
+                rows = slice(row, stop)
+                bodies = read_bodies(disk, handle, ends[rows], table.lengths[rows], table.checksums[rows], bytes)
                 kept = [place for place in range(count) if ordinal + place not in left_out]
                 ids = branch.put(queue, [bodies[place] for place in kept], attributes) if kept else []
                 new_ids.update(zip((ordinal + place for place in kept), ids, strict=True))

@@ -188,7 +188,7 @@ class RemoteBranch:
         Returns stretches, each with its bodies, or with the reason why its only body cannot be read.
         """
         try:
-            return [(whole, self._store.files.cache.bodies(whole, whole.first, whole.length))]
+            return [(whole, self._store.files.cache.bodies(whole, whole.first, whole.length, bytes))]
         except CorruptedFile as error:
             if whole.length == 1:
                 return [(whole, str(error))]

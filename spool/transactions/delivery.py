@@ -196,7 +196,7 @@ def read_messages(store: Store, number: int, first: int, count: int, *, only_sho
                     raise SystemFailure(f"message {number}/{ordinal} left the index while it was held")
                 branch, in_branch = table.branch_of(Position(number, ordinal))
             queue, attributes = run.queue.name, run.attributes
-            bodies: Sequence[Any] = store.files.cache.bodies(run, ordinal, stop - ordinal)
+            bodies: Sequence[Any] = store.files.cache.bodies(run, ordinal, stop - ordinal, bytes)
             codec = attributes.get("codec") if attributes else None
             if codec is not None and store.view.decodes_bodies:
                 bodies = _decoded(bodies, codec, only_shown, queue, branch, in_branch)
@@ -223,7 +223,7 @@ def stored_body(files: Files, view: View, message: Message) -> bytes:
         run, _ = view.index.messages.run_from(*message.position, message.position.ordinal + 1)
         if run is None:
             raise SystemFailure(f"message {message.id} left the index while it was held")
-        return files.cache.bodies(run, message.position.ordinal, 1)[0]
+        return files.cache.bodies(run, message.position.ordinal, 1, bytes)[0]
 
 
 def _decoded(

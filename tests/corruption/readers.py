@@ -155,7 +155,7 @@ def bodies_of(disk: Disk, name: str, *, salvage: bool) -> list[bytes]:
         for entry, table in zip(contents.header.sections, contents.tables, strict=True):
             for end, length, checksum in zip(table.ends(entry), table.lengths, table.checksums, strict=True):
                 try:
-                    bodies += read_bodies(disk, handle, [end], [length], [checksum])
+                    bodies += read_bodies(disk, handle, [end], [length], [checksum], bytes)
                 except CorruptedFile:
                     pass
     finally:

@@ -82,7 +82,7 @@ class Subscriber:
             if alone is None:
                 raise Unexplained(f"commit {number} is kept for the subscription, and it is not there")
             runs = [run for run in alone.messages.runs[number] if run.queue.name == _QUEUE]
-            bodies = [body for run in runs for body in store.files.cache.bodies(run, run.first, run.live)]
+            bodies = [body for run in runs for body in store.files.cache.bodies(run, run.first, run.live, bytes)]
             found[number] = [bytes(body).decode() for body in bodies]
         return found
 

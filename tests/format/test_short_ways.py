@@ -38,10 +38,10 @@ def test_bodies_are_read_in_pieces_and_each_is_proven(tmp_path: Path) -> None:
     disk = Disk(str(tmp_path))
     handle = disk.open("file")
     lengths, checksums = list(map(len, bodies)), list(map(zlib.crc32, bodies))
-    assert read_bodies(disk, handle, ends, lengths, checksums) == bodies
-    assert read_bodies(disk, handle, ends[3:4], lengths[3:4], checksums[3:4]) == bodies[3:4]
+    assert read_bodies(disk, handle, ends, lengths, checksums, bytes) == bodies
+    assert read_bodies(disk, handle, ends[3:4], lengths[3:4], checksums[3:4], bytes) == bodies[3:4]
     with pytest.raises(CorruptedFile):
-        read_bodies(disk, handle, ends, lengths, [*checksums[:-1], 1])
+        read_bodies(disk, handle, ends, lengths, [*checksums[:-1], 1], bytes)
     disk.close(handle)
 
 

@@ -24,7 +24,7 @@ def check(space: spool.Space, put: list[list[bytes]]) -> None:
         for ordinal in range(run.first, run.end):
             offset, length, _ = store.files.cache.place(run, ordinal)
             found.append(file[offset : offset + length])
-            assert store.files.cache.bodies(run, ordinal, 1) == [found[-1]]
+            assert store.files.cache.bodies(run, ordinal, 1, bytes) == [found[-1]]
             assert run.bytes_of(ordinal) == length
     assert found == [body for one in put for body in one]
 
@@ -56,5 +56,5 @@ def test_a_changed_body_is_not_returned(tmp_path: Path) -> None:
         cache = space._store.files.cache
         for run in space._store.view.index.messages.queue("orders").ready:
             with pytest.raises(CorruptedFile, match="does not match its checksum"):
-                cache.bodies(run, run.first, 1)
+                cache.bodies(run, run.first, 1, bytes)
             assert cache.unproven(run, run.first) in (b"eno", b"owt")

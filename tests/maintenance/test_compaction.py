@@ -364,10 +364,10 @@ def test_a_file_that_has_another_s_name_is_not_read_as_that(space: spool.Space) 
     fill(space, many=2)
     catch_up(space._store)
     (run, other) = space._store.view.index.messages.queue("orders").ready
-    assert space._store.files.cache.bodies(run, run.first, 1) == [b"0"]
+    assert space._store.files.cache.bodies(run, run.first, 1, bytes) == [b"0"]
     run.file = other.file
     with pytest.raises(CorruptedFile):
-        space._store.files.cache.bodies(run, run.first, 1)
+        space._store.files.cache.bodies(run, run.first, 1, bytes)
 
 
 def test_a_superseded_file_waits_for_older_claims_only() -> None:
