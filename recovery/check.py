@@ -176,19 +176,13 @@ def missing_files(disk: Disk, view: View, index: Index) -> list[Decision]:
     with view.mutex:
         applied = index.applied
         totals = index.facts.get(TOTALS_FACT, (0, None, None))[1]
-    change = digest_mismatch(applied, committed_numbers(disk), totals)
+    change = digest_mismatch(applied, layout.committed_numbers(disk.names(layout.COMMITTED)), totals)
     if change is None:
         return []
     missing, number = change
     name = f"{layout.COMMITTED}/" if number is None else layout.committed(number)
     reason = Reason.MISSING_COMMIT if missing > 0 else Reason.RESTORED_COMMIT
     return [_damaged(name, reason, Step.RESET_DIGEST, number=number or 0, count=abs(missing))]
-
-
-def committed_numbers(disk: Disk) -> list[int]:
-    """List the sequence numbers that have a file in committed/."""
-    parsed = map(layout.parse_committed, disk.names(layout.COMMITTED))
-    return [name.number for name in parsed if name is not None and not name.adoption]
 
 
 # -- everything else --------------------------------------------------------------------------------------------------

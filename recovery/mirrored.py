@@ -22,7 +22,6 @@ from spool.store.parts import Files, Shared
 from spool.store.settings import read_settings_text
 
 from .branches import read_prepared
-from .check import committed_numbers
 from .numbers import MAX_GAP, NO_FILE, Condition, NumberedFiles, count, read
 from .unfinished import highest_named
 from .unfinished import read as read_active
@@ -125,7 +124,8 @@ def describe(files: Files, shared: Shared, *, alone: bool) -> MirrorState | None
             check_ids(space, mirror.disk)
     except MirrorMismatch as error:
         detail = str(error)
-    here, there = set(committed_numbers(space)), mirror.numbers() if read_ids(mirror.disk) else set[int]()
+    here = layout.committed_numbers(space.names(layout.COMMITTED))
+    there = mirror.numbers() if read_ids(mirror.disk) else set[int]()
     state = "refused" if detail else "fine"
     return MirrorState(mirror.disk.root, state, detail, len(here), len(there), len(here - there))
 

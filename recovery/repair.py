@@ -26,7 +26,7 @@ from spool.store.store import Store, log
 from spool.transactions import claiming, delivery
 from spool.transactions.resolution import finish_moves
 
-from .check import committed_numbers, find_problems, not_done
+from .check import find_problems, not_done
 from .decision import Decision, Step, distinct
 
 _WAIT_SECONDS = 30.0
@@ -194,7 +194,7 @@ def _reset_digest(store: Store, problem: Decision) -> str:
             "it, and make a new space out of the mirror with spool-admin mirror restore"
         )
     record = _record(store, problem)
-    reset_retired_digest(store, committed_numbers(store.files.disk))
+    reset_retired_digest(store, layout.committed_numbers(store.files.disk.names(layout.COMMITTED)))
     return f"{record}; no longer counted as missing"
 
 
@@ -206,7 +206,7 @@ def _only_in_mirror(store: Store) -> set[int]:
     with store.view.mutex:
         applied, retired = store.view.index.applied, set(store.view.index.retired)
     there = {number for number in store.files.mirror.numbers() if number <= applied}
-    return there - retired - set(committed_numbers(store.files.disk))
+    return there - retired - layout.committed_numbers(store.files.disk.names(layout.COMMITTED))
 
 
 def _create_queue(store: Store, problem: Decision) -> str:

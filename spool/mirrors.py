@@ -18,8 +18,8 @@ from spool.runtime import calls
 from spool.runtime.clock import Clock, Deadline
 from spool.space import Space
 from spool.store.mirror import Mirror, begin_mirror, check_elsewhere, lies_inside
-from spool.store.mirror_id import forget_ids, read_ids, replace_text
-from spool.store.settings import read_settings_text, write_settings
+from spool.store.mirror_id import forget_ids, read_ids
+from spool.store.settings import read_settings_text, replace_text, write_settings
 from spool.store.store import WAIT_SECONDS
 
 if TYPE_CHECKING:

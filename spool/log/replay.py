@@ -30,14 +30,13 @@ class Listing(NamedTuple):
 
     prepared: frozenset[str]
     committed: frozenset[str]
-    numbers: list[int]
+    numbers: set[int]
 
     @classmethod
     def of(cls, disk: Disk) -> "Listing":
         """List both directories in the order in which adopted branches move, so that one listing has each branch."""
         prepared, committed = frozenset(disk.names(layout.PREPARED)), frozenset(disk.names(layout.COMMITTED))
-        parsed = filter(None, map(layout.parse_committed, committed))
-        return cls(prepared, committed, [name.number for name in parsed if not name.adoption])
+        return cls(prepared, committed, layout.committed_numbers(committed))
 
     def has_branch(self, number: int, place: int, xid: Xid) -> bool:
         """Return whether the ``place``-th adopted branch of a commit was in either directory."""

@@ -74,6 +74,11 @@ def parse_committed(name: str) -> CommittedName | None:
     return CommittedName(int(match[1]), int(match[2] or 0))
 
 
+def committed_numbers(names: Iterable[str]) -> set[int]:
+    """Return the sequence numbers with a numbered file among these names in ``committed/``."""
+    return {name.number for name in map(parse_committed, names) if name is not None and not name.adoption}
+
+
 def prepared(xid: Xid) -> str:
     return f"{PREPARED}/{xid}{SUFFIX}"
 

@@ -19,7 +19,8 @@ from spool.model import layout
 from spool.model.settings_file import MAX_SETTINGS_BYTES
 from spool.model.text import quoted
 from spool.model.xid import new_local_xid
-from spool.store.mirror_id import new_id, read_ids, replace_text, write_ids
+from spool.store.mirror_id import new_id, read_ids, write_ids
+from spool.store.settings import replace_text
 
 log = logging.getLogger("spool")
 
@@ -130,8 +131,7 @@ class Mirror:
 
     def numbers(self) -> set[int]:
         """Return the numbers of the commits in the mirror."""
-        found = map(layout.parse_committed, self.disk.names(""))
-        return {name.number for name in found if name is not None and not name.adoption}
+        return layout.committed_numbers(self.disk.names(""))
 
     def header(self, number: int) -> Header:
         """Read the header of a commit in the mirror. Raises CorruptedFile if the header is damaged or misnumbered."""

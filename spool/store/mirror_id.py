@@ -9,11 +9,12 @@ the settings name then.
 import os
 from collections.abc import Sequence
 
-from spool.disk.content import read_start, replace, unlink_if_there
+from spool.disk.content import read_start
 from spool.disk.disk import Disk
 from spool.errors import MirrorMismatch
 from spool.model import layout
 from spool.model.text import quoted
+from spool.store.settings import replace_text
 
 _MAX_BYTES = 4096
 
@@ -33,13 +34,6 @@ def read_ids(disk: Disk) -> tuple[str, ...]:
 def write_ids(disk: Disk, ids: Sequence[str]) -> None:
     """Replace all ids atomically; the ids are durable when this returns."""
     replace_text(disk, layout.MIRROR_ID, "".join(f"{one}\n" for one in ids))
-
-
-def replace_text(disk: Disk, name: str, text: str) -> None:
-    """Replace a small file of a space or a mirror atomically; the file is durable when this returns."""
-    temporary = f"{name}.tmp"
-    unlink_if_there(disk, temporary)
-    replace(disk, name, [text.encode()], temporary)
 
 
 def forget_ids(space: Disk) -> None:

@@ -93,8 +93,14 @@ def read_settings_text(disk: Disk) -> str:
 
 def write_settings(disk: Disk, text: str) -> None:
     """Replace the text of the settings atomically; durable when this returns. One process at a time may call this."""
-    unlink_if_there(disk, layout.SETTINGS_TEMPORARY)
-    replace(disk, layout.SETTINGS, [text.encode()], layout.SETTINGS_TEMPORARY)
+    replace_text(disk, layout.SETTINGS, text)
+
+
+def replace_text(disk: Disk, name: str, text: str) -> None:
+    """Replace a small file of a space or a mirror atomically; the file is durable when this returns."""
+    temporary = f"{name}.tmp"
+    unlink_if_there(disk, temporary)
+    replace(disk, name, [text.encode()], temporary)
 
 
 def _no_settings(disk: Disk) -> str:
