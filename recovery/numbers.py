@@ -6,7 +6,7 @@ restores names that a power cut took (Rule 13), and finishes the numbers of dead
 """
 
 import enum
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from spool.admin.findings import Kind
@@ -20,7 +20,6 @@ from spool.log.sequence import finish_dead_writer
 from spool.model import layout
 from spool.model.text import plural
 from spool.model.xid import Xid
-from spool.store.parts import Files, Shared
 from spool.store.store import Store, log
 
 from .decision import Decision, Reason, Step
@@ -265,13 +264,14 @@ def decide(evidence: NumberedFiles) -> list[Decision]:
     Names are given in this order, so that after an interrupted recovery the unnamed commits are again above the highest
     name.
     """
-    return [
-        *(
-            Decision(Kind.MOVED, place, Reason.LOST_NAME, Step.NAME, number=number)
-            for number, place in sorted(evidence.unnamed.items())
-        ),
-        *(_about_number(number, file) for number, file in count(evidence).unpublished.items()),
+    decisions = [
+        Decision(Kind.MOVED, place, Reason.LOST_NAME, Step.NAME, number=number)
+        for number, place in sorted(evidence.unnamed.items())
     ]
+    for number, file in count(evidence).unpublished.items():
+        about = _ABOUT_NUMBERS[file.condition]
+        decisions.append(Decision(about[0], layout.committed(number), *about[1:], number=number, cause=file.cause))
+    return decisions
 
 
 _ABOUT_NUMBERS = {
@@ -279,11 +279,6 @@ _ABOUT_NUMBERS = {
     Condition.TORN: (Kind.TORN, Reason.UNFLUSHED, Step.DISCARD),
     Condition.MISSING: (Kind.EMPTY_NUMBER, Reason.NO_FILE, Step.FILL),
 }
-
-
-def _about_number(number: int, file: NumberedFile) -> Decision:
-    kind, reason, step = _ABOUT_NUMBERS[file.condition]
-    return Decision(kind, layout.committed(number), reason, step, number=number, cause=file.cause)
 
 
 # -- applying ---------------------------------------------------------------------------------------------------------
@@ -299,35 +294,25 @@ def apply(store: Store, evidence: NumberedFiles, decisions: Iterable[Decision]) 
         if decision.step is Step.NAME:
             store.files.disk.rename_new(decision.name, layout.committed(decision.number))
     if evidence.from_mirror:
-        _give_back(store.files, evidence.from_mirror)
-    numbers = count(evidence)
-    _start_counters(store.shared, evidence, numbers)
-    store.files.recycler.recover(after_power_cut=not numbers.same_life)
-    for number in numbers.unpublished:
-        _finish(store, number)
-
-
-def _give_back(files: Files, numbers: Collection[int]) -> None:
-    """Copy commits that only the mirror has into the space."""
-    assert files.mirror is not None
-    for number in numbers:
-        files.mirror.give_back(number)
-    log.warning(
-        "%s: the mirror gave back %s that a power cut had taken from the space",
-        files.disk.root, plural(len(numbers), "commit"),
-    )  # fmt: skip
-
-
-def _start_counters(shared: Shared, evidence: NumberedFiles, numbers: Numbers) -> None:
-    page = evidence.page
-    shared.feed.start()
-    shared.counters.start(
+        assert store.files.mirror is not None
+        for number in evidence.from_mirror:
+            store.files.mirror.give_back(number)
+        log.warning(
+            "%s: the mirror gave back %s that a power cut had taken from the space",
+            store.files.disk.root, plural(len(evidence.from_mirror), "commit"),
+        )  # fmt: skip
+    numbers, page = count(evidence), evidence.page
+    store.shared.feed.start()
+    store.shared.counters.start(
         issued=numbers.issued,
         published=numbers.published,
         # After a power cut *published* was itself read from a durable mark.
         durable=min(numbers.published, page.durable) if numbers.same_life else numbers.published,
         suspect=evidence.same_boot and (page.is_stopped or page.is_suspect),
     )
+    store.files.recycler.recover(after_power_cut=not numbers.same_life)
+    for number in numbers.unpublished:
+        _finish(store, number)
 
 
 def _finish(store: Store, number: int) -> None:

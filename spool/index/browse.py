@@ -138,7 +138,7 @@ class Cursor:
         last = self._last
         heap: list[_Entry] = []
         for rank, runs in enumerate([queue.delayed] if self._delayed else [queue.ready, queue.waiting]):
-            listed = None if last is None else self._as_listed(last)
+            listed: Any = last if last is None or not self._delayed else (last[0], last[1:])  # as the list's own keys
             _push(heap, -rank, iter(runs) if last is None else runs.irange_key(listed, None, (False, True)))
         behind: deque[Segment] = deque()
         for rank, segment in enumerate(queue.delayed_segments if self._delayed else queue.segments, 1):
@@ -155,10 +155,6 @@ class Cursor:
                 _, rank, run, rest = heappop(heap)
                 yield run
                 _push(heap, rank, rest)
-
-    def _as_listed(self, key: Key) -> Any:
-        """Return a key in the form of the keys in the queue's list of runs."""
-        return (key[0], key[1:]) if self._delayed else key
 
     def _runs_of(self, index: Index, segment: Segment) -> Iterator[Run]:
         """Return runs of the live messages of a segment after the last key. The segment does not change."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import blake2b
 from itertools import pairwise
 from operator import attrgetter, itemgetter
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from sortedcontainers import SortedKeyList
 
@@ -19,6 +19,8 @@ from spool.index.segment import HASH_BYTES, Piece, Segment, find_correlation, fi
 from spool.model.order import cuts
 from spool.model.position import Position
 from spool.model.settings import QueueConfig
+
+_Read = TypeVar("_Read")
 
 REFILL_MESSAGES = 256  # how many messages of a segment become runs at once
 
@@ -154,7 +156,7 @@ class MessageTable:
         if position is not None and self.find(position) is not None:
             return position
         for segment in list(self.segments):
-            keys = self._keys(segment)
+            keys = self._or_dropped(self._tables.keys, segment)
             run = None if keys is None else find_id(keys[0], branch_id, ordinal)
             if run is None:
                 continue
@@ -164,10 +166,10 @@ class MessageTable:
                 return position
         return None
 
-    def _keys(self, segment: Segment) -> tuple[bytes, bytes] | None:
-        """Return a segment's search keys, or None if it is damaged."""
+    def _or_dropped(self, read: Callable[[FileRef, SectionEntry], _Read], segment: Segment) -> _Read | None:
+        """Read a part of a segment's table; if it is damaged, drop the segment and return None."""
         try:
-            return self._tables.keys(segment.file, segment.entry)
+            return read(segment.file, segment.entry)
         except (CorruptedFile, FileNotFoundError) as error:
             self._drop_damaged(segment, str(error))
             return None
@@ -206,7 +208,7 @@ class MessageTable:
         """Return the queue's runs with this correlation id, in order, delayed runs included."""
         known = self.queue(queue)
         for segment in [segment for segment in known.all_segments() if segment.correlated]:
-            keys = self._keys(segment)
+            keys = self._or_dropped(self._tables.keys, segment)
             wanted = set() if keys is None else set(find_correlation(keys[1], correlation_hash(correlation_id)))
             if wanted:
                 table = self.table_of(segment)
@@ -313,10 +315,8 @@ class MessageTable:
                 at += 1
 
     def _materialize_expired(self, segment: Segment, now: float) -> None:
-        try:
-            table = self.table_of(segment)
-        except (CorruptedFile, FileNotFoundError) as error:
-            self._drop_damaged(segment, str(error))
+        table = self._or_dropped(self._tables.compacted_table, segment)
+        if table is None:
             return
         for piece in list(segment.pieces(table)):
             if self._run_of(segment, table, piece).is_expired(now):
@@ -363,10 +363,8 @@ class MessageTable:
 
     def _refill(self, segment: Segment) -> None:
         """Turn the next messages of a segment into runs."""
-        try:
-            table = self.table_of(segment)
-        except (CorruptedFile, FileNotFoundError) as error:
-            self._drop_damaged(segment, str(error))
+        table = self._or_dropped(self._tables.compacted_table, segment)
+        if table is None:
             return
         done = 0
         for piece in list(segment.pieces(table, segment.next_row)):

@@ -50,7 +50,9 @@ def save(disk: Disk, counters: Counters, view: View) -> bool:
         if index.damage or index.applied > page.durable or page.is_suspect or page.is_stopped:
             return False
         files = _identities(disk, disk.names(layout.COMMITTED), index.applied)
-        if _expected(index) != set(files):
+        adopted = {number: len(state.adopted) for number, state in index.files.items()}
+        names = (layout.committed(number, place) for number in adopted for place in range(adopted[number] + 1))
+        if {name.rpartition("/")[2] for name in names} != files.keys():
             return False  # an adopted branch has not been moved yet, or files were changed from outside
         packed: bytes = msgpack.packb(_state(index, files, _orders(view.settings)))
     data = zlib.crc32(packed).to_bytes(4, "big") + packed
@@ -103,14 +105,6 @@ def _identities(disk: Disk, names: Iterable[str], applied: int) -> Identities:
     return found
 
 
-def _expected(index: Index) -> set[str]:
-    return {
-        layout.committed(number, place).partition("/")[2]
-        for number, state in index.files.items()
-        for place in range(len(state.adopted) + 1)
-    }
-
-
 def _orders(settings: Settings) -> dict[str, list[Any]]:
     return {name: [*queue.order, queue.ordered] for name, queue in settings.config.queues.items()}
 
@@ -120,7 +114,8 @@ def _orders(settings: Settings) -> dict[str, list[Any]]:
 
 def _state(index: Index, files: Identities, orders: dict[str, list[Any]]) -> dict[str, Any]:
     runs = [run for runs in index.messages.runs.values() for run in runs]
-    sources = {source: place for place, source in enumerate(dict.fromkeys(_sources(index, runs)))}
+    entries: list[Run | Segment] = [*runs, *index.messages.segments]
+    sources = {source: place for place, source in enumerate(dict.fromkeys(entry.file for entry in entries))}
     lengths: dict[int, tuple[int, bytes]] = {}
     for run in runs:
         if not isinstance(run.lengths, int):
@@ -156,10 +151,6 @@ def _state(index: Index, files: Identities, orders: dict[str, list[Any]]) -> dic
             for segment in index.messages.segments
         ],
     }  # fmt: skip
-
-
-def _sources(index: Index, runs: list[Run]) -> list[FileRef]:
-    return [run.file for run in runs] + [segment.file for segment in index.messages.segments]
 
 
 def _packed_state(state: Retention) -> list[Any]:

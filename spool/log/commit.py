@@ -104,7 +104,7 @@ def commit(
         if store.view.index.unflushed:
             flush = _flush_moved(store, batch, contents.tables) or flush
         if store.files.mirror is not None:
-            store.files.mirror.flush_both(number, file.flush if flush else _nothing)
+            store.files.mirror.flush_both(number, file.flush if flush else lambda: None)
         elif flush:
             file.flush()
         # 8. Publish the number after all earlier numbers: now the commit is visible to all processes.
@@ -315,10 +315,6 @@ def _keep_pace(store: Store, page: CounterPage | None) -> None:
     page = page or store.shared.counters.read()
     if page.issued - page.durable >= MOST_UNFLUSHED:
         flush_published(store)
-
-
-def _nothing() -> None:
-    pass
 
 
 def _as_read(number: int, own: FileContents, batch: CommitBatch) -> Commit:

@@ -59,7 +59,7 @@ class GroupCommit:
         """``make_room`` is called once for a commit that finds the disk full."""
         self.store = store
         self._make_room = make_room
-        self.committed: Callable[[], None] = _nothing
+        self.committed: Callable[[], None] = lambda: None
         self.failed = 0
         self.queue = CommitQueue(self._wake)
         self._name: Xid | None = None  # the name of the next file in active/; this process holds the name's byte
@@ -281,10 +281,22 @@ class GroupCommit:
     def _without_room(self, requests: Sequence[CommitRequest], settings: Settings) -> list[CommitRequest]:
         """Return the requests that do not fit into a quota beside the requests that fit; each gets its error."""
         quota.settle_and_catch_up(self.store, self.store.deadline())
-        added: dict[str, quota.Usage] = {}
-        with self.store.view.mutex:
-            prepared = quota.prepared_usage(self.store.view.prepared)
-        return [request for request in requests if not _fits(self.store, settings, request, added, prepared)]
+        view = self.store.view
+        with view.mutex:
+            prepared = quota.prepared_usage(view.prepared)
+        failed: list[CommitRequest] = []
+        added: quota.UsageByQueue = {}
+        for request in requests:
+            change = request.usage(self.store)
+            grown = quota.combined(added, change)
+            try:
+                if any(usage.messages > 0 for usage in change.values()):
+                    quota.check_room(view, settings, grown, prepared)
+                added = grown
+            except Full as error:
+                request.error = error
+                failed.append(request)
+        return failed
 
     def _file_name(self) -> Xid:
         """Return a name in ``active/`` whose byte this process holds. A file whose byte is free would be removed (rule
@@ -300,33 +312,6 @@ class GroupCommit:
             name, self._name = self._name, None
             with suppress(OSError):
                 self.store.shared.xids.unlock(xid_byte(name))
-
-
-def _nothing() -> None:
-    pass
-
-
-def _fits(
-    store: Store,
-    settings: Settings,
-    request: CommitRequest,
-    added: dict[str, quota.Usage],
-    prepared: quota.UsageByQueue,
-) -> bool:
-    """Return whether a request fits beside the earlier requests that fit, whose sum is ``added``.
-
-    A request that fits is added to ``added``; any other request gets its error.
-    """
-    change = request.usage(store)
-    grown = quota.combined(added, change)
-    try:
-        if any(usage.messages > 0 for usage in change.values()):
-            quota.check_room(store.view, settings, grown, prepared)
-    except Full as error:
-        request.error = error
-        return False
-    added.update(grown)
-    return True
 
 
 # -- the end of the program -------------------------------------------------------------------------------------------

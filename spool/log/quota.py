@@ -59,34 +59,25 @@ def check_room(view: View, settings: Settings, added: UsageByQueue, prepared: Us
         prepared = prepared_usage(view.prepared) if prepared is None else prepared
         for queue, usage in added.items():
             limits = config.queues.get(queue)
-            if limits is not None and _grows(usage):
-                there = usage_of(view, queue, prepared)
-                _compare(queue, limits, there, usage)
-        total = sum_of(added.values())
-        if (config.max_messages is not None or config.max_bytes is not None) and _grows(total):
-            _compare(None, config, usage_of_all(view, prepared), total)
-
-
-def _grows(usage: Usage) -> bool:
-    return usage.messages > 0 or usage.bytes > 0
+            if limits is not None:
+                _compare(queue, limits, usage_of(view, queue, prepared), usage)
+        if config.max_messages is not None or config.max_bytes is not None:
+            _compare(None, config, usage_of_all(view, prepared), sum_of(added.values()))
 
 
 def _compare(queue: str | None, limits: QueueConfig | SpaceConfig, there: Usage, more: Usage) -> None:
     """Raise Full if messages do not fit into a queue, or into the space if ``queue`` is None."""
     what = "the space" if queue is None else f"queue {queue}"
-    messages, size = limits.max_messages, limits.max_bytes
-    if messages is not None and more.messages > 0 and there.messages + more.messages > messages:
-        raise Full(
-            f"{what} holds {plural(there.messages, 'message')} of at most {messages} (max_messages), "
-            f"so {more.messages} more do not fit: take some of them, or raise the limit; nothing was put",
-            queue,
-        )
-    if size is not None and more.bytes > 0 and there.bytes + more.bytes > size:
-        raise Full(
-            f"{what} holds {plural(there.bytes, 'byte')} of at most {size} (max_bytes), so {more.bytes} "
-            "more do not fit: take some messages, or raise the limit; nothing was put",
-            queue,
-        )
+    for most, held, new, unit in (
+        (limits.max_messages, there.messages, more.messages, "message"),
+        (limits.max_bytes, there.bytes, more.bytes, "byte"),
+    ):
+        if most is not None and new > 0 and held + new > most:
+            raise Full(
+                f"{what} holds {plural(held, unit)} of at most {most} (max_{unit}s), so {new} more do not fit: "
+                "take some messages, or raise the limit; nothing was put",
+                queue,
+            )
 
 
 def never_fits(config: SpaceConfig, added: UsageByQueue) -> str:

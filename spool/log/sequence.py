@@ -103,13 +103,9 @@ def settle_to(store: Store, number: int, deadline: Deadline, page: CounterPage |
             raise store.shared.numbers.expired(published + 1, deadline, f"commit {published + 1}")
 
 
-def settle_all(store: Store, deadline: Deadline, page: CounterPage | None = None) -> CounterPage:
-    """Wait until every number that was issued before this call is published. See ``settle_to``.
-
-    Args:
-        page: the counters, if the caller has read them during its own check.
-    """
-    page = page or store.shared.counters.read()
+def settle_all(store: Store, deadline: Deadline) -> CounterPage:
+    """Wait until every number that was issued before this call is published. See ``settle_to``."""
+    page = store.shared.counters.read()
     return settle_to(store, page.issued, deadline, page)
 
 

@@ -12,9 +12,10 @@ import logging
 import os
 import zlib
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TypeVar
 
 from spool.errors import CorruptedFile
 from spool.format.batch import CommitBatch
@@ -34,6 +35,7 @@ from spool.model.xid import BRANCH_ID_BYTES
 from spool.store.store import Store
 
 log = logging.getLogger("spool")
+_Item = TypeVar("_Item")
 
 EVERY_SECONDS = 5.0
 KEPT_MESSAGES = 5  # the messages kept in memory, in addition to the number served since the last round
@@ -240,31 +242,27 @@ def _grouped_into_files(extents: Iterable[Extent]) -> Iterator[list[list[Extent]
 
     A section has messages of one queue that are all due or all delayed.
     """
-    sections: list[list[Extent]] = []
-    size = 0
-    for _, group in groupby(extents, key=lambda extent: (extent.run.queue.name, extent.run.due is None)):
-        for section in _sections(group):
-            weight = sum(extent.bytes for extent in section)
-            if sections and (size + weight > SEGMENT_BYTES or len(sections) == _FILE_SEGMENTS):
-                yield sections
-                sections, size = [], 0
-            sections.append(section)
-            size += weight
-    if sections:
-        yield sections
+    sections = (
+        section
+        for _, alike in groupby(extents, key=lambda extent: (extent.run.queue.name, extent.run.due is None))
+        for section in _grouped(alike, SEGMENT_MESSAGES, lambda extent: (extent.count, extent.bytes))
+    )
+    yield from _grouped(sections, _FILE_SEGMENTS, lambda section: (1, sum(extent.bytes for extent in section)))
 
 
-def _sections(extents: Iterable[Extent]) -> Iterator[list[Extent]]:
-    section: list[Extent] = []
+def _grouped(items: Iterable[_Item], most: int, measure: Callable[[_Item], tuple[int, int]]) -> Iterator[list[_Item]]:
+    """Yield neighbouring items in groups of at most ``most`` and SEGMENT_BYTES; ``measure`` returns both of an item."""
+    group: list[_Item] = []
     count = size = 0
-    for extent in extents:
-        if section and (count + extent.count > SEGMENT_MESSAGES or size + extent.bytes > SEGMENT_BYTES):
-            yield section
-            section, count, size = [], 0, 0
-        section.append(extent)
-        count, size = count + extent.count, size + extent.bytes
-    if section:
-        yield section
+    for item in items:
+        number, weight = measure(item)
+        if group and (count + number > most or size + weight > SEGMENT_BYTES):
+            yield group
+            group, count, size = [], 0, 0
+        group.append(item)
+        count, size = count + number, size + weight
+    if group:
+        yield group
 
 
 class _Compaction:
