@@ -79,8 +79,7 @@ def look_at_mirror(space: Disk, mirror: Mirror, evidence: NumberedFiles) -> None
 
 
 def with_mirrored(mirror: Mirror | None, evidence: NumberedFiles) -> NumberedFiles:
-    """Add to the evidence the commits that the space lost in a power cut and the mirror has whole; return the
-    result."""
+    """Return the evidence with the commits that the space lost in a power cut and the mirror has whole."""
     if mirror is None:
         return evidence
     numbers = count(evidence)
@@ -112,8 +111,7 @@ class MirrorState:
 
 
 def describe(files: Files, shared: Shared, *, alone: bool) -> MirrorState | None:
-    """Return the state of the mirror; None if the space has no mirror. Nothing is changed, so the disk may be
-    read-only."""
+    """Return the state of the mirror; None if the space has no mirror. The disk may be read-only."""
     space, mirror, detail = files.disk, files.mirror, ""
     if mirror is None:
         return None

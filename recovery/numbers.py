@@ -73,8 +73,7 @@ class NumberedFiles:
     from_mirror: tuple[int, ...] = ()
 
     def with_mirrored(self, headers: Mapping[int, Header]) -> "NumberedFiles":
-        """Return the evidence with these commits added; recovery will copy the commits from the mirror into the
-        space."""
+        """Return the evidence with these commits, which recovery will copy from the mirror into the space."""
         if not headers:
             return self
         found = {
@@ -168,16 +167,14 @@ def _stamped_number(disk: Disk, name: str) -> int:
     """Return the number in a file's header: 0 if the file has no number, -1 if the number is damaged."""
     try:
         handle = open_file(disk, name)
-    except CorruptedFile:
-        return 0
-    try:
-        return read_header(disk, handle).number
+        try:
+            return read_header(disk, handle).number
+        finally:
+            disk.close(handle)
     except NewerFormat as error:
         raise NewerFormat(f"{disk.root}: {name}: {error}") from None
     except CorruptedFile:
         return 0
-    finally:
-        disk.close(handle)
 
 
 def _quarantined_numbers(disk: Disk) -> list[int]:
@@ -197,14 +194,12 @@ def _read_file(disk: Disk, number: int, name: str) -> NumberedFile:
         return NumberedFile(Condition.MISSING, "an empty file")
     try:
         handle = open_file(disk, name)
+        try:
+            header = prove(disk, handle).header
+        finally:
+            disk.close(handle)
     except CorruptedFile as error:
         return NumberedFile(Condition.TORN, str(error))
-    try:
-        header = prove(disk, handle).header
-    except CorruptedFile as error:
-        return NumberedFile(Condition.TORN, str(error))
-    finally:
-        disk.close(handle)
     if header.number != number:
         return NumberedFile(Condition.TORN, f"it carries the number {header.number}")
     return NumberedFile(Condition.WHOLE, plural(header.messages, "message"), tuple(one.xid for one in header.adopts))

@@ -159,8 +159,7 @@ def _quarantine_vote(store: Store, problem: Decision, xid: Xid) -> str:
 
 
 def _quarantine_messages(store: Store, problem: Decision) -> str:
-    """Quarantine each message, unless a process has claimed the message. A get that finds a damaged body does the
-    same."""
+    """Quarantine each message that no process has claimed, as a get does that finds a damaged body."""
     deadline = store.deadline()
     done = 0
     for position in problem.positions:

@@ -61,8 +61,7 @@ def read(disk: Disk, xids: LockFile) -> ActiveFiles:
 
 
 def _is_irregular(disk: Disk, name: str) -> bool:
-    """Return whether an entry is not a regular file, e.g. a directory or a symlink. Recovery never removes these
-    entries."""
+    """Return whether an entry is a directory, a symlink or the like, which recovery never removes."""
     identity = disk.identity(name)
     return identity is not None and not identity.is_regular
 
@@ -104,8 +103,7 @@ def _about_branch(active: ActiveFiles, xid: Xid, name: str, dead: tuple[Kind, Re
 
 
 def decide_foreign(names: Iterable[str]) -> list[Decision]:
-    """Return a decision for each of these entries. The entries do not belong to a space, so recovery does not touch
-    them."""
+    """Decide about entries that do not belong to a space: recovery does not touch these entries."""
     return [Decision(Kind.STRAY, name, Reason.FOREIGN, Step.LEAVE) for name in names]
 
 

@@ -40,8 +40,7 @@ class Part(NamedTuple):
         return tuple.__new__(FileRef, (number, self.adoption, self.xid, self.contents.header.checksum))
 
     def left(self, first: int, count: int) -> list[tuple[int, int]]:
-        """Return (row, count) of the messages of a compacted section that were removed before the compaction was
-        committed."""
+        """Return (row, count) of a compacted section's messages that were removed before the compaction's commit."""
         spans = []
         for table in self.contents.tables:
             for command in table.commands:
@@ -190,8 +189,7 @@ class Subscription(NamedTuple):
         return range(low + 1, high + 1)
 
     def has_unread(self, number: int, state: Retention) -> bool:
-        """Return whether the commit put messages into the subscription's queues and the reader has not read the
-        commit."""
+        """Return whether the reader has not read the commit, and the commit put messages into its queues."""
         return number > self.after and self.messages_of(state) > 0
 
     def messages_of(self, state: Retention) -> int:

@@ -275,8 +275,7 @@ class Index:
     # -- facts ------------------------------------------------------------------------------------------------------
 
     def _fact(self, number: int, state: Retention, key: str, value: Any, expiry: float | None) -> None:
-        """Apply a fact of commit ``number``. It replaces the older fact with the same key; the value None removes the
-        older fact."""
+        """Apply a fact of commit ``number``, which replaces the fact with its key; the value None removes that fact."""
         old = self.facts.pop(key, None)
         if old is not None and old[0] in self.files:
             self.files[old[0]].facts -= 1
@@ -452,8 +451,7 @@ class Index:
             self._remove_next(run.number, run.first, run.end)
 
     def keep_only(self, numbers: Iterable[int]) -> None:
-        """Forget all commits but ``numbers``. The files of the forgotten commits were reclaimed, so their messages are
-        not live."""
+        """Forget all commits but ``numbers``, with their messages: the files of these commits were reclaimed."""
         there = set(numbers)
         gone = [number for number in self.files if number not in there]
         self._drop_messages({number for number in gone if self.files[number].live})

@@ -47,8 +47,7 @@ class BranchIds:
         self.in_number: dict[int, list[tuple[int, bytes, int]]] = {}
 
     def add(self, number: int, first: int, branch: bytes, begin: int) -> None:
-        """Record the branch of a commit's messages from ordinal ``first`` on. ``begin``: the ordinal of the branch's
-        first message."""
+        """Record the branch of a commit's messages from ordinal ``first`` on; the branch begins at ``begin``."""
         self.begins[branch] = (number, begin)
         known = self.in_number.get(number)
         if known is None:
@@ -138,8 +137,7 @@ class MessageTable:
         return None, min(end, runs[at + 1].first) if at + 1 < len(runs) else end
 
     def piece_at(self, number: int, ordinal: int, stop: int) -> tuple[Segment | None, Piece | None, int]:
-        """Search like ``run_from``, but only in segments. ``stop``: the end of the search, at most the start of the
-        next run."""
+        """Search like ``run_from``, but only in segments, up to ``stop``, at most the start of the next run."""
         first = pack_position(number, ordinal)
         for segment in self.segments.irange_key(None, pack_position(number, stop - 1), reverse=True):
             if segment.high > first:
@@ -343,8 +341,7 @@ class MessageTable:
         self.segments.remove(segment)
 
     def set_sort_key(self, segment: Segment, table: CompactedTable) -> bool:
-        """Set the sort key of a segment that is not in the table yet. Returns False if its queue has another order
-        now."""
+        """Set the sort key of a segment that is not in the table yet; return False if its queue's order changed."""
         keys, dues = [], []
         for piece in segment.pieces(table):
             run = self._run_of(segment, table, piece)

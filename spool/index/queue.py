@@ -201,8 +201,7 @@ class Queue:
             self.promote_due(now)
 
     def in_group(self, group: str) -> Iterator[Run]:
-        """Yield the group's runs in order. Stop before a run that waits for its next attempt, or that a segment may
-        precede."""
+        """Yield the group's runs in order, up to a run that waits for its next attempt or may follow a segment."""
         for run in self._groups.get(group, ()):
             if run.due is not None or (self.segments and self.segments[0].key < run.key):
                 return

@@ -67,8 +67,7 @@ class Segment:
         self.key: Key = ()
 
     def next_expiry(self, table: CompactedTable) -> float | None:
-        """Return when the first of its live messages expires, in seconds since the epoch; None if no message
-        expires."""
+        """Return when the first of its live messages expires, in seconds since the epoch; None if none expires."""
         if not any("expires_at" in fields or "time_to_live" in fields for fields in table.attributes):
             return None
         times = (

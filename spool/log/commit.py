@@ -32,8 +32,8 @@ from itertools import chain
 from typing import Any
 
 from spool.coordination.counters import CounterPage
-from spool.coordination.locks import NUMBER, LockFile, xid_byte
-from spool.disk.disk import Disk, FlushFailed
+from spool.coordination.locks import NUMBER, xid_byte
+from spool.disk.disk import FlushFailed
 from spool.errors import NO_ROOM, CommitUnknown, NotOpen, QueueNotFound, SpaceStopped, SystemFailure
 from spool.format.batch import CommitBatch, destinations_of
 from spool.format.header import stamp
@@ -134,8 +134,7 @@ _LOOK = "the commit may or may not have happened: open the space again, and look
 def _issue(
     store: Store, file: CommitFileWriter, batch: CommitBatch, seconds: float | None, check: Check | None
 ) -> tuple[int, FileContents]:
-    """Give the file its number; return the number and the file's contents. Afterwards this process holds the number's
-    byte."""
+    """Give the file its number; return the number, whose byte this process holds then, and the file's contents."""
     # 2. Take the number lock: only one process at a time takes the steps 3 to 6. (Here and below, a deadline is made
     #    only if a lock is not free.)
     if not store.shared.control.try_lock(NUMBER):
@@ -347,22 +346,21 @@ def _keep(store: Store, number: int, contents: FileContents, batch: CommitBatch)
 
 
 @contextmanager
-def own_file(
-    disk: Disk, xids: LockFile, deadline: Deadline, header_room: int | None = None
-) -> Iterator[CommitFileWriter]:
-    """Create a file in ``active/`` and hold the byte of its xid; at the end an uncommitted file is removed."""
+def own_file(store: Store, deadline: Deadline, supersedes: int = 0) -> Iterator[CommitFileWriter]:
+    """Create a file in ``active/`` and hold the byte of its xid; at the end an uncommitted file is removed.
+
+    Args:
+        supersedes: the most commits that the file will supersede. The header, with their numbers, is written last,
+            under the number lock. If the header outgrew its room, all sections would have to move.
+    """
     xid = new_local_xid()
-    byte = xid_byte(xid)
-    xids.lock(byte, deadline, f"the branch {xid}")
-    try:
-        file = CommitFileWriter(disk, xid, header_room)
+    with store.shared.xids.holding(xid_byte(xid), deadline, f"the branch {xid}"):
+        file = CommitFileWriter(store.files.disk, xid, (16 << 10) + 10 * supersedes if supersedes else None)
         try:
             yield file
         finally:
             if file.number is None:
                 file.abandon()
-    finally:
-        xids.unlock(byte)
 
 
 def commit_batch(
@@ -372,7 +370,7 @@ def commit_batch(
 
     Afterwards the index of this process has the commit. The arguments and errors are those of ``commit``.
     """
-    with own_file(store.files.disk, store.shared.xids, deadline) as file:
+    with own_file(store, deadline) as file:
         number = commit(store, file, batch, seconds=deadline.seconds, check=check, flush=flush)
     catch_up(store)
     return number

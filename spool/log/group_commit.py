@@ -299,8 +299,7 @@ class GroupCommit:
         return failed
 
     def _file_name(self) -> Xid:
-        """Return a name in ``active/`` whose byte this process holds. A file whose byte is free would be removed (rule
-        6)."""
+        """Return a name in ``active/`` whose byte this process holds, so that no process removes the file (rule 6)."""
         name = new_local_xid()
         self.store.shared.xids.lock(xid_byte(name), self.store.deadline(), f"the branch {name}")
         self._name = name

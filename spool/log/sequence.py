@@ -202,29 +202,22 @@ def _is_whole(disk: Disk, number: int) -> bool:
     """Return whether the number's file exists and is proven whole. Moves a file with damaged bytes to quarantine."""
     name = layout.committed(number)
     identity = disk.identity(name)
-    if identity is None:
-        return False
-    if not identity.is_regular:
-        _quarantine(disk, name, "it is not a regular file: a power cut left something else under its name")
-        return False
-    if not identity.size:
-        return False  # a power cut came before its bytes were flushed: the file has nothing to keep
-    try:
-        with opened(disk, name) as handle:
-            found = prove(disk, handle).header.number
-        if found == number:
-            return True
-        if found == 0:
-            return False  # its writer died before the stamp: nothing was committed, and nothing is lost
-        reason = f"it carries the number {found}: stale bytes of another commit, or a torn write"
-    except CorruptedFile as error:
-        reason = f"{error}; its writer died before it was flushed"
-    _quarantine(disk, name, reason)
+    if identity is None or (identity.is_regular and not identity.size):
+        return False  # no file, or a power cut came before its bytes were flushed: there is nothing to keep
+    reason = "it is not a regular file: a power cut left something else under its name"
+    if identity.is_regular:
+        try:
+            with opened(disk, name) as handle:
+                found = prove(disk, handle).header.number
+            if found == number:
+                return True
+            if found == 0:
+                return False  # its writer died before the stamp: nothing was committed, and nothing is lost
+            reason = f"it carries the number {found}: stale bytes of another commit, or a torn write"
+        except CorruptedFile as error:
+            reason = f"{error}; its writer died before it was flushed"
+    quarantine(disk, name, Reason(reason, Cause.UNFLUSHED))
     return False
-
-
-def _quarantine(disk: Disk, name: str, text: str) -> None:
-    quarantine(disk, name, Reason(text, Cause.UNFLUSHED))
 
 
 def write_empty(store: Store, number: int) -> None:

@@ -183,8 +183,7 @@ def _follow_settings(view: View, settings: Settings) -> None:
 
 
 def apply_own(store: Store) -> None:
-    """Apply the kept commits of this process that directly follow the applied commits. Errors are logged: the commits
-    themselves are done."""
+    """Apply the kept commits that directly follow the applied commits. Errors are logged: these commits are done."""
     view = store.view
     with view.mutex:
         while (own := view.own_commits.pop(view.index.applied + 1, None)) is not None:

@@ -73,8 +73,7 @@ class _Overtaken(Exception):
 
 
 def is_slow(entries: int, served: int) -> bool:
-    """Return whether the number of entries in memory is more than double the number of messages served in the
-    interval."""
+    """Return whether the entries in memory are more than double the messages served in the interval."""
     return entries > 2 * served
 
 
@@ -94,8 +93,7 @@ def select_runs(queue: Queue, files: Mapping[int, Retention], served: int, held:
 
 
 def _must_stay(run: Run, held: Collection[Position]) -> bool:
-    """Return whether a run must not be moved: one of its messages is held, or the run keeps its group waiting. (Only a
-    run in memory can keep a group waiting.)"""
+    """Return whether one of a run's messages is held, or the run keeps its group waiting, as only a run can."""
     if run.blocks_group:
         return True
     return bool(held) and any(Position(run.number, ordinal) in held for ordinal in range(run.first, run.end))
@@ -133,8 +131,7 @@ def fragmented(files: Mapping[int, Retention], newest: int) -> set[int]:
 
 
 class Compactor:
-    """Compacts a space's slow queues. The compactor remembers how many messages each queue had served at the last
-    round."""
+    """Compacts a space's slow queues; remembers how many messages each queue had served at the last round."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -227,8 +224,7 @@ def _with_fragmented(
 
 
 def _extents_of(index: Index, run: Run) -> Iterator[Extent]:
-    """Yield a run as extents in the order of delivery. If the last message is delivered first, each message is a
-    separate extent."""
+    """Yield a run as extents in the order of delivery: one extent, or one for each message of a backward run."""
     branch, in_branch = index.messages.branch_of(Position(run.number, run.first))
     if not run.is_backwards:
         yield Extent(run, run.first, run.live, branch, in_branch, run.bytes_of(run.first, run.live))
@@ -278,11 +274,7 @@ class _Compaction:
         """Write and commit the file; return 1, or 0 if no message can be moved."""
         sources = {extent.run.file.number for section in self.sections for extent in section}
         reading = FileCache(self.store.files.disk)  # not the store's cache, which gets use under the mutex
-        # The header is written under the number lock. If the header outgrew its room, all sections would have to move.
-        deadline = self.store.deadline()
-        with own_file(
-            self.store.files.disk, self.store.shared.xids, deadline, header_room=(16 << 10) + 10 * len(sources)
-        ) as file:
+        with own_file(self.store, self.store.deadline(), len(sources)) as file:
             batch = CommitBatch()
             batch.begin_branch(file.xid, os.urandom(BRANCH_ID_BYTES))
             try:

@@ -68,8 +68,7 @@ class Housekeeper:
             self._reclaim(schedule.RETAINED_FOR_READERS)
 
     def _is_large(self) -> bool:
-        """Return whether idle files are large, even if few. If other processes have the space open, the newest files
-        remain anyway."""
+        """Return whether idle files are large, even if few. With other openers, the newest files remain anyway."""
         return (
             self._store.view.index.idle_bytes >= schedule.RECLAIM_BYTES
             and not self._store.shared.open_lock.has_others()
@@ -131,8 +130,7 @@ class Housekeeper:
         return True
 
     def _do_steps(self, *, due: bool) -> None:
-        """Do the steps of a round, in order. ``due``: whether the steps that run every ``EVERY_SECONDS`` are due,
-        too."""
+        """Do the steps of a round, in order. ``due``: whether the steps of every ``EVERY_SECONDS`` are due, too."""
         self._undo_dropped()
         if due:
             self._look_again()
@@ -158,8 +156,7 @@ class Housekeeper:
             self._store.dropped.popleft()()
 
     def _look_again(self) -> None:
-        """Notice edits of the settings; forget expired facts; remove commits that other processes have flushed from the
-        list of unflushed commits."""
+        """Notice edits of the settings, facts that expired, and commits that other processes have flushed."""
         notice_edits(self._store)
         with self._store.view.mutex:
             self._store.view.index.forget_expired(self._store.clock.now())
@@ -208,8 +205,7 @@ class Housekeeper:
             expire(self._store, queue, self._store.deadline())
 
     def _is_quiet(self) -> bool:
-        """Return whether nothing was committed since the last round. If so, the recycler gives files back to the
-        disk."""
+        """Return whether nothing was committed since the last round; then the recycler gives files back to the disk."""
         published = self._store.shared.counters.read().published
         quiet, self._published = published == self._published, published
         if quiet and published > self._trimmed_at:
@@ -242,8 +238,7 @@ class Housekeeper:
                 self._busy.release()
 
     def _extent(self) -> IndexSize:
-        """Return the approximate extent of the index. No lock is taken, because a closing process would have to wait
-        for the lock."""
+        """Return the approximate extent of the index, without the lock, for which a closing process would wait."""
         index = self._store.view.index
         return IndexSize(index.applied, len(index.files), len(index.messages.segments))
 
@@ -256,8 +251,7 @@ class Housekeeper:
                 self._saved = self._extent()
 
     def _pause(self) -> None:
-        """Sleep between small steps if any process commits, because no other thread runs while this thread holds the
-        interpreter."""
+        """Sleep between small steps if any process commits: this thread keeps the interpreter from other threads."""
         self._store.guard.check()
         page = self._store.shared.counters.read()
         if page.data != self._seen.data:

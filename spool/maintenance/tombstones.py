@@ -57,8 +57,7 @@ def _merge(store: Store, numbers: list[int]) -> None:
         if any(store.view.index.facts.get(key) != fact for key, fact in facts.items()):
             raise _Overtaken
 
-    deadline = store.deadline()
-    with own_file(store.files.disk, store.shared.xids, deadline, header_room=(16 << 10) + 10 * len(numbers)) as file:
+    with own_file(store, store.deadline(), len(numbers)) as file:
         batch.begin_branch(file.xid, os.urandom(BRANCH_ID_BYTES))
         for _, number, first, count, why in removals:
             batch.remove(number, first, count, why)
@@ -68,8 +67,7 @@ def _merge(store: Store, numbers: list[int]) -> None:
 
 
 def _is_mergeable(index: Index, number: int) -> bool:
-    """Return whether a file is kept only for a few removals or facts, and not for the totals, because reclaim renews
-    the totals."""
+    """Return whether a file is kept only for a few removals or facts; not for the totals, which reclaim renews."""
     state = index.files[number]
     if not state.mergeable or state.facts > _MAX_FACTS or len(state.addressed) > _MAX_TARGETS:
         return False
@@ -78,8 +76,7 @@ def _is_mergeable(index: Index, number: int) -> bool:
 
 
 def _content_of(disk: Disk, view: View, numbers: list[int]) -> tuple[list[list[Any]], Facts]:
-    """Return removals whose messages may still have files, sorted by position, and facts that are the newest of their
-    keys."""
+    """Return removals whose messages may have files, by position, and facts that are the newest of their keys."""
     removals: list[list[Any]] = []
     facts: Facts = {}
     for number in numbers:

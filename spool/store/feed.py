@@ -96,8 +96,7 @@ class Feed:
         self.write(number, encode(contents, adopted))
 
     def retract(self, number: int) -> None:
-        """Empty the note of a commit, so that readers read the file. Caller holds the number's byte, or the number is
-        published."""
+        """Empty the note of a number that is published, or whose byte the caller holds: readers read the file."""
         self.write(number, b"")
 
     def commit(self, number: int) -> Commit | None:
