@@ -16,8 +16,7 @@ from spool.errors import MirrorMismatch
 from spool.index import Index
 from spool.model import layout
 from spool.model.text import quoted
-from spool.store.mirror import Mirror
-from spool.store.mirror_id import check_ids, forget_ids, keep_id, read_ids
+from spool.store.mirror import Mirror, check_ids, forget_ids, keep_id, read_ids
 from spool.store.parts import Files, Shared
 from spool.store.settings import read_settings_text
 

@@ -17,8 +17,7 @@ from spool.opening import inspected, open_space, os_errors, space_directory
 from spool.runtime import calls
 from spool.runtime.clock import Clock, Deadline
 from spool.space import Space
-from spool.store.mirror import Mirror, begin_mirror, check_elsewhere, lies_inside
-from spool.store.mirror_id import forget_ids, read_ids
+from spool.store.mirror import Mirror, begin_mirror, check_elsewhere, forget_ids, lies_inside, read_ids
 from spool.store.settings import read_settings_text, replace_text, write_settings
 from spool.store.store import WAIT_SECONDS
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from sortedcontainers import SortedKeyList
 
-from spool.index.order import QueueOrder
-from spool.index.run import Run
+from spool.index.run import QueueOrder, Run
 from spool.index.segment import Segment
 from spool.model.message import due_time
 from spool.model.order import Key, cuts

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from spool.format.header import SectionEntry
 from spool.format.table import CompactedTable
 from spool.index.commit import FileRef
-from spool.index.order import QueueOrder
+from spool.index.run import QueueOrder
 from spool.model.layout import MAX_ORDINAL, ORDINAL_BITS
 from spool.model.message import expiry_time
 from spool.model.order import Key, cuts

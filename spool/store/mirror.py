@@ -4,11 +4,17 @@ The mirror holds the files of each commit under their names in ``committed/``, b
 ``space.toml``. After the loss of the space's disk a new space is created from these files. A failed mirror is a failed
 flush: the outcome of the commit is unknown, and the space stops until the mirror is repaired or dropped. The first
 opener of a space compares the space with its mirror (``recovery.mirrored``) and brings the mirror up to date.
+
+Both hold the same random id, in a file ``mirror.id``. A directory without the id is no mirror. So an opener writes
+nothing into a mount point whose disk is missing, and nothing into the mirror of another space. While a new mirror is
+being created, the space's file has two lines: the id of the mirror that the settings still name, and the id of the new
+mirror. The next opener keeps the id of the mirror that the settings name then.
 """
 
 import logging
+import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
 from spool.disk.content import chunks, new_file, open_first, opened, read_start, replace, unlink_if_there, write_chunks
 from spool.disk.disk import Disk, FlushFailed
@@ -19,12 +25,12 @@ from spool.model import layout
 from spool.model.settings_file import MAX_SETTINGS_BYTES
 from spool.model.text import quoted
 from spool.model.xid import new_local_xid
-from spool.store.mirror_id import new_id, read_ids, write_ids
 from spool.store.settings import replace_text
 
 log = logging.getLogger("spool")
 
 _TEMPORARY = ".tmp"
+_MAX_ID_BYTES = 4096
 
 # Bytes of ``mirror.id`` in a mirror, on which processes take shared locks. A restore locks both bytes, then checks the
 # first byte for another lock. An opener locks the first byte, then checks the second for a lock. So one of the two sees
@@ -263,7 +269,7 @@ def begin_mirror(space: Disk, mirror: Disk, settings: str) -> None:
     found, known = read_ids(mirror), read_ids(space)
     if not set(found) <= set(known) or not set(layout.foreign(mirror.names(""))) <= _BEGUN:
         raise InvalidArgument(f"the mirror {mirror.root} is not empty: name an empty directory, one for each space")
-    mine = found or (new_id(),)
+    mine = found or (os.urandom(16).hex(),)
     write_ids(space, tuple(dict.fromkeys([*known[:1], *mine])))
     Mirror(space, mirror).keep_settings(settings)
     write_ids(mirror, mine)
@@ -292,3 +298,57 @@ def _is_unfinished(name: str) -> bool:
 
 def _here(name: str) -> str:
     return name.rpartition("/")[2]
+
+
+# -- the ids -----------------------------------------------------------------------------------------------------------
+
+
+def read_ids(disk: Disk) -> tuple[str, ...]:
+    """Return the ids of a space, or the id of a mirror; none if the file is missing."""
+    try:
+        return tuple(read_start(disk, layout.MIRROR_ID, _MAX_ID_BYTES).decode("ascii", "replace").split())
+    except FileNotFoundError:
+        return ()
+
+
+def write_ids(disk: Disk, ids: Sequence[str]) -> None:
+    """Replace all ids atomically; the ids are durable when this returns."""
+    replace_text(disk, layout.MIRROR_ID, "".join(f"{one}\n" for one in ids))
+
+
+def forget_ids(space: Disk) -> None:
+    """Forget the mirror: the space continues without a mirror, and later commits are not copied."""
+    if space.exists(layout.MIRROR_ID):
+        space.unlink(layout.MIRROR_ID)
+        space.flush_directory("")
+
+
+def check_ids(space: Disk, mirror: Disk) -> None:
+    """Raise MirrorMismatch unless the directory is the mirror that was begun for this space."""
+    begin = f"spool-admin -s {quoted(space.root)} mirror begin DIRECTORY"
+    found, known = read_ids(mirror), read_ids(space)
+    if not found:
+        state = "is no mirror: it is empty, or missing" if not layout.foreign(_names(mirror)) else "is no mirror"
+        raise MirrorMismatch(
+            f"{mirror.root}, the mirror of {space.root} by its space.toml, {state}. Mount the disk with the mirror, "
+            f"or begin a new mirror: {begin}"
+        )
+    if not set(found) & set(known):
+        raise MirrorMismatch(
+            f"{mirror.root} is the mirror of another space than {space.root}, or of the same space before it continued "
+            f"without this mirror. Name the right directory in space.toml, or begin a new mirror: {begin}"
+        )
+
+
+def keep_id(space: Disk, mirror: Disk) -> None:
+    """Keep only the id of this mirror. ``check_ids`` has accepted the mirror."""
+    found = read_ids(mirror)
+    if read_ids(space) != found:
+        write_ids(space, found)
+
+
+def _names(disk: Disk) -> list[str]:
+    try:
+        return disk.names("")
+    except FileNotFoundError:
+        return []

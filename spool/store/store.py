@@ -6,9 +6,11 @@ parts. The order of locks: docs/architecture.md, "Locks, and their order".
 
 import errno
 import logging
+import os
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import NoReturn
 
 from spool.coordination.counters import CounterPage
@@ -23,14 +25,66 @@ from spool.disk.requirements import check_kind, check_stages, unsafe
 from spool.errors import DiskFailure, SpoolError
 from spool.index import Index
 from spool.model import layout
+from spool.runtime.calls import CallGuard
 from spool.runtime.clock import Clock, Deadline
-from spool.store.lifetime import Lifetime
 from spool.store.parts import Files, Shared, View
 from spool.store.settings import SettingsReader, read_settings
 
 log = logging.getLogger("spool")
 
 WAIT_SECONDS = 30.0
+
+
+class Lifetime:
+    """The guard of an open space, and the disks and functions that end after the guard.
+
+    guard: each call is a step inside the guard. ``guard.end()`` ends the life, even if the space could not be opened.
+    at_end: functions that are called in the order of the dict, after the last step has ended and every descriptor is
+        closed.
+    """
+
+    __slots__ = ("__weakref__", "_disks", "at_end", "guard")
+
+    def __init__(self, disk: Disk) -> None:
+        self._disks = [disk]
+        self.at_end: dict[Callable[[], None], None] = {}
+        self.guard = CallGuard(self._end)
+        _alive.add(self)
+
+    def include(self, disk: Disk) -> None:
+        """Close the disk of the mirror together with the space."""
+        self._disks.append(disk)
+
+    def _end(self) -> None:
+        try:
+            for disk in self._disks:
+                disk.close_all()
+        finally:
+            for end in list(self.at_end):
+                end()
+
+    def disown(self) -> None:
+        """End the life in a forked child: close the copied descriptors, but unlock nothing.
+
+        The child shares the locks of its parent.
+        """
+        for disk in self._disks:
+            disk.disown()
+        self.at_end.clear()  # callers that wait for the end are in the parent
+        self.guard.close_at_once("the space was opened before this process was forked: open it again in the child")
+
+
+_alive: "weakref.WeakSet[Lifetime]" = weakref.WeakSet()
+
+
+def _disown_all() -> None:
+    with ExitStack() as stack:  # if one call raises, the other calls still close their copies
+        for life in list(_alive):
+            stack.callback(life.disown)
+    _alive.clear()
+
+
+os.register_at_fork(after_in_child=_disown_all)
 
 
 class Store:
