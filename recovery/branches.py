@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from spool.admin.findings import Kind
 from spool.coordination.locks import LockFile, coordinator_byte, xid_byte
-from spool.disk import quarantine
 from spool.disk.content import opened
 from spool.disk.disk import Disk
 from spool.format.schema import ADDRESSING
@@ -18,10 +17,6 @@ from spool.log.visibility import is_branch_file
 from spool.model import layout
 from spool.model.layout import CommittedName
 from spool.model.xid import FORMATS_BOUND_TO_A_LIFE, Xid
-from spool.runtime.clock import Deadline
-from spool.store.store import Store
-from spool.transactions.resolution import finish_moves
-from spool.transactions.two_phase import rollback_prepared
 
 from .decision import Decision, Reason, Step
 from .numbers import Condition, Numbers, contents_or_none
@@ -198,29 +193,12 @@ def decide_votes(
 # -- applying ---------------------------------------------------------------------------------------------------------
 
 
-def return_to_prepared(store: Store, decision: Decision, deadline: Deadline) -> None:
+def return_to_prepared(disk: Disk, name: str, xid: Xid) -> None:
     """Put a branch back into ``prepared/``, durably."""
-    assert decision.xid is not None
-    disk = store.files.disk
-    target = layout.prepared(decision.xid)
+    target = layout.prepared(xid)
     if disk.exists(target):  # this is the same file under a second name, or the file that has the vote
-        disk.unlink(decision.name)
+        disk.unlink(name)
         return
-    disk.rename(decision.name, target)
+    disk.rename(name, target)
     with opened(disk, target, write=True) as handle:
         disk.make_durable(handle, layout.PREPARED)
-
-
-def move_to_quarantine(store: Store, decision: Decision, deadline: Deadline) -> None:
-    why = quarantine.Reason(decision.detail, quarantine.Cause.UNFLUSHED)
-    quarantine.quarantine(store.files.disk, decision.name, why)
-
-
-def move_to_committed(store: Store, decision: Decision, deadline: Deadline) -> None:
-    """Move every committed branch to its committed name."""
-    finish_moves(store)
-
-
-def roll_back(store: Store, decision: Decision, deadline: Deadline) -> None:
-    assert decision.xid is not None
-    rollback_prepared(store, decision.xid, deadline, decision.detail)

@@ -5,8 +5,6 @@ message before it changes the branch or message. If another process holds the lo
 reports the file and does not touch it.
 """
 
-from collections.abc import Callable
-
 from spool.admin.findings import Finding, Kind
 from spool.admin.queues import add_queue
 from spool.coordination.locks import PREPARED_LIST, xid_byte
@@ -69,11 +67,9 @@ def _repair(store: Store) -> list[Finding]:
 
 
 def _carry_out(store: Store, problem: Decision) -> str:
-    """Carry a decision out; return the action in words, or "" if another process prevents it."""
-    if problem.step is Step.NONE:
-        return not_done(problem)
+    """Carry a decision out as ``_apply`` does; an error is logged, and prevents it."""
     try:
-        return _STEPS[problem.step](store, problem)
+        return _apply(store, problem)
     except FlushFailed:
         store.stop()
         raise
@@ -84,42 +80,58 @@ def _carry_out(store: Store, problem: Decision) -> str:
         return ""
 
 
-def _truncate(store: Store, problem: Decision) -> str:
-    with opened(store.files.disk, problem.name, write=True) as handle:
-        store.files.disk.truncate(handle, read_header(store.files.disk, handle).size)
-        store.files.disk.flush(handle)
-    return "cut to its length"
-
-
-def _write_number(store: Store, problem: Decision) -> str:
-    with opened(store.files.disk, problem.name, write=True) as handle:
-        store.files.disk.write_at(handle, *stamp(problem.number))
-        store.files.disk.flush(handle)
-    return "its number was written again"
-
-
-def _replace_by_empty(store: Store, problem: Decision) -> str:
-    moved = _moved(store, problem)
-    write_empty(store, problem.number)
-    store.shared.feed.retract(problem.number)
-    return f"moved to {moved}; its number is an empty commit now"
-
-
-def _keep_copy(store: Store, problem: Decision) -> str:
-    kept = keep_copy(store.files.disk, problem.name, _reason(problem))
-    return f"kept as {kept}; the space serves its undamaged messages"
+def _apply(store: Store, problem: Decision) -> str:
+    """Carry out the step of a problem; return the action in words, or "" if another process prevents it."""
+    disk, name, action = store.files.disk, problem.name, ""
+    match problem.step:
+        case Step.NONE:
+            action = not_done(problem)
+        case Step.TRUNCATE:
+            with opened(disk, name, write=True) as handle:
+                disk.truncate(handle, read_header(disk, handle).size)
+                disk.flush(handle)
+            action = "cut to its length"
+        case Step.WRITE_NUMBER:
+            with opened(disk, name, write=True) as handle:
+                disk.write_at(handle, *stamp(problem.number))
+                disk.flush(handle)
+            action = "its number was written again"
+        case Step.REPLACE_BY_EMPTY:
+            moved = _moved(store, problem)
+            write_empty(store, problem.number)
+            store.shared.feed.retract(problem.number)
+            action = f"moved to {moved}; its number is an empty commit now"
+        case Step.KEEP_COPY:
+            kept = keep_copy(disk, name, _reason(problem))
+            action = f"kept as {kept}; the space serves its undamaged messages"
+        case Step.RECORD:
+            action = _record(store, problem)
+        case Step.QUARANTINE if problem.xid is not None:
+            action = _quarantine_vote(store, problem, problem.xid)
+        case Step.QUARANTINE if problem.number:
+            action = _quarantine_number(store, problem)
+        case Step.QUARANTINE:
+            action = f"moved to {_moved(store, problem)}"
+        case Step.QUARANTINE_MESSAGES:
+            action = _quarantine_messages(store, problem)
+        case Step.RESET_DIGEST:
+            action = _reset_digest(store, problem)
+        case Step.CREATE_QUEUE:
+            add_queue(store, problem.queue)
+            action = f"queue {problem.queue} was created with default options"
+        case Step.CREATE_DIRECTORY:
+            ensure_directory(disk, name)
+            action = "created"
+        case Step.RESTRICT:
+            identity = disk.identity(name)
+            if identity is not None:
+                disk.set_mode(name, DIRECTORY_MODE if identity.is_directory else FILE_MODE)
+                action = "mode set to owner only"
+    return action
 
 
 def _record(store: Store, problem: Decision) -> str:
     return f"recorded as {quarantine_bytes(store.files.disk, problem.name, b'', _reason(problem))}"
-
-
-def _quarantine(store: Store, problem: Decision) -> str:
-    if problem.xid is not None:
-        return _quarantine_vote(store, problem, problem.xid)
-    if problem.number:
-        return _quarantine_number(store, problem)
-    return f"moved to {_moved(store, problem)}"
 
 
 def _moved(store: Store, problem: Decision) -> str:
@@ -206,36 +218,3 @@ def _only_in_mirror(store: Store) -> set[int]:
         applied, retired = store.view.index.applied, set(store.view.index.retired)
     there = {number for number in store.files.mirror.numbers() if number <= applied}
     return there - retired - layout.committed_numbers(store.files.disk.names(layout.COMMITTED))
-
-
-def _create_queue(store: Store, problem: Decision) -> str:
-    add_queue(store, problem.queue)
-    return f"queue {problem.queue} was created with default options"
-
-
-def _create_directory(store: Store, problem: Decision) -> str:
-    ensure_directory(store.files.disk, problem.name)
-    return "created"
-
-
-def _restrict(store: Store, problem: Decision) -> str:
-    identity = store.files.disk.identity(problem.name)
-    if identity is None:
-        return ""
-    store.files.disk.set_mode(problem.name, DIRECTORY_MODE if identity.is_directory else FILE_MODE)
-    return "mode set to owner only"
-
-
-_STEPS: dict[Step, Callable[[Store, Decision], str]] = {
-    Step.TRUNCATE: _truncate,
-    Step.WRITE_NUMBER: _write_number,
-    Step.REPLACE_BY_EMPTY: _replace_by_empty,
-    Step.KEEP_COPY: _keep_copy,
-    Step.RECORD: _record,
-    Step.QUARANTINE: _quarantine,
-    Step.QUARANTINE_MESSAGES: _quarantine_messages,
-    Step.RESET_DIGEST: _reset_digest,
-    Step.CREATE_QUEUE: _create_queue,
-    Step.CREATE_DIRECTORY: _create_directory,
-    Step.RESTRICT: _restrict,
-}

@@ -9,13 +9,16 @@ from collections.abc import Iterable
 
 from spool.admin.findings import Finding, Kind, RecoveryReport
 from spool.disk.disk import FlushFailed
+from spool.disk.quarantine import Cause, Reason, quarantine
 from spool.errors import SpoolError
 from spool.index import Index
 from spool.log.visibility import read_all, rebuild
 from spool.model import layout
+from spool.policies.claim_journal import count_journal
 from spool.policies.heuristics import ROLLED_BACK, heuristic_fact
 from spool.store.store import Store, log
-from spool.transactions.two_phase import UnknownBranch
+from spool.transactions.resolution import finish_moves
+from spool.transactions.two_phase import UnknownBranch, rollback_prepared
 
 from . import branches, numbers, unfinished
 from .check import check, lost_queues, missing_files
@@ -132,10 +135,9 @@ class _Scan:
         """
         self._report(decisions)
         for decision in decisions:
-            if self._dry or decision.step is Step.LEAVE:
-                continue
             try:
-                _STEPS[decision.step](self._store, decision, self._deadline)
+                if not self._dry:
+                    self._apply(decision)
             except FlushFailed:
                 self._store.stop()
                 raise
@@ -145,15 +147,21 @@ class _Scan:
                 log.error("%s: %s", decision.name, error)
         return decisions
 
-
-_STEPS = {
-    Step.RETURN: branches.return_to_prepared,
-    Step.QUARANTINE: branches.move_to_quarantine,
-    Step.MOVE: branches.move_to_committed,
-    Step.ROLL_BACK: branches.roll_back,
-    Step.COUNT: unfinished.count_attempts,
-    Step.REMOVE: unfinished.remove,
-}
+    def _apply(self, decision: Decision) -> None:
+        store, name, xid = self._store, decision.name, decision.xid
+        match decision.step:
+            case Step.QUARANTINE:
+                quarantine(store.files.disk, name, Reason(decision.detail, Cause.UNFLUSHED))
+            case Step.MOVE:
+                finish_moves(store)  # of every committed branch
+            case Step.REMOVE:
+                unfinished.remove(store.files.disk, store.shared.xids, name, xid)
+            case Step.RETURN if xid is not None:
+                branches.return_to_prepared(store.files.disk, name, xid)
+            case Step.ROLL_BACK if xid is not None:
+                rollback_prepared(store, xid, self._deadline, decision.detail)
+            case Step.COUNT if xid is not None:
+                count_journal(store, xid, self._deadline)
 
 
 def _foreign(names: Iterable[str], issued: int) -> list[str]:

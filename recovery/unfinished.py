@@ -11,9 +11,7 @@ from spool.coordination.locks import LockFile, capture_byte, xid_byte
 from spool.disk.disk import Disk
 from spool.model import layout
 from spool.model.xid import Xid
-from spool.policies.claim_journal import all_journals, count_journal, read_journal
-from spool.runtime.clock import Deadline
-from spool.store.store import Store
+from spool.policies.claim_journal import all_journals, read_journal
 
 from .decision import Decision, Reason, Step
 
@@ -75,7 +73,7 @@ def highest_named(disk: Disk, active: ActiveFiles) -> int:
 
 
 def decide(active: ActiveFiles, unnamed: Collection[str], *, alone: bool) -> list[Decision]:
-    """Decide about each entry of ``active/``: about journals first, because `count_attempts` removes the branch, too.
+    """Decide about each entry of ``active/``: about journals first, because `count_journal` removes the branch, too.
 
     Args:
         unnamed: the paths of commits that have no committed name.
@@ -110,17 +108,11 @@ def decide_foreign(names: Iterable[str]) -> list[Decision]:
 # -- applying ---------------------------------------------------------------------------------------------------------
 
 
-def count_attempts(store: Store, decision: Decision, deadline: Deadline) -> None:
-    assert decision.xid is not None
-    count_journal(store, decision.xid, deadline)
-
-
-def remove(store: Store, decision: Decision, deadline: Deadline) -> None:
+def remove(disk: Disk, xids: LockFile, name: str, xid: Xid | None) -> None:
     """Remove a file in ``active/``, unless a process has taken the lock of its branch since the scan read the locks."""
-    disk = store.files.disk
-    if decision.xid is None:
-        disk.unlink(decision.name)
+    if xid is None:
+        disk.unlink(name)
         return
-    with store.shared.xids.trying(xid_byte(decision.xid)) as ours:
+    with xids.trying(xid_byte(xid)) as ours:
         if ours:
-            disk.unlink(decision.name)
+            disk.unlink(name)
