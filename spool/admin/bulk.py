@@ -202,10 +202,6 @@ def _commit(store: Store, claimed: PositionRanges, edit: Edit, bulk: Bulk | None
 def _runs(view: View, ranges: PositionRanges) -> Iterator[tuple[Run, int, int]]:
     """Yield (run, first ordinal, count) of the messages that are still in a queue and that no branch in doubt holds."""
     for number, first, count in ranges:
-        ordinal, end = first, first + count
-        while ordinal < end:
-            run, stop = view.index.messages.run_from(number, ordinal, end)
-            if run is not None:
-                for _, start, length in _not_in_doubt(view.prepared, number, ordinal, stop - ordinal):
-                    yield run, start, length
-            ordinal = stop
+        for run, ordinal, stop in view.index.messages.live_runs(number, first, first + count):
+            for _, start, length in _not_in_doubt(view.prepared, number, ordinal, stop - ordinal):
+                yield run, start, length

@@ -126,6 +126,14 @@ class MessageTable:
         table = self.table_of(segment)
         return self._run_of(segment, table, piece), ordinal + piece.length
 
+    def live_runs(self, number: int, ordinal: int, end: int) -> Iterator[tuple[Run, int, int]]:
+        """Yield (run, first ordinal, end) of the live messages of a commit from ``ordinal`` up to ``end``."""
+        while ordinal < end:
+            run, stop = self.run_from(number, ordinal, end)
+            if run is not None:
+                yield run, ordinal, stop
+            ordinal = stop
+
     def run_at(self, number: int, ordinal: int, end: int) -> tuple[Run | None, int]:
         """Search like ``run_from``, but only in runs."""
         runs = self.runs.get(number)

@@ -206,12 +206,8 @@ def _count_command(view: View, found: dict[str, Usage], command: list[Any]) -> N
         return
     if target is not None and "failure_reason" in what:
         target = None  # a failed message moves to its error queue, full or not
-    end = ordinal + count
-    while ordinal < end:
-        run, stop = view.index.messages.run_from(number, ordinal, end)
-        if run is not None:
-            here, size = run.queue.name, run.bytes_of(ordinal, stop - ordinal)
-            found.update(combined(found, {here: Usage(ordinal - stop, -size)}))
-            if target is not None:
-                found.update(combined(found, {target: Usage(stop - ordinal, size)}))
-        ordinal = stop
+    for run, first, stop in view.index.messages.live_runs(number, ordinal, ordinal + count):
+        here, size = run.queue.name, run.bytes_of(first, stop - first)
+        found.update(combined(found, {here: Usage(first - stop, -size)}))
+        if target is not None:
+            found.update(combined(found, {target: Usage(stop - first, size)}))

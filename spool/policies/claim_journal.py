@@ -296,11 +296,8 @@ def _live(view: View, ranges: Iterable[tuple[int, int, int]]) -> list[Position]:
         for number, first, count in sorted(ranges):
             ordinal, end = max(first, done if number == seen else 0), first + count
             seen, done = number, max(ordinal, end)
-            while ordinal < end:
-                run, stop = view.index.messages.run_from(number, ordinal, end)
-                if run is not None:
-                    found += [Position(number, one) for one in range(ordinal, stop)]
-                ordinal = stop
+            for _, start, stop in view.index.messages.live_runs(number, ordinal, end):
+                found += [Position(number, one) for one in range(start, stop)]
     return found
 
 
