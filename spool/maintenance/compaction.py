@@ -32,6 +32,7 @@ from spool.log.visibility import catch_up, list_prepared
 from spool.maintenance.tombstones import merge_tombstones
 from spool.model.position import Position, PositionRanges
 from spool.model.xid import BRANCH_ID_BYTES
+from spool.store.parts import View
 from spool.store.store import Store
 
 log = logging.getLogger("spool")
@@ -186,13 +187,9 @@ class Compactor:
         try:
             if sum(extent.count for extent in extents) < MIN_MESSAGES and not fragmented_files:
                 return 0
-            return sum(self._write(index, sections) for sections in _grouped_into_files(extents))
+            return sum(_write(self.store, index, sections) for sections in _grouped_into_files(extents))
         finally:
             index.changed_since = None
-
-    def _write(self, index: Index, sections: list[list[Extent]]) -> int:
-        self.store.guard.check()  # a closing process waits for at most one file
-        return _Compaction(self.store, index, sections).write()
 
     def _held(self) -> set[Position]:
         """Return the messages that a process has claimed or a prepared branch holds."""
@@ -261,76 +258,70 @@ def _grouped(items: Iterable[_Item], most: int, measure: Callable[[_Item], tuple
         yield group
 
 
-class _Compaction:
-    """One compaction, which writes one file."""
+def _write(store: Store, index: Index, sections: list[list[Extent]]) -> int:
+    """Write and commit one file; return 1, or 0 if no message can be moved."""
+    store.guard.check()  # a closing process waits for at most one file
+    sources = {extent.run.file.number for section in sections for extent in section}
+    written: list[Extent] = []  # in the order of the file
+    reading = FileCache(store.files.disk)  # not the store's cache, which gets use under the mutex
+    with own_file(store, store.deadline(), len(sources)) as file:
+        batch = CommitBatch()
+        batch.begin_branch(file.xid, os.urandom(BRANCH_ID_BYTES))
+        try:
+            for section in sections:
+                written += _add(batch, section, reading)
+                file.stream(batch)
+        finally:
+            reading.close()
+        if file.handle is None:
+            return 0
+        store.files.disk.flush(file.handle)  # most bytes are durable before the number lock makes others wait
+        batch.supersedes = tuple(sorted({extent.run.file.number for extent in written}))
+        commit(store, file, batch, check=lambda _: _exclude_changed(store.view, index, written, batch))
+    return 1
 
-    def __init__(self, store: Store, index: Index, sections: list[list[Extent]]) -> None:
-        self.store = store
-        self.index = index
-        self.sections = sections
-        self.extents: list[Extent] = []  # the extents that were written, in the order of the file
 
-    def write(self) -> int:
-        """Write and commit the file; return 1, or 0 if no message can be moved."""
-        sources = {extent.run.file.number for section in self.sections for extent in section}
-        reading = FileCache(self.store.files.disk)  # not the store's cache, which gets use under the mutex
-        with own_file(self.store, self.store.deadline(), len(sources)) as file:
-            batch = CommitBatch()
-            batch.begin_branch(file.xid, os.urandom(BRANCH_ID_BYTES))
-            try:
-                for section in self.sections:
-                    self._add(batch, section, reading)
-                    file.stream(batch)
-            finally:
-                reading.close()
-            if file.handle is None:
-                return 0
-            self.store.files.disk.flush(file.handle)  # most bytes are durable before the number lock makes others wait
-            batch.supersedes = tuple(sorted({extent.run.file.number for extent in self.extents}))
-            commit(self.store, file, batch, check=lambda _: self._exclude_changed(batch))
-        return 1
-
-    def _add(self, batch: CommitBatch, section: list[Extent], reading: FileCache) -> None:
-        """Add one whole section to the batch. An unreadable message is not moved; a get quarantines it."""
-        table = CompactedTable(queues=[section[0].run.queue.name])
-        bodies: list[bytes] = []
-        kept: list[Extent] = []
-        for extent in section:
-            try:
-                found = reading.bodies(extent.run, extent.first, extent.count, bytes)
-            except (CorruptedFile, FileNotFoundError) as error:
-                log.warning("a message that cannot be read is not compacted: %s", error)
-                continue
-            _add_row(table, extent)
-            bodies += found
-            kept.append(extent)
-        if not bodies:
-            return
+def _add(batch: CommitBatch, section: list[Extent], reading: FileCache) -> list[Extent]:
+    """Add one whole section to the batch; return its extents. An unreadable message remains where it is."""
+    table = CompactedTable(queues=[section[0].run.queue.name])
+    bodies: list[bytes] = []
+    kept: list[Extent] = []
+    for extent in section:
+        try:
+            found = reading.bodies(extent.run, extent.first, extent.count, bytes)
+        except (CorruptedFile, FileNotFoundError) as error:
+            log.warning("a message that cannot be read is not compacted: %s", error)
+            continue
+        _add_row(table, extent)
+        bodies += found
+        kept.append(extent)
+    if bodies:
         table.lengths = array("I", map(len, bodies))
         table.checksums = array("I", map(zlib.crc32, bodies))
         _make_searchable(table, kept)
         batch.add_section(table, bodies)
-        self.extents += kept
+    return kept
 
-    def _exclude_changed(self, batch: CommitBatch) -> None:
-        """Record in the file, as *left*, the messages that changed meanwhile (Rule 5). Caller holds the number lock."""
-        if self.store.view.index is not self.index:
+
+def _exclude_changed(view: View, index: Index, extents: list[Extent], batch: CommitBatch) -> None:
+    """Record in the file, as *left*, the messages that changed meanwhile (Rule 5). Caller holds the number lock."""
+    if view.index is not index:
+        raise _Overtaken
+    begins: dict[int, list[tuple[int, Extent]]] = {}
+    ordinal = 0
+    for extent in extents:
+        begins.setdefault(extent.run.number, []).append((ordinal, extent))
+        ordinal += extent.count
+    left: PositionRanges = []
+    for number, first, count in index.changed_since or ():
+        for begin, extent in begins.get(number, ()):
+            start, stop = max(first, extent.first), min(first + count, extent.first + extent.count)
+            if start < stop:
+                left.append((0, begin + start - extent.first, stop - start))
+    for first, count in _united(left):
+        if count == ordinal:
             raise _Overtaken
-        begins: dict[int, list[tuple[int, Extent]]] = {}
-        ordinal = 0
-        for extent in self.extents:
-            begins.setdefault(extent.run.number, []).append((ordinal, extent))
-            ordinal += extent.count
-        left: PositionRanges = []
-        for number, first, count in self.index.changed_since or ():
-            for begin, extent in begins.get(number, ()):
-                start, stop = max(first, extent.first), min(first + count, extent.first + extent.count)
-                if start < stop:
-                    left.append((0, begin + start - extent.first, stop - start))
-        for first, count in _united(left):
-            if count == ordinal:
-                raise _Overtaken
-            batch.leave(first, count)
+        batch.leave(first, count)
 
 
 def _add_row(table: CompactedTable, extent: Extent) -> None:

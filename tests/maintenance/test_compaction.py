@@ -255,7 +255,7 @@ def test_a_round_ends_although_a_message_that_is_held_keeps_a_small_file(
 ) -> None:
     """All other messages move into one more small file, once: that file is not a reason to move them again."""
     monkeypatch.setattr(compaction, "SMALL_FILES", 2)
-    written = mock.Mock(wraps=compaction._Compaction, side_effect=[*[mock.DEFAULT] * 9, AssertionError("no end")])
+    written = mock.Mock(wraps=compaction._write, side_effect=[*[mock.DEFAULT] * 9, AssertionError("no end")])
     holder = space.transaction()
     with small_compactions():
         fill(space, many=6)
@@ -263,7 +263,7 @@ def test_a_round_ends_although_a_message_that_is_held_keeps_a_small_file(
         for _ in range(2):  # the second one lies in the file of the compaction
             holder.get("orders")
         fill(space, many=6)
-        monkeypatch.setattr(compaction, "_Compaction", written)
+        monkeypatch.setattr(compaction, "_write", written)
         tidy(space)
     assert written.call_count < 3
     holder.rollback()
