@@ -198,7 +198,7 @@ class Index:
                     if what == DEQUEUED:
                         queue.served += stop - ordinal
             else:
-                run, stop = self.messages.materialize(target, ordinal, end)
+                run, stop = self.messages.run_from(target, ordinal, end, self.messages.materialize)
                 if run is not None:
                     if run.file.number != number:
                         add_target(state, run.file.number)

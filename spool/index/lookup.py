@@ -21,6 +21,7 @@ from spool.model.position import Position
 from spool.model.settings import QueueConfig
 
 _Read = TypeVar("_Read")
+_FromSegment = Callable[[Segment, CompactedTable, Piece], Run]
 
 REFILL_MESSAGES = 256  # how many messages of a segment become runs at once
 
@@ -108,10 +109,13 @@ class MessageTable:
         """Return the run that holds a live message, or None."""
         return self.run_from(position.number, position.ordinal, position.ordinal + 1)[0]
 
-    def run_from(self, number: int, ordinal: int, end: int) -> tuple[Run | None, int]:
+    def run_from(
+        self, number: int, ordinal: int, end: int, of_segment: _FromSegment | None = None
+    ) -> tuple[Run | None, int]:
         """Find the run that holds a live message.
 
-        A message in a segment remains in the segment: only the caller gets its run.
+        A message in a segment remains in the segment, and only the caller gets its run, unless ``of_segment`` is
+        ``materialize``.
 
         Returns:
             The run, and the ordinal at which it ends, at most ``end``. If the message is not live: None, and the
@@ -124,7 +128,7 @@ class MessageTable:
         if segment is None or piece is None:
             return None, stop
         table = self.table_of(segment)
-        return self._run_of(segment, table, piece), ordinal + piece.length
+        return (of_segment or self._run_of)(segment, table, piece), ordinal + piece.length
 
     def live_runs(self, number: int, ordinal: int, end: int) -> Iterator[tuple[Run, int, int]]:
         """Yield (run, first ordinal, end) of the live messages of a commit from ``ordinal`` up to ``end``."""
@@ -219,7 +223,7 @@ class MessageTable:
             if wanted:
                 table = self.table_of(segment)
                 for piece in [piece for piece in segment.pieces(table) if piece.run in wanted]:
-                    self._materialize(segment, table, piece)
+                    self.materialize(segment, table, piece)
         return known.correlated(correlation_id)
 
     def is_in_memory(self, queue: str, id: tuple[bytes, int] | None, correlation_id: str | None) -> bool:
@@ -326,7 +330,7 @@ class MessageTable:
             return
         for piece in list(segment.pieces(table)):
             if self._run_of(segment, table, piece).is_expired(now):
-                self._materialize(segment, table, piece)
+                self.materialize(segment, table, piece)
         if segment.live:
             queue = self.queues[segment.queue.name]
             queue.remove_segment(segment)
@@ -373,7 +377,7 @@ class MessageTable:
             return
         done = 0
         for piece in list(segment.pieces(table, segment.next_row)):
-            self._materialize(segment, table, piece)
+            self.materialize(segment, table, piece)
             segment.next_row = piece.row + piece.length
             done += piece.length
             if done >= REFILL_MESSAGES:
@@ -385,18 +389,7 @@ class MessageTable:
             segment.key = (run.due, *run.key) if segment.delayed and run.due is not None else run.key
             queue.add_segment(segment)
 
-    def materialize(self, number: int, ordinal: int, end: int) -> tuple[Run | None, int]:
-        """Search like ``run_from``; a message in a segment becomes a run of the table."""
-        run, stop = self.run_at(number, ordinal, end)
-        if run is not None:
-            return run, stop
-        segment, piece, stop = self.piece_at(number, ordinal, stop)
-        if segment is None or piece is None:
-            return None, stop
-        table = self.table_of(segment)
-        return self._materialize(segment, table, piece), ordinal + piece.length
-
-    def _materialize(self, segment: Segment, table: CompactedTable, piece: Piece) -> Run:
+    def materialize(self, segment: Segment, table: CompactedTable, piece: Piece) -> Run:
         """Move messages of a segment to a run."""
         self.remove_piece(segment, piece, sum(table.lengths[piece.row : piece.row + piece.length]))
         return self.insert_piece(segment, table, piece)
