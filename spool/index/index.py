@@ -365,7 +365,6 @@ class Index:
         segment.live = 0
 
     def _drop_segment(self, segment: Segment) -> None:
-        """Remove a segment and all its live messages."""
         queue, state = self.messages.queues[segment.queue.name], self.files[segment.file.number]
         self.messages.remove_segment(segment)
         queue.live -= segment.live
@@ -441,7 +440,6 @@ class Index:
             self.mark_idle(number)
 
     def _drop_messages(self, numbers: set[int]) -> None:
-        """Remove all messages that lie in the files of these commits."""
         messages = self.messages
         for segment in [segment for segment in messages.segments if segment.file.number in numbers]:
             self._drop_segment(segment)

@@ -235,7 +235,6 @@ class GroupCommit:
         return [request for request in requests if request.messages] if full else []
 
     def _write(self, requests: Sequence[CommitRequest]) -> None:
-        """Commit requests as one numbered file."""
         file = CommitFileWriter(self.store.files.disk, self._name or self._file_name())
         batch = batch_of(requests)
         check = partial(self._check, requests)

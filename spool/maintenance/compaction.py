@@ -154,7 +154,6 @@ class Compactor:
         return done
 
     def _catch_up(self) -> None:
-        """Apply the commits of all processes, and list the prepared branches."""
         catch_up(self.store, list_prepared(self.store))
 
     def _served_since(self) -> dict[str, int]:
