@@ -8,7 +8,7 @@ that of the table, which has the checksums of its bodies.
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from spool.disk.disk import Disk
 from spool.errors import CorruptedFile
@@ -16,6 +16,8 @@ from spool.format.header import SectionEntry
 from spool.format.reader import BodyPlace, FileContents, body_place, cannot_open
 from spool.format.table import CompactedTable, Table, decode_table, search_keys
 from spool.index.commit import FileRef
+from spool.index.run import Run
+from spool.index.stretch import Stretch
 from spool.model import layout
 
 _CHUNK_BYTES = 1 << 20  # the bytes of bodies in one read
@@ -25,17 +27,7 @@ _MAX_MESSAGES = 65_536  # messages in all cached tables together; the table used
 
 
 _Body = TypeVar("_Body", bytes, memoryview)
-
-
-class Stored(Protocol):
-    """The place of neighbouring messages' bodies; ``Run`` explains the three attributes."""
-
-    @property
-    def file(self) -> FileRef: ...
-    @property
-    def bodies(self) -> BodyPlace | SectionEntry: ...
-    @property
-    def base(self) -> int: ...
+Stored = Run | Stretch  # neighbouring messages and the place of their bodies
 
 
 class FileCache:

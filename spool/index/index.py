@@ -17,6 +17,7 @@ from spool.format.header import SectionEntry
 from spool.format.reader import BodyPlace
 from spool.format.schema import TOTALS_FACT
 from spool.format.table import CompactedTable
+from spool.index.body_files import FileCache
 from spool.index.commit import (
     DEQUEUED,
     ENQUEUED,
@@ -32,7 +33,7 @@ from spool.index.commit import (
     shared_tally,
     totals_of,
 )
-from spool.index.lookup import MessageTable, Tables
+from spool.index.lookup import MessageTable
 from spool.index.queue import Queue
 from spool.index.run import Lengths, Run, lengths_of
 from spool.index.segment import Segment
@@ -65,8 +66,8 @@ class Index:
         compaction runs.
     """
 
-    def __init__(self, tables: Tables, configs: Mapping[str, QueueConfig]) -> None:
-        self.messages = MessageTable(tables, configs, self.drop_damaged)
+    def __init__(self, cache: FileCache, configs: Mapping[str, QueueConfig]) -> None:
+        self.messages = MessageTable(cache, configs, self.drop_damaged)
         self.applied = 0
         self.restored = 0
         self.files: dict[int, Retention] = {}

@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import blake2b
 from itertools import pairwise
 from operator import attrgetter, itemgetter
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from sortedcontainers import SortedKeyList
 
 from spool.errors import CorruptedFile
 from spool.format.header import SectionEntry
 from spool.format.table import CompactedTable
+from spool.index.body_files import FileCache
 from spool.index.commit import FileRef
 from spool.index.queue import Queue
 from spool.index.run import Run
@@ -24,15 +25,6 @@ _Read = TypeVar("_Read")
 _FromSegment = Callable[[Segment, CompactedTable, Piece], Run]
 
 REFILL_MESSAGES = 256  # how many messages of a segment become runs at once
-
-
-class Tables(Protocol):
-    """Reads the tables of segments. CorruptedFile or FileNotFoundError if a file was changed or removed."""
-
-    def compacted_table(self, file: FileRef, section: SectionEntry) -> CompactedTable: ...
-
-    def keys(self, file: FileRef, section: SectionEntry) -> tuple[bytes, bytes]:
-        """Return ``ids`` and ``correlations`` of a section, without its table."""
 
 
 class BranchIds:
@@ -85,10 +77,10 @@ class MessageTable:
     """
 
     def __init__(
-        self, tables: Tables, configs: Mapping[str, QueueConfig], drop_damaged: Callable[[Segment, str], None]
+        self, cache: FileCache, configs: Mapping[str, QueueConfig], drop_damaged: Callable[[Segment, str], None]
     ) -> None:
         self.queues: dict[str, Queue] = {}
-        self._tables = tables
+        self._cache = cache
         self.runs: dict[int, list[Run]] = {}  # by commit, each list sorted by the first ordinals
         self.segments: SortedKeyList[Segment, int] = SortedKeyList(key=_low_of)
         self.segments_added = 0  # the number of segments added so far: a new segment may hold new messages
@@ -166,7 +158,7 @@ class MessageTable:
         if position is not None and self.find(position) is not None:
             return position
         for segment in list(self.segments):
-            keys = self._or_dropped(self._tables.keys, segment)
+            keys = self._or_dropped(self._cache.keys, segment)
             run = None if keys is None else find_id(keys[0], branch_id, ordinal)
             if run is None:
                 continue
@@ -218,7 +210,7 @@ class MessageTable:
         """Return the queue's runs with this correlation id, in order, delayed runs included."""
         known = self.queue(queue)
         for segment in [segment for segment in known.all_segments() if segment.correlated]:
-            keys = self._or_dropped(self._tables.keys, segment)
+            keys = self._or_dropped(self._cache.keys, segment)
             wanted = set() if keys is None else set(find_correlation(keys[1], correlation_hash(correlation_id)))
             if wanted:
                 table = self.table_of(segment)
@@ -238,7 +230,7 @@ class MessageTable:
 
     def table_of(self, segment: Segment) -> CompactedTable:
         """Read the table of a segment; CorruptedFile or FileNotFoundError if its file was changed or removed."""
-        return self._tables.compacted_table(segment.file, segment.entry)
+        return self._cache.compacted_table(segment.file, segment.entry)
 
     # -- runs ---------------------------------------------------------------------------------------------------------
 
@@ -325,7 +317,7 @@ class MessageTable:
                 at += 1
 
     def _materialize_expired(self, segment: Segment, now: float) -> None:
-        table = self._or_dropped(self._tables.compacted_table, segment)
+        table = self._or_dropped(self._cache.compacted_table, segment)
         if table is None:
             return
         for piece in list(segment.pieces(table)):
@@ -372,7 +364,7 @@ class MessageTable:
 
     def _refill(self, segment: Segment) -> None:
         """Turn the next messages of a segment into runs."""
-        table = self._or_dropped(self._tables.compacted_table, segment)
+        table = self._or_dropped(self._cache.compacted_table, segment)
         if table is None:
             return
         done = 0
