@@ -25,11 +25,20 @@ LOSING = {
 }
 
 
+# Each of these takes many seconds; the strict rules add only the flushes of directories to the other runs.
+LONG = {
+    "compaction", "compaction beside what is held", "checkpoint", "reclaim", "adopted and reclaimed",
+    "adopted get and reclaimed", "groups, consumed and reclaimed",
+}  # fmt: skip
+
+
 def _is_slow(history: str, rules: Rules) -> bool:
     if history in LOSING:
         return rules not in LOSING[history]
     if rules in (Rules.ORDERED, Rules.NAMES_FOLLOW):
         return (history in OVERWRITES) is (rules is Rules.ORDERED)
+    if rules is Rules.STRICT:
+        return history in LONG
     return rules in (Rules.NEW_NAMES, Rules.LOG_TREE) and history not in SHORT
 
 

@@ -31,6 +31,7 @@ def test_much_more_that_interleaves_is_explained(scenario: Scenario, rules: Rule
     _record(Interleaver(scenario, rules, **MANY[depth]).explore(), record_property)
 
 
+@pytest.mark.slow
 def test_power_cuts_leave_every_kind_of_disk(record_property) -> None:
     """Otherwise the tests above would cover fewer disks than they seem to."""
     kinds: Counter[str] = Counter()

@@ -50,7 +50,14 @@ def _explorer(bug: Bug, limit: int) -> Interleaver:
     return Interleaver(scenario_of(bug.noticed_by), Rules.ORDERED, limit=limit)
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.what)
+# Only some schedules of hundreds notice this bug.
+RARE = {"threads share locks"}
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [pytest.param(bug, id=bug.what, marks=[pytest.mark.slow] if bug.what in RARE else []) for bug in BUGS],
+)
 def test_a_rule_that_is_broken_is_missed(bug: Bug) -> None:
     with planted(bug), pytest.raises(Unexplained):
         for limit in (15, 1000):

@@ -8,7 +8,7 @@ import pytest
 import spool
 from spool import mirrors
 from spool.admin.findings import Kind
-from tests.crash.by_rules import TWO_RULES
+from tests.crash.by_rules import TWO_RULES, by_rules
 from tests.crash.mirrors import MIRROR
 from tests.machine import NO_FILES, Image, Machine, PowerCut
 from tests.simdisk import CHANGES, ROOT, SimulatedDisk, repeatable
@@ -115,7 +115,7 @@ def test_a_restore_that_was_cut_anywhere_is_no_space_or_a_whole_one(rules: Rules
     each_cut(restore, Image((), mirrored.beside), rules, look)
 
 
-@TWO_RULES
+@by_rules(Rules.ORDERED)
 def test_a_mirror_whose_beginning_was_cut_anywhere_can_be_begun_again(rules: Rules, mirrored: Image) -> None:
     """An opener refuses the space, with every message still in it, or takes the new mirror, or none."""
     plain = Machine(mirrored)

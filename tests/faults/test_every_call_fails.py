@@ -57,7 +57,9 @@ def test_each_call_of_each_history_fails(history: History, record_property) -> N
     _record(faults.tally, record_property)
 
 
-@pytest.mark.parametrize("boot", [1, 2], ids=["same boot", "after a power cut"])
+@pytest.mark.parametrize(
+    "boot", [pytest.param(1, id="same boot", marks=pytest.mark.slow), pytest.param(2, id="after a power cut")]
+)
 def test_each_call_of_opening_a_space_full_of_leftovers_fails(boot: int, record_property) -> None:
     openings = Openings(Leftovers().image, boot=boot)
     for code, spread in (*MORE, (errno.EMFILE, Spread.ONCE)):

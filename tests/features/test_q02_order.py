@@ -270,5 +270,5 @@ class OrderModel(RuleBasedStateMachine):
 
 TestQ02AndQ03AgainstASortedList = OrderModel.TestCase
 TestQ02AndQ03AgainstASortedList.settings = settings(
-    max_examples=100, stateful_step_count=25, suppress_health_check=list(HealthCheck)
+    max_examples=60, stateful_step_count=25, suppress_health_check=list(HealthCheck)
 )

@@ -176,5 +176,5 @@ class Model(RuleBasedStateMachine):
 
 TestEngineAgainstItsModel = Model.TestCase
 TestEngineAgainstItsModel.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
