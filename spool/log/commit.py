@@ -42,6 +42,7 @@ from spool.format.schema import ADDRESSING
 from spool.format.table import Table
 from spool.format.writer import CommitFileWriter
 from spool.index.commit import Commit, Part
+from spool.log.quota import settle_and_catch_up
 from spool.log.sequence import flush_commit, flush_published, settle_all, settle_to, with_number_lock
 from spool.log.visibility import apply_own, catch_up
 from spool.model import layout
@@ -374,3 +375,26 @@ def commit_batch(
         number = commit(store, file, batch, seconds=deadline.seconds, check=check, flush=flush)
     catch_up(store)
     return number
+
+
+class _Outdated(Exception):
+    """The condition of ``commit_if`` does not hold any more."""
+
+
+def commit_if(store: Store, batch: CommitBatch, holds: Callable[[], bool]) -> int | None:
+    """Commit a batch as ``commit_batch`` does, with a flush, if a condition holds; return the number, or None.
+
+    The condition is checked under the number lock, once every issued commit is applied. So no other commit can change
+    the result.
+    """
+    deadline = store.deadline()
+
+    def check(_: object) -> None:
+        settle_and_catch_up(store, deadline)
+        if not holds():
+            raise _Outdated
+
+    try:
+        return commit_batch(store, batch, deadline, flush=True, check=check)
+    except _Outdated:
+        return None

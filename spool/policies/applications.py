@@ -6,13 +6,11 @@ of both begin at 0. A ``source`` distinguishes the two.
 """
 
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from spool.errors import CorruptedFile, InvalidArgument
 from spool.format.batch import CommitBatch
-from spool.log.commit import commit_batch
-from spool.log.quota import settle_and_catch_up
+from spool.log.commit import commit_if
 from spool.model.text import shown
 from spool.store.store import Store
 
@@ -21,10 +19,6 @@ REMEMBERED_SECONDS = 90 * 86_400.0
 
 Facts = Mapping[str, tuple[int, Any, float | None]]
 """The facts of an index, by key."""
-
-
-class _Superseded(Exception):
-    """Another commit has recorded a batch of the application."""
 
 
 class BatchOf(NamedTuple):
@@ -79,15 +73,8 @@ class BatchOf(NamedTuple):
         Args:
             number: the sequence number of the commit with the batch.
         """
-        deadline = store.deadline()
-
-        def check(_: object) -> None:
-            settle_and_catch_up(store, deadline)
-            if store.view.index.facts.get(self._key, (0,))[0] != number:
-                raise _Superseded
-
-        with suppress(_Superseded):
-            commit_batch(store, self.fact(store.clock.now()), deadline, flush=True, check=check)
+        fact = self.fact(store.clock.now())
+        commit_if(store, fact, lambda: store.view.index.facts.get(self._key, (0,))[0] == number)
 
     @property
     def _key(self) -> str:

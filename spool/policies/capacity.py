@@ -15,12 +15,10 @@ from typing import BinaryIO, cast
 
 from spool.disk import Disk
 from spool.format.batch import CommitBatch
-from spool.log.commit import commit_batch
-from spool.log.quota import Usage, prepared_usage, settle_and_catch_up, usage_of
+from spool.log.commit import commit_if
+from spool.log.quota import Usage, prepared_usage, usage_of
 from spool.log.visibility import catch_up, list_prepared
 from spool.model.settings import QueueConfig, fullness, parse_mark
-from spool.store.parts import View
-from spool.store.settings import Settings
 from spool.store.store import Store
 
 log = logging.getLogger("spool")
@@ -29,55 +27,39 @@ _HIGH = "high"
 _SHOWN_BYTES = 500
 
 
-class _Unchanged(Exception):
-    """Another process has recorded the mark, or the queue has left the mark."""
-
-
 def check_marks(store: Store) -> None:
     """Record which queues have reached a mark, and run the commands of queues that have reached the high mark."""
     catch_up(store, list_prepared(store))
     for config in store.settings.known.config.queues.values():
         if config.capacity_high is None:
             continue
-        with store.view.mutex:
-            usage = usage_of(store.view, config.name, prepared_usage(store.view.prepared))
-        is_high = _crossing(store.view, config, usage)
+        is_high, usage = _crossing(store, config)
         if is_high is not None and _record(store, config, is_high) and is_high and config.capacity_command is not None:
             run_command(store.files.disk, config, usage)
 
 
-def _crossing(view: View, config: QueueConfig, usage: Usage) -> bool | None:
-    """Return True if the queue has become full, False if it is no longer full, None if nothing changed."""
+def _crossing(store: Store, config: QueueConfig) -> tuple[bool | None, Usage]:
+    """Return True if the queue has become full, False if it is no longer full, None if nothing changed; and the
+    usage."""
     assert config.capacity_high is not None
     high = parse_mark(config.capacity_high)
     low = parse_mark(config.capacity_low or config.capacity_high)
+    with store.view.mutex:
+        usage = usage_of(store.view, config.name, prepared_usage(store.view.prepared))
+        was_high = _fact_key(config.name) in store.view.index.facts
     level = fullness(high.unit, usage.messages, usage.bytes, config.max_messages, config.max_bytes)
-    was_high = _fact_key(config.name) in view.index.facts
-    if not was_high and level >= high.amount:
-        return True
-    if was_high and level <= low.amount and level < high.amount:
-        return False
-    return None
+    is_high = level > low.amount or level >= high.amount if was_high else level >= high.amount
+    return None if is_high is was_high else is_high, usage
 
 
 def _record(store: Store, config: QueueConfig, is_high: bool) -> bool:
-    """Record durably that a mark was reached; return False if the queue has left the mark before the commit."""
-    deadline = store.deadline()
+    """Record durably that a mark was reached.
 
-    def check(_: Settings) -> None:
-        settle_and_catch_up(store, deadline)
-        with store.view.mutex:
-            usage = usage_of(store.view, config.name, prepared_usage(store.view.prepared))
-            if _crossing(store.view, config, usage) is not is_high:
-                raise _Unchanged
-
+    Return False if another process has recorded the mark, or the queue has left the mark.
+    """
     batch = CommitBatch()
     batch.fact(_fact_key(config.name), _HIGH if is_high else None)
-    try:
-        commit_batch(store, batch, deadline, flush=True, check=check)
-    except _Unchanged:
-        return False
-    return True
+    return commit_if(store, batch, lambda: _crossing(store, config)[0] is is_high) is not None
 
 
 def _fact_key(queue: str) -> str:

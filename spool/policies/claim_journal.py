@@ -61,7 +61,16 @@ class JournalContents(NamedTuple):
     @property
     def begun(self) -> list[tuple[int, int, int]]:
         """Return the messages with an attempt in progress; if the process has died, an attempt is counted for each."""
-        return self.ranges if self.marks is None else _marked(self.ranges, self.marks)
+        if self.marks is None:
+            return self.ranges
+        found, begin = [], 0
+        for number, first, count in self.ranges:
+            place = self.marks.find(MARKED, begin, begin + count)
+            while place >= 0:
+                found.append((number, first + place - begin, 1))
+                place = self.marks.find(MARKED, place + 1, begin + count)
+            begin += count
+        return found
 
 
 class CallMarks(NamedTuple):
@@ -72,17 +81,6 @@ class CallMarks(NamedTuple):
 
     xid: Xid
     first: int
-
-
-def _marked(ranges: Iterable[tuple[int, int, int]], marks: bytes) -> list[tuple[int, int, int]]:
-    found, begin = [], 0
-    for number, first, count in ranges:
-        place = marks.find(MARKED, begin, begin + count)
-        while place >= 0:
-            found.append((number, first + place - begin, 1))
-            place = marks.find(MARKED, place + 1, begin + count)
-        begin += count
-    return found
 
 
 class ClaimJournal:
@@ -195,14 +193,11 @@ class Owners:
         numbers = {number for number, _, _ in ranges}
         dead = [o for o in tuple(self.others) if any(claims.is_owner_dead(o, number) for number in numbers)]
         for owner in dead:
-            for xid in _journals_of(self.store.files.disk, owner):
-                count_journal(self.store, xid, self.store.deadline())
+            for xid in all_journals(self.store.files.disk):
+                if read_journal(self.store.files.disk, xid).owner == owner:
+                    count_journal(self.store, xid, self.store.deadline())
             self.others.discard(owner)
         return bool(dead)
-
-
-def _journals_of(disk: Disk, owner: int) -> list[Xid]:
-    return [xid for xid in all_journals(disk) if read_journal(disk, xid).owner == owner]
 
 
 def all_journals(disk: Disk) -> list[Xid]:

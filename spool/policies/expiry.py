@@ -13,12 +13,11 @@ from spool.errors import QueueNotFound
 from spool.format.batch import CommitBatch
 from spool.log.commit import commit_batch
 from spool.log.visibility import revalidate
-from spool.model.position import PositionRanges, append_range, positions
+from spool.model.position import PositionRanges, positions
 from spool.model.settings import QueueConfig
 from spool.policies.retries import moved_to, queue_config
 from spool.runtime.clock import Clock, Deadline
 from spool.store.parts import View
-from spool.store.settings import Settings
 from spool.store.store import Store
 
 log = logging.getLogger("spool")
@@ -33,25 +32,22 @@ def expire(store: Store, queue: str, deadline: Deadline) -> int:
         settings = store.settings.known
         with store.view.mutex:
             expires = store.view.index.messages.has_expired(queue, store.clock.now())
-            if not expires or _lacks_its_error_queue(settings, queue):
+            config = queue_config(settings.config, queue)
+            if not expires:
                 return done
+            if _goes_to_error_queue(config) and config.error_queue not in settings.config.queues:
+                return done  # until the error queue exists, expired messages remain in the queue, undelivered
             claimed = _claim_expired(store.shared.claims, store.view, store.clock, queue)
         if not claimed:
             return done  # other processes have claimed the rest; after a release, a later call removes the messages
         try:
-            gone = _expire_claimed(store, settings, queue, claimed, deadline)
+            gone = _expire_claimed(store, config, claimed, deadline)
         finally:
             for number, first, count in claimed:
                 store.shared.claims.release(number, first, count)
         if not gone:
             return done  # another process was faster, or a prepared branch holds the messages
         done += gone
-
-
-def _lacks_its_error_queue(settings: Settings, queue: str) -> bool:
-    """Return whether the error queue is missing. Until it exists, expired messages remain in the queue, undelivered."""
-    config = queue_config(settings.config, queue)
-    return _goes_to_error_queue(config) and config.error_queue not in settings.config.queues
 
 
 def _claim_expired(claims: Claims, view: View, clock: Clock, queue: str) -> PositionRanges:
@@ -61,41 +57,31 @@ def _claim_expired(claims: Claims, view: View, clock: Clock, queue: str) -> Posi
     return got
 
 
-def _expire_claimed(store: Store, settings: Settings, queue: str, claimed: PositionRanges, deadline: Deadline) -> int:
+def _expire_claimed(store: Store, config: QueueConfig, claimed: PositionRanges, deadline: Deadline) -> int:
     revalidate(store, claimed, deadline)
-    gone: dict[int, PositionRanges] = {}  # the ranges of messages, by their number of failed attempts
+    batch, count = CommitBatch(), 0
     with store.view.mutex:
         now = store.clock.now()
         for position in positions(claimed):
             run = store.view.index.messages.find(position)
-            if run is None or run.queue.name != queue or not run.is_expired(now):
+            if run is None or run.queue.name != config.name or not run.is_expired(now):
                 continue
             if position in store.view.prepared.held:
                 continue
-            ranges = gone.setdefault(run.attributes.get("attempts", 0), [])
-            append_range(ranges, position.number, position.ordinal, 1)
-    count = sum(length for ranges in gone.values() for _, _, length in ranges)
+            count += 1
+            if _goes_to_error_queue(config):
+                changes = moved_to(config, run.attributes.get("attempts", 0), "it was past its time")
+                batch.update(*position, 1, {**changes, "why": "expired"})
+            else:
+                batch.remove(*position, 1, "expired")
     if count:
-        config = queue_config(settings.config, queue)
         try:
-            commit_batch(store, _removal_batch(config, gone), deadline, flush=False)
+            commit_batch(store, batch, deadline, flush=False)
         except QueueNotFound:  # the error queue was deleted after the settings were read
             return 0
         where = f"moved to {config.error_queue}" if _goes_to_error_queue(config) else "dropped"
-        log.info("%s messages of queue %s were past their time, and %s", count, queue, where)
+        log.info("%s messages of queue %s were past their time, and %s", count, config.name, where)
     return count
-
-
-def _removal_batch(config: QueueConfig, gone: dict[int, PositionRanges]) -> CommitBatch:
-    batch = CommitBatch()
-    for attempts, ranges in gone.items():
-        for number, first, count in ranges:
-            if _goes_to_error_queue(config):
-                changes = moved_to(config, attempts, "it was past its time") | {"why": "expired"}
-                batch.update(number, first, count, changes)
-            else:
-                batch.remove(number, first, count, "expired")
-    return batch
 
 
 def _goes_to_error_queue(config: QueueConfig) -> bool:

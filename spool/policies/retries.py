@@ -1,12 +1,11 @@
 """Retries: after a failed attempt a message is delivered again later, moves to the error queue, or is dropped.
 
-Pure functions decide. A separate commit without a flush records the decision. So a power cut may lose the count of an
-attempt, but no message.
+A commit without a flush records the outcome. So a power cut may lose the count of an attempt, but no message.
 """
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from spool.errors import QueueNotFound
@@ -26,52 +25,52 @@ log = logging.getLogger("spool")
 _MOST_DOUBLINGS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class FailureOutcome:
-    """The outcome of a failed attempt: the control fields to change, or None if the message is dropped."""
-
-    changes: Mapping[str, Any] | None
-
-
-def outcome_of_failure(
+def add_failed_attempt(
+    batch: CommitBatch,
     config: QueueConfig,
+    position: Position,
     attempts: int,
     reason: str,
     now: float,
-    delay: float | None = None,
     *,
+    delay: float | None = None,
     not_before: float | None = None,
-) -> FailureOutcome:
-    """Decide the outcome of a failed attempt.
+    name: str = "a message",
+) -> Mapping[str, Any] | None:
+    """Write the outcome of a failed attempt into a batch; return the changes, or None if the message is dropped.
 
     Args:
+        config: the options of the message's queue, from ``with_error_queue``.
         attempts: how many attempts failed before this attempt.
         now: the time in seconds since the epoch.
         delay: the seconds before the next attempt, instead of the queue's retry delay.
         not_before: the message's due time, in seconds since the epoch. The next attempt is not due before this time,
             even if the message was taken earlier by its id.
+        name: the message, for the log.
     """
-    if is_last(config, attempts):
-        return FailureOutcome(None if config.error_queue is None else moved_to(config, attempts + 1, reason))
-    wait = retry_delay(config, attempts) if delay is None else delay
-    due = max(now + wait, not_before or 0.0)
-    return FailureOutcome(
-        {
+    if not is_last(config, attempts):
+        due = max(now + (retry_delay(config, attempts) if delay is None else delay), not_before or 0.0)
+        changes = {
             "attempts": attempts + 1,
             "not_before": due if due > now else None,
             "failure_reason": storable(reason, LONGEST_REASON),
         }
-    )
+    elif config.error_queue is not None:
+        changes = moved_to(config, attempts + 1, reason)
+    else:
+        failed = "one attempt" if attempts == 0 else f"{attempts + 1} attempts"
+        log.warning(
+            "%s of queue %s was dropped: %s failed (no error queue is set): %s", name, config.name, failed, reason
+        )
+        batch.remove(*position, 1, "failed")
+        return None
+    batch.update(*position, 1, changes)
+    return changes
 
 
 def is_last(config: QueueConfig, attempts: int) -> bool:
     """Return whether the attempt that failed now was the last attempt that the message may have."""
     return config.retries is not None and attempts + 1 > config.retries
-
-
-def failed_attempts(count: int) -> str:
-    """Return in words how many attempts failed."""
-    return "one attempt failed" if count == 1 else f"{count} attempts failed"
 
 
 def retry_delay(config: QueueConfig, attempts: int) -> float:
@@ -100,25 +99,12 @@ def moved_to(origin: QueueConfig, attempts: int, reason: str) -> dict[str, Any]:
 
 
 def add_failure_outcome(batch: CommitBatch, store: Store, settings: Settings, position: Position, reason: str) -> None:
-    """Write the outcome of a failed attempt into a batch, if the message exists. Caller holds the mutex."""
+    """``add_failed_attempt``, if the message exists. Caller holds the mutex."""
     run = store.view.index.messages.find(position)
-    if run is None:
-        return
-    queue = run.queue.name
-    config = with_error_queue(settings.config, queue)
-    own_time = due_time(run.attributes, run.committed_at)
-    attempts = run.attributes.get("attempts", 0)
-    outcome = outcome_of_failure(config, attempts, reason, store.clock.now(), not_before=own_time)
-    if outcome.changes is None:
-        log.warning(
-            "a message of queue %s was dropped: %s (no error queue is set): %s",
-            queue,
-            failed_attempts(attempts + 1),
-            reason,
-        )
-        batch.remove(position.number, position.ordinal, 1, "failed")
-    else:
-        batch.update(position.number, position.ordinal, 1, outcome.changes)
+    if run is not None:
+        config = with_error_queue(settings.config, run.queue.name)
+        due, attempts = due_time(run.attributes, run.committed_at), run.attributes.get("attempts", 0)
+        add_failed_attempt(batch, config, position, attempts, reason, store.clock.now(), not_before=due)
 
 
 def queue_config(config: SpaceConfig, queue: str) -> QueueConfig:

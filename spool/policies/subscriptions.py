@@ -23,17 +23,12 @@ from spool.errors import InvalidArgument, NotOpen, SpoolError
 from spool.format.batch import CommitBatch
 from spool.index.commit import SUBSCRIPTION_FACT, Subscription
 from spool.index.index import Index
-from spool.log.commit import commit_batch
-from spool.log.quota import settle_and_catch_up
+from spool.log.commit import commit_if
 from spool.log.replay import read_commit
 from spool.log.visibility import catch_up
 from spool.model.text import did_you_mean
 from spool.store.parts import View
 from spool.store.store import Store, log
-
-
-class _Changed(Exception):
-    """Another commit has changed the subscription."""
 
 
 @dataclass(frozen=True)
@@ -84,13 +79,11 @@ def register(store: Store, name: str, queues: Sequence[str], seconds: float, *, 
     # A commit has no number before its file is written. So a first commit keeps at least the needed files, and a second
     # commit records the number of the first.
     first = Subscription(tuple(queues), 0, applied, store.clock.now() + seconds)
-    try:
-        since = _decide(store, name, known, first)
-        _decide(store, name, first, first._replace(since=since, after=since))
-    except _Changed:
+    since = _decide(store, name, known, first)
+    if since is None or _decide(store, name, first, first._replace(since=since, after=since)) is None:
         raise InvalidArgument(
             f"another query has registered the subscription {name!r} meanwhile: give each query another name"
-        ) from None
+        )
     return since
 
 
@@ -115,12 +108,9 @@ def advance(store: Store, name: str, since: int, after: int, seconds: float) -> 
         seconds: the time until the subscription ends, unless ``advance`` is called again before.
     """
     while (known := progress(store, name, since)) is not None:
-        try:
-            renewed = known._replace(after=max(known.after, after), expires=store.clock.now() + seconds)
-            _decide(store, name, known, renewed)
+        renewed = known._replace(after=max(known.after, after), expires=store.clock.now() + seconds)
+        if _decide(store, name, known, renewed) is not None:
             return True
-        except _Changed:
-            pass
     return False
 
 
@@ -140,11 +130,8 @@ def end(store: Store, name: str) -> None:
     exist."""
     catch_up(store)
     while (known := subscription(store.view, name)) is not None:
-        try:
-            _decide(store, name, known, None)
+        if _decide(store, name, known, None) is not None:
             return
-        except _Changed:
-            pass
     with store.view.mutex:
         names = [key.removeprefix(SUBSCRIPTION_FACT) for key in store.view.index.subscriptions]
     raise InvalidArgument(
@@ -160,15 +147,12 @@ def end_expired(store: Store) -> None:
     for key, known in expired:
         name = key.removeprefix(SUBSCRIPTION_FACT)
         try:
-            _decide(store, name, known, None)
-        except _Changed:
-            continue  # the subscription was renewed, or has ended
+            if _decide(store, name, known, None) is not None:
+                log.warning("the subscription %r has ended: its reader did not read in time", name)
         except (FlushFailed, NotOpen):
             raise
         except (OSError, SpoolError) as error:
             log.warning("the subscription %r cannot be ended now: %s", name, error)
-            continue
-        log.warning("the subscription %r has ended: its reader did not read in time", name)
 
 
 def states(store: Store) -> dict[str, SubscriptionState]:
@@ -192,17 +176,11 @@ def _key(name: str) -> str:
     return f"{SUBSCRIPTION_FACT}{name}"
 
 
-def _decide(store: Store, name: str, known: Subscription | None, new: Subscription | None) -> int:
+def _decide(store: Store, name: str, known: Subscription | None, new: Subscription | None) -> int | None:
     """Commit a new state of a subscription (None to end it); return the number of the commit.
 
-    Raise _Changed if the state of the subscription is not ``known`` any more.
+    Return None if another commit has changed the state ``known``.
     """
-    batch, deadline = CommitBatch(), store.deadline()
+    batch = CommitBatch()
     batch.fact(_key(name), None if new is None else new.value)
-
-    def check(_: object) -> None:
-        settle_and_catch_up(store, deadline)
-        if subscription(store.view, name) != known:
-            raise _Changed
-
-    return commit_batch(store, batch, deadline, flush=True, check=check)
+    return commit_if(store, batch, lambda: subscription(store.view, name) == known)

@@ -17,7 +17,7 @@ from spool.model.checks import one_of
 from spool.model.message import Message, stored_fields
 from spool.model.settings import QueueConfig, SpaceConfig
 from spool.policies.no_effect import warn_of_put
-from spool.policies.retries import failed_attempts, is_last, moved_to, outcome_of_failure, with_error_queue
+from spool.policies.retries import add_failed_attempt, is_last, moved_to, with_error_queue
 from spool.transactions.validation import check_headers, check_size, with_first_delay
 from spool.workers.outcome import NewMessage, Outcome, Passed, Rejected, Replied, Retried, Translated
 
@@ -184,19 +184,13 @@ def _reject(batch: CommitBatch, policy: OutcomePolicy, message: Message, outcome
 
 
 def _retry(batch: CommitBatch, policy: OutcomePolicy, message: Message, outcome: Retried, now: float) -> Effect:
-    decided = outcome_of_failure(policy.queue, message.attempts, outcome.reason, now, outcome.delay)
-    if decided.changes is None:
-        log.warning(
-            "message %s of queue %s was dropped: %s (no error queue is set): %s",
-            message.id,
-            message.queue,
-            failed_attempts(message.attempts + 1),
-            outcome.reason,
-        )
-        batch.remove(*message.position, 1, "failed")
+    changes = add_failed_attempt(
+        batch, policy.queue, message.position, message.attempts, outcome.reason, now,
+        delay=outcome.delay, name=f"message {message.id}",
+    )  # fmt: skip
+    if changes is None:
         return Effect.DROPPED
-    batch.update(*message.position, 1, decided.changes)
-    return Effect.DEAD_LETTERED if "queue" in decided.changes else Effect.RETRIED
+    return Effect.DEAD_LETTERED if "queue" in changes else Effect.RETRIED
 
 
 def _answer(batch: CommitBatch, policy: OutcomePolicy, queue: str, request: Message, answer: Replied) -> None:
