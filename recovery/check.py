@@ -135,7 +135,7 @@ def _examine(disk: Disk, handle: int) -> Examination:
         except CorruptedFile as error:
             found.bad_tables.append(str(error))
             table = Table()
-        for row, wrong in bad_bodies(disk, handle, entry.offset + entry.table_bytes, table):
+        for row, wrong in bad_bodies(disk, handle, entry, table):
             found.bad_bodies.append((ordinal + row, wrong))
         ordinal += entry.messages
     return found

@@ -12,7 +12,7 @@ from spool.disk.requirements import check_kind, check_stages
 from spool.errors import InvalidArgument, NotASpace, SpaceExists, SystemFailure
 from spool.model import layout
 from spool.model.settings import space_config
-from spool.model.settings_file import parse, with_mirror, without_mirror
+from spool.model.settings_file import parse, with_mirror
 from spool.opening import inspected, open_space, os_errors, space_directory
 from spool.runtime import calls
 from spool.runtime.clock import Clock, Deadline
@@ -67,7 +67,7 @@ def begin(
         parse(text, disk.path(layout.SETTINGS))
         side = disk.sibling(os.path.abspath(mirror))
         try:
-            begin_mirror(disk, side, without_mirror(text))
+            begin_mirror(disk, side, with_mirror(text, None))
         finally:
             side.close_all()
         write_settings(disk, with_mirror(text, side.root))
@@ -88,7 +88,7 @@ def drop(path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock
         mirror = parse(text, disk.path(layout.SETTINGS)).mirror
         if mirror is None:
             raise InvalidArgument(f"{disk.root} has no mirror")
-        write_settings(disk, without_mirror(text))
+        write_settings(disk, with_mirror(text, None))
         forget_ids(disk)
         return mirror
 
@@ -158,7 +158,7 @@ def _settings_of(mirror: Disk) -> str:
     """Return the settings for a space that is created from the mirror."""
     try:
         if read_ids(mirror):
-            return without_mirror(Mirror(mirror, mirror).settings())
+            return with_mirror(Mirror(mirror, mirror).settings(), None)
     except FileNotFoundError:
         pass
     raise NotASpace(f"{mirror.root} is not the mirror of a queue space: it has no {layout.MIRROR_ID}")

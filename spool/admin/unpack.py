@@ -21,7 +21,7 @@ from spool.disk.disk import Disk
 from spool.errors import CorruptedFile
 from spool.model import layout
 from spool.model.settings import SpaceConfig
-from spool.model.settings_file import MAX_SETTINGS_BYTES, parse, without_mirror
+from spool.model.settings_file import MAX_SETTINGS_BYTES, parse, with_mirror
 from spool.model.text import shown
 from spool.store.store import Store
 
@@ -221,6 +221,6 @@ def _parsed(settings: bytes) -> tuple[str, SpaceConfig]:
     try:
         text = settings.decode("utf-8")
         config = parse(text, layout.SETTINGS)
-        return text if config.mirror is None else without_mirror(text), config
+        return text if config.mirror is None else with_mirror(text, None), config
     except (ValueError, RecursionError) as error:  # InvalidArgument is a ValueError
         raise CorruptedFile(str(error)) from None

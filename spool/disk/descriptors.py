@@ -113,10 +113,6 @@ class Directories(dict[str, Directory]):
             pass
         raise OSError(errno.ESTALE, "it was moved, replaced or removed while the space was open", path)
 
-    def forget(self, name: str) -> None:
-        """Close the descriptor of a directory that was removed."""
-        self.pop(name, None)
-
     def disown(self) -> None:
         """Close all descriptors in a forked child; later uses raise OSError (EBADF).
 

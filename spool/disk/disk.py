@@ -26,7 +26,7 @@ from spool.disk import stat as file_stat
 from spool.disk.descriptors import STAGES, Directories, not_open, opening
 from spool.disk.durability import durability_of
 from spool.disk.kernel import FLOCK, NO_LOCKS, RENAME_NOREPLACE, as_unsupported, renameat2
-from spool.disk.memory import Futexes, SharedBytes, share
+from spool.disk.memory import ByCalls, Futexes, Mapped, SharedBytes
 from spool.disk.stat import FileIdentity, FileSystem, identity_of
 
 FILE_MODE = 0o600
@@ -98,6 +98,15 @@ class Disk:
         if not isinstance(error.filename, str) or not error.filename.startswith("/"):
             error.filename = self.path(name)
             error.filename2 = None if other is None else self.path(other)
+
+    def _by_name(self, call: Callable[..., None], name: str, *args: int) -> None:
+        """Call a function of ``os`` with the last part of the name and the descriptor of its directory."""
+        directory, _, last = name.rpartition("/")
+        try:
+            call(last, *args, dir_fd=self._directories[directory])
+        except OSError as error:
+            self._complete(error, name)
+            raise
 
     def _open_named(self, name: str, flags: int, mode: int = 0) -> int:
         """Open the file or directory of this name; returns its handle."""
@@ -189,14 +198,7 @@ class Disk:
 
     def open(self, name: str, *, write: bool = False) -> int:
         """Open an existing regular file. Raises OSError for a symlink, a FIFO or a directory."""
-        directory, _, last = name.rpartition("/")
-        try:
-            with opening:
-                handle = os.open(last, _TO_WRITE if write else _TO_READ, dir_fd=self._directories[directory])
-                self._handles[handle] = None
-        except OSError as error:
-            self._complete(error, name)
-            raise
+        handle = self._open_named(name, _TO_WRITE if write else _TO_READ)
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             self._close(handle)
             raise OSError(errno.EINVAL, "not a regular file", self.path(name))
@@ -248,12 +250,7 @@ class Disk:
             raise as_unsupported(error, errno.EXDEV, errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP) from None
 
     def unlink(self, name: str) -> None:
-        directory, _, last = name.rpartition("/")
-        try:
-            os.unlink(last, dir_fd=self._directories[directory])
-        except OSError as error:
-            self._complete(error, name)
-            raise
+        self._by_name(os.unlink, name)
 
     def exists(self, name: str) -> bool:
         """Return whether the name exists; a symlink is not followed.
@@ -316,8 +313,12 @@ class Disk:
 
     def make_directory(self, name: str) -> bool:
         """Create a directory; return False if it exists. Raises FileExistsError if the name is a file or a symlink."""
+        self._directories.check_in_place(name)  # otherwise a new directory would replace a stage that was moved away
         try:
-            self._make_directory(name)
+            if name:
+                self._by_name(os.mkdir, name, DIRECTORY_MODE)
+            else:
+                os.mkdir(self.root, DIRECTORY_MODE)
         except FileExistsError:
             found = self.identity(name)
             if found is None or not found.is_directory:
@@ -334,31 +335,14 @@ class Disk:
             self._close(handle)
         return True
 
-    def _make_directory(self, name: str) -> None:
-        parent, _, last = name.rpartition("/")
-        self._directories.check_in_place(name)  # otherwise a new directory would replace a stage that was moved away
-        try:
-            if name:
-                os.mkdir(last, DIRECTORY_MODE, dir_fd=self._directories[parent])
-            else:
-                os.mkdir(self.root, DIRECTORY_MODE)
-        except OSError as error:
-            self._complete(error, name)
-            raise
-
     def check_stages_in_place(self) -> None:
         """Raise OSError (ESTALE) if a stage was moved or replaced since this process opened it."""
         for name in STAGES:
             self._directories.check_in_place(name)
 
     def remove_directory(self, name: str) -> None:
-        parent, _, last = name.rpartition("/")
-        try:
-            os.rmdir(last, dir_fd=self._directories[parent])
-        except OSError as error:
-            self._complete(error, name)
-            raise
-        self._directories.forget(name)
+        self._by_name(os.rmdir, name)
+        self._directories.pop(name, None)
 
     def open_directory(self, name: str) -> int:
         """Open a directory, to lock or flush it. Raises OSError for a symlink, except one to the space itself."""
@@ -409,8 +393,10 @@ class Disk:
 
     def map(self, handle: int, length: int) -> SharedBytes:
         """Share the first ``length`` bytes of a file with other processes. The file must be at least this long."""
-        self._memory += [share(self, self._checked(handle), length, in_place=file_stat.overwrites_in_place(self.root))]
-        return self._memory[-1]
+        in_place = file_stat.overwrites_in_place(self.root)
+        memory = Mapped(self._checked(handle), length) if in_place else ByCalls(self, self._checked(handle))
+        self._memory.append(memory)
+        return memory
 
     def set_modified(self, handle: int, modified_ns: int) -> None:
         """Set the time of a file's last change, in nanoseconds since the epoch; not flushed."""
@@ -518,11 +504,17 @@ class Disk:
 
     def flock(self, handle: int) -> bool:
         """Try to lock a whole file or directory (flock(2)); return False if another description holds it."""
-        return kernel.flock(self._checked(handle))
+        try:
+            fcntl.flock(self._checked(handle), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise as_unsupported(error, *NO_LOCKS) from None
+        return True
 
     def funlock(self, handle: int) -> None:
         """Release a lock of ``flock``."""
-        kernel.funlock(self._checked(handle))
+        fcntl.flock(self._checked(handle), fcntl.LOCK_UN)
 
     def lock_holders(self, handle: int, start: int) -> list[str]:
         """Return the processes that hold the byte or the file, for error texts: ``["process 4711 (python3)"]``."""

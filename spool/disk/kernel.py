@@ -45,17 +45,21 @@ def as_unsupported(error: OSError, *codes: int) -> OSError:
     return Unsupported(error.errno, error.strerror, error.filename, None, error.filename2)
 
 
+def last_error(path: str | None = None, other: str | None = None) -> OSError:
+    """Return the error of a function of the C library that has just failed in this thread."""
+    return OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path, None, other)
+
+
 def check_no_such_rename(source: str, target: str) -> None:
     """Raise the error of ``renameat2``, unless the kernel or the file system has no such rename."""
-    code = ctypes.get_errno()
-    if code not in (errno.EINVAL, errno.ENOSYS):
-        raise as_unsupported(OSError(code, os.strerror(code), source, None, target), errno.EXDEV)
+    if ctypes.get_errno() not in (errno.EINVAL, errno.ENOSYS):
+        raise as_unsupported(last_error(source, target), errno.EXDEV)
 
 
 def syncfs(descriptor: int) -> None:
     """Flush all bytes and names of the file system of an open file (syncfs(2))."""
     if _libc.syncfs(descriptor):
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        raise last_error()
 
 
 def set_mode(descriptor: int, mode: int) -> None:
@@ -97,8 +101,7 @@ def new_watcher() -> int:
     """Open a descriptor of inotify(7)."""
     descriptor = int(_libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
     if descriptor < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
+        raise last_error()
     return descriptor
 
 
@@ -106,8 +109,7 @@ def watch_writes(watcher: int, directory: int, name: str) -> None:
     """Report writes to a file in ``directory`` through the watcher."""
     path = os.fsencode(f"{by_descriptor(directory)}/{name}")
     if _libc.inotify_add_watch(watcher, path, _IN_MODIFY | _IN_DONT_FOLLOW) < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
+        raise last_error()
 
 
 def has_writer(descriptor: int) -> bool | None:
@@ -138,22 +140,6 @@ def some_lock(descriptor: int, start: int, length: int) -> tuple[int, int] | Non
     except OSError as error:
         raise as_unsupported(error, *NO_LOCKS) from None
     return None if kind == fcntl.F_UNLCK else (found, size)
-
-
-def flock(descriptor: int) -> bool:
-    """Try to lock a whole file or directory (flock(2)); return False if another description holds it."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        raise as_unsupported(error, *NO_LOCKS) from None
-    return True
-
-
-def funlock(descriptor: int) -> None:
-    """Release a lock of ``flock``."""
-    fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """A disk that refuses every change of the space: it shows the effects of an opening in advance."""
 
 import errno
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from spool.disk.disk import Disk
 from spool.disk.memory import ByCalls, SharedBytes
@@ -25,37 +25,17 @@ class LookingDisk(Disk):
             self._refuse(name)
         return self.create_in_memory(name)
 
-    def rename(self, source: str, target: str) -> None:
-        self._refuse(source)
+    def _refuse(self, *args: Any, **options: Any) -> NoReturn:
+        path = self.path(args[0] if isinstance(args[0], str) else "")
+        raise OSError(errno.EROFS, "a dry run changes nothing", path)
 
-    def rename_new(self, source: str, target: str) -> None:
-        self._refuse(source)
-
-    def link(self, source: str, target: str) -> None:
-        self._refuse(source)
-
-    def unlink(self, name: str) -> None:
-        self._refuse(name)
-
-    def set_mode(self, name: str, mode: int, group: int | None = None) -> None:
-        self._refuse(name)
+    rename = rename_new = link = unlink = set_mode = remove_directory = _refuse  # each with a name
+    write_at = truncate = set_modified = _refuse  # each with a handle
 
     def make_directory(self, name: str) -> bool:
         if name != layout.RUN:
             self._refuse(name)
         return False
-
-    def remove_directory(self, name: str) -> None:
-        self._refuse(name)
-
-    def write_at(self, handle: int, offset: int, data: bytes) -> None:
-        self._refuse("")
-
-    def truncate(self, handle: int, length: int) -> None:
-        self._refuse("")
-
-    def set_modified(self, handle: int, modified_ns: int) -> None:
-        self._refuse("")
 
     def map(self, handle: int, length: int) -> SharedBytes:
         return ByCalls(self, handle)
@@ -66,6 +46,3 @@ class LookingDisk(Disk):
             return super().names(directory)
         except FileNotFoundError:
             return []
-
-    def _refuse(self, name: str) -> NoReturn:
-        raise OSError(errno.EROFS, "a dry run changes nothing", self.path(name))

@@ -113,11 +113,6 @@ class ByCalls:
         """The handle remains open: it belongs to the caller."""
 
 
-def share(disk: Calls, handle: int, length: int, *, in_place: bool) -> SharedBytes:
-    """Share the first ``length`` bytes of an open file that is long enough. ``in_place``: whether to map the file."""
-    return Mapped(handle, length) if in_place else ByCalls(disk, handle)
-
-
 class Futexes:
     """Words by which a thread that releases a byte lock wakes the threads of any process that wait for the byte.
 

@@ -3,9 +3,10 @@
 import ctypes
 import os
 import stat
+from operator import attrgetter
 from typing import NamedTuple
 
-from spool.disk.kernel import SYNCFS_TELLS
+from spool.disk.kernel import SYNCFS_TELLS, last_error
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -52,8 +53,7 @@ def _magic(path: str) -> int:
     """Return ``f_type`` of statfs(2)."""
     buffer = ctypes.create_string_buffer(256)
     if _libc.statfs(os.fsencode(path), buffer) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code), path)
+        raise last_error(path)
     return int.from_bytes(buffer.raw[:8], "little") & 0xFFFFFFFF
 
 
@@ -164,14 +164,8 @@ class FileIdentity(NamedTuple):
         return other is not None and (self.device, self.inode) == (other.device, other.inode)
 
 
+_fields = attrgetter("st_dev", "st_ino", "st_nlink", "st_size", "st_mtime_ns", "st_mode", "st_uid", "st_ctime_ns")
+
+
 def identity_of(found: os.stat_result) -> FileIdentity:
-    return FileIdentity(
-        found.st_dev,
-        found.st_ino,
-        found.st_nlink,
-        found.st_size,
-        found.st_mtime_ns,
-        found.st_mode,
-        found.st_uid,
-        found.st_ctime_ns,
-    )
+    return FileIdentity(*_fields(found))

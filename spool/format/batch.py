@@ -36,13 +36,10 @@ def encode_table(table: Table) -> bytes:
     columns: dict[str, Any] = {}
     if type(table) is CompactedTable:
         columns = {"ids": table.ids, "correlations": table.correlations, "origins": list(table.origins)}
-    columns["queues"] = table.queues
-    columns["attributes"] = table.attributes
-    columns["runs"] = table.runs
-    columns["lengths"] = table.lengths.tolist()
-    columns["checksums"] = table.checksums.tolist()
-    columns["commands"] = table.commands
-    columns["facts"] = table.facts
+    columns |= {
+        "queues": table.queues, "attributes": table.attributes, "runs": table.runs, "lengths": table.lengths.tolist(),
+        "checksums": table.checksums.tolist(), "commands": table.commands, "facts": table.facts,
+    }  # fmt: skip
     packed: bytes = msgpack.Packer().pack(columns)  # (``packb`` makes a packer, too)
     return packed
 
@@ -50,8 +47,7 @@ def encode_table(table: Table) -> bytes:
 def section_of(table: Table, bodies: Sequence[bytes]) -> Section:
     """Encode a section, whose table has the lengths and checksums of the bodies."""
     encoded, new = encode_table(table), tuple.__new__  # (NamedTuple's own ``__new__`` runs Python code)
-    parts, size, count = [encoded], len(encoded), len(bodies)
-    bodies_bytes = 0
+    parts, size, count, bodies_bytes = [encoded], len(encoded), len(bodies), 0
     if count:
         parts *= 1 + 2 * count
         parts[1::2] = map(body_head, table.lengths)
@@ -155,14 +151,7 @@ class CommitBatch:
             self.messages += count
             if self.branches:
                 self.branches[-1].count += count
-            last = table.runs[-1] if table.runs else None
-            if last is None:
-                table.queues, table.attributes, table.runs = [queue], [dict(attributes)], [[0, 0, count]]
-                self._bytes += _table_bytes(attributes) if attributes else _ENTRY_BYTES
-            elif table.queues[last[0]] == queue and table.attributes[last[1]] == attributes:
-                last[2] += count
-            else:
-                self._add_run(queue, attributes, count)
+            self._add_run(queue, attributes, count)
             bodies = bodies[count:]
             size, count, left = SECTION_BYTES, left, 0  # (this size makes the loop take a new piece of the rest)
         return first
@@ -281,11 +270,6 @@ class CommitBatch:
             return
         self.sections += (section_of(table, self._bodies),)
         self._table, self._bodies, self._bytes, self._addressed = Table(), [], 0, 0
-
-    def body(self, ordinal: int) -> bytes | None:
-        """Return a body that is still in memory (not yet in a closed section), else None."""
-        place = ordinal - (self.messages - len(self._bodies))
-        return self._bodies[place] if 0 <= place < len(self._bodies) else None
 
 
 def destinations_of(tables: Iterable[Table]) -> list[str]:

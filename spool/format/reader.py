@@ -12,7 +12,7 @@ from typing import NamedTuple
 from spool.disk.disk import Disk
 from spool.errors import CorruptedFile
 from spool.format.header import Header, SectionEntry, decode_header, header_length
-from spool.format.table import Table, body_head, body_offsets, decode_table
+from spool.format.table import Table, body_head, decode_table
 
 # Errors of an open if the name leads to a directory, a symlink or a socket: another attempt would fail, too.
 NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENXIO)
@@ -30,19 +30,11 @@ class FileContents(NamedTuple):
 
 def read_header(disk: Disk, handle: int) -> Header:
     """Read the header of a file. Raises CorruptedFile if the header is not whole."""
-    size = disk.handle_identity(handle).size
-    data = disk.read_at(handle, 0, min(size, FIRST_READ_BYTES))
-    length = header_length(data)
-    if length > len(data):
-        data += disk.read_at(handle, len(data), min(length, size) - len(data))
-    return decode_header(data, size)
+    return _read_start(disk, handle)[0]
 
 
-def read_contents(disk: Disk, handle: int, *, salvage: bool = False) -> FileContents:
-    """Read header and tables; a small file takes one read.
-
-    ``salvage``: a damaged table counts as empty, so that the messages of other tables can be served.
-    """
+def _read_start(disk: Disk, handle: int) -> tuple[Header, bytes]:
+    """Read the header, and return it with the bytes that were read; a small file is read whole."""
     start = disk.read_at(handle, 0, FIRST_READ_BYTES)
     size = len(start)
     if size == FIRST_READ_BYTES:  # the file may be larger
@@ -50,7 +42,15 @@ def read_contents(disk: Disk, handle: int, *, salvage: bool = False) -> FileCont
         length = header_length(start)
         if length > len(start):
             start += disk.read_at(handle, len(start), min(length, size) - len(start))
-    header = decode_header(start, size)
+    return decode_header(start, size), start
+
+
+def read_contents(disk: Disk, handle: int, *, salvage: bool = False) -> FileContents:
+    """Read header and tables; a small file takes one read.
+
+    ``salvage``: a damaged table counts as empty, so that the messages of other tables can be served.
+    """
+    header, start = _read_start(disk, handle)
     tables: list[Table] = []
     for entry in header.sections:
         end = entry.offset + entry.table_bytes
@@ -117,21 +117,16 @@ def prove(disk: Disk, handle: int) -> FileContents:
     """Read the whole file: header, tables, every body and its ``bin`` head. CorruptedFile if anything is wrong."""
     contents = read_contents(disk, handle)
     for entry, table in zip(contents.header.sections, contents.tables, strict=True):
-        prove_section(disk, handle, entry.offset + entry.table_bytes, table)
+        for _, wrong in bad_bodies(disk, handle, entry, table):
+            raise CorruptedFile(wrong)
     return contents
 
 
-def prove_section(disk: Disk, handle: int, start: int, table: Table) -> None:
-    """Read every body of a section. Raises CorruptedFile at the first body that does not match its table."""
-    for _, wrong in bad_bodies(disk, handle, start, table):
-        raise CorruptedFile(wrong)
-
-
-def bad_bodies(disk: Disk, handle: int, start: int, table: Table) -> Iterator[tuple[int, str]]:
+def bad_bodies(disk: Disk, handle: int, entry: SectionEntry, table: Table) -> Iterator[tuple[int, str]]:
     """Read every body of a section; yield (row, problem) for each body that does not match its table."""
-    places = zip(body_offsets(table.lengths, start), table.lengths, table.checksums, strict=False)
-    for row, (offset, length, checksum) in enumerate(places):
-        head = body_head(length)
+    places = zip(table.ends(entry), table.lengths, table.checksums, strict=True)
+    for row, (end, length, checksum) in enumerate(places):
+        offset, head = end - length, body_head(length)
         if disk.read_at(handle, offset - len(head), len(head)) != head:
             yield row, f"the body at offset {offset} has lost its length"
             continue

@@ -15,9 +15,7 @@ from spool.model.xid import BRANCH_ID_BYTES
 TOTALS_FACT = "totals"
 COMMANDS = ("remove", "update", "take", "left")
 ADDRESSING = ("remove", "update")  # commands on messages: number, first ordinal, count
-MOST_ADDRESSED = (
-    1 << 20
-)  # messages that the commands of one table may address: a few damaged bytes cannot claim more memory
+MOST_ADDRESSED = 1 << 20  # messages, by the commands of one table: a few damaged bytes cannot claim more memory
 _MESSAGES = MAX_ORDINAL + 1  # of one commit
 _MOST = 2**64 - 1  # msgpack has no larger whole number
 _NUMBER, _TEXT = (int, float), (str,)
@@ -68,33 +66,28 @@ def check_command(raw: Any) -> list[Any]:
     if name == "left":
         first, count = rest
         whole(whole(first, MAX_ORDINAL) + whole(count, _MESSAGES), _MESSAGES)
-        return raw  # type: ignore[no-any-return]
-    if name == "take":
+    elif name == "take":
         _check_captured(*rest)
-        return raw  # type: ignore[no-any-return]
-    number, first, count, what = rest
-    if not (
-        type(number) is type(first) is type(count) is int
-        and 0 < number <= MAX_NUMBER
-        and first >= 0
-        and 0 < count <= _MESSAGES - first
-    ):
-        raise ValueError("a command addresses no messages")
-    if name == "update":
-        check_attributes(what, _CHANGES)
-    elif name != "remove" or not isinstance(what, str):
-        raise ValueError(f"unknown command {name!r:.40}")
+    else:
+        number, first, count, what = rest
+        if not (
+            type(number) is type(first) is type(count) is int
+            and 0 < number <= MAX_NUMBER
+            and first >= 0
+            and 0 < count <= _MESSAGES - first
+        ):
+            raise ValueError("a command addresses no messages")
+        if name == "update":
+            check_attributes(what, _CHANGES)
+        elif name != "remove" or not isinstance(what, str):
+            raise ValueError(f"unknown command {name!r:.40}")
     return raw  # type: ignore[no-any-return]
 
 
 def check_commands(found: Any) -> list[list[Any]]:
     """Check all commands of a table, and return them."""
     commands = list(map(check_command, found))
-    addressed = 0
-    for command in commands:
-        if command[0] in ADDRESSING:
-            addressed += command[3]
-    if addressed > MOST_ADDRESSED:
+    if sum(command[3] for command in commands if command[0] in ADDRESSING) > MOST_ADDRESSED:
         raise ValueError("its commands address more messages than allowed")
     return commands
 

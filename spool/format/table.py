@@ -129,13 +129,6 @@ def bodies_bytes(lengths: "array[int]") -> int:
     return sum(lengths) + sum(head_sizes(lengths))
 
 
-def body_offsets(lengths: "array[int]", start: int) -> list[int]:
-    """Return the offset of each body's first byte, after its head; and last the end of the section."""
-    heads = head_sizes(lengths)
-    ends = list(accumulate(map(int.__add__, heads, lengths), initial=start))
-    return [*map(int.__add__, ends, heads), ends[-1]]
-
-
 def search_keys(table: bytes) -> tuple[bytes, bytes]:
     """Return ``ids`` and ``correlations`` of a verified compacted table, without decoding the rest."""
     unpacker = msgpack.Unpacker(max_buffer_size=len(table) + 1)

@@ -124,13 +124,15 @@ class CommitFileWriter:
         )  # fmt: skip
         header = self._header = tuple.__new__(Header, fields)
         if self.streamed:
-            self._put_header(header)
+            assert self.handle is not None
+            encoded = self._encoded = encode_header(header, room=self._room)
+            if len(encoded) > self._room:
+                self._move_sections(len(encoded))
+            self.disk.write_at(self.handle, 0, encoded)
             return
         encoded = encode_header(header)
         size += len(encoded)
-        keep = (
-            2 if batch.messages else 1 if batch.commands else 0
-        )  # a commit that removes messages must succeed on a full disk
+        keep = 2 if batch.messages else 1 if batch.commands else 0  # a removal must succeed on a full disk
         taken = None if pool is None else pool.take(self.name, size, keep=keep)
         self.recycled = taken is not None
         if taken is None:
@@ -152,13 +154,6 @@ class CommitFileWriter:
         if size < there:
             self.disk.truncate(self.handle, size)
         return encoded
-
-    def _put_header(self, header: Header) -> None:
-        assert self.handle is not None
-        encoded = self._encoded = encode_header(header, room=self._room)
-        if len(encoded) > self._room:
-            self._move_sections(len(encoded))
-        self.disk.write_at(self.handle, 0, encoded)
 
     def _move_sections(self, start: int) -> None:
         """Move the sections to a new file, after a larger header."""

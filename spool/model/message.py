@@ -348,11 +348,6 @@ def check_content_type(value: object) -> str | None:
     return check("content_type", value, _TEXT)  # type: ignore[no-any-return]
 
 
-def check_text(name: str, value: object) -> str:
-    """Return the text of an option. InvalidArgument, which names the option, unless the text can be stored."""
-    return check(name, value, SHORT_TEXT)  # type: ignore[no-any-return]
-
-
 def headers_bytes(headers: Mapping[str, str]) -> int:
     """Return the size of all names and values together, in bytes."""
     return sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())

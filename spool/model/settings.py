@@ -15,13 +15,6 @@ from spool.model import layout
 from spool.model.checks import DELAY, FLAG, Option, ValueCheck, check_options, given, number, one_of, require, text
 from spool.model.text import shown
 
-BODY_LIMIT_BYTES = 256 << 20
-HARD_BODY_LIMIT_BYTES = 2**32 - 1
-HEADERS_LIMIT_BYTES = 8 << 10
-HEADERS_LIMIT = 64
-HARD_HEADERS_LIMIT_BYTES = 1 << 20
-HARD_HEADERS_LIMIT = 4_096
-
 FIFO, LIFO, PRIORITY, TIME = "fifo", "lifo", "priority", "time"
 TOP, BEFORE = "top", "before"
 AS_BYTES = "bytes"  # a type of dropped files
@@ -189,12 +182,10 @@ class SpaceConfig:
     max_bytes: int | None = _option(
         None, _SIZE, "The largest size of all bodies in all queues together; a put that would exceed it is refused."
     )
-    max_body_bytes: int = _option(
-        BODY_LIMIT_BYTES, number(HARD_BODY_LIMIT_BYTES, 1, "SIZE"), "The largest body that a message may have."
-    )
-    max_headers: int = _option(HEADERS_LIMIT, number(HARD_HEADERS_LIMIT), "The largest number of headers of a message.")
+    max_body_bytes: int = _option(256 << 20, number(2**32 - 1, 1, "SIZE"), "The largest body that a message may have.")
+    max_headers: int = _option(64, number(4_096), "The largest number of headers of a message.")
     max_headers_bytes: int = _option(
-        HEADERS_LIMIT_BYTES, number(HARD_HEADERS_LIMIT_BYTES, metavar="SIZE"),
+        8 << 10, number(1 << 20, metavar="SIZE"),
         "The largest size of all names and values of a message's headers together.",
     )  # fmt: skip
     drop_settle: float = _option(

@@ -95,21 +95,15 @@ def without_queue(text: str, name: str) -> str:
     return tomlkit.dumps(document)
 
 
-def with_mirror(text: str, path: str) -> str:
-    """Return the text with the directory ``path`` as the mirror. Comments are kept."""
+def with_mirror(text: str, path: str | None) -> str:
+    """Return the text with the directory ``path`` as the mirror, or without a mirror. Comments are kept."""
     import tomlkit
 
     document = tomlkit.parse(text)
-    document["mirror"] = path
-    return tomlkit.dumps(document)
-
-
-def without_mirror(text: str) -> str:
-    """Return the text without the mirror, for a copy of the space: no two spaces share a mirror."""
-    import tomlkit
-
-    document = tomlkit.parse(text)
-    document.pop("mirror", None)
+    if path is None:
+        document.pop("mirror", None)
+    else:
+        document["mirror"] = path
     return tomlkit.dumps(document)
 
 

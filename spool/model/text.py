@@ -9,19 +9,13 @@ _MOST_CHARACTERS = 80
 _MOST_LISTED = 20
 
 
-def closest(name: str, names: Iterable[str]) -> str | None:
-    """Return the name of ``names`` that is most like ``name``; None if none is similar."""
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return ``; did you mean orders?`` for the end of an error's first sentence; empty if no name is similar."""
     from difflib import get_close_matches  # imported only where a name was mistyped
 
     lowered = {each.lower(): each for each in names}
     found = get_close_matches(name.lower(), lowered, n=1)
-    return lowered[found[0]] if found else None
-
-
-def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Return ``; did you mean orders?`` for the end of an error's first sentence; empty if no name is similar."""
-    meant = closest(name, names)
-    return "" if meant is None else f"; did you mean {meant}?"
+    return f"; did you mean {lowered[found[0]]}?" if found else ""
 
 
 def no_queue(name: str, queues: Iterable[str], *how: str, where: tuple[str, ...] = ()) -> QueueNotFound:

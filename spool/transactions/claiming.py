@@ -20,7 +20,8 @@ from spool.coordination.locks import Claims, GroupLocks, GroupName
 from spool.errors import Argument, Empty, InvalidArgument, MessageInUse, SpoolError
 from spool.index.run import Run
 from spool.log.visibility import catch_up, list_prepared, revalidate
-from spool.model.message import check_text, exclusive, parse_message_id
+from spool.model.checks import SHORT_TEXT, check
+from spool.model.message import exclusive, parse_message_id
 from spool.model.position import Position, PositionRanges, append_range, positions, subtract_ranges
 from spool.model.text import shown
 from spool.policies.claim_journal import ClaimJournal, Owners
@@ -77,7 +78,7 @@ def check_wanted(
     if type(timeout) is not int or timeout:
         check_timeout(timeout, "0, a number of seconds, or None to wait for ever")
     if correlation_id is not None:
-        correlation_id = check_text("correlation_id", correlation_id)  # else the get might wait for ever
+        correlation_id = check("correlation_id", correlation_id, SHORT_TEXT)  # else the get might wait for ever
     wanted = Wanted(queue, count, message_id, correlation_id, timeout)
     if message_id is not None and correlation_id is not None:
         raise exclusive("message_id", "correlation_id")

@@ -46,7 +46,6 @@ _STAND_INS = {
     "check_usable": "{receiver}.shared.counters.read()",
     "_check_coordinator": _NOTHING,
     "prove": "__import__('spool.format.reader').format.reader.read_contents({first}, {second})",
-    "prove_section": _NOTHING,
     "bad_bodies": "()",
     "_prove": _NOTHING,
     "is_branch_file": "True",
