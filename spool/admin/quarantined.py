@@ -123,7 +123,8 @@ def restore(store: Store, name: str) -> str:
         raise QueueNotFound(f"{entry} was dropped for queue {reason.queue}, which was deleted: create it again first")
     target = f"{layout.DROP}/{reason.queue}/{reason.dropped}"
     try:
-        disk.durability.move_durably([_Restoring(disk, path, target)], partial(_no_intake_at, store, reason.queue))
+        restoring = _Restoring(disk, path, target)
+        disk.durability.move([restoring], partial(_no_intake_at, store, reason.queue), durably=True)
     except FileExistsError:
         raise InvalidArgument(f"{target} waits to be taken: run spool-intake first, or move it away") from None
     _forget_reason(disk, path)

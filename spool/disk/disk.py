@@ -167,7 +167,7 @@ class Disk:
             kernel.set_mode(handle, FILE_MODE)
         if self.owner is not None:
             try:
-                self._give(handle, name)
+                kernel.give(handle, self.owner, self.path(name))
             except OSError:
                 self._close(handle)
                 self.unlink(name)
@@ -187,14 +187,9 @@ class Disk:
         try:
             found = identity_of(os.fstat(handle))
             if found.is_directory or found.links == 1:
-                self._give(handle, name)
+                kernel.give(handle, self.owner, self.path(name))
         finally:
             self._close(handle)
-
-    def _give(self, handle: int, name: str) -> None:
-        """Give an open file to the owner of the space, if this is a process of root."""
-        if self.owner is not None:
-            kernel.give(handle, self.owner, self.path(name))
 
     def open(self, name: str, *, write: bool = False) -> int:
         """Open an existing regular file. Raises OSError for a symlink, a FIFO or a directory."""
@@ -330,7 +325,8 @@ class Disk:
         try:
             if stat.S_IMODE(os.fstat(handle).st_mode) != DIRECTORY_MODE:
                 kernel.set_mode(handle, DIRECTORY_MODE)
-            self._give(handle, name)
+            if self.owner is not None:
+                kernel.give(handle, self.owner, self.path(name))
         finally:
             self._close(handle)
         return True

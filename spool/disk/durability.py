@@ -92,17 +92,14 @@ class Durability(ABC):
         """Flush a file's bytes and its name in ``directory``; see ``Disk.make_durable``."""
 
     @abstractmethod
-    def move(self, moves: Iterable[Move], exclusion: Exclusion = nullcontext) -> None:
+    def move(self, moves: Iterable[Move], exclusion: Exclusion = nullcontext, *, durably: bool = False) -> None:
         """Move files so that no power cut removes both names of a file.
 
         Args:
             exclusion: a context that keeps others away from the names; it is entered only if files have two names for a
                 moment.
+            durably: whether the new names are durable when this returns.
         """
-
-    @abstractmethod
-    def move_durably(self, moves: Iterable[Move], exclusion: Exclusion = nullcontext) -> None:
-        """Move files; the new names are durable when this returns. The arguments are those of ``move``."""
 
     @abstractmethod
     def flush_arrivals(self, disk: NameCalls, directory: str) -> None:
@@ -158,14 +155,13 @@ class Ordered(Durability):
     def commit_name(self, disk: NameCalls, handle: int, directory: str, *, new: bool, stamped: bool) -> None:
         disk.flush(handle)
 
-    def move(self, moves: Iterable[Move], exclusion: Exclusion = nullcontext) -> None:
+    def move(self, moves: Iterable[Move], exclusion: Exclusion = nullcontext, *, durably: bool = False) -> None:
+        moved = []
         for move in moves:
             move.rename()
-
-    def move_durably(self, moves: Iterable[Move], exclusion: Exclusion = nullcontext) -> None:
-        moved = list(moves)
-        self.move(moved)
-        _flush_folders(moved)
+            moved.append(move)
+        if durably:
+            _flush_folders(moved)
 
     def flush_arrivals(self, disk: NameCalls, directory: str) -> None:
         """Do nothing: the flush of the directory that the names left made the new names durable, too."""
@@ -202,14 +198,12 @@ class Strict(Durability):
             if not (new and self._carries_new_names):
                 disk.flush(names)
 
-    def move(self, moves: Iterable[Move], exclusion: Exclusion = nullcontext) -> None:
+    def move(self, moves: Iterable[Move], exclusion: Exclusion = nullcontext, *, durably: bool = False) -> None:
         with exclusion():
             linked = [move for move in moves if move.link()]
             _flush_folders(linked)
             for move in linked:
                 move.release()
-
-    move_durably = move
 
     def flush_arrivals(self, disk: NameCalls, directory: str) -> None:
         disk.flush_directory(directory)

@@ -38,9 +38,7 @@ class Recycler:
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
-        self._names: dict[int, list[str]] = {}  # by size in bytes
-        self._sizes: list[int] = []  # sorted
-        self._count = 0
+        self._files: list[tuple[int, str]] = []  # (size in bytes, name), sorted
         self._misses = 0
         self._chance = int.from_bytes(os.urandom(4), "big")
         self._mutex = threading.Lock()
@@ -52,11 +50,8 @@ class Recycler:
         if directory is None or not directory.is_directory:
             return
         found = _sized(self.disk.names(layout.FREE))
-        names: dict[int, list[str]] = {}
-        for size, name in found:
-            names.setdefault(size, []).append(name)
         with self._mutex:
-            self._names, self._sizes, self._count, self._misses = names, list(names), len(found), 0
+            self._files, self._misses = found, 0
 
     def take(self, name: str, size: int, *, keep: int = 0) -> tuple[int, int] | None:
         """Take a file of about ``size`` bytes to overwrite, and rename the file to ``name``, a free name.
@@ -99,17 +94,14 @@ class Recycler:
         each process takes a different file, so that processes do not compete for the same file.
         """
         with self._mutex:
-            if self._count > keep:
-                sizes = self._sizes
-                at = bisect_left(sizes, size)
-                if at and (at == len(sizes) or size - sizes[at - 1] < sizes[at] - size):
-                    at -= 1
-                names = self._names[sizes[at]]
-                name = names.pop(self._chance % len(names))
-                if not names:
-                    del self._names[sizes.pop(at)]
-                self._count -= 1
-                return name
+            files = self._files
+            if len(files) > keep:
+                at = bisect_left(files, (size, ""))
+                if at and (at == len(files) or size - files[at - 1][0] < files[at][0] - size):
+                    first, end = bisect_left(files, (files[at - 1][0], "")), at
+                else:
+                    first, end = at, bisect_left(files, (files[at][0] + 1, ""))
+                return files.pop(first + self._chance % (end - first))[1]
             self._misses += 1
             look = self._misses >= _LOOK_AGAIN_AFTER_MISSES
         if look:
@@ -121,7 +113,7 @@ class Recycler:
 
         Only the first opener calls this.
         """
-        missing = _STOCK - self._count
+        missing = _STOCK - len(self._files)
         for _ in range(missing):
             name = f"{layout.FREE}/{_STOCK_BYTES}-{os.urandom(8).hex()}"
             try:

@@ -26,14 +26,13 @@ _STREAMED_HEADER_ROOM = 64 << 10
 _PADDED_BYTES = 4 << 10
 
 
+@lru_cache(maxsize=1)
 def writer_name() -> Mapping[str, object]:
     """Describe the writing process for a file's header. Nothing depends on this description."""
-    return _writer_name(os.getpid())
+    return {"pid": os.getpid(), "program": os.path.basename(sys.argv[0] or "python")[:64]}
 
 
-@lru_cache(maxsize=1)
-def _writer_name(pid: int) -> Mapping[str, object]:
-    return {"pid": pid, "program": os.path.basename(sys.argv[0] or "python")[:64]}
+os.register_at_fork(after_in_child=writer_name.cache_clear)
 
 
 def new_header(time: float, durable_mark: int) -> Header:
@@ -119,7 +118,7 @@ class CommitFileWriter:
             parts += pieces
             size += entry.table_bytes + entry.bodies_bytes
         fields = (
-            0, time, _writer_name(os.getpid()), tuple(batch.branches), tuple(batch.adopts), batch.supersedes,
+            0, time, writer_name(), tuple(batch.branches), tuple(batch.adopts), batch.supersedes,
             tuple(entries), durable_mark, flushed, 0, 0, 0,
         )  # fmt: skip
         header = self._header = tuple.__new__(Header, fields)

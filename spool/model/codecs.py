@@ -135,7 +135,7 @@ def codec_of(content_type: str | None) -> str | None:
     return {JSON_TYPE: "json", MSGPACK_TYPE: "msgpack"}.get(kind)
 
 
-_TYPES: list[tuple[type, str]] = []
+_TYPES: dict[type, str] = {}
 
 
 def register_codec(name: str, codec: Codec, *types: type) -> None:
@@ -154,16 +154,16 @@ def register_codec(name: str, codec: Codec, *types: type) -> None:
     if CODECS.get(name, codec) != codec:
         raise InvalidArgument(f"there is a codec {name!r} already: choose another name")
     for one in types:
-        if issubclass(one, bytes | bytearray | memoryview | str) or dict(_TYPES).get(one, name) != name:
+        if issubclass(one, bytes | bytearray | memoryview | str) or _TYPES.get(one, name) != name:
             raise InvalidArgument(f"values of type {one.__name__} have a codec already")
     CODECS[name] = codec
-    _TYPES.extend((one, name) for one in types if (one, name) not in _TYPES)
+    _TYPES.update(dict.fromkeys(types, name))
 
 
 def _name_for(value: Any, content_type: str | None) -> str:
     if isinstance(value, str):
         return "text"
-    for kind, name in reversed(_TYPES):
+    for kind, name in reversed(_TYPES.items()):
         if isinstance(value, kind):
             return name
     return "json" if codec_of(content_type) == "json" else "msgpack"

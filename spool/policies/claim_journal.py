@@ -213,12 +213,12 @@ def _is_regular(disk: Disk, name: str) -> bool:
 
 def read_journal(disk: Disk, xid: Xid) -> JournalContents:
     """Read a journal, without a torn end. A missing journal has no owner and no ranges."""
+    journal = JournalContents(0, [])
     try:
         with opened(disk, layout.claim_journal(xid)) as handle:
             data = disk.read_at(handle, 0, min(disk.handle_identity(handle).size, _MAX_NOTE_BYTES))
     except FileNotFoundError:
-        return JournalContents(0, [])
-    journal = JournalContents(0, [])
+        return journal
     unpacker = msgpack.Unpacker(max_buffer_size=0, max_array_len=6, max_map_len=0)
     unpacker.feed(data)
     try:

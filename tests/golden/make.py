@@ -82,7 +82,7 @@ def write(directory: Path, name: str, batch: CommitBatch, time: float, durable_m
     """A finished file, stamped if it has a number, under a golden name."""
     (directory / "active").mkdir(exist_ok=True)
     file = CommitFileWriter(Disk(str(directory)), Xid(FORMAT_LOCAL, b"golden", b""))
-    with mock.patch("spool.format.writer._writer_name", return_value=WRITER):
+    with mock.patch("spool.format.writer.writer_name", return_value=WRITER):
         file.complete(batch, time, durable_mark)
     if number:
         assert file.handle is not None

@@ -91,7 +91,7 @@ def test_json_takes_what_json_has(space: spool.Space) -> None:
 
 def test_a_registered_type_is_taken_whole(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codecs, "CODECS", dict(codecs.CODECS))
-    monkeypatch.setattr(codecs, "_TYPES", [*codecs._TYPES])
+    monkeypatch.setattr(codecs, "_TYPES", {**codecs._TYPES})
     codec = spool.Codec("text/plain", lambda value: str(value).encode(), lambda raw: Decimal(raw.decode()))
     spool.register_codec("decimal of values", codec, Decimal)
     space.put("orders", Decimal("1.50"))
