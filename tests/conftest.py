@@ -49,6 +49,14 @@ def _handlers_of_signals_as_before() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    """Turn off the log."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _loggers_as_before() -> Iterator[None]:
     """Restore the loggers after each module, for the same reason. (pytest adds and removes its handlers with each

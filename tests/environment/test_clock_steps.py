@@ -2,9 +2,8 @@
 lost, and none is delivered before its time, or kept after it, by the clock as it is at that moment."""
 
 import itertools
-import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,13 +23,7 @@ from tests.simdisk import ROOT, SimulatedDisk
 DAY, YEAR = 86_400.0, 365 * 86_400.0
 DELAY, RETRY_DELAY, WAIT, TIMEOUT = 100.0, 50.0, 5.0, 30.0
 COARSE = 0.25
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 @dataclass

@@ -2,13 +2,12 @@
 message is lost or doubled. A new process cannot open the space, and a process that misses a file of ``run/`` stops.
 Both get one error that tells the user how to go on."""
 
-import logging
 import os
 import random
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -41,14 +40,6 @@ from tests.crash.schedule import Switch
 from tests.machine import Machine
 from tests.simdisk import SimulatedDisk, repeatable
 from tests.survivors import Rules
-
-
-@pytest.fixture
-def quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
-
 
 # -- run/ is deleted while the space is closed ------------------------------------------------------------------------
 

@@ -2,9 +2,8 @@
 on, it delivers no message twice, loses none, and trusts no overwritten byte.
 """
 
-import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,17 +38,9 @@ from tests.survivors import Rules
 from tests.torture import aftermath, windows, worker
 from tests.torture.history import Log
 from tests.torture.nursery import Nursery
-from tests.torture.test_stopped_processes import REAL_SECONDS, Hasty
+from tests.torture.test_stopped_processes import Hasty, stopped_in
 from tests.torture.windows import WindowDisk
 from tests.torture.worker import KINDS
-
-
-@pytest.fixture
-def quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
-
 
 # -- at each call, simulated -------------------------------------------------------------------------------------------
 
@@ -210,11 +201,7 @@ def test_a_real_process_goes_on_when_all_that_it_saw_is_gone(
         bystanders = _Bystanders(space, log)
         for _ in range(3):
             bystanders.step("putter", "transaction-putter")
-        arguments = [str(root), str(logs / f"{kind}.log"), kind, kind, "0", "1", f'{{"{window}": 1.0}}']
-        child = nursery.bear(arguments, str(logs / "stderr"))
-        try:
-            assert child.stdout.readline() == f"window {window}\n"
-            child.stop()
+        with stopped_in(window, kind, root, logs, nursery):
             there = set((root / layout.COMMITTED).iterdir())
             for turn in range(60):
                 bystanders.step("getter", "getter", "putter")
@@ -222,14 +209,6 @@ def test_a_real_process_goes_on_when_all_that_it_saw_is_gone(
                 gone = there - set((root / layout.COMMITTED).iterdir())
                 if turn > 10 and len(gone) >= len(there) / 2:
                     break
-            child.go_on()
-            child.stdin.close()
-            assert child.wait(REAL_SECONDS)
-            assert child.stdout.read().endswith("bye\n"), (logs / "stderr").read_text()
-        finally:
-            child.kill()
-            child.close()
-            nursery.close()
     assert gone, "nothing was reclaimed behind its back"
     aftermath.look(str(root), logs, random.Random(1)).assert_nothing_is_broken()
     record_property("stopped processes: stops", 1)

@@ -6,8 +6,7 @@ After a failed flush every process gets SpaceStopped once, and no file is flushe
 """
 
 import errno
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -26,12 +25,9 @@ MORE = [*A_FEW, (errno.EIO, Spread.ALL)]
 
 
 @pytest.fixture(autouse=True)
-def _small_and_quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _small_and_quiet(monkeypatch: pytest.MonkeyPatch, quiet) -> None:
     """A section is full after a few bytes, so that large transactions stream; logging is off."""
     monkeypatch.setattr("spool.format.batch.SECTION_BYTES", 8)
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def _every(attempt: Callable[[Plan], bool], code: int, spread: Spread, hits: frozenset[str] = frozenset()) -> None:

@@ -326,11 +326,7 @@ def test_q10_the_command_is_run_by_one_of_two() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
+def _repeatable(quiet) -> Iterator[None]:
     """Use the same ids in each run and few claim files, and turn off logging."""
-    import logging
-
-    logging.disable(logging.CRITICAL)
     with repeatable(1):
         yield
-    logging.disable(logging.NOTSET)

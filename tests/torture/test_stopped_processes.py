@@ -3,6 +3,8 @@ itself."""
 
 import random
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,25 @@ class Hasty(Clock):
         time.sleep(seconds / 100)
 
 
+@contextmanager
+def stopped_in(window: str, kind: str, root: Path, logs: Path, nursery: Nursery) -> Iterator[None]:
+    """Stop a worker in the window; afterwards the worker goes on to its end."""
+    arguments = [str(root), str(logs / f"{kind}.log"), kind, kind, "0", "1", f'{{"{window}": 1.0}}']
+    child = nursery.bear(arguments, str(logs / "stderr"))
+    try:
+        assert child.stdout.readline() == f"window {window}\n"
+        child.stop()
+        yield
+        child.go_on()
+        child.stdin.close()
+        assert child.wait(REAL_SECONDS)
+        assert child.stdout.read().endswith("bye\n"), (logs / "stderr").read_text()
+    finally:
+        child.kill()
+        child.close()
+        nursery.close()
+
+
 @pytest.mark.parametrize(
     ("window", "kind"),
     [
@@ -46,12 +67,7 @@ def test_nobody_waits_for_ever_for_a_process_that_is_stopped(window: str, kind: 
     with spool.create(root, defaults=AT_ONCE) as space:
         worker.make_queues(space)
     assert _work(root, logs, "before", Clock(), "putter", "putter", "transaction-putter") == []
-    nursery = Nursery()
-    arguments = [str(root), str(logs / f"{kind}.log"), kind, kind, "0", "1", f'{{"{window}": 1.0}}']
-    child = nursery.bear(arguments, str(logs / "stderr"))
-    try:
-        assert child.stdout.readline() == f"window {window}\n"
-        child.stop()
+    with stopped_in(window, kind, root, logs, Nursery()):
         begun = time.monotonic()
         errors = _work(root, logs, "bystander", Hasty(), "putter", "mover", "getter", "putter")
         assert time.monotonic() - begun < REAL_SECONDS
@@ -60,14 +76,6 @@ def test_nobody_waits_for_ever_for_a_process_that_is_stopped(window: str, kind: 
         unclear = [error for error in errors if not isinstance(error, spool.TransactionTimeout | spool.CommitUnknown)]
         assert unclear == []
         assert all("process " in str(error) for error in errors), "the text names who holds it"
-        child.go_on()
-        child.stdin.close()
-        assert child.wait(REAL_SECONDS)
-        assert child.stdout.read().endswith("bye\n"), (logs / "stderr").read_text()
-    finally:
-        child.kill()
-        child.close()
-        nursery.close()
     aftermath.look(str(root), logs, random.Random(1)).assert_nothing_is_broken()
 
 
