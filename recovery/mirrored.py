@@ -10,12 +10,12 @@ above the space's newest number, the mirror has every commit that the space lack
 """
 
 from dataclasses import dataclass
+from shlex import quote
 
 from spool.disk.disk import Disk
 from spool.errors import MirrorMismatch
 from spool.index import Index
 from spool.model import layout
-from spool.model.text import quoted
 from spool.store.mirror import Mirror, check_ids, forget_ids, keep_id, read_ids
 from spool.store.parts import Files, Shared
 from spool.store.settings import read_settings_text
@@ -72,8 +72,8 @@ def look_at_mirror(space: Disk, mirror: Mirror, evidence: NumberedFiles) -> None
         raise MirrorMismatch(
             f"{space.root} is older than its mirror {mirror.disk.root}, as a space put back from a backup is: {proof}. "
             f"Nothing was changed. To get every message back, move {space.root} away, then type: spool-admin -s "
-            f"{quoted(space.root)} mirror restore {quoted(mirror.disk.root)}. To go on with the older space, begin a "
-            f"new mirror: spool-admin -s {quoted(space.root)} mirror begin DIRECTORY"
+            f"{quote(space.root)} mirror restore {quote(mirror.disk.root)}. To go on with the older space, begin a "
+            f"new mirror: spool-admin -s {quote(space.root)} mirror begin DIRECTORY"
         )
 
 

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from shlex import quote
 from typing import TYPE_CHECKING, BinaryIO, Unpack
 
 from spool.admin.findings import Finding, Kind, RecoveryReport
@@ -18,7 +19,6 @@ from spool.model import layout
 from spool.model.options import SpaceOptions
 from spool.model.settings import SpaceConfig, differences, space_config
 from spool.model.settings_file import render_new
-from spool.model.text import quoted
 from spool.runtime import calls
 from spool.runtime.clock import Clock, Deadline
 from spool.space import Space
@@ -335,7 +335,7 @@ def inspected(path: str | os.PathLike[str]) -> Iterator[tuple[Store, bool]]:
 def _existing(path: str | os.PathLike[str]) -> str:
     root = os.fspath(path)
     if not os.path.isdir(root):
-        raise NotASpace(f"{root} is not a directory: make a queue space there with: spool-admin init {quoted(root)}")
+        raise NotASpace(f"{root} is not a directory: make a queue space there with: spool-admin init {quote(root)}")
     return root
 
 

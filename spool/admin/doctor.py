@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from shlex import quote
 
 from spool.disk.advice import advice
 from spool.disk.content import new_file, opened, read_start, write_new
@@ -23,7 +24,6 @@ from spool.errors import SpoolError
 from spool.model import layout
 from spool.model.settings import SpaceConfig
 from spool.model.settings_file import MAX_SETTINGS_BYTES, parse
-from spool.model.text import quoted
 from spool.runtime.clock import Clock
 
 _LITTLE_ROOM_BYTES, _FEW_INODES = 64 << 20, 1000
@@ -164,11 +164,11 @@ def _owner(disk: Disk) -> str:
     if directory.owner != _maker(disk):
         raise _Warning(f"it belongs to user {directory.owner}, and this is user {os.geteuid()}: run as its owner")
     if disk.exists(layout.SETTINGS) and directory.permissions & ~PASSAGE_MODE:
-        raise _Warning(f"other users may open it (mode {directory.permissions:04o}): chmod 700 {quoted(disk.root)}")
+        raise _Warning(f"other users may open it (mode {directory.permissions:04o}): chmod 700 {quote(disk.root)}")
     exposed = list(_exposed_paths(disk))
     if exposed:
         more = f", and {len(exposed) - 1} more" if len(exposed) > 1 else ""
-        raise _Warning(f"{exposed[0]} may be read or written by other users{more}: chmod -R go= {quoted(disk.root)}")
+        raise _Warning(f"{exposed[0]} may be read or written by other users{more}: chmod -R go= {quote(disk.root)}")
     of_others = "" if directory.owner == os.geteuid() else ", in whose name root makes files"
     return f"user {directory.owner}{of_others}, mode {directory.permissions:04o}"
 

@@ -4,23 +4,19 @@
 """
 
 import errno
+from shlex import quote
 
 from spool.disk.disk import Disk
 from spool.disk.kernel import Unsupported
 from spool.errors import UnsafeFileSystem
 from spool.model import layout
-from spool.model.text import quoted
 
 # No file is renamed between these directories and the others, so they may lie on another device.
 APART = (layout.DROP, layout.RUN)
 
 
 def check_kind(disk: Disk, allowed: str | None) -> None:
-    """Refuse a network file system, unless its kind is `allowed`.
-
-    Raises:
-        UnsafeFileSystem: the space lies on another network file system.
-    """
+    """Raise UnsafeFileSystem if the space lies on a network file system, unless its kind is `allowed`."""
     kind = disk.network_file_system()
     if kind is not None and kind != allowed:
         raise UnsafeFileSystem(
@@ -30,11 +26,7 @@ def check_kind(disk: Disk, allowed: str | None) -> None:
 
 
 def check_stages(disk: Disk) -> None:
-    """Refuse directories of the space that lie on another file system. Missing directories are accepted.
-
-    Raises:
-        UnsafeFileSystem: a directory is a file or a symlink, or lies on another device.
-    """
+    """Raise UnsafeFileSystem if a directory of the space is a file or a symlink, or lies on another device."""
     for name in layout.DIRECTORIES:
         defect = misplacement(disk, name)
         if defect:
@@ -63,16 +55,12 @@ def on_another_machine(root: str) -> UnsafeFileSystem:
 
 
 def unsafe(disk: Disk, doing: str, error: Unsupported) -> UnsafeFileSystem:
-    """Return the error for an operation that the file system does not support.
-
-    Args:
-        doing: a description of the call that made the operation.
-    """
+    """Return the error for an operation that the file system does not support. ``doing``: the call."""
     reason = {
         errno.EXDEV: "a part of the space lies on another device, or is mounted on its own",
         errno.ENOLCK: "it has no locks that keep processes apart",
     }.get(error.errno or 0, "it does not support an operation that a queue space needs")
     return UnsafeFileSystem(
         f"{doing}: the file system of {disk.root} cannot be used: {reason} ({error.strerror}); nothing was lost: "
-        f"run spool-admin doctor {quoted(disk.root)}, and choose another directory"
+        f"run spool-admin doctor {quote(disk.root)}, and choose another directory"
     )

@@ -1,4 +1,4 @@
-"""The words of errors: values cut to a length, the name closest to a mistyped name, a path in a command. Pure."""
+"""The words of errors: values cut to a length, the name closest to a mistyped name. Pure."""
 
 import reprlib
 from collections.abc import Iterable
@@ -49,13 +49,6 @@ def storable(value: object, most: int = 4 * _MOST_CHARACTERS) -> str:
 def class_name(value: object) -> str:
     """Return the name of a value's class, even if its metaclass hides the name."""
     return storable(type.__dict__["__name__"].__get__(type(value)))
-
-
-def quoted(path: str) -> str:
-    """Return the path quoted for a shell."""
-    from shlex import quote
-
-    return quote(path)
 
 
 def plural(count: int, one: str, many: str = "") -> str:

@@ -15,6 +15,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from shlex import quote
 
 from spool.disk.content import chunks, new_file, open_first, opened, read_start, replace, unlink_if_there, write_chunks
 from spool.disk.disk import Disk, FlushFailed
@@ -23,7 +24,6 @@ from spool.format.header import Header
 from spool.format.reader import prove, read_header
 from spool.model import layout
 from spool.model.settings_file import MAX_SETTINGS_BYTES
-from spool.model.text import quoted
 from spool.model.xid import new_local_xid
 from spool.store.settings import replace_text
 
@@ -171,7 +171,7 @@ class Mirror:
             raise self._in_use(
                 handle,
                 f"for another space, a copy of {self.source.root} perhaps, or restores a space from it. Each space "
-                f"needs its own mirror: spool-admin -s {quoted(self.source.root)} mirror begin DIRECTORY",
+                f"needs its own mirror: spool-admin -s {quote(self.source.root)} mirror begin DIRECTORY",
             )
 
     def hold_for_restore(self) -> None:
@@ -325,7 +325,7 @@ def forget_ids(space: Disk) -> None:
 
 def check_ids(space: Disk, mirror: Disk) -> None:
     """Raise MirrorMismatch unless the directory is the mirror that was begun for this space."""
-    begin = f"spool-admin -s {quoted(space.root)} mirror begin DIRECTORY"
+    begin = f"spool-admin -s {quote(space.root)} mirror begin DIRECTORY"
     found, known = read_ids(mirror), read_ids(space)
     if not found:
         state = "is no mirror: it is empty, or missing" if not layout.foreign(_names(mirror)) else "is no mirror"

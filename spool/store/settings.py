@@ -2,6 +2,7 @@
 
 import threading
 from contextlib import suppress
+from shlex import quote
 from typing import NamedTuple
 
 from spool.coordination.counters import CounterPage, Counters
@@ -11,7 +12,6 @@ from spool.errors import InvalidArgument, NotASpace
 from spool.model import layout
 from spool.model.settings import SpaceConfig
 from spool.model.settings_file import MAX_SETTINGS_BYTES, parse
-from spool.model.text import quoted
 
 
 class Settings(NamedTuple):
@@ -109,7 +109,7 @@ def _no_settings(disk: Disk) -> str:
         return f"{disk.root} is not a queue space yet: its restore from a mirror was interrupted; run the restore again"
     if disk.exists(layout.IMPORTING):
         return f"an import into {disk.root} is not complete: import again, which begins from the start"
-    make = f"spool-admin init {quoted(disk.root)}"
+    make = f"spool-admin init {quote(disk.root)}"
     commits = disk.names(layout.COMMITTED) if disk.exists(layout.COMMITTED) else ()
     if any(map(layout.parse_committed, commits)):
         return (
