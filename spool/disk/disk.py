@@ -174,10 +174,6 @@ class Disk:
                 raise
         return handle
 
-    def create_in_memory(self, name: str) -> int:
-        """Open an empty file in memory, for a disk that changes nothing."""
-        return self._opened(os.memfd_create, os.path.basename(name), os.MFD_CLOEXEC)
-
     def give_to_owner(self, name: str) -> None:
         """Give a file to the owner of the space, if this is a process of root. A file with a second name is not
         changed."""
@@ -193,7 +189,14 @@ class Disk:
 
     def open(self, name: str, *, write: bool = False) -> int:
         """Open an existing regular file. Raises OSError for a symlink, a FIFO or a directory."""
-        handle = self._open_named(name, _TO_WRITE if write else _TO_READ)
+        directory, _, last = name.rpartition("/")
+        try:
+            with opening:
+                handle = os.open(last, _TO_WRITE if write else _TO_READ, dir_fd=self._directories[directory])
+                self._handles[handle] = None
+        except OSError as error:
+            self._complete(error, name)
+            raise
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             self._close(handle)
             raise OSError(errno.EINVAL, "not a regular file", self.path(name))

@@ -1,6 +1,7 @@
 """A disk that refuses every change of the space: it shows the effects of an opening in advance."""
 
 import errno
+import os
 from typing import Any, NoReturn
 
 from spool.disk.disk import Disk
@@ -23,7 +24,7 @@ class LookingDisk(Disk):
     def create(self, name: str) -> int:
         if not name.startswith(f"{layout.RUN}/"):
             self._refuse(name)
-        return self.create_in_memory(name)
+        return self._opened(os.memfd_create, os.path.basename(name), os.MFD_CLOEXEC)
 
     def _refuse(self, *args: Any, **options: Any) -> NoReturn:
         path = self.path(args[0] if isinstance(args[0], str) else "")

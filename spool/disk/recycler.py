@@ -12,6 +12,7 @@ commit counts. So the name in ``free/`` records the file's former number: any ot
 """
 
 import os
+import re
 import threading
 from bisect import bisect_left
 from collections.abc import Iterable
@@ -26,7 +27,7 @@ QUIET_BYTES = 4 << 20
 MAX_FILE_BYTES = 4 << 20
 _LEAST_BYTES = 32 << 10  # a smaller file counts as this size: too many names would be slow to list
 _NEW_SUFFIX = ".new"
-_MOST_DIGITS = 10
+_FREE_NAME = re.compile(r"([0-9]{1,10})-[0-9a-f]+").fullmatch
 _TRIES = 3
 _LOOK_AGAIN_AFTER_MISSES = 16
 _STOCK, _STOCK_BYTES = 2, 64 << 10
@@ -194,9 +195,4 @@ def weight(name: str) -> int:
 
 def _sized(names: Iterable[str]) -> list[tuple[int, str]]:
     """Return (size, name) of the recycler's names, sorted. A name begins with the file's size."""
-    found = []
-    for name in names:
-        size, _, rest = name.partition("-")
-        if size.isdecimal() and len(size) <= _MOST_DIGITS and rest.isalnum():
-            found.append((int(size), name))
-    return sorted(found)
+    return sorted((int(match[1]), match[0]) for match in map(_FREE_NAME, names) if match is not None)

@@ -31,22 +31,17 @@ class Section(NamedTuple):
     parts: list[bytes]
 
 
-def encode_table(table: Table) -> bytes:
-    # The search keys come first: a reader finds them without unpacking the rest.
+def section_of(table: Table, bodies: Sequence[bytes]) -> Section:
+    """Encode a section, whose table has the lengths and checksums of the bodies."""
     columns: dict[str, Any] = {}
-    if type(table) is CompactedTable:
+    if type(table) is CompactedTable:  # the search keys come first: a reader finds them without unpacking the rest
         columns = {"ids": table.ids, "correlations": table.correlations, "origins": list(table.origins)}
     columns |= {
         "queues": table.queues, "attributes": table.attributes, "runs": table.runs, "lengths": table.lengths.tolist(),
         "checksums": table.checksums.tolist(), "commands": table.commands, "facts": table.facts,
     }  # fmt: skip
-    packed: bytes = msgpack.Packer().pack(columns)  # (``packb`` makes a packer, too)
-    return packed
-
-
-def section_of(table: Table, bodies: Sequence[bytes]) -> Section:
-    """Encode a section, whose table has the lengths and checksums of the bodies."""
-    encoded, new = encode_table(table), tuple.__new__  # (NamedTuple's own ``__new__`` runs Python code)
+    encoded: bytes = msgpack.Packer().pack(columns)  # (``packb`` makes a packer, too)
+    new = tuple.__new__  # (NamedTuple's own ``__new__`` runs Python code)
     parts, size, count, bodies_bytes = [encoded], len(encoded), len(bodies), 0
     if count:
         parts *= 1 + 2 * count

@@ -41,15 +41,6 @@ def _refuse(value: object) -> None:
     raise _NotPlain(f"a value of type {kind.__name__}: put {instead}")
 
 
-def _pack(value: Any) -> bytes:
-    """Encode as msgpack; a time with a time zone becomes a msgpack timestamp, and is decoded in UTC."""
-    return msgpack.packb(value, datetime=True, default=_refuse)
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, default=_refuse_in_json).encode()
-
-
 def _refuse_in_json(value: object) -> None:
     if isinstance(value, datetime):
         raise _NotPlain("a datetime: put value.isoformat(), or value.timestamp()")
@@ -85,8 +76,13 @@ class Codec(NamedTuple):
 
 CODECS: dict[str, Codec] = {
     "text": Codec(TEXT_TYPE, lambda value: value.encode("utf-8"), lambda raw: raw.decode("utf-8")),
-    "json": Codec(JSON_TYPE, _json, json.loads),
-    "msgpack": Codec(MSGPACK_TYPE, _pack, _unpack),
+    "json": Codec(
+        JSON_TYPE,
+        lambda value: json.dumps(value, ensure_ascii=False, default=_refuse_in_json).encode(),
+        json.loads,
+    ),
+    # A time with a time zone becomes a msgpack timestamp, and is decoded in UTC.
+    "msgpack": Codec(MSGPACK_TYPE, lambda value: msgpack.packb(value, datetime=True, default=_refuse), _unpack),
 }
 _OWN = frozenset(CODECS)
 

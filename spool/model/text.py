@@ -66,15 +66,11 @@ class _Short(reprlib.Repr):
         self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = self.maxdict = self.maxdeque = 6
         self.maxlevel = 3
 
-    def repr_bytes(self, value: bytes, level: int) -> str:
-        return self._ends(value)
-
-    def repr_bytearray(self, value: bytearray, level: int) -> str:
-        return self._ends(value)
-
-    def _ends(self, value: bytes | bytearray) -> str:
+    def repr_bytes(self, value: bytes | bytearray, level: int) -> str:
         half = _MOST_CHARACTERS // 2
         return repr(value) if len(value) <= _MOST_CHARACTERS else f"{value[:half]!r}...{value[-half:]!r}"
+
+    repr_bytearray = repr_bytes
 
 
 _short = _Short()

@@ -8,7 +8,6 @@ commit is not flushed. So after a power cut an expired message may exist again, 
 import logging
 from itertools import islice
 
-from spool.coordination.locks import Claims
 from spool.errors import QueueNotFound
 from spool.format.batch import CommitBatch
 from spool.log.commit import commit_batch
@@ -16,8 +15,7 @@ from spool.log.visibility import revalidate
 from spool.model.position import PositionRanges, positions
 from spool.model.settings import QueueConfig
 from spool.policies.retries import moved_to, queue_config
-from spool.runtime.clock import Clock, Deadline
-from spool.store.parts import View
+from spool.runtime.clock import Deadline
 from spool.store.store import Store
 
 log = logging.getLogger("spool")
@@ -37,7 +35,11 @@ def expire(store: Store, queue: str, deadline: Deadline) -> int:
                 return done
             if _goes_to_error_queue(config) and config.error_queue not in settings.config.queues:
                 return done  # until the error queue exists, expired messages remain in the queue, undelivered
-            claimed = _claim_expired(store.shared.claims, store.view, store.clock, queue)
+            claimed: PositionRanges = []
+            for run in islice(store.view.index.messages.expired(queue, store.clock.now()), _RUNS_AT_ONCE):
+                claimed += [
+                    (run.number, *piece) for piece in store.shared.claims.claim(run.number, run.first, run.live)
+                ]
         if not claimed:
             return done  # other processes have claimed the rest; after a release, a later call removes the messages
         try:
@@ -48,13 +50,6 @@ def expire(store: Store, queue: str, deadline: Deadline) -> int:
         if not gone:
             return done  # another process was faster, or a prepared branch holds the messages
         done += gone
-
-
-def _claim_expired(claims: Claims, view: View, clock: Clock, queue: str) -> PositionRanges:
-    got: PositionRanges = []
-    for run in islice(view.index.messages.expired(queue, clock.now()), _RUNS_AT_ONCE):
-        got += [(run.number, *piece) for piece in claims.claim(run.number, run.first, run.live)]
-    return got
 
 
 def _expire_claimed(store: Store, config: QueueConfig, claimed: PositionRanges, deadline: Deadline) -> int:
