@@ -18,7 +18,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from fcntl import F_OFD_SETLK, F_RDLCK, F_UNLCK, F_WRLCK
+from fcntl import F_OFD_GETLK, F_OFD_SETLK, F_RDLCK, F_UNLCK, F_WRLCK
 from typing import Any
 
 from spool.disk import kernel
@@ -451,14 +451,11 @@ class Disk:
         Raises OSError if the kernel grants no watch, because a user has few watches.
         """
         directory, _, last = name.rpartition("/")
-        handle = self._opened(kernel.new_watcher)
         try:
-            kernel.watch_writes(handle, self._directories[directory], last)
+            return self._opened(kernel.watch_writes, self._directories[directory], last)
         except OSError as error:
-            self._close(handle)
             self._complete(error, name)
             raise
-        return handle
 
     def wait_for_change(self, handle: int, seconds: float) -> bool:
         """Wait at most ``seconds``; return True if the file was written since the last call."""
@@ -499,7 +496,12 @@ class Disk:
 
     def some_lock(self, handle: int, start: int, length: int) -> tuple[int, int] | None:
         """Return (start, length) of some lock in the range that another description holds, or None."""
-        return kernel.some_lock(self._checked(handle), start, length)
+        asked = FLOCK.pack(F_WRLCK, os.SEEK_SET, start, length, 0)
+        try:
+            kind, _, found, size, _ = FLOCK.unpack(fcntl.fcntl(self._checked(handle), F_OFD_GETLK, asked))
+        except OSError as error:
+            raise as_unsupported(error, *NO_LOCKS) from None
+        return None if kind == F_UNLCK else (found, size)
 
     def flock(self, handle: int) -> bool:
         """Try to lock a whole file or directory (flock(2)); return False if another description holds it."""

@@ -97,19 +97,19 @@ def by_descriptor(descriptor: int) -> str:
 # -- changes that the kernel reports ---------------------------------------------------------------------------------
 
 
-def new_watcher() -> int:
-    """Open a descriptor of inotify(7)."""
+def watch_writes(directory: int, name: str) -> int:
+    """Open a descriptor of inotify(7) that reports writes to a file in ``directory``."""
     descriptor = int(_libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
     if descriptor < 0:
         raise last_error()
-    return descriptor
-
-
-def watch_writes(watcher: int, directory: int, name: str) -> None:
-    """Report writes to a file in ``directory`` through the watcher."""
     path = os.fsencode(f"{by_descriptor(directory)}/{name}")
-    if _libc.inotify_add_watch(watcher, path, _IN_MODIFY | _IN_DONT_FOLLOW) < 0:
-        raise last_error()
+    try:
+        if _libc.inotify_add_watch(descriptor, path, _IN_MODIFY | _IN_DONT_FOLLOW) < 0:
+            raise last_error()
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def has_writer(descriptor: int) -> bool | None:
@@ -130,16 +130,6 @@ def has_writer(descriptor: int) -> bool | None:
 
 
 # -- locks of open file descriptions ----------------------------------------------------------------------------------
-
-
-def some_lock(descriptor: int, start: int, length: int) -> tuple[int, int] | None:
-    """Return (start, length) of some lock in the range that another description holds, or None."""
-    asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
-    try:
-        kind, _, found, size, _ = FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, asked))
-    except OSError as error:
-        raise as_unsupported(error, *NO_LOCKS) from None
-    return None if kind == fcntl.F_UNLCK else (found, size)
 
 
 @contextmanager
