@@ -174,7 +174,7 @@ NO_SETTLING = Bug(
 
 _FORGET = "files.mirror.forget({number: len(adopted.get(number, ())) for number in batch})"
 _GIVEN = "    files.recycler.release(given)\n"
-_MIRRORS = "store.files.mirror.flush_both(number, file.flush if flush else _nothing)"
+_MIRRORS = "store.files.mirror.flush_both(number, file.flush if flush else lambda: None)"
 _COMMITS = r"rename_new \S+ committed/"
 _GOES = r"rename committed/|unlink committed/"
 
