@@ -171,31 +171,14 @@ class Space(Administration):
         joined = joined_transaction(self._store, transaction)
         if joined is not None:
             return joined.submit(queue, body, **options)
-        if options.get("deduplication_key") is not None:
-            return self._submit_alone(queue, body, **options)
+        if options.get("deduplication_key") is not None:  # this waits while another transaction puts the key
+            own = Transaction(self._core)
+            try:
+                return own._commit_async(own.put(queue, body, **options))
+            except BaseException:
+                own.abandon()
+                raise
         return self._core.group_commit.future(put_request(self._core, queue, (body,), **options))
-
-    def _submit_alone(self, queue: str, body: Any, **options: Unpack[PutOptions]) -> "Future[str]":
-        """Submit a message in a separate transaction. Waits while another transaction puts a message with its key."""
-        own = Transaction(self._core)
-        try:
-            message_id = own.put(queue, body, **options)
-            committed = own.commit_async()
-        except BaseException:
-            own.abandon()
-            raise
-        future = Future[str]()
-        future.set_running_or_notify_cancel()
-
-        def tell(done: "Future[None]") -> None:
-            error = done.exception()
-            if error is None:
-                future.set_result(message_id)
-            else:
-                future.set_exception(error)
-
-        committed.add_done_callback(tell)
-        return future
 
     @public_call("taking from queue {queue}")
     def get(

@@ -6,6 +6,7 @@ events may be lost, so a waiting call also polls now and then (see ``waiting.wai
 """
 
 import threading
+from contextlib import suppress
 from functools import partial
 
 from spool.disk.disk import Disk
@@ -38,8 +39,10 @@ class CommitNotifier:
             True if the count exceeds ``seen``.
         """
         with self._turn:
-            if self._handle is None and self._watch():
-                self.generation += 1  # commits before the watch were not noticed: search again
+            if self._handle is None:
+                with suppress(OSError):  # the kernel may grant no watch; each wait tries again
+                    self._handle = self._disk.watch(COUNTERS)
+                    self.generation += 1  # commits before the watch were not noticed: search again
             if self.generation != seen:
                 return True
             listens = self._handle is not None and not self._listening
@@ -51,14 +54,6 @@ class CommitNotifier:
         else:
             self._clock.wait(partial(self._wait_for_listener, seen), seconds)
         return self.generation != seen
-
-    def _watch(self) -> bool:
-        """Watch the counters; return False if the kernel grants no watch. Each wait tries again."""
-        try:
-            self._handle = self._disk.watch(COUNTERS)
-        except OSError:
-            return False
-        return True
 
     def _listen(self, handle: int, seconds: float) -> None:
         notified = False

@@ -236,9 +236,6 @@ class RemoteBranch:
             write(store, file, self._branch.batch)
             self._check_coordinator()
             vote(store, file, self.xid)
-        except OSError as error:
-            file.abandon()
-            store.fail(f"preparing branch {self.xid}", error)
         except BaseException:
             file.abandon()
             raise

@@ -179,8 +179,10 @@ class CallGuard:
             return
         try:
             if is_inside:
-                if error is not None and is_torn_by(error):
-                    self._tear(error)
+                if error is not None and is_torn_by(error) and not self.closed:
+                    self.because = f"{type(error).__name__} interrupted a call: open the space again, which recovers it"
+                    self.closed = True
+                    log.error("%s", self.because)
                 del inside[me]
                 if self.closed:
                     self._shut_if_last()
@@ -189,12 +191,6 @@ class CallGuard:
         finally:
             if _deferral.depth and me == _deferral.main:
                 _deferral.end()
-
-    def _tear(self, error: BaseException) -> None:
-        if not self.closed:
-            self.because = f"{type(error).__name__} interrupted a call: open the space again, which recovers it"
-            self.closed = True
-            log.error("%s", self.because)
 
     @property
     def is_alone(self) -> bool:

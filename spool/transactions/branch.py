@@ -91,19 +91,9 @@ class Branch:
         """The ids of the branch's messages."""
         return tuple(message_id(self.id, ordinal) for ordinal in range(self.batch.messages))
 
-    def known(self, queue: str, key: str) -> str | None:
-        """Return the id of the queue's earlier message with that deduplication key; None if the key is new."""
-        try:
-            return self.keys.seen(queue, key)
-        except OSError as error:
-            self._store.fail("looking for its deduplication key", error)
-
     def check_room(self, settings: Settings, queue: str, groups: Sequence[tuple[Sequence[bytes], object]]) -> None:
         """Raise Full if these bodies do not fit now. The exact check follows at the commit or vote."""
-        try:
-            catch_up(self._store, list_prepared(self._store))
-        except OSError as error:
-            self._store.fail("counting messages", error)
+        catch_up(self._store, list_prepared(self._store))
         raws = [raw for some, _ in groups for raw in some]
         more = {queue: quota.Usage(len(raws), sum(map(len, raws)))}
         tables = [*(self.file.tables if self.file is not None else ()), *self.batch.tables]

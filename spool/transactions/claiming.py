@@ -229,71 +229,50 @@ def candidates(
         elif run.first in claimed and run.first + 1 == run.end:
             continue
         first, count = (run.first, run.end - run.first) if only is None else (only, 1)
-        if group is not None:
-            if groups.acquire((wanted.queue, group)):
-                missing -= _add_of_group(claims, view, clock, wanted, (run, first, count), missing, skip, groups, found)
-        elif not (claimed or skip or held or backwards):
+        if group is None and not (claimed or skip or held or backwards):
             added = count if count < missing else missing
             if found:
                 append_range(found, run.number, first, added)
             else:
                 found = [(run.number, first, added)]
             missing -= added
-        else:
+        elif group is None or groups.acquire((wanted.queue, group)):
             ordinals = range(first, first + count)
-            for ordinal in reversed(ordinals) if backwards else ordinals:
-                position = (run.number, ordinal)
-                if not (ordinal in claimed or position in skip or position in held):
-                    append_range(found, run.number, ordinal, 1)
-                    missing -= 1
-                    if not missing:
-                        break
+            ordered = reversed(ordinals) if backwards and group is None else ordinals
+            asked: Iterable[tuple[int, int]] = zip(repeat(run.number), ordered)
+            if group is not None:
+                asked = _next_of_group(view, clock, wanted, group, asked, groups)
+            for position in asked:
+                taken = claimed if group is None else here.get(position[0], ())
+                if position[1] in taken or position in skip or position in held:
+                    if group is None or wanted.by_key:
+                        continue
+                    break  # a message that is not free blocks all later messages of its group
+                append_range(found, *position, 1)
+                missing -= 1
+                if not missing or (group is not None and wanted.spread):
+                    break
         if not missing:
             return found
     return found
 
 
-def _add_of_group(
-    claims: Claims,
-    view: View,
-    clock: Clock,
-    wanted: Wanted,
-    asked: tuple[Run, int, int],
-    missing: int,
-    skip: PositionSet,
-    groups: GroupLocks,
-    found: PositionRanges,
-) -> int:
-    """Add to ``found`` messages of a group whose lock this transaction holds; returns the number of added messages.
+def _next_of_group(
+    view: View, clock: Clock, wanted: Wanted, group: str, asked: Iterable[tuple[int, int]], groups: GroupLocks
+) -> Iterator[tuple[int, int]]:
+    """Yield the messages that may be delivered next of a group whose lock this transaction holds.
 
-    The added messages follow the messages that the transaction has claimed already. A message that is not free
-    blocks all later messages of the group.
+    They follow the messages that the transaction has claimed already. ``asked``: the messages that a get by id or
+    correlation id asks for.
     """
-    run, first, count = asked
-    claimed, here, held = groups.claimed(), claims.held, view.prepared.held
-    added = 0
-    members = (
-        ((run.number, ordinal) for ordinal in range(first, first + count))
-        if wanted.by_key
-        else _in_group_order(view, clock, wanted.queue, run.group)
-    )
-    for position in members:
-        if position in claimed and not wanted.spread:
-            continue
-        if position[1] in here.get(position[0], ()) or position in skip or position in held:
-            if wanted.by_key:
-                continue
-            break
-        append_range(found, *position, 1)
-        added += 1
-        if added == missing or wanted.spread:
-            break
-    return added
+    claimed = groups.claimed()
+    for position in asked if wanted.by_key else _in_group_order(view, clock, wanted.queue, group):
+        if wanted.spread or position not in claimed:
+            yield position
 
 
-def _in_group_order(view: View, clock: Clock, queue: str, group: str | None) -> Iterator[tuple[int, int]]:
+def _in_group_order(view: View, clock: Clock, queue: str, group: str) -> Iterator[tuple[int, int]]:
     """Yield the positions of a group's messages, in the order of delivery, up to the first expired message."""
-    assert group is not None
     now = clock.now()
     for run in view.index.messages.queue(queue).in_group(group):
         if run.is_expired(now):
@@ -388,7 +367,7 @@ def _without_overtakers(
         run = view.index.messages.find(position)
         group_of[position] = None if run is None else run.group
     allowed: set[tuple[int, int]] = {position for position, group in group_of.items() if group is None}
-    for group in set(group_of.values()) - {None}:
+    for group in {group for group in group_of.values() if group is not None}:
         for number, ordinal in _in_group_order(view, clock, wanted.queue, group):
             if (number, ordinal) in group_of:
                 allowed.add((number, ordinal))

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from math import inf
 from types import TracebackType
-from typing import Any, NoReturn, Self, Unpack
+from typing import Any, NoReturn, Self, TypeVar, Unpack
 
 from spool.coordination.counters import CounterPage
 from spool.errors import CommitUnknown, NotOpen, ProtocolError, TransactionRolledBack, TransactionTimeout
@@ -39,6 +39,8 @@ from spool.transactions.branch import Branch, DropGuard
 from spool.transactions.claiming import Wanted, check_wanted, next_of
 from spool.transactions.core import Core
 from spool.transactions.validation import body_list, check_queue, check_size, control_fields, encode_bodies
+
+T = TypeVar("T")
 
 
 class TransactionState(enum.Enum):
@@ -151,7 +153,7 @@ class Transaction:
         key = options.get("deduplication_key")
         if key is not None:
             check_single(len(bodies))
-            if (known := self._branch.known(queue, key)) is not None:
+            if (known := self._branch.keys.seen(queue, key)) is not None:
                 return [MessageId(known, duplicate=True)]
         raws_of = encode_bodies(bodies, content_type, attributes, settings.config.max_body_bytes)
         if settings.config.has_limits:
@@ -246,10 +248,7 @@ class Transaction:
         ):
             self._page = None
             page = self._check_active()
-            try:
-                settings = check_queue(store.settings, queue, page)
-            except OSError as error:
-                store.fail("reading the settings", error)
+            settings = check_queue(store.settings, queue, page)
             self._page = page
         return page, settings
 
@@ -287,16 +286,19 @@ class Transaction:
         The transaction takes no more calls. An error before the commit begins is raised here, as ``commit`` raises it.
         A large transaction, which is partly on the disk already, is committed before this call returns.
         """
-        future = Future[None]()
+        return self._commit_async(None)
+
+    def _commit_async(self, result: T) -> "Future[T]":
+        future = Future[T]()
         future.set_running_or_notify_cancel()
         with self._lock:
             page = self._check_ending()
             if self._branch.file is not None or self._branch.is_empty:
                 self.commit()
-                future.set_result(None)
+                future.set_result(result)
                 return future
             request = BranchRequest(page, self._branch.prefix, self._branch.batch)
-            request.future, request.on_done = future, self._on_committed
+            request.future, request.on_done = future, partial(self._on_committed, result)
             self.state = TransactionState.COMMITTING
             try:
                 self._core.group_commit.submit(request)
@@ -304,7 +306,7 @@ class Transaction:
                 self._fail("committing", error)
         return future
 
-    def _on_committed(self, requests: Sequence[CommitRequest]) -> None:
+    def _on_committed(self, result: object, requests: Sequence[CommitRequest]) -> None:
         """End the transaction with the outcome of its commit. Called by the leader thread."""
         [request] = requests
         self.number = request.number
@@ -320,7 +322,7 @@ class Transaction:
                 self.state = TransactionState.ROLLED_BACK
                 self._end_promises("the space was closed")
         if failed is None:
-            request.future.set_result(None)
+            request.future.set_result(result)
         else:
             self._core.group_commit.failed += request.messages
             request.future.set_exception(failed)

@@ -123,10 +123,7 @@ def _place(store: Store, config: QueueConfig, attributes: dict[str, Any]) -> Non
         )
     if wanted == BEFORE:
         message_id = attributes[BEFORE]
-        try:
-            catch_up(store)
-        except OSError as error:
-            store.fail("looking for the message to put this one before", error)
+        catch_up(store)
         with store.view.mutex:
             position = store.view.index.messages.position_of(*parse_message_id(message_id))
             run = None if position is None else store.view.index.messages.find(position)
