@@ -22,7 +22,7 @@ from spool.model.text import plural
 from spool.model.xid import Xid
 from spool.store.store import Store, log
 from spool.transactions import claiming, delivery
-from spool.transactions.resolution import finish_moves
+from spool.transactions.two_phase import finish_moves
 
 from .check import find_problems, not_done
 from .decision import Decision, Step, distinct

@@ -17,8 +17,7 @@ from spool.model import layout
 from spool.policies.claim_journal import count_journal
 from spool.policies.heuristics import ROLLED_BACK, heuristic_fact
 from spool.store.store import Store, log
-from spool.transactions.resolution import finish_moves
-from spool.transactions.two_phase import UnknownBranch, rollback_prepared
+from spool.transactions.two_phase import UnknownBranch, finish_moves, rollback_prepared
 
 from . import branches, numbers, unfinished
 from .check import check, lost_queues, missing_files

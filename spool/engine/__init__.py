@@ -17,8 +17,7 @@ from spool.runtime.calls import deferred, is_deferred
 from spool.runtime.clock import WaitExpired
 from spool.runtime.context import Joinable
 from spool.transactions.coordinated import CoordinatedTransaction
-from spool.transactions.resolution import InDoubt
-from spool.transactions.two_phase import UnknownBranch
+from spool.transactions.two_phase import InDoubt, UnknownBranch
 
 __all__ = [
     "BranchExists", "CoordinatedTransaction", "Decision", "Engine", "InDoubt", "Joinable", "Room", "Subscription",

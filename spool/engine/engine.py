@@ -36,12 +36,12 @@ from spool.policies.retries import count_failures
 from spool.runtime.calls import CallGuard, public_call
 from spool.runtime.clock import Clock
 from spool.runtime.context import Joinable, associate, associated
-from spool.transactions import resolution, two_phase
+from spool.transactions import two_phase
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.core import Core
 from spool.transactions.delivery import set_aside, stored_body
-from spool.transactions.resolution import InDoubt
 from spool.transactions.transaction import mark_lost
+from spool.transactions.two_phase import InDoubt
 
 if TYPE_CHECKING:
     from spool.admin.doctor import Proof
@@ -211,7 +211,7 @@ class Engine:
         Args:
             known_votes: the branches whose votes this process got. All other branches are made durable first.
         """
-        return resolution.in_doubt(self._store, self._store.deadline(), known_votes=known_votes)
+        return two_phase.in_doubt(self._store, self._store.deadline(), known_votes=known_votes)
 
     @public_call("looking at a branch")
     def describe(self, xid: Xid) -> InDoubt:
@@ -220,7 +220,7 @@ class Engine:
         Raises:
             UnknownBranch: no prepared branch has this xid.
         """
-        return resolution.describe(self._store, xid)
+        return two_phase.describe(self._store, xid)
 
     @public_call("looking at a branch")
     def is_prepared(self, xid: Xid) -> bool:
@@ -245,7 +245,7 @@ class Engine:
         Raises:
             UnknownBranch: no prepared branch has this xid.
         """
-        resolution.decide_heuristically(self._core, xid, self._store.deadline(), commit=commit)
+        two_phase.decide_heuristically(self._core, xid, self._store.deadline(), commit=commit)
 
     @public_call("looking for decisions")
     def decision(self, xid: Xid) -> Decision | None:
@@ -260,7 +260,7 @@ class Engine:
     @public_call("forgetting a decision")
     def forget(self, xid: Xid) -> bool:
         """Forget an administrator's decision, durably; returns False if no decision about the branch exists."""
-        return resolution.forget(self._store, xid, self._store.deadline())
+        return two_phase.forget(self._store, xid, self._store.deadline())
 
     # -- coordinators of ours ------------------------------------------------------------------------------------------
 
@@ -328,7 +328,7 @@ class Engine:
     @public_call("looking for branches of coordinators that have ended")
     def resolve_orphans(self) -> list[Xid]:
         """Roll back the branches of our coordinators that have ended (Rule 6); returns their xids."""
-        return resolution.resolve_orphans(self._store, self._store.deadline())
+        return two_phase.resolve_orphans(self._store, self._store.deadline())
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
@@ -346,7 +346,7 @@ class Engine:
         least = None
         for queue in queues:
             room = room_in(store.view, settings, queue)
-            if room == 0 and resolution.resolve_orphans(store, store.deadline()):  # the orphans' messages took the room
+            if room == 0 and two_phase.resolve_orphans(store, store.deadline()):  # the orphans' messages took the room
                 room = room_in(store.view, settings, queue)
             if room == 0:
                 return Room(0, queue)

@@ -30,7 +30,7 @@ from spool.runtime.clock import Clock
 from spool.store.parts import View
 from spool.store.sought import Sought
 from spool.store.store import Store
-from spool.transactions.resolution import resolve_orphans
+from spool.transactions.two_phase import resolve_orphans
 from spool.transactions.validation import check_timeout
 
 PositionSet = set[tuple[int, int]]

@@ -19,7 +19,7 @@ from spool.store.parts import View
 from spool.store.sought import Sought
 from spool.store.store import Store
 from spool.transactions.claiming import Wanted, is_there
-from spool.transactions.resolution import resolve_orphans
+from spool.transactions.two_phase import resolve_orphans
 
 T = TypeVar("T")
 

@@ -25,8 +25,8 @@ from spool.transactions import delivery
 from spool.transactions.branch import Branch
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.core import Core
-from spool.transactions.resolution import resolve_orphans
 from spool.transactions.transaction import TransactionState
+from spool.transactions.two_phase import resolve_orphans
 from spool.workers.effects import Effect, OnFailure, OutcomePolicy, effective_outcome, record
 from spool.workers.outcome import Outcome, Passed, Rejected, Retried, one_line
 from spool.workers.pauses import no_room, not_reached

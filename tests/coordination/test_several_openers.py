@@ -10,7 +10,7 @@ from spool.coordination.locks import xid_byte
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.runtime.clock import WaitExpired
-from spool.transactions import resolution, two_phase
+from spool.transactions import two_phase
 from tests.at_once import AT_ONCE
 from tests.meanwhile import XID, commit, prepare
 from tests.shown import bodies
@@ -142,13 +142,13 @@ def test_a_branch_that_another_process_reads_is_in_doubt_all_the_same(
         return wait(woken, seconds)
 
     monkeypatch.setattr(other._store.clock, "wait", let_go_and_wait)
-    assert resolution.in_doubt(other._store, other._store.deadline()) == [XID]
+    assert two_phase.in_doubt(other._store, other._store.deadline()) == [XID]
 
 
 def test_a_branch_whose_owner_does_not_finish_its_vote_is_left_out(space: spool.Space, other: spool.Space) -> None:
     prepare(space)
     space._store.shared.xids.lock(xid_byte(XID), space._store.deadline(), "as if its flush took long")
-    assert resolution.in_doubt(other._store, other._store.deadline(0.1)) == []
+    assert two_phase.in_doubt(other._store, other._store.deadline(0.1)) == []
     with pytest.raises(WaitExpired):
         two_phase.make_durable(other._store, XID, other._store.deadline(0.1))
     space._store.shared.xids.unlock(xid_byte(XID))

@@ -9,7 +9,7 @@ from spool.format.header import stamp
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.model.xid import Xid
-from spool.transactions import resolution, two_phase
+from spool.transactions import two_phase
 from tests.machine import Machine
 from tests.meanwhile import Processes, prepare
 from tests.simdisk import ROOT, SimulatedDisk
@@ -48,7 +48,7 @@ def test_branches_that_were_exchanged_are_named_and_not_served(processes: Proces
     for opened in (space, None):
         store = (opened or processes.space())._store
         if not decided:
-            assert resolution.in_doubt(store, store.deadline()) == []
+            assert two_phase.in_doubt(store, store.deadline()) == []
         else:
             assert [message.body for message in processes.space().browse("orders")] == []
     damaged(space, repair=True)

@@ -10,7 +10,7 @@ from spool import mirrors
 from spool.admin.findings import Finding, Kind
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
-from spool.transactions.resolution import in_doubt
+from spool.transactions.two_phase import in_doubt
 from tests.at_once import AT_ONCE
 from tests.crash.contents import AFTER, QUEUES, Contents, Expectation, History, deadline, decide, look
 from tests.crash.kinds import kinds_of

@@ -11,7 +11,7 @@ from spool.maintenance import compaction
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.transactions.coordinated import CoordinatedTransaction
-from spool.transactions.resolution import decide_heuristically
+from spool.transactions.two_phase import decide_heuristically
 from tests.compaction import small_compactions
 from tests.crash.contents import EMPTY, XID, Contents, Expectation, History, branch, decide, in_doubt, prepare
 from tests.crash.losses import LOSSES

@@ -19,7 +19,7 @@ from spool.model.xid import FORMAT_ROUND, Xid
 from spool.policies.applications import BatchOf
 from spool.remote.branch import RemoteBranch, Vote
 from spool.remote.coordinator import lock_coordinator
-from spool.transactions.resolution import resolve_orphans
+from spool.transactions.two_phase import resolve_orphans
 from spool.workers.outcome import Outcome, Replied
 from tests.crash.compactions import COMPACTED, compacting
 from tests.crash.interleave import Scenario, Simulation

@@ -17,7 +17,7 @@ from spool.model import layout
 from spool.policies import heuristics
 from spool.remote import branch as remote_branch
 from spool.store import feed
-from spool.transactions import resolution
+from spool.transactions import two_phase
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.two_phase import UnknownBranch
 from tests.crash.compactions import COMPACTIONS
@@ -119,7 +119,7 @@ def _in_doubt(space: spool.Space, log: OperationLog) -> None:
 
 def _moved_while_unpublished(simulation: Simulation) -> None:
     simulation.process("D", deciding(simulation.log, "commit"))
-    simulation.process("M", lambda space: resolution.finish_moves(space._store) and None)
+    simulation.process("M", lambda space: two_phase.finish_moves(space._store) and None)
     simulation.newcomer("O", opening(getting(simulation.log, "O")))
 
 
@@ -164,7 +164,7 @@ def _adopt_take_and_reclaim(simulation: Simulation) -> None:
 def _coordinator_ends(simulation: Simulation) -> None:
     """A process that meets the branch of a coordinator that may have decided looks at its lock first."""
     simulation.process("D", _round(simulation.log))
-    simulation.process("Z", lambda space: resolution.resolve_orphans(space._store, space._store.deadline()) and None)
+    simulation.process("Z", lambda space: two_phase.resolve_orphans(space._store, space._store.deadline()) and None)
 
 
 def _driver_task_and_cleaner(simulation: Simulation) -> None:
@@ -342,7 +342,7 @@ def _heuristic(simulation: Simulation) -> None:
             operation.outcomes |= {NOTHING}
         operation.may_return = True
         try:
-            resolution.decide_heuristically(space._core, XID, space._store.deadline(), commit=False)
+            two_phase.decide_heuristically(space._core, XID, space._store.deadline(), commit=False)
         except UnknownBranch:
             assert heuristics.heuristic_outcome(space._store, XID) is None, "nothing was decided, and a fact says so"
             return

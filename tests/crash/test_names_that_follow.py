@@ -16,7 +16,7 @@ from spool.maintenance import reclaim as reclaiming
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.recovery import numbers, scan
-from spool.transactions import resolution
+from spool.transactions import two_phase
 from tests.at_once import AT_ONCE
 from tests.crash.contents import EMPTY, QUEUES, XID, Contents, Expectation, History, decide, in_doubt, prepare
 from tests.crash.harness import Explorer, Violation
@@ -77,8 +77,8 @@ def _decided_and_forgotten(space: spool.Space, expected: Expectation) -> None:
     """Once the decision is forgotten nothing says that a branch that comes back was rolled back."""
     prepare(space, expected)
     with expected.becoming(BEGIN):
-        resolution.decide_heuristically(space._core, XID, space._store.deadline(), commit=False)
-    assert resolution.forget(space._store, XID, space._store.deadline())
+        two_phase.decide_heuristically(space._core, XID, space._store.deadline(), commit=False)
+    assert two_phase.forget(space._store, XID, space._store.deadline())
 
 
 DECIDED = {IN_DOUBT: {"commit": COMMITTED, "rollback": BEGIN}}
@@ -143,7 +143,7 @@ BUGS = (
         OVERWRITTEN.name),
     Bug("a dropped file's commit comes before its capture is durable", capture.Capture.make_durable,
         (("self._disk.flush_directory(folder)", "pass"),), TAKEN_IN.name),
-    Bug("a decision is forgotten before its rollback is durable", resolution.forget,
+    Bug("a decision is forgotten before its rollback is durable", two_phase.forget,
         (("store.files.disk.flush_directory(layout.PREPARED)", "pass"),), FORGOTTEN.name),
 )  # fmt: skip
 

@@ -9,7 +9,7 @@ import spool
 from spool.admin.findings import Kind
 from spool.errors import CommitUnknown, SpaceStopped, SpoolError
 from spool.log.sequence import settle_all
-from spool.transactions.resolution import resolve_orphans
+from spool.transactions.two_phase import resolve_orphans
 from tests.at_once import AT_ONCE
 from tests.crash.contents import AFTER, QUEUES, Contents
 from tests.crash.contents import look as look_now

@@ -16,7 +16,7 @@ from spool.errors import ProtocolError, SpaceStopped, SystemFailure, Transaction
 from spool.model.xid import FORMAT_ROUND, Xid
 from spool.remote.branch import RemoteBranch
 from spool.transactions import two_phase
-from spool.transactions.resolution import resolve_orphans
+from spool.transactions.two_phase import resolve_orphans
 from spool.workers.effects import Effect
 from tests.forwarder.rounds import Scripted, answers, attempts, echo, forward, in_process, run_round
 from tests.shown import bodies

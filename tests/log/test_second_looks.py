@@ -17,7 +17,7 @@ from spool.policies import capacity
 from spool.store.edits import notice_edits
 from spool.store.settings import read_settings_text, write_settings
 from spool.store.store import Store
-from spool.transactions import resolution, two_phase
+from spool.transactions import two_phase
 from spool.transactions.delivery import peek
 from tests.meanwhile import XID, Processes, Watched, commit, prepare, rollback
 from tests.shown import bodies
@@ -234,10 +234,10 @@ def test_a_message_may_be_put_before_one_of_another_process(space: spool.Space, 
 
 def test_a_branch_is_described_as_it_stands(processes: Processes, space: spool.Space, other: spool.Space) -> None:
     prepare(space)
-    assert resolution.describe(other._store, XID).puts == {"orders": 1}
+    assert two_phase.describe(other._store, XID).puts == {"orders": 1}
     commit(space)
     with pytest.raises(two_phase.UnknownBranch) as unknown:
-        resolution.describe(other._store, XID)
+        two_phase.describe(other._store, XID)
     assert unknown.value.committed_by == processes.newest()
 
 

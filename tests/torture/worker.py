@@ -18,7 +18,7 @@ import spool
 from spool.intake import Intake
 from spool.maintenance.reclaim import reclaim
 from spool.model.xid import Xid
-from spool.transactions import resolution, two_phase
+from spool.transactions import two_phase
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.core import Core
 from tests.torture import history
@@ -284,7 +284,7 @@ def finish(core: Core, log: Log, xid: Xid, *, commit: bool, told: bool) -> None:
 def resolve(core: Core, log: Log, past: list[Record], rng: random.Random, *, mine: bytes = b"") -> None:
     """Decide branches in doubt: as was decided before the death, else by lot."""
     decided = {record["tx"]: record["event"] for record in past if record["event"] in ("commit", "rollback")}
-    for xid in resolution.in_doubt(core.store, core.store.deadline()):
+    for xid in two_phase.in_doubt(core.store, core.store.deadline()):
         if xid.gtrid.startswith(mine):
             log.tx = xid.gtrid.decode()
             was = decided.get(log.tx)

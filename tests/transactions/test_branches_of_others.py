@@ -9,7 +9,7 @@ from spool.coordination.locks import coordinator_byte
 from spool.model import layout
 from spool.model.xid import FORMAT_ROUND, Xid
 from spool.policies import heuristics
-from spool.transactions import resolution, two_phase
+from spool.transactions import two_phase
 from spool.transactions.two_phase import UnknownBranch
 from tests.meanwhile import XID, Processes, Watched, commit, prepare, rollback
 from tests.shown import bodies
@@ -97,7 +97,7 @@ def test_a_branch_that_a_process_committed_that_died_is_not_in_doubt(
 ) -> None:
     prepare(space)
     committed(processes)
-    assert resolution.in_doubt(space._store, space._store.deadline(1), known_votes=[XID] if told else []) == []
+    assert two_phase.in_doubt(space._store, space._store.deadline(1), known_votes=[XID] if told else []) == []
 
 
 def test_a_branch_that_was_committed_and_not_moved_is_not_prepared_and_is_moved_by_an_opener(
@@ -113,13 +113,13 @@ def test_a_branch_that_was_committed_and_not_moved_is_not_prepared_and_is_moved_
 def test_commits_are_looked_for_before_their_branches_are_moved(processes: Processes, space: spool.Space) -> None:
     prepare(space)
     number = committed_and_not_moved(processes)
-    assert resolution.finish_moves(space._store) == [XID]
+    assert two_phase.finish_moves(space._store) == [XID]
     assert space._store.files.disk.exists(layout.committed(number, 1))
 
 
 def test_an_administrator_s_decision_is_known_in_every_process(space: spool.Space, other: spool.Space) -> None:
     prepare(space)
-    resolution.decide_heuristically(other._core, XID, other._store.deadline(), commit=True)
+    two_phase.decide_heuristically(other._core, XID, other._store.deadline(), commit=True)
     assert heuristics.heuristic_outcome(space._store, XID) == heuristics.COMMITTED
 
 
@@ -134,7 +134,7 @@ def test_the_branch_of_a_coordinator_that_died_frees_its_messages_for_the_next_g
     assert doomed._store.shared.xids.try_lock(coordinator_byte(ROUND.gtrid))
     prepare(doomed, ROUND, take=True)
     assert bodies(other) == []
-    assert resolution.resolve_orphans(other._store, other._store.deadline()) == [], "it lives"
+    assert two_phase.resolve_orphans(other._store, other._store.deadline()) == [], "it lives"
     disk.die()
     assert other.get("orders").body == "one"
 
@@ -143,4 +143,4 @@ def test_branches_of_a_dead_coordinator_are_listed_before_they_are_rolled_back(
     space: spool.Space, other: spool.Space
 ) -> None:
     prepare(space, ROUND)
-    assert resolution.resolve_orphans(other._store, other._store.deadline()) == [ROUND]
+    assert two_phase.resolve_orphans(other._store, other._store.deadline()) == [ROUND]

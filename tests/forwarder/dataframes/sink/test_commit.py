@@ -19,7 +19,7 @@ from spool.maintenance.reclaim import reclaim
 from spool.policies.applications import BatchOf
 from spool.remote import adoption
 from spool.remote.branch import RemoteBranch
-from spool.transactions.resolution import resolve_orphans
+from spool.transactions.two_phase import resolve_orphans
 from tests.forwarder.dataframes.sink.writes import Attempts, job, texts
 from tests.shown import bodies, left_over
 
