@@ -37,7 +37,7 @@ from spool.runtime.calls import CallGuard, public_call
 from spool.runtime.clock import Clock
 from spool.runtime.context import Joinable, associate, associated
 from spool.transactions import two_phase
-from spool.transactions.coordinated import CoordinatedTransaction
+from spool.transactions.coordinated import CoordinatedTransaction, Coordinator, lock_coordinator
 from spool.transactions.core import Core
 from spool.transactions.delivery import set_aside, stored_body
 from spool.transactions.transaction import mark_lost
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from spool.admin.doctor import Proof
     from spool.policies.applications import BatchOf
     from spool.reading.backlog import Backlog
-    from spool.remote.coordinator import Coordinator
 
 Decision = Literal["committed", "rolled back"]
 """An administrator's decision about a branch."""
@@ -264,13 +263,11 @@ class Engine:
 
     # -- coordinators of ours ------------------------------------------------------------------------------------------
 
-    def coordinate(self) -> "Coordinator":
+    def coordinate(self) -> Coordinator:
         """Begin a coordinator: it claims messages, and commits the branches that processes without an index write.
 
         This process holds the lock on the coordinator's id until ``Coordinator.close`` (Rule 6).
         """
-        from spool.remote.coordinator import Coordinator
-
         return Coordinator(self._core)
 
     @contextmanager
@@ -288,8 +285,6 @@ class Engine:
         Raises:
             ProtocolError: a coordinator with this id lives.
         """
-        from spool.remote.coordinator import lock_coordinator
-
         disk = self._store.files.disk
         with self._store.guard:
             locks = lock_coordinator(disk, gtrid)

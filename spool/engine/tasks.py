@@ -19,7 +19,7 @@ from spool.reading.backlog import Backlog, CommitSize
 from spool.reading.places import Item, Missing
 from spool.reading.reader import MessageReader, ReadMessages
 from spool.remote.branch import DamagedMessage, ReadMessage, RemoteBranch, Vote, check_place, identity_of
-from spool.remote.coordinator import Coordinator
+from spool.transactions.coordinated import Coordinator
 
 __all__ = [
     "Backlog", "BatchOf", "CallMarks", "CommitSize", "Coordinator", "DamagedMessage", "Item", "MessageReader",

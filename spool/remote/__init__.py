@@ -1,1 +1,1 @@
-"""Branches that processes write without opening the space, and the lock of their coordinator."""
+"""Branches that processes write without opening the space, and their commit."""
