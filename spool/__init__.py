@@ -109,7 +109,12 @@ def __getattr__(name: str) -> object:
     from importlib import import_module
 
     if name == "__version__":
-        return _version()
+        from importlib import metadata
+
+        try:
+            return metadata.version("xaspool")
+        except metadata.PackageNotFoundError:
+            return "unknown"  # a source tree that is not installed
     if name in ("aio", "mirrors"):
         return import_module(f"spool.{name}")  # the import also sets the attribute
     for module, names in _MODULES.items():
@@ -117,15 +122,6 @@ def __getattr__(name: str) -> object:
             found = globals()[name] = getattr(import_module(f"spool.{module}"), name)
             return found
     raise AttributeError(f"module 'spool' has no attribute {name!r}")
-
-
-def _version() -> str:
-    from importlib import metadata
-
-    try:
-        return metadata.version("xaspool")
-    except metadata.PackageNotFoundError:
-        return "unknown"  # a source tree that is not installed
 
 
 def __dir__() -> list[str]:

@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from spool.admin.manifest import Progress
 
 
-Look = Callable[[Store], list[Finding]]
-
-
 @contextmanager
 def os_errors(doing: str) -> Iterator[None]:
     """Raise the operating system's errors as the library's own errors. Used until a store does the same."""
@@ -339,8 +336,8 @@ def _existing(path: str | os.PathLike[str]) -> str:
     return root
 
 
-def open_space(disk: Disk, clock: Clock, look: Look | None = None) -> Space:
-    """Open and recover the space in that directory. If this fails, the caller closes the disk.
+def open_space(disk: Disk, clock: Clock, look: Callable[[Store], list[Finding]] | None = None) -> Space:
+    """Open a space: the first opener recovers it. If this fails, the caller closes the disk.
 
     ``look``: a function that returns further findings for the report; only the first opener calls ``look``.
     """
@@ -349,28 +346,21 @@ def open_space(disk: Disk, clock: Clock, look: Look | None = None) -> Space:
     store, alone = open_store(disk, clock)
     try:
         core = Core.of(store)
-        return Space(core, _recover(store, alone=alone, look=look), scan.check, scan.repair)
+        try:
+            report = scan.scan(store, alone=alone)
+            if alone:
+                for mark in (layout.IMPORTING, layout.RESTORING):  # left by a process that died after its last flush
+                    unlink_if_there(disk, mark)
+                try:
+                    store.files.recycler.stock()
+                except OSError as error:
+                    log.warning("no room for the files that a full disk will need: %s", error)
+                if look is not None:
+                    report.findings += look(store)
+            store.shared.open_lock.finish_opening()
+        except OSError as error:
+            store.fail("opening the space", error)
+        return Space(core, report, scan.check, scan.repair)
     except BaseException:
         store.guard.end()  # this closes the mirror, too
         raise
-
-
-def _recover(store: Store, *, alone: bool, look: Look | None) -> RecoveryReport:
-    """Recover the space if this process is the first opener; else join the others, without setting counters."""
-    from spool.recovery import scan
-
-    try:
-        report = scan.scan(store, alone=alone)
-        if alone:
-            for mark in (layout.IMPORTING, layout.RESTORING):  # left by a process that was killed after its last flush
-                unlink_if_there(store.files.disk, mark)
-            try:
-                store.files.recycler.stock()
-            except OSError as error:
-                log.warning("no room for the files that a full disk will need: %s", error)
-            if look is not None:
-                report.findings += look(store)
-        store.shared.open_lock.finish_opening()
-        return report
-    except OSError as error:
-        store.fail("opening the space", error)

@@ -83,8 +83,6 @@ class Space(Administration):
         """The findings and repairs from the time when this space was opened."""
         return self._recovery
 
-    # -- messages --------------------------------------------------------------------------------------------------
-
     @public_call("committing")
     def put(
         self, queue: str, body: Any, *, transaction: Transaction | Join | None = JOIN, **options: Unpack[PutOptions]
@@ -309,8 +307,6 @@ class Space(Administration):
 
         return Worker(self, queue, function, threads=threads, once=once, timeout=timeout, stop=stop).run()
 
-    # -- checks ----------------------------------------------------------------------------------------------------
-
     @public_call("checking the space")
     def check(self, repair: bool = False) -> list[Finding]:
         """Read every file; return the findings, damage first.
@@ -319,8 +315,6 @@ class Space(Administration):
             repair: whether to repair damaged files, or move them to quarantine.
         """
         return self._repair(self._store) if repair else self._check(self._store)
-
-    # -- the end ---------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Close the space, once the calls of other threads have ended; calls that wait end at once, with NotOpen.

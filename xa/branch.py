@@ -19,8 +19,6 @@ from xa.codes import XAER_PROTO, XAError
 
 log = logging.getLogger("spool")
 
-_LEFT = "its program has left it"
-
 _warn = warnings.warn  # (the end of the interpreter may remove the module warnings before the last branch)
 
 
@@ -126,7 +124,7 @@ class Branch:
         self._engine.not_at_close(self._at_close)
         if self._engine.closed or not self.transaction.is_active:
             return
-        self._engine.roll_back_later(self.transaction, _LEFT)
+        self._engine.roll_back_later(self.transaction, "its program has left it")
         _warn(
             f"{self._engine.path}: a program has left the branch {self.transaction.xid} without prepare or "
             "rollback, and the branch is rolled back within seconds: work in it inside `with rm.branch(xid):`",

@@ -14,14 +14,7 @@ from typing import Any, NoReturn, TypeVar, cast
 
 from spool import Space
 from spool.engine import BranchExists, CoordinatedTransaction, Joinable, UnknownBranch, WaitExpired, deferred
-from spool.errors import (
-    CommitUnknown,
-    NotOpen,
-    SpaceStopped,
-    SpoolError,
-    TransactionRolledBack,
-    TransactionTimeout,
-)  # fmt: skip
+from spool.errors import CommitUnknown, NotOpen, SpaceStopped, SpoolError, TransactionRolledBack, TransactionTimeout
 from spool.model.xid import FORMATS_BOUND_TO_A_LIFE, Xid
 from xa.branch import Branch, BranchState, Call
 from xa.codes import (
@@ -53,7 +46,6 @@ from xa.codes import (
 )  # fmt: skip
 
 _END_CALLS = {TMSUCCESS: Call.END_SUCCESS, TMFAIL: Call.END_FAIL, TMSUSPEND: Call.END_SUSPEND}
-_EXISTS = "there is a branch {} already: use TMJOIN, or another xid"
 
 log = logging.getLogger("spool")
 
@@ -150,7 +142,7 @@ class ResourceManager:
         branch = self._branches.get(xid)
         if flags == TMNOFLAGS:
             if branch is not None:
-                raise XAError(XAER_DUPID, _EXISTS.format(xid))
+                raise XAError(XAER_DUPID, f"there is a branch {xid} already: use TMJOIN, or another xid")
             try:
                 branch = Branch(self._engine, self._engine.begin_branch(xid, self._timeout))
             except BranchExists as error:
@@ -312,8 +304,6 @@ class ResourceManager:
         if decision is not None:
             code = XA_HEURCOM if decision == "committed" else XA_HEURRB
             raise XAError(code, f"an administrator decided about {xid}: {decision}; acknowledge it with xa_forget")
-
-    # -- branches that are not here ---------------------------------------------------------------------------------
 
     def _raise_not_here(self, xid: Xid) -> NoReturn:
         """Raise an error that says where the branch is. A branch belongs to one process until it is prepared."""

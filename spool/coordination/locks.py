@@ -222,9 +222,6 @@ def _byte(key: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") >> 2
 
 
-# -- claims -----------------------------------------------------------------------------------------------------------
-
-
 class Claims:
     """The claims of this process: messages that its live transactions hold. A claim never waits, but succeeds or fails
     at once.
@@ -390,9 +387,6 @@ class GroupLocks:
         """Unlock all groups except the groups in ``but``."""
         for name in [name for name in self.names if name not in but]:
             self._locks.unlock(self.names.pop(name))
-
-
-# -- which processes have the space open ------------------------------------------------------------------------------
 
 
 class OpenLock:

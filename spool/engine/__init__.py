@@ -3,15 +3,7 @@
 ``engine`` has the verbs for an open space, ``tasks`` has the verbs for processes that have not opened the space.
 """
 
-from spool.engine.engine import (
-    BranchExists,
-    Decision,
-    Engine,
-    Room,
-    examine,
-    examine_kind,
-    local_file_system,
-)  # fmt: skip
+from spool.engine.engine import BranchExists, Decision, Engine, Room, examine, examine_kind, local_file_system
 from spool.index.commit import Subscription
 from spool.runtime.calls import deferred, is_deferred
 from spool.runtime.clock import WaitExpired

@@ -148,7 +148,7 @@ class Engine:
             BranchExists: another process has the branch, or the xid was used before.
         """
         transaction = CoordinatedTransaction(self._core, timeout=timeout, xid=xid)
-        if not transaction.lock_xid_now():
+        if not transaction._branch.lock_xid_now():
             raise BranchExists(f"another process has the branch {xid}: use another xid")
         try:  # checked under the lock, whose last holder may have prepared the branch
             if two_phase.is_prepared(self._store, xid):
@@ -193,10 +193,8 @@ class Engine:
     def roll_back_branch(self, xid: Xid) -> None:
         """Roll back a prepared branch: drop its puts, release the messages of its gets, and count an attempt for each.
 
-        A rollback needs no flush. A commit and a rollback of one branch exclude each other (Rule 5).
-
-        Raises:
-            UnknownBranch: no prepared branch has this xid.
+        A rollback needs no flush. A commit and a rollback of one branch exclude each other (Rule 5). Raises
+        UnknownBranch if no prepared branch has this xid.
         """
         two_phase.rollback_prepared(self._store, xid, self._store.deadline())
 
@@ -214,11 +212,7 @@ class Engine:
 
     @public_call("looking at a branch")
     def describe(self, xid: Xid) -> InDoubt:
-        """Return how many messages a prepared branch puts and takes, and which process prepared the branch.
-
-        Raises:
-            UnknownBranch: no prepared branch has this xid.
-        """
+        """Return what a prepared branch puts and takes, and which process prepared it; raises UnknownBranch."""
         return two_phase.describe(self._store, xid)
 
     @public_call("looking at a branch")
@@ -239,10 +233,8 @@ class Engine:
     def decide(self, xid: Xid, *, commit: bool) -> None:
         """Commit or roll back a prepared branch in the place of its coordinator, durably.
 
-        The decision is kept until ``forget``, so that the coordinator gets the decision when it asks.
-
-        Raises:
-            UnknownBranch: no prepared branch has this xid.
+        The decision is kept until ``forget``, so that the coordinator gets the decision when it asks. Raises
+        UnknownBranch if no prepared branch has this xid.
         """
         two_phase.decide_heuristically(self._core, xid, self._store.deadline(), commit=commit)
 
@@ -457,9 +449,6 @@ class Engine:
 def _roll_back(transaction: CoordinatedTransaction, reason: str) -> None:
     with suppress(NotOpen, ProtocolError):  # a call from a copied context may have ended the transaction
         transaction.rollback(reason)
-
-
-# -- directories that need not be an open space ------------------------------------------------------------------------
 
 
 def examine(path: str) -> "list[Proof]":

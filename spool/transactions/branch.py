@@ -57,8 +57,6 @@ class Branch:
         self._keys = self._keys or DeduplicationKeys(self._store)
         return self._keys
 
-    # -- the xid ----------------------------------------------------------------------------------------------------
-
     def lock_xid(self) -> None:
         """Lock the xid's byte. Called before the first file of the branch is created (rule 6).
 
@@ -202,8 +200,6 @@ class Branch:
             byte, self.byte = self.byte, None
             self._store.shared.xids.unlock(byte)
 
-
-# -- a transaction that is dropped -------------------------------------------------------------------------------------
 
 _DROPPED = "its transaction was dropped without a commit or a rollback"
 

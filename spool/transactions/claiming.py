@@ -91,9 +91,6 @@ check_wanted.__qualname__ = "get"  # Python's own errors about wrong options the
 next_of = lru_cache(maxsize=1024)(Wanted)
 
 
-# -- claiming ----------------------------------------------------------------------------------------------------------
-
-
 def claim(
     store: Store,
     owners: Owners,
@@ -102,15 +99,9 @@ def claim(
     groups: GroupLocks,
     journal: ClaimJournal | None = None,
 ) -> PositionRanges:
-    """Claim messages that are free, in the queue's order.
+    """Claim messages that are free now, in the queue's order; returns the claims, which the journal records.
 
-    Args:
-        page: the counters, which the caller has just read.
-        groups: the group locks of the transaction; the groups of the returned messages remain locked.
-        journal: the journal that records the returned claims, if any.
-
-    Returns:
-        The claims; [] if no message is free now.
+    The groups of these messages remain locked. ``page``: the counters, which the caller has just read.
 
     Raises:
         WaitExpired: a live process did not publish its commit in time.

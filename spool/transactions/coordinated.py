@@ -39,8 +39,6 @@ from spool.transactions.waiting import wait_for
 
 T = TypeVar("T")
 
-_ID_BYTES = 16
-
 
 class CoordinatedTransaction(Transaction):
     """A branch of a coordinator, or a coordinator's own transaction.
@@ -61,10 +59,6 @@ class CoordinatedTransaction(Transaction):
     def lost(self) -> str | None:
         """The reason why the next call rolls the transaction back, or why a call did so; None if no reason is set."""
         return self._lost
-
-    def lock_xid_now(self) -> bool:
-        """Lock the xid of a new branch, inside a public call; returns False if another process holds the xid."""
-        return self._branch.lock_xid_now()
 
     @public_call("taking from queue {queue}")
     def hold(
@@ -251,7 +245,7 @@ class Coordinator(CoordinatedTransaction):
 
     def __init__(self, core: Core) -> None:
         super().__init__(core, counted=False)
-        self.id = os.urandom(_ID_BYTES)
+        self.id = os.urandom(16)
         self._byte = coordinator_byte(self.id)
         self._marks: CallMarks | None = None
         self._is_open = True

@@ -42,9 +42,6 @@ from spool.transactions.waiting import wait_for
 WHAT_TO_DO = "spool-admin check --repair moves damaged messages to quarantine, with the reason"
 
 
-# -- without bodies ---------------------------------------------------------------------------------------------------
-
-
 def held_stretches(store: Store, ranges: PositionRanges) -> list[Stretch]:
     """Return the places of the bodies of claimed messages, in order."""
     found = list[Stretch]()

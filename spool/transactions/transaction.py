@@ -425,8 +425,6 @@ class Transaction:
             raise TransactionRolledBack("the transaction was rolled back: begin a new one")
         raise ProtocolError(f"the transaction is {self.state.value}: begin a new one")
 
-    # -- with ---------------------------------------------------------------------------------------------------------
-
     def __enter__(self) -> Self:
         with calls.deferred(partial(leave, self)):
             enter(self)

@@ -131,10 +131,6 @@ def adopt(
         also: a function that raises if the commit must not happen. It is called under the number lock, once every
             issued number is settled.
         copied: the prepared branches whose contents were copied into the batch.
-
-    Raises:
-        UnknownBranch: one of the branches was rolled back or committed; nothing was done.
-        Full: the messages of a coordinator's tasks do not fit; nothing was done.
     """
     branches = [voted_contents(store, xid) for xid in xids]
     for contents in branches:
@@ -329,9 +325,6 @@ class _Adopted(Move):
         unlink_unless_gone(self.disk, self.source)
 
 
-# -- the state of a branch --------------------------------------------------------------------------------------------
-
-
 def is_prepared(store: Store, xid: Xid) -> bool:
     """Return whether the branch is prepared and undecided, as far as this process can see now."""
     catch_up(store)
@@ -380,9 +373,6 @@ def finish_moves(store: Store) -> list[Xid]:
             move_adopted(store, number, [(files[number].index(xid) + 1, xid)])
             moved.append(xid)
     return moved
-
-
-# -- branches in doubt ------------------------------------------------------------------------------------------------
 
 
 def in_doubt(store: Store, deadline: Deadline, *, known_votes: Collection[Xid] = ()) -> list[Xid]:
