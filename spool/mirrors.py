@@ -60,12 +60,13 @@ def begin(
         SystemFailure: a process has the space open.
         NotASpace: ``path`` holds no space.
     """
-    space_config({"mirror": os.path.abspath(mirror)}, {})  # checked before a file is created there
+    mirror = os.path.abspath(mirror)
+    space_config({"mirror": mirror}, {})  # checked before a file is created there
     with _closed(path, disk, clock) as (disk, clock):
-        check_elsewhere(os.path.abspath(mirror), disk.root)
+        check_elsewhere(mirror, disk.root)
         text = read_settings_text(disk)
         parse(text, disk.path(layout.SETTINGS))
-        side = disk.sibling(os.path.abspath(mirror))
+        side = disk.sibling(mirror)
         try:
             begin_mirror(disk, side, with_mirror(text, None))
         finally:
@@ -138,13 +139,13 @@ def restore(
         NotASpace: ``mirror`` is no mirror.
         MirrorMismatch: a process has the space of the mirror open.
     """
-    if lies_inside(os.path.abspath(path), os.path.abspath(mirror)):
+    root, mirror = os.path.abspath(path), os.path.abspath(mirror)
+    if lies_inside(root, mirror):
         raise InvalidArgument(
-            f"the new space {os.path.abspath(path)} lies inside the mirror {os.path.abspath(mirror)}, which is not "
-            "changed: name a directory elsewhere"
+            f"the new space {root} lies inside the mirror {mirror}, which is not changed: name a directory elsewhere"
         )
     with space_directory(path, disk) as disk, calls.deferred(disk.close_all), os_errors("restoring the queue space"):
-        side = disk.sibling(os.path.abspath(mirror))
+        side = disk.sibling(mirror)
         try:
             settings = _settings_of(side)
             Mirror(disk, side).hold_for_restore()

@@ -226,12 +226,25 @@ def space_directory(path: str | os.PathLike[str], disk: Disk | None) -> Iterator
     if disk is not None:
         yield disk
         return
-    disk, new = _new_directory(os.fspath(path))
+    root = os.fspath(path)
+    missing = [root]
+    with os_errors("making the queue space"):
+        while not os.path.lexists(missing[-1]):
+            missing.append(os.path.dirname(missing[-1].rstrip(os.sep)) or os.curdir)
+        try:
+            os.makedirs(root, mode=DIRECTORY_MODE, exist_ok=True)
+            if len(missing) > 1 or not os.listdir(root):  # (a directory with other files is not only ours)
+                with suppress(PermissionError):
+                    os.chmod(root, DIRECTORY_MODE)  # (even if the umask is narrower)
+        except FileExistsError:
+            raise NotASpace(f"{root} is a file: a queue space is a directory, choose another path") from None
+        disk = Disk(root)
+        new = [disk.path(name) for name in layout.DIRECTORIES if not disk.exists(name)]
     try:
         yield disk
     except BaseException:
         if not disk.exists(layout.SETTINGS):
-            for directory in new:
+            for directory in new + missing[:-1]:  # the innermost first
                 with suppress(OSError):  # the directory is not empty, or was not created
                     os.rmdir(directory)
         raise
@@ -247,23 +260,6 @@ def _tell_what_is_there(disk: Disk) -> None:
         )  # fmt: skip
     if layout.foreign(disk.names("")):
         log.warning("%s is not empty: the space's files lie beside other files", disk.root)
-
-
-@os_errors("making the queue space")
-def _new_directory(root: str) -> tuple[Disk, list[str]]:
-    """Create the directory; returns its disk, and the paths of the directories that a space adds, innermost first."""
-    missing = [root]
-    while not os.path.lexists(missing[-1]):
-        missing.append(os.path.dirname(missing[-1].rstrip(os.sep)) or os.curdir)
-    try:
-        os.makedirs(root, mode=DIRECTORY_MODE, exist_ok=True)
-        if len(missing) > 1 or not os.listdir(root):  # (a directory with other files is not only ours)
-            with suppress(PermissionError):
-                os.chmod(root, DIRECTORY_MODE)  # (even if the umask is narrower)
-    except FileExistsError:
-        raise NotASpace(f"{root} is a file: a queue space is a directory, choose another path") from None
-    disk = Disk(root)
-    return disk, [disk.path(name) for name in layout.DIRECTORIES if not disk.exists(name)] + missing[:-1]
 
 
 def open(path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock | None = None) -> Space:

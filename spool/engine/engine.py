@@ -123,8 +123,7 @@ class Engine:
     def first_due(self, queue: str) -> float | None:
         """Return when the first delayed message of a queue is due, in seconds since the epoch; None if none is delayed.
 
-        Raises:
-            KeyError: the queue does not exist.
+        Raises KeyError if the queue does not exist.
         """
         return first_due(self._store, queue)
 
@@ -168,7 +167,12 @@ class Engine:
         mark_lost(transaction, reason)
         if associated(self._store) is transaction:
             associate(self._store, None)
-        self._store.dropped.append(lambda: _roll_back(transaction, reason))
+
+        def roll_back() -> None:
+            with suppress(NotOpen, ProtocolError):  # a call from a copied context may have ended the transaction
+                transaction.rollback(reason)
+
+        self._store.dropped.append(roll_back)
 
     # -- branches of a foreign coordinator: phase two ------------------------------------------------------------------
 
@@ -223,9 +227,10 @@ class Engine:
     @public_call("looking at a branch")
     def owner_of(self, xid: Xid) -> Literal["this process", "another process"] | None:
         """Return which live process has a branch that is not prepared yet; None if no process has the branch."""
-        if not two_phase.has_owner(self._store.shared.xids, xid):
+        xids, byte = self._store.shared.xids, xid_byte(xid)
+        if xids.is_free(byte):
             return None
-        return "this process" if self._store.shared.xids.is_held_here(xid_byte(xid)) else "another process"
+        return "this process" if xids.is_held_here(byte) else "another process"
 
     # -- an administrator's decisions ----------------------------------------------------------------------------------
 
@@ -360,9 +365,8 @@ class Engine:
         """Count the messages at these positions that are in the queue and not due yet."""
         now = self._store.clock.now()
         with self._store.view.mutex:
-            runs = [self._store.view.index.messages.find(position) for position in places]
-        there = [run for run in runs if run is not None and run.queue.name == queue]
-        return sum(run.due is not None and run.due > now for run in there)
+            runs = [run for run in map(self._store.view.index.messages.find, places) if run is not None]
+        return sum(run.queue.name == queue and run.due is not None and run.due > now for run in runs)
 
     @public_call("moving a damaged message to quarantine")
     def quarantine(self, position: Position, reason: str) -> None:
@@ -444,11 +448,6 @@ class Engine:
             False if the subscription has ended.
         """
         return subscriptions.advance(self._store, name, since, after, seconds)
-
-
-def _roll_back(transaction: CoordinatedTransaction, reason: str) -> None:
-    with suppress(NotOpen, ProtocolError):  # a call from a copied context may have ended the transaction
-        transaction.rollback(reason)
 
 
 def examine(path: str) -> "list[Proof]":

@@ -98,8 +98,11 @@ def _adopt(core: Core, xids: Sequence[Xid], facts: CommitBatch | None, check: Ca
 
         def recheck(_: object) -> None:
             check()
-            if store.view.index.applied != seen and _put_since(store.view, keys, seen):
-                raise _PutMeanwhile
+            if store.view.index.applied != seen:
+                with store.view.mutex:
+                    facts = store.view.index.facts
+                    if any(facts.get(fact, (0,))[0] > seen for some in keys for fact, _ in some):
+                        raise _PutMeanwhile
 
         transaction.commit(adopt=xids[copied:], record=record, check=recheck, copied=xids[:copied])
         return transaction.number
@@ -152,13 +155,6 @@ def _put_before(view: View, now: float, xids: Sequence[Xid], keys: Sequence[Sequ
                 )
             before.add(fact)
     return found
-
-
-def _put_since(view: View, keys: Sequence[Sequence[_Key]], seen: int) -> bool:
-    """Return whether a commit after number ``seen`` has put one of the keys."""
-    with view.mutex:
-        facts = view.index.facts
-        return any(facts.get(fact, (0,))[0] > seen for some in keys for fact, _ in some)
 
 
 def _copy(disk: Disk, branch: Branch, xid: Xid, contents: FileContents, left_out: Set[int]) -> None:

@@ -17,7 +17,6 @@ from spool.format.writer import CommitFileWriter
 from spool.log import quota
 from spool.log.futures import Promises
 from spool.log.visibility import catch_up, list_prepared
-from spool.model.message import message_id
 from spool.model.position import PositionRanges, positions
 from spool.model.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, Xid
 from spool.policies import retries
@@ -84,11 +83,6 @@ class Branch:
     def is_empty(self) -> bool:
         return self.batch.is_empty and self.file is None
 
-    @property
-    def ids(self) -> tuple[str, ...]:
-        """The ids of the branch's messages."""
-        return tuple(message_id(self.id, ordinal) for ordinal in range(self.batch.messages))
-
     def check_room(self, settings: Settings, queue: str, groups: Sequence[tuple[Sequence[bytes], object]]) -> None:
         """Raise Full if these bodies do not fit now. The exact check follows at the commit or vote."""
         catch_up(self._store, list_prepared(self._store))
@@ -132,12 +126,6 @@ class Branch:
             self._keys = None
 
     # -- claims -----------------------------------------------------------------------------------------------------
-
-    def begin_journal(self) -> None:
-        """Record the present and the later claims in a journal."""
-        self.lock_xid()
-        self.journal = ClaimJournal(self._store, self.xid)
-        self.journal.add(self.claims)
 
     def begin_marked_journal(self) -> int | None:
         """Record the claims in a journal with a mark for each message.

@@ -16,7 +16,7 @@ from functools import lru_cache
 from itertools import repeat
 
 from spool.coordination.counters import CounterPage
-from spool.coordination.locks import Claims, GroupLocks, GroupName
+from spool.coordination.locks import Claims, GroupLocks
 from spool.errors import Argument, Empty, InvalidArgument, MessageInUse, SpoolError
 from spool.index.run import Run
 from spool.log.visibility import catch_up, list_prepared, revalidate
@@ -138,7 +138,9 @@ def claim(
     finally:
         if groups.names:
             with view.mutex:
-                groups.release(but={*before, *groups_of(view, kept)})
+                runs = map(view.index.messages.find, positions(kept))
+                still = {(wanted.queue, run.group) for run in runs if run is not None and run.group is not None}
+                groups.release(but={*before, *still})
 
 
 def _claim_free(
@@ -371,13 +373,3 @@ def _without_overtakers(
         if position in allowed:
             append_range(right, *position, 1)
     return right
-
-
-def groups_of(view: View, ranges: PositionRanges) -> set[GroupName]:
-    """Return the groups of the messages in these ranges that exist."""
-    names = set()
-    for position in positions(ranges):
-        run = view.index.messages.find(position)
-        if run is not None and run.group is not None:
-            names.add((run.queue.name, run.group))
-    return names

@@ -26,7 +26,7 @@ from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.model.position import Position, PositionRanges, positions
 from spool.model.xid import Xid
-from spool.policies.claim_journal import CallMarks, read_journal
+from spool.policies.claim_journal import CallMarks, ClaimJournal, read_journal
 from spool.policies.retries import add_failure_outcome, count_failures
 from spool.runtime.calls import public_call
 from spool.store.settings import Settings
@@ -109,7 +109,9 @@ class CoordinatedTransaction(Transaction):
     def begin_call(self) -> None:
         """Record that a call with the held messages begins. If this process dies in the call, an attempt is counted."""
         with self._lock:
-            self._branch.begin_journal()
+            self._branch.lock_xid()
+            self._branch.journal = ClaimJournal(self._store, self.xid)
+            self._branch.journal.add(self._branch.claims)
 
     @public_call("recording that a call has ended")
     def end_call(self) -> None:

@@ -61,9 +61,6 @@ def held_stretches(store: Store, ranges: PositionRanges) -> list[Stretch]:
     return found
 
 
-# -- with bodies ------------------------------------------------------------------------------------------------------
-
-
 def get_alone(core: Core, wanted: Wanted, before_commit: Callable[[], object]) -> list[Message]:
     """Get messages without a transaction: claim and read messages, and commit their removal.
 
@@ -101,8 +98,7 @@ def get_alone(core: Core, wanted: Wanted, before_commit: Callable[[], object]) -
         raise TransactionTimeout(f"{error}; the transaction was rolled back") from None
     finally:
         if not store.guard.closed:  # else the descriptors may be closed, and their locks released
-            for number, first, count in claimed:
-                store.shared.claims.release(number, first, count)
+            release(store.shared.claims, claimed)
             if groups.names:
                 groups.release()
 

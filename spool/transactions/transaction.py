@@ -382,7 +382,7 @@ class Transaction:
             else:
                 self._undo(f"{doing} failed: {storable(seen, LONGEST_REASON)}")
         if isinstance(seen, CommitUnknown):
-            seen.ids = self._branch.ids
+            seen.ids = tuple(f"{self._branch.prefix}{place:08x}" for place in range(self._branch.batch.messages))
         if isinstance(seen, WaitExpired):
             raise TransactionTimeout(f"{seen}; the transaction was rolled back") from None
         if seen is error:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spool.coordination.counters import CounterPage, Counters
-from spool.coordination.locks import PREPARED_LIST, LockFile, coordinator_byte, xid_byte
+from spool.coordination.locks import PREPARED_LIST, coordinator_byte, xid_byte
 from spool.disk.content import unlink_unless_gone
 from spool.disk.disk import Disk, FlushFailed
 from spool.disk.durability import Move
@@ -331,11 +331,6 @@ def is_prepared(store: Store, xid: Xid) -> bool:
     return xid not in store.view.index.adopted and store.files.disk.exists(layout.prepared(xid))
 
 
-def has_owner(xids: LockFile, xid: Xid) -> bool:
-    """Return whether a live process holds the xid, since its branch is not prepared yet or is being prepared."""
-    return not xids.is_free(xid_byte(xid))
-
-
 # -- prepared branches without their coordinator --------------------------------------------------------------------
 
 
@@ -386,8 +381,8 @@ def in_doubt(store: Store, deadline: Deadline, *, known_votes: Collection[Xid] =
             try:
                 make_durable(store, xid, deadline)
             except WaitExpired:
-                if has_owner(store.shared.xids, xid):
-                    continue
+                if not store.shared.xids.is_free(xid_byte(xid)):
+                    continue  # its process is still voting
                 raise
         if is_prepared(store, xid) and prepared_contents(store.files.disk, store.view.prepared, xid) is not None:
             found.append(xid)
