@@ -100,8 +100,8 @@ def _adopt(core: Core, xids: Sequence[Xid], facts: CommitBatch | None, check: Ca
             check()
             if store.view.index.applied != seen:
                 with store.view.mutex:
-                    facts = store.view.index.facts
-                    if any(facts.get(fact, (0,))[0] > seen for some in keys for fact, _ in some):
+                    known = store.view.index.facts
+                    if any(known.get(fact, (0,))[0] > seen for some in keys for fact, _ in some):
                         raise _PutMeanwhile
 
         transaction.commit(adopt=xids[copied:], record=record, check=recheck, copied=xids[:copied])
