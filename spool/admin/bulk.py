@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spool.coordination.locks import Claims, GroupLocks
-from spool.errors import BadMessageId
+from spool.errors import BadMessageId, MessageInUse
 from spool.format.batch import CommitBatch
 from spool.index.browse import Cursor, Filter, Slice
 from spool.index.run import Run
@@ -95,6 +95,9 @@ def act_on(store: Store, owners: Owners, message_id: str, edit: Edit) -> None:
     try:
         claimed = claiming.claim(store, owners, wanted, page, groups)
         if not claimed:
+            error = claiming.nothing_free(store.view, store.clock, wanted)
+            if isinstance(error, MessageInUse):
+                raise error
             raise BadMessageId(f"there is no message {message_id} any more: it was taken or moved, or its time is over")
         _commit(store, claimed, edit)
     finally:
