@@ -9,14 +9,13 @@ if TYPE_CHECKING:
     from forwarder.events import Event
     from forwarder.forwarder import Forwarder
     from forwarder.pipelines.dispositions import Continue, Error, Kill, Send
-    from forwarder.pipelines.pipeline import Pipeline
-    from forwarder.pipelines.queues import MessagesLeft
+    from forwarder.pipelines.pipeline import MessagesLeft, Pipeline
+    from forwarder.result import Summary
     from forwarder.round import Route
     from forwarder.routes.given import as_routes
     from forwarder.routes.in_threads import ThreadForwarder
     from forwarder.services import Caller, MissingQueue, Request, Service, ServiceError
     from forwarder.session import SparkUnavailable
-    from forwarder.summary import Summary
     from forwarder.time_limits import TookTooLong
     from spool.workers.effects import Effect
     from spool.workers.outcome import Outcome, Reject, Rejected, Replied, Retried, Retry
@@ -59,14 +58,13 @@ _MODULES = {
     "forwarder.forwarder": ("Forwarder",),
     "forwarder.pipelines.dispositions": ("Continue", "Error", "Kill", "Send"),
     "forwarder.routes.in_threads": ("ThreadForwarder",),
-    "forwarder.pipelines.queues": ("MessagesLeft",),
-    "forwarder.pipelines.pipeline": ("Pipeline",),
+    "forwarder.pipelines.pipeline": ("MessagesLeft", "Pipeline"),
     "forwarder.round": ("Route",),
     "forwarder.routes.given": ("as_routes",),
     "forwarder.events": ("Event",),
     "forwarder.services": ("Caller", "MissingQueue", "Request", "Service", "ServiceError"),
     "forwarder.session": ("SparkUnavailable",),
-    "forwarder.summary": ("Summary",),
+    "forwarder.result": ("Summary",),
     "forwarder.time_limits": ("TookTooLong",),
     "spool.workers.effects": ("Effect",),
     "spool.workers.outcome": ("Outcome", "Reject", "Rejected", "Replied", "Retried", "Retry"),

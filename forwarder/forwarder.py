@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import spool
 from forwarder.events import Event
+from forwarder.result import Summary
 from forwarder.round import Route, TaskDied
 from forwarder.routes.base import BaseForwarder
 from forwarder.routes.given import as_routes, check_routes
@@ -16,7 +17,6 @@ from forwarder.routes.loop import RouteLoop
 from forwarder.routes.workers import check_workers
 from forwarder.services import Service
 from forwarder.session import SparkUnavailable, is_local, start, stop, warm_up, with_places
-from forwarder.summary import Summary
 from forwarder.task import Block, Chunk, run
 from spool import open as open_space
 from spool.workers.effects import OnFailure

@@ -1,22 +1,52 @@
 """A pipeline, from its source to its destinations: its queues, its routes, and its run."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from forwarder.forwarder import Forwarder
-from forwarder.pipelines.description import Description, described, read_toml
-from forwarder.pipelines.queues import check_left, create_queues, left_queues
+from forwarder.pipelines.description import Description, Destination, described, read_toml
 from forwarder.pipelines.stages import HookStage, Stage, TranslationStage, Way
+from forwarder.result import Summary
 from forwarder.round import Route
 from forwarder.routes.in_threads import ThreadForwarder
 from forwarder.services import ServiceError, parse
-from forwarder.summary import Summary
 from spool import Space
 from spool import open as open_space
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+class MessagesLeft(ServiceError):
+    """A pipeline was changed while messages waited in its former queues, which no route serves now.
+
+    queues: the number of messages by queue.
+    """
+
+    def __init__(self, queues: Mapping[str, int]) -> None:
+        self.queues = dict(queues)
+        held = ", ".join(f"{queue} ({count:,})" for queue, count in queues.items())
+        super().__init__(
+            f"messages wait in queues of the pipeline's former shape, which nothing serves any more: {held}; run the "
+            "former file with --once first, or move them (spool-admin message redrive QUEUE --to QUEUE); --leave goes "
+            "on and leaves them"
+        )
+
+
+def left_queues(space: Space, descriptions: Sequence[Description], served: Collection[str] = ()) -> dict[str, int]:
+    """Return the number of messages in each former queue of the pipelines.
+
+    Args:
+        served: queues that other routes forward. The messages of these queues are not counted.
+    """
+    stats, others = space.stats(), {*served, *(queue for one in descriptions for queue in one.queue_names)}
+    found = {}
+    for queue in sorted(stats.keys() - others):
+        held = stats[queue].ready + stats[queue].delayed + stats[queue].claimed + stats[queue].in_doubt
+        if held and any(one.is_of_another_shape(queue) for one in descriptions):
+            found[queue] = held
+    return found
 
 
 class Pipeline:
@@ -73,7 +103,19 @@ class Pipeline:
         Raises:
             MessagesLeft: messages wait in former queues; no queue was created or changed.
         """
-        return create_queues(space, self.description, leave=leave)
+        if not leave and (left := self.left_queues(space)):
+            raise MessagesLeft(left)
+        done, there = {}, space.queues()
+        for name, options in _queue_options(self.description).items():
+            if name not in there:
+                space.create_queue(name, **options)
+                done[name] = "created"
+            elif changes := {option: one for option, one in options.items() if getattr(there[name], option) != one}:
+                space.change_queue(name, **changes)
+                done[name] = "changed"
+            else:
+                done[name] = "as it was"
+        return done
 
     def left_queues(self, space: Space) -> dict[str, int]:
         """Return the number of messages in each former queue of the pipeline."""
@@ -130,7 +172,35 @@ class Pipeline:
     def _check_left(self, path: str, leave: bool) -> None:
         if not leave:
             with open_space(path) as space:
-                check_left(space, self.description)
+                if left := self.left_queues(space):
+                    raise MessagesLeft(left)
+
+
+# -- the queues of a pipeline -----------------------------------------------------------------------------------------
+
+
+_RETRYING = ("retries", "retry_delay", "retry_delay_max")
+_LIMITS = ("max_messages", "max_bytes")
+
+
+def _options(of: Description | Destination, *names: str) -> dict[str, Any]:
+    return {name: getattr(of, name) for name in names}
+
+
+def _queue_options(description: Description) -> dict[str, dict[str, Any]]:
+    """Return the options of each queue by its name. Each queue is listed after the queues that its options name."""
+    stage = {"order": ("priority", "fifo"), "ordered": description.ordered, "error_queue": description.errors}
+    stage |= _options(description, *_RETRYING)
+    found: dict[str, dict[str, Any]] = {description.errors: {}, description.failures: {}}
+    found[description.source_queue] = stage | _options(description, *_LIMITS)
+    found.setdefault(description.translate_queue, stage)
+    for name, destination in description.destinations.items():
+        hooks = stage if destination.ordered is None else stage | {"ordered": destination.ordered}
+        delivery = hooks | _options(destination, *_RETRYING, "reply_queue")
+        found[description.last_queue(name)] = delivery
+        first = hooks if destination.outbound else delivery
+        found[description.first_queue(name)] = first | _options(destination, *_LIMITS)
+    return found
 
 
 # -- the routes of a pipeline ------------------------------------------------------------------------------------------

@@ -8,12 +8,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from forwarder.events import Begun, Down, Event, Paused, Stopping, Up
-from forwarder.result import RoundResult
+from forwarder.result import RoundResult, Summary
 from forwarder.round import Route
 from forwarder.routes.pace import IdleTime
 from forwarder.services import ServiceError
 from forwarder.session import SparkUnavailable
-from forwarder.summary import Summary
 from spool import Space
 from spool.errors import InvalidArgument, SpoolError
 from spool.model.checks import TIME_LIMIT, ValueCheck, check

@@ -11,12 +11,11 @@ from functools import partial
 
 from forwarder.calls import threads_of
 from forwarder.events import Done, Event, Paused
-from forwarder.result import RoundResult
+from forwarder.result import RoundResult, Summary
 from forwarder.round import Route, queues_into
 from forwarder.routes.base import BaseForwarder, Loop
 from forwarder.routes.given import as_routes, check_routes
 from forwarder.services import Caller, QueueService, Request, Service
-from forwarder.summary import Summary
 from spool import open as open_space
 from spool.model.message import Message
 from spool.model.position import Position

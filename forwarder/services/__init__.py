@@ -7,15 +7,7 @@ from forwarder.services.http import HttpService
 from forwarder.services.kafka import KafkaService
 from forwarder.services.python import PythonService
 from forwarder.services.queues import OtherSpaceService, QueueService
-from forwarder.services.service import (
-    MAX_REPLY,
-    Caller,
-    MissingQueue,
-    Request,
-    Service,
-    ServiceError,
-    check_sendable,
-)
+from forwarder.services.service import MAX_REPLY, Caller, MissingQueue, Request, Service, ServiceError, check_sendable
 
 __all__ = [
     "MAX_REPLY",

@@ -294,7 +294,7 @@ def _exit_code(summary: "Summary", once: bool) -> int:
 def _left_queues(pipelines: "list[Pipeline]", routes: "list[Route]") -> dict[str, int]:
     """Return the queues that only earlier versions of the pipelines have, that hold messages, and that no route
     serves."""
-    from forwarder.pipelines.queues import left_queues
+    from forwarder.pipelines.pipeline import left_queues
 
     with opened() as space:
         return left_queues(space, [one.description for one in pipelines], [route.queue for route in routes])

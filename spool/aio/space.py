@@ -70,12 +70,7 @@ class Space:
     # -- putting ----------------------------------------------------------------------------------------------------
 
     async def put(
-        self,
-        queue: str,
-        body: Any,
-        *,
-        transaction: "Transaction | Join | None" = JOIN,
-        **options: Unpack[PutOptions],
+        self, queue: str, body: Any, *, transaction: "Transaction | Join | None" = JOIN, **options: Unpack[PutOptions]
     ) -> str:
         """As ``spool.Space.put``. A put that is cancelled before its commit has begun adds no message."""
         return (await self.put_many(queue, (body,), transaction=transaction, **options))[0]

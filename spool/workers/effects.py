@@ -83,12 +83,7 @@ class OutcomePolicy:
 
 
 def record(
-    batch: CommitBatch,
-    policy: OutcomePolicy,
-    message: Message,
-    raw: bytes,
-    outcome: Outcome,
-    now: float,
+    batch: CommitBatch, policy: OutcomePolicy, message: Message, raw: bytes, outcome: Outcome, now: float
 ) -> tuple[Effect, str]:
     """Add to the branch the effects of an outcome. The outcome ends an attempt that counts.
 
