@@ -12,7 +12,7 @@ from forwarder.events import Event
 from forwarder.result import Summary
 from forwarder.round import Route, TaskDied
 from forwarder.routes.base import BaseForwarder
-from forwarder.routes.given import as_routes, check_routes
+from forwarder.routes.given import check_routes
 from forwarder.routes.loop import RouteLoop
 from forwarder.routes.workers import check_workers
 from forwarder.services import Service
@@ -76,8 +76,9 @@ class Forwarder(BaseForwarder):
         on_event: Callable[[Event], object] | None = None,
         say: Callable[[str], None] | None = None,
     ) -> None:
-        made = as_routes(routes, on_failure=on_failure, timeout=timeout, threads=threads)
-        super().__init__(path, made, idle=idle, on_event=on_event, say=say)
+        super().__init__(
+            path, routes, on_failure=on_failure, timeout=timeout, threads=threads, idle=idle, on_event=on_event, say=say
+        )
         self._spark = spark
         self._master = master
         self._conf = dict(conf or {})

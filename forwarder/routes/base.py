@@ -3,20 +3,22 @@
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from forwarder.events import Begun, Down, Event, Paused, Stopping, Up
 from forwarder.result import RoundResult, Summary
 from forwarder.round import Route
+from forwarder.routes.given import as_routes, check_option
 from forwarder.routes.pace import IdleTime
-from forwarder.services import ServiceError
+from forwarder.services import Service, ServiceError
 from forwarder.session import SparkUnavailable
 from spool import Space
-from spool.errors import InvalidArgument, SpoolError
-from spool.model.checks import TIME_LIMIT, ValueCheck, check
+from spool.errors import SpoolError
+from spool.model.checks import TIME_LIMIT
 from spool.model.position import Position
+from spool.workers.effects import OnFailure
 from spool.workers.outcome import describe
 
 log = logging.getLogger("spool.forwarder")
@@ -88,16 +90,19 @@ class BaseForwarder:
     def __init__(
         self,
         path: str,
-        routes: Sequence[Route],
+        routes: Mapping[str, str | Service] | Sequence[Route],
         *,
-        idle: float | None,
-        on_event: Callable[[Event], object] | None,
-        say: Callable[[str], None] | None,
+        on_failure: OnFailure | None = None,
+        timeout: float | None = None,
+        threads: int | None = None,
+        idle: float | None = None,
+        on_event: Callable[[Event], object] | None = None,
+        say: Callable[[str], None] | None = None,
     ) -> None:
         if idle is not None:
             check_option("idle", idle, TIME_LIMIT)
         self.path = path
-        self.routes = list(routes)
+        self.routes = as_routes(routes, on_failure=on_failure, timeout=timeout, threads=threads)
         self.summary = Summary()
         self._say = say or log.info
         self._on_event = on_event or (lambda event: None)
@@ -249,11 +254,3 @@ def in_steps(routes: Sequence[Route], once: bool, summary: Summary) -> Iterator[
         others = [queue for queue in summary.moved if queue not in summary.full]
         if not (summary.full and any(summary.moved[queue] > before.get(queue, 0) for queue in others)):
             return
-
-
-def check_option(name: str, value: object, of: ValueCheck) -> None:
-    """Raise ServiceError if the value of an option is wrong."""
-    try:
-        check(name, value, of)
-    except InvalidArgument as error:
-        raise ServiceError(str(error)) from None

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 
 from forwarder.calls import threads_of
 from forwarder.round import Route
-from forwarder.routes.base import check_option
 from forwarder.services import (
     TIMEOUT_SECONDS,
     MissingQueue,
@@ -18,7 +17,8 @@ from forwarder.services import (
 )
 from spool import Space
 from spool.engine.tasks import identity_of
-from spool.model.checks import TIME_LIMIT
+from spool.errors import InvalidArgument
+from spool.model.checks import TIME_LIMIT, ValueCheck, check
 from spool.workers.effects import ON_FAILURE, OnFailure
 from spool.workers.worker import AT_ONCE
 
@@ -61,6 +61,14 @@ def as_routes(
         if queues.count(queue) > 1:
             raise ServiceError(f"the queue {queue} has two routes: give it one")
     return made
+
+
+def check_option(name: str, value: object, of: ValueCheck) -> None:
+    """Raise ServiceError if the value of an option is wrong."""
+    try:
+        check(name, value, of)
+    except InvalidArgument as error:
+        raise ServiceError(str(error)) from None
 
 
 def check_routes(space: Space, routes: Sequence[Route], *, sent: bool = True) -> None:

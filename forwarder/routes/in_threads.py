@@ -4,18 +4,17 @@ Each message has a separate transaction. So the loop can give up a single call t
 counts as an attempt only for its own message. Rounds in one process would make both impossible.
 """
 
-from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
 from forwarder.calls import threads_of
-from forwarder.events import Done, Event, Paused
+from forwarder.events import Done, Paused
 from forwarder.result import RoundResult, Summary
-from forwarder.round import Route, queues_into
+from forwarder.round import queues_into
 from forwarder.routes.base import BaseForwarder, Loop
-from forwarder.routes.given import as_routes, check_routes
-from forwarder.services import Caller, QueueService, Request, Service
+from forwarder.routes.given import check_routes
+from forwarder.services import Caller, QueueService, Request
 from spool import open as open_space
 from spool.model.message import Message
 from spool.model.position import Position
@@ -33,17 +32,6 @@ class ThreadForwarder(BaseForwarder):
     Raises:
         ServiceError: a route cannot work.
     """
-
-    def __init__(
-        self,
-        path: str,
-        routes: Mapping[str, str | Service] | Sequence[Route],
-        *,
-        idle: float | None = None,
-        on_event: Callable[[Event], object] | None = None,
-        say: Callable[[str], None] | None = None,
-    ) -> None:
-        super().__init__(path, as_routes(routes), idle=idle, on_event=on_event, say=say)
 
     def run(self, once: bool = False) -> Summary:
         """Forward until ``stop`` is called, and return the summary. An error that ends one route ends all routes.

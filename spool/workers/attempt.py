@@ -18,7 +18,7 @@ from spool.log.quota import room_in
 from spool.log.visibility import catch_up, list_prepared
 from spool.model.message import Message
 from spool.model.position import Position
-from spool.policies.retries import queue_config, with_error_queue
+from spool.policies.retries import queue_config
 from spool.runtime.calls import public_call
 from spool.store.store import Store
 from spool.transactions import delivery
@@ -250,7 +250,7 @@ class Attempt:
     def _record(self, message: Message, outcome: Outcome, branch: Branch) -> tuple[Effect, str]:
         """Add the effects of the outcome to the branch, by the current settings."""
         settings = self._store.settings.current()
-        policy = OutcomePolicy(with_error_queue(settings.config, message.queue), settings.config, self._on_failure)
+        policy = OutcomePolicy.of(settings.config, message.queue, self._on_failure)
         raw = delivery.stored_body(self._store.files, self._store.view, message) if isinstance(outcome, Passed) else b""
         outcome = effective_outcome(policy, message, raw, outcome)
         if isinstance(outcome, Retried | Rejected):

@@ -76,11 +76,6 @@ class OutcomePolicy:
         attempt."""
         return isinstance(outcome, Retried) and not is_last(self.queue, attempts)
 
-    @property
-    def queues(self) -> Mapping[str, QueueConfig]:
-        """The options of all queues, by name."""
-        return self.space.queues
-
 
 def record(
     batch: CommitBatch, policy: OutcomePolicy, message: Message, raw: bytes, outcome: Outcome, now: float
@@ -122,7 +117,7 @@ def effective_outcome(policy: OutcomePolicy, message: Message, raw: bytes, outco
         outcome = Retried(outcome.reason)
     added: dict[str, Usage] = {}
     for queue, size in _answers(message, raw, outcome):
-        config = policy.queues.get(queue)
+        config = policy.space.queues.get(queue)
         if config is None:
             which = {Replied: "reply queue", Rejected: "failure queue"}.get(type(outcome), "queue")
             return Retried(f"the {which} {queue!r} does not exist: create it")
@@ -200,14 +195,14 @@ def _answer(batch: CommitBatch, policy: OutcomePolicy, queue: str, request: Mess
         attributes["content_type"] = answer.content_type
     if answer.codec is not None:
         attributes["codec"] = answer.codec
-    batch.put(queue, [answer.body], with_first_delay(policy.queues[queue], attributes))
+    batch.put(queue, [answer.body], with_first_delay(policy.space.queues[queue], attributes))
 
 
 def _fields_of(policy: OutcomePolicy, new: NewMessage, source: Message) -> dict[str, Any]:
     """Return the control fields of a new message: its own fields, and by default the correlation id of its source."""
     fields = {"correlation_id": source.correlation_id or source.id, **new.attributes}
-    warn_of_put("", policy.queues[new.queue], new.attributes)
-    return with_first_delay(policy.queues[new.queue], fields)
+    warn_of_put("", policy.space.queues[new.queue], new.attributes)
+    return with_first_delay(policy.space.queues[new.queue], fields)
 
 
 def _fields_for(policy: OutcomePolicy, queue: str, message: Message) -> dict[str, Any]:
@@ -216,4 +211,4 @@ def _fields_for(policy: OutcomePolicy, queue: str, message: Message) -> dict[str
     fields = {name: value for name, value in stored_fields(message).items() if name not in _OF_ITS_QUEUE}
     if fields.pop("time_to_live", None) is not None:  # the time to live counts from the first put
         fields["expires_at"] = message.expires_at
-    return with_first_delay(policy.queues[queue], fields)
+    return with_first_delay(policy.space.queues[queue], fields)

@@ -55,7 +55,6 @@ class WaitingMessages:
 
     @property
     def is_full(self) -> bool:
-        """Return whether no further message can be added."""
         return len(self._waits) >= MOST_WAITING
 
     def add(self, position: Position, now: float) -> None:
@@ -65,7 +64,6 @@ class WaitingMessages:
         self._waits[position] = (now + seconds, seconds)
 
     def remove(self, position: Position) -> None:
-        """Forget a message that was handled."""
         self._waits.pop(position, None)
 
     def positions(self, now: float) -> list[Position]:

@@ -72,6 +72,7 @@ class Run:
         on_pause: called with the reason and the seconds when the run pauses; the seconds are 0 if ``once`` ends the
             run.
 
+    is_over: whether a run with ``once`` ends early, because too many messages failed or the run would pause.
     summary: the counts so far. mutex: guards the run; while a thread holds it, no other thread changes the run.
     """
 
@@ -92,21 +93,15 @@ class Run:
         self._pauses, self._waiting = Pauses(), WaitingMessages()
         self._paused_until = 0.0
         self._left = 0  # messages that failed or were kept
-        self._is_cut_short = False
+        self.is_over = False
 
     # -- before a claim ---------------------------------------------------------------------------------------------
-
-    @property
-    def is_over(self) -> bool:
-        """Return whether a run with ``once`` ends early, because too many messages failed or the run would pause."""
-        return self._is_cut_short
 
     def pause_left(self, now: float) -> float:
         """Return the seconds of the pause that are left; 0 or less if messages may be claimed."""
         return self._paused_until - now
 
     def passed(self, now: float) -> frozenset[tuple[int, int]]:
-        """Return the messages to pass over now."""
         with self.mutex:
             return frozenset(self._passed.union(self._waiting.positions(now)))
 
@@ -121,7 +116,7 @@ class Run:
         """Record that a message is claimed. Return False if the message has to be released, because the run has
         attempted it since the claim began, or has begun to pause."""
         with self.mutex:
-            if self._is_cut_short or now < self._paused_until or position in self._passed:
+            if self.is_over or now < self._paused_until or position in self._passed:
                 return False
             if self.once:
                 self._passed.add(position)
@@ -134,7 +129,7 @@ class Run:
                 self._waiting.add(position, now)
                 log.warning("a message of queue %s waits: %s", self._queue, conclusion.reason)
             elif self.once:
-                self._is_cut_short = True
+                self.is_over = True
                 self._on_pause(conclusion.pause or conclusion.reason, 0.0)
             elif now >= self._paused_until:  # otherwise a concurrent call has begun this pause
                 seconds = self._pauses.find_down(conclusion.pause or conclusion.reason, conclusion.delay)
@@ -155,7 +150,7 @@ class Run:
                 if now >= self._paused_until:
                     self._pauses.find_up()
             if self.once and self._left >= MOST_FAILED:
-                self._is_cut_short = True
+                self.is_over = True
 
     def give_up(self, message: Message, reason: str, hanging: int) -> SystemFailure | None:
         """Count a call whose thread goes on although its attempt was withdrawn.
@@ -188,7 +183,7 @@ class Run:
             stats: the current figures of the queue.
             was_stopped: whether a caller stopped the run before its end.
         """
-        if not (self._is_cut_short or was_stopped):
+        if not (self.is_over or was_stopped):
             self.summary.left = self._left + stats.claimed + stats.in_doubt
             return
         if self._left >= MOST_FAILED:

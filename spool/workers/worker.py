@@ -239,7 +239,8 @@ class Worker:
             self._hanging = [thread for thread in self._hanging if thread.is_alive()] + [call.thread]
             if too_many := self._run.give_up(call.message, reason, len(self._hanging)):
                 self._fail(too_many)
-            self._count(call, conclusion)
+            self._report(call.message.position, conclusion, self._clock.monotonic() - call.begun)
+            self._busy -= 1
             if not self.is_stopping:
                 self._start()
             self._changed.notify_all()
@@ -269,7 +270,8 @@ class Worker:
                 with self._changed:
                     self._calls.discard(call)
                     if conclusion is not None:
-                        self._count(call, conclusion)
+                        self._report(call.message.position, conclusion, self._clock.monotonic() - call.begun)
+                        self._busy -= 1
                         self._changed.notify_all()
                 if conclusion is None:  # the call was given up, and another thread has replaced this thread
                     call.attempt.finish_withdrawn()
@@ -368,11 +370,6 @@ class Worker:
 
     def _hold_back(self, position: Position, conclusion: Conclusion) -> None:
         self._run.hold_back(position, conclusion, self._clock.monotonic())
-
-    def _count(self, call: Call, conclusion: Conclusion) -> None:
-        """Record the end of a call. Caller holds the lock."""
-        self._report(call.message.position, conclusion, self._clock.monotonic() - call.begun)
-        self._busy -= 1
 
     def _report(self, position: Position, conclusion: Conclusion, seconds: float) -> None:
         with self._changed:
