@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from functools import cache
 from types import FrameType
 from typing import Any, TextIO
 
@@ -76,6 +76,14 @@ class TimeLimit:
             raise TookTooLong(self.reason)
 
 
+@cache
+def _trace_file() -> TextIO:
+    """Return the file for the traceback of a call that takes too long."""
+    if os.environ.get("SPOOL_DEBUG") and sys.__stderr__ is not None:
+        return sys.__stderr__
+    return open(os.devnull, "w")
+
+
 class Watchdog:
     """Ends this process when a call of a service takes too long, even if the call runs C code.
 
@@ -86,7 +94,6 @@ class Watchdog:
     def __init__(self, seconds: float | None) -> None:
         self._seconds = seconds
         self._set_at = float("-inf")
-        self._file: TextIO | None = None
 
     def __enter__(self) -> "Watchdog":
         return self
@@ -97,20 +104,9 @@ class Watchdog:
         if self._seconds is None or now < self._set_at + _SLACK_SECONDS:
             return
         seconds = self._seconds + GRACE_SECONDS + _SLACK_SECONDS
-        faulthandler.dump_traceback_later(seconds, exit=True, file=self._trace_file())
+        faulthandler.dump_traceback_later(seconds, exit=True, file=_trace_file())
         self._set_at = now
-
-    def _trace_file(self) -> TextIO:
-        """Return the file for the traceback of a call that takes too long."""
-        if os.environ.get("SPOOL_DEBUG") and sys.__stderr__ is not None:
-            return sys.__stderr__
-        if self._file is None:
-            self._file = open(os.devnull, "w")  # noqa: SIM115 (open until the end)
-        return self._file
 
     def __exit__(self, *_: object) -> None:
         if self._seconds is not None:
             faulthandler.cancel_dump_traceback_later()
-        if self._file is not None:
-            with suppress(OSError):
-                self._file.close()

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from forwarder.forwarder import Forwarder
 from forwarder.pipelines.description import Description, Destination, described, read_toml
-from forwarder.pipelines.stages import HookStage, Stage, TranslationStage, Way
+from forwarder.pipelines.functions import Function
+from forwarder.pipelines.stages import Stage, Way
 from forwarder.result import Summary
 from forwarder.round import Route
 from forwarder.routes.in_threads import ThreadForwarder
@@ -209,21 +210,24 @@ def _queue_options(description: Description) -> dict[str, dict[str, Any]]:
 def _routes(of: Description) -> Iterator[Route]:
     """Yield the route of each queue. The forwarder checks the services."""
     ends = tuple((name, of.last_queue(name)) for name in of.destinations)
+
+    def hooks(queue: str, functions: tuple[Function, ...], into: str, step: int) -> Route:
+        return Route(queue, Stage((Way("", (), functions, (into,)),), ends, of.timeout), into=(into,), step=step)
+
     if of.inbound:
-        stage = HookStage(of.inbound, of.translate_queue, ends, of.timeout)
-        yield Route(of.source_queue, stage, into=(of.translate_queue,))
+        yield hooks(of.source_queue, of.inbound, of.translate_queue, 0)
     ways = tuple(
         Way(route.name, route.when, route.translate, tuple(map(of.first_queue, route.to)), route.severity == "route")
         for route in of.routes
     )
     into = dict.fromkeys([*(queue for way in ways for queue in way.into), of.failures])
-    translation = TranslationStage(ways, ends, of.failures, of.unrouted, of.retries, of.timeout)
+    translation = Stage(ways, ends, of.timeout, of.failures, of.unrouted, of.retries)
     yield Route(of.translate_queue, translation, into=tuple(into), step=1)
     for name, destination in of.destinations.items():
         if destination.stopped:
             continue
         first, last = of.first_queue(name), of.last_queue(name)
         if destination.outbound:
-            yield Route(first, HookStage(destination.outbound, last, ends, of.timeout), into=(last,), step=2)
+            yield hooks(first, destination.outbound, last, 2)
         service = parse(destination.service, timeout=destination.timeout, threads=destination.threads)
         yield Route(last, service, destination.on_failure, step=3)

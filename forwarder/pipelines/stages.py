@@ -4,14 +4,13 @@ A stage turns a message into any number of new messages. One commit removes the 
 """
 
 import logging
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from forwarder.pipelines.dispositions import Continue, Disposition, Error, Kill, Send, dispositions_of
 from forwarder.pipelines.draft import ROUTE_HEADER, Draft, failed_alone
 from forwarder.pipelines.functions import Function
-from forwarder.services import MAX_REPLY
+from forwarder.services import MAX_REPLY, Service
 from forwarder.services.python import PythonCaller
 from spool.errors import InvalidArgument
 from spool.model.message import Message
@@ -85,75 +84,18 @@ def _apply(
             )
 
 
-# -- the stages -------------------------------------------------------------------------------------------------------
-
-
-class Stage(ABC):
-    """A service that calls functions. ``timeout``: the time limit in seconds for one message."""
-
-    timeout: float
-    threads = 1
-
-    @property
-    @abstractmethod
-    def functions(self) -> tuple[Function, ...]:
-        """All functions that the stage may call."""
-
-    @abstractmethod
-    def translated(self, draft: Draft) -> Outcome:
-        """Return the outcome of a message."""
-
-    @property
-    def watched(self) -> float | None:
-        """The time limit of a call, because a function may hang its process."""
-        return self.timeout
-
-    def check(self) -> None:
-        """Raise ServiceError if a function cannot be called."""
-        for function in self.functions:
-            function.load()
-
-    def open(self) -> PythonCaller:
-        """Import the functions; raise ServiceError as ``check`` does."""
-        self.check()
-        return PythonCaller(self.translated, MAX_REPLY, self.timeout, lambda given: Draft.of(given.message, given.raw))
-
-
-@dataclass(frozen=True)
-class HookStage(Stage):
-    """Calls hooks one after the other. The resulting messages are put into the queue ``into``.
-
-    last_queues: pairs of a destination and its last queue, for messages that a hook sends to a destination.
-    timeout: the time limit in seconds for one message.
-    """
-
-    hooks: tuple[Function, ...]
-    into: str
-    last_queues: tuple[tuple[str, str], ...]
-    timeout: float
-
-    @property
-    def functions(self) -> tuple[Function, ...]:
-        return self.hooks
-
-    def translated(self, draft: Draft) -> Outcome:
-        try:
-            passage = passed_through(self.hooks, draft, dict(self.last_queues))
-        except _Failed as failed:
-            return failed.outcome
-        going = [one.put_into(self.into) for one in passage.going]
-        return Translated([*passage.sent, *going], "; ".join(passage.notes))
-
-
 @dataclass(frozen=True)
 class Way:
-    """A route of a translation, see ``description.RouteDescription``. ``into``: the first queue of each destination."""
+    """A route of a translation, see ``description.RouteDescription``; or the hooks of a stage, without a name.
+
+    into: the queues for the resulting messages, e.g. the first queue of each destination.
+    """
 
     name: str
     when: Function | tuple[tuple[str, tuple[str, ...]], ...]
     translate: tuple[Function, ...]
     into: tuple[str, ...]
-    alone: bool
+    alone: bool = False
 
     @property
     def functions(self) -> tuple[Function, ...]:
@@ -161,7 +103,7 @@ class Way:
 
     def takes(self, message: Message) -> bool:
         """Return whether a message takes this route. Raises _Failed if the condition of the route fails."""
-        if ROUTE_HEADER in message.headers:
+        if self.name and ROUTE_HEADER in message.headers:
             return message.headers[ROUTE_HEADER] == self.name
         if isinstance(self.when, Function):
             try:
@@ -172,19 +114,32 @@ class Way:
 
 
 @dataclass(frozen=True)
-class TranslationStage(Stage):
-    """The routes of a pipeline. One commit removes a message and puts all messages from its routes.
+class Stage(Service):
+    """Calls hooks, or the functions of all routes. One commit removes a message and puts the resulting messages.
 
-    If a route with ``alone`` fails, a copy of the message for this route is put into ``failures``. ``retries``: the
-    retries of the queue. After the last retry, a temporary failure of a route with ``alone`` is final.
+    If a way with ``alone`` fails, a copy of the message for this route is put into ``failures``.
+
+    last_queues: pairs of a destination and its last queue, for messages that a function sends to a destination.
+    timeout: the time limit in seconds for one message.
+    retries: the retries of the queue. After the last retry, a temporary failure of a way with ``alone`` is final.
     """
 
     ways: tuple[Way, ...]
     last_queues: tuple[tuple[str, str], ...]
-    failures: str
-    unrouted: str
-    retries: int
     timeout: float
+    failures: str = ""
+    unrouted: str = "error"
+    retries: int = 0
+
+    @property
+    def watched(self) -> float | None:
+        """The time limit of a call, because a function may hang its process."""
+        return self.timeout
+
+    def open(self) -> PythonCaller:
+        for function in self.functions:
+            function.load()
+        return PythonCaller(self.translated, MAX_REPLY, self.timeout, lambda given: Draft.of(given.message, given.raw))
 
     @property
     def functions(self) -> tuple[Function, ...]:
@@ -204,7 +159,9 @@ class TranslationStage(Stage):
                 passage = passed_through(way.translate, draft, dict(self.last_queues))
             except _Failed as failed:
                 taken = True
-                outcome = replace(failed.outcome, reason=one_line(f"route {way.name}: {failed.outcome.reason}"))
+                outcome = failed.outcome
+                if way.name:
+                    outcome = replace(outcome, reason=one_line(f"route {way.name}: {outcome.reason}"))
                 if isinstance(outcome, Retried) and (not way.alone or draft.message.attempts < self.retries):
                     later = later or outcome
                 elif not way.alone:

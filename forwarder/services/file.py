@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import quote
 
 from forwarder.services.service import FIELD_NAMES, Request, Service, ServiceError, Stateless, field_of, is_field
@@ -119,15 +120,12 @@ def file_name(pattern: str, message: Message) -> str:
 def _write(directory: str, name: str, body: bytes, temporary: str) -> None:
     """Write a whole file durably, or no file."""
     with _opened(directory) as place:
-        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=place)
+        file = open(temporary, "xb", opener=partial(os.open, mode=0o666, dir_fd=place))  # noqa: SIM115 (closed below)
         try:
-            try:
-                left = memoryview(body)
-                while left:
-                    left = left[os.write(file, left) :]
-                os.fsync(file)
-            finally:
-                os.close(file)
+            with file:
+                file.write(body)
+                file.flush()
+                os.fsync(file.fileno())
             os.rename(temporary, name, src_dir_fd=place, dst_dir_fd=place)
         except BaseException:
             with suppress(OSError):
