@@ -203,6 +203,10 @@ class ReadOptions:
         return {each.metadata["option"]: each.metadata["check"] for each in fields(cls) if each.metadata}
 
 
+GO_ON = "to continue with the readable messages, start the query with .option('failOnDataLoss', 'false')"
+"""The advice if messages that were kept for a subscription are lost."""
+
+
 @dataclass(frozen=True)
 class StreamOptions(ReadOptions):
     """The messages to read as a stream.

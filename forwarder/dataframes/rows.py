@@ -12,8 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType, TimestampType
 
 import spool
-from forwarder.dataframes.columns import BODY, COLUMNS
-from forwarder.dataframes.subscriber import GO_ON
+from forwarder.dataframes.columns import BODY, COLUMNS, GO_ON
 from spool.engine.tasks import Item, MessageReader, Missing, ReadMessages, Stretch
 from spool.errors import CorruptedFile, InvalidArgument
 from spool.model.message import Message, message_id
@@ -38,19 +37,14 @@ def read(
         DiskFailure: a file cannot be read.
         UnsafeFileSystem: this process runs on another machine.
     """
-    messages = MessageReader(
+    columns = _Columns(schema)
+    reader = MessageReader(
         path, lambda: spool.open(path), with_body=BODY in schema.names, missing=missing, largest_body=_LARGEST_BODY
     )
-    messages.check_machine(boot_id)
-    return _batches(messages, items, _Columns(schema), missing)
-
-
-def _batches(
-    messages: MessageReader, items: Sequence[Item], columns: "_Columns", missing: Missing
-) -> Iterator[pa.RecordBatch]:
-    with closing(messages):
+    with closing(reader):
+        reader.check_machine(boot_id)
         try:
-            for some in messages.batches(items):
+            for some in reader.batches(items):
                 yield columns.batch(some)
         except InvalidArgument as error:
             if error.name != "largest_body":  # e.g. an invalid space.toml

@@ -90,7 +90,8 @@ def divided(items: Sequence[tuple[Item, int]], size: int | None, *, with_body: b
         weights.append((body_bytes if with_body else 0) + _MESSAGE_BYTES * count + new_file)
         last_file = item.file
     total, done, tasks = sum(weights), 0, 0
-    wanted = max(1, round(total / (size or _task_bytes(total, cores()))))
+    usual = min(max(total / (_TASKS_A_PROCESSOR * cores()), _LEAST_TASK_BYTES), _MOST_TASK_BYTES)
+    wanted = max(1, round(total / (size or usual)))
     part: list[Item] = []
     for (item, _), weight in zip(items, weights, strict=True):
         part.append(item)
@@ -100,7 +101,3 @@ def divided(items: Sequence[tuple[Item, int]], size: int | None, *, with_body: b
             part, tasks = [], tasks + 1
     if not tasks:
         yield []
-
-
-def _task_bytes(total: int, processors: int) -> float:
-    return min(max(total / (_TASKS_A_PROCESSOR * processors), _LEAST_TASK_BYTES), _MOST_TASK_BYTES)

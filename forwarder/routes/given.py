@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Mapping, Sequence
 
-from forwarder.calls import threads_of
 from forwarder.round import Route
 from forwarder.services import (
     TIMEOUT_SECONDS,
@@ -15,6 +14,7 @@ from forwarder.services import (
     check_sendable,
     parse,
 )
+from forwarder.task import threads_of
 from spool import Space
 from spool.engine.tasks import identity_of
 from spool.errors import InvalidArgument

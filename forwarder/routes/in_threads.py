@@ -8,13 +8,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
-from forwarder.calls import threads_of
 from forwarder.events import Done, Paused
 from forwarder.result import RoundResult, Summary
 from forwarder.round import queues_into
 from forwarder.routes.base import BaseForwarder, Loop
 from forwarder.routes.given import check_routes
 from forwarder.services import Caller, QueueService, Request
+from forwarder.task import threads_of
 from spool import open as open_space
 from spool.model.message import Message
 from spool.model.position import Position

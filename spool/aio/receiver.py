@@ -159,7 +159,7 @@ class Receiver:
         Raises the Empty or MessageInUse of the last attempt.
         """
         arrived = asyncio.Event()
-        wake = partial(self._wake, arrived)
+        wake = partial(self.threads.notify, arrived.set)
         pause = _PAUSE_MIN_SECONDS
         with self._store.view.sought.entered(sought, wake):
             self._waiting_by_key += 1
@@ -185,13 +185,6 @@ class Receiver:
                 if not self._waiting_by_key and self._listening_for_all is not None:
                     self._listening_for_all.cancel()
                     self._listening_for_all = None
-
-    def _wake(self, arrived: asyncio.Event) -> None:
-        """Set the event. Called in any thread."""
-        try:
-            self.threads.loop.call_soon_threadsafe(arrived.set)
-        except RuntimeError:
-            pass  # the loop is closed: no task waits any more
 
     def _let_listen(self) -> None:
         """Start the task that listens for tasks that wait by id or correlation id, unless it runs."""

@@ -56,6 +56,7 @@ class Space:
         self._store = core.store
         self._threads = Threads(self._store.guard)
         self._receiver = Receiver(core, self._threads)
+        self._on_done = partial(self._threads.notify, self._resolve)  # one object, which is called once for each commit
 
     @property
     def path(self) -> str:
@@ -103,14 +104,8 @@ class Space:
         self._core.group_commit.send(request)
         return request
 
-    def _on_done(self, requests: Sequence[CommitRequest]) -> None:
-        """Notify the loop of all requests of one commit. Called in another thread."""
-        try:
-            self._threads.loop.call_soon_threadsafe(self._resolve, requests)
-        except RuntimeError:
-            pass  # the loop is closed: no task waits any more
-
     def _resolve(self, requests: Sequence[CommitRequest]) -> None:
+        """End the waits for all requests of one commit."""
         for request in requests:
             if request.future.done():
                 continue  # cancelled after the commit had begun

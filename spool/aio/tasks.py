@@ -75,6 +75,11 @@ class Threads:
         """Wait for the call; a cancelled task gets the outcome, and is cancelled at its next wait."""
         return await wait_to_end(self.submit(call, patient=patient))
 
+    def notify(self, call: Callable[..., object], *args: object) -> None:
+        """Call a function in the loop's thread. Called in any thread."""
+        with suppress(RuntimeError):  # the loop is closed: no task waits any more
+            self.loop.call_soon_threadsafe(call, *args)
+
     def end(self) -> None:
         """End the threads, because the space is closed."""
         for threads in (self._prompt, self._patient):

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 import spool
-from forwarder.calls import Calls, ServiceThreads
 from forwarder.round import Round, Route
 from forwarder.services import Request
-from forwarder.task import Block, Chunk, deliver
+from forwarder.task import Block, Calls, Chunk, ServiceThreads, deliver
 from spool.workers.effects import Effect
 from spool.workers.outcome import Outcome, Replied, Retried
 from tests.forwarder.rounds import Scripted, answers, echo, forward, run_round
