@@ -349,10 +349,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def _java_message(error: BaseException) -> str:
-    """Return the first line of the text of the Java exception in `error`; "" if the exception has no text.
-
-    If the text has a worker's traceback, return the last line of the traceback.
-    """
+    """Return the first line of a Java exception's text, or the last line of a worker's traceback in it; or ""."""
     exception = getattr(error, "java_exception", None)
     text = (exception and (exception.getMessage() or exception.toString())) or ""
     if "Traceback (most recent call last):" in text:

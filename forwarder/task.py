@@ -183,10 +183,7 @@ def _is_last(chunk: Chunk, found: ReadMessage, outcome: Outcome) -> bool:
 
 
 def _record(branch: RemoteBranch, chunk: Chunk, found: ReadMessage, outcome: Outcome, at: float, block: Block) -> None:
-    """Write the effects of a call into the branch, and count the effects. An abandoned attempt writes no effects.
-
-    ``at``: the time when the call ended.
-    """
+    """Write and count the effects of a call that ended at a time. An abandoned attempt writes no effects."""
     if isinstance(outcome, Retried) and end_of_call(outcome) is Event.UNREACHED:
         block.retry_after = outcome.delay
         block.count(Effect.KEPT, outcome.reason)

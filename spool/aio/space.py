@@ -19,32 +19,123 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import islice
+from types import TracebackType
 from typing import Any, BinaryIO, Self, TypeVar, Unpack, overload
 
 import spool.opening
 import spool.space
+import spool.transactions.transaction
 from spool.admin.findings import RecoveryReport
 from spool.admin.listing import QueueEntry
 from spool.admin.manifest import ExportReport, Progress
 from spool.admin.stats import QueueStats
 from spool.aio.receiver import Receiver
 from spool.aio.tasks import Threads, threaded
-from spool.aio.transaction import Transaction
 from spool.aio.worker import TaskWorker
 from spool.errors import Empty
 from spool.log.commit_queue import CommitRequest, PutRequest
 from spool.model.message import Message
 from spool.model.options import JOIN, GetOptions, Join, MessageFilters, PutOptions, SpaceOptions
+from spool.model.xid import Xid
 from spool.runtime.calls import public_call
 from spool.space import joined_transaction
 from spool.transactions.claiming import check_wanted
 from spool.transactions.requests import PendingRequest, check_request
+from spool.transactions.transaction import end_block, enter, leave, mark_lost
 from spool.transactions.validation import body_list, put_request
 from spool.workers.worker import WorkSummary
 
 _BROWSED_AT_ONCE = 64
 
 T = TypeVar("T")
+
+
+class Transaction:
+    """A transaction of the task that entered it, and of tasks that this task starts. ``sync``: the transaction for
+    threads."""
+
+    def __init__(self, transaction: "spool.transactions.transaction.Transaction", receiver: Receiver) -> None:
+        """Not for applications, which call ``Space.transaction``."""
+        self.sync = transaction
+        self._receiver = receiver
+        self._threads = receiver.threads
+
+    @property
+    def xid(self) -> Xid:
+        """As ``spool.Transaction.xid``."""
+        return self.sync.xid
+
+    @property
+    def is_active(self) -> bool:
+        """As ``spool.Transaction.is_active``."""
+        return self.sync.is_active
+
+    @property
+    def rollback_only(self) -> bool:
+        """As ``spool.Transaction.rollback_only``."""
+        return self.sync.rollback_only
+
+    async def put(self, queue: str, body: Any, **options: Unpack[PutOptions]) -> str:
+        """As ``Space.put``, in this transaction."""
+        return (await self.put_many(queue, (body,), **options))[0]
+
+    async def put_many(self, queue: str, bodies: Iterable[Any], **options: Unpack[PutOptions]) -> list[str]:
+        """As ``Space.put_many``, in this transaction."""
+        if not (
+            self._receiver.core.store.settings.known.config.has_limits
+            or options.keys() & {"before", "deduplication_key"}
+        ):
+            return self.sync.put_many(queue, bodies, **options)
+        put = partial(self.sync.put_many, queue, body_list(bodies), **options)  # reads the queue
+        return await self._threads.run_to_end(put, patient=options.get("deduplication_key") is not None)
+
+    async def get(self, queue: str, **options: Unpack[GetOptions]) -> Message:
+        """As ``Space.get``, in this transaction. A get that is cancelled while it claims rolls the transaction back.
+        The next call, ``commit`` too, raises TransactionRolledBack."""
+        return (await self.get_many(queue, 1, **options))[0]
+
+    async def get_many(self, queue: str, max_messages: int, **options: Unpack[GetOptions]) -> list[Message]:
+        """As ``Space.get_many``, in this transaction. A cancellation has the same effect as for ``get``."""
+        wanted = check_wanted(queue, max_messages, **options)
+        options["timeout"] = 0  # the task waits, so no thread has to wait
+        get_once = partial(self.sync.get_many, queue, max_messages, **options)
+        return await self._receiver.receive(wanted, partial(self._attempt, get_once))
+
+    async def _attempt(self, get_once: Callable[[], list[Message]]) -> list[Message]:
+        """Get messages once, in a thread.
+
+        A get that is cancelled may have taken a message that no task has seen, so the transaction is rolled back.
+        """
+        taking = self._threads.submit(get_once)
+        try:
+            return await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            mark_lost(self.sync, "a get in it was cancelled")
+            taking.add_done_callback(asyncio.Future.exception)  # no task asks for the result any more
+            raise
+
+    def set_rollback_only(self, reason: str = "the transaction was marked rollback-only") -> None:
+        """As ``spool.Transaction.set_rollback_only``."""
+        self.sync.set_rollback_only(reason)
+
+    commit = threaded(spool.transactions.transaction.Transaction.commit)
+    rollback = threaded(spool.transactions.transaction.Transaction.rollback)
+    abandon = threaded(spool.transactions.transaction.Transaction.abandon)
+
+    async def __aenter__(self) -> Self:
+        enter(self.sync)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._threads.run_to_end(partial(end_block, self.sync, kind, error))
+        finally:
+            leave(self.sync)
+
+    def __repr__(self) -> str:
+        return f"<{self.sync!r}, for asyncio>"
 
 
 class Space:
@@ -71,7 +162,7 @@ class Space:
     # -- putting ----------------------------------------------------------------------------------------------------
 
     async def put(
-        self, queue: str, body: Any, *, transaction: "Transaction | Join | None" = JOIN, **options: Unpack[PutOptions]
+        self, queue: str, body: Any, *, transaction: Transaction | Join | None = JOIN, **options: Unpack[PutOptions]
     ) -> str:
         """As ``spool.Space.put``. A put that is cancelled before its commit has begun adds no message."""
         return (await self.put_many(queue, (body,), transaction=transaction, **options))[0]
@@ -81,7 +172,7 @@ class Space:
         queue: str,
         bodies: Iterable[Any],
         *,
-        transaction: "Transaction | Join | None" = JOIN,
+        transaction: Transaction | Join | None = JOIN,
         **options: Unpack[PutOptions],
     ) -> list[str]:
         """As ``spool.Space.put_many``."""
@@ -117,7 +208,7 @@ class Space:
     # -- getting ----------------------------------------------------------------------------------------------------
 
     async def get(
-        self, queue: str, *, transaction: "Transaction | Join | None" = JOIN, **options: Unpack[GetOptions]
+        self, queue: str, *, transaction: Transaction | Join | None = JOIN, **options: Unpack[GetOptions]
     ) -> Message:
         """As ``spool.Space.get``. A cancelled get releases the message that it has claimed. Once its commit has begun,
         the get returns the message, and the task is cancelled at its next wait."""
@@ -128,7 +219,7 @@ class Space:
         queue: str,
         max_messages: int,
         *,
-        transaction: "Transaction | Join | None" = JOIN,
+        transaction: Transaction | Join | None = JOIN,
         **options: Unpack[GetOptions],
     ) -> list[Message]:
         """As ``spool.Space.get_many``."""
@@ -151,13 +242,13 @@ class Space:
 
     # -- transactions -----------------------------------------------------------------------------------------------
 
-    def transaction(self, timeout: float | None = 30.0) -> "Transaction":
+    def transaction(self, timeout: float | None = 30.0) -> Transaction:
         """As ``spool.Space.transaction``, for ``async with``."""
         return Transaction(self.sync.transaction(timeout), self._receiver)
 
     async def consume(
         self, queue: str, timeout: float | None = None
-    ) -> "AsyncGenerator[tuple[Transaction, Message], None]":
+    ) -> AsyncGenerator[tuple[Transaction, Message], None]:
         """As ``spool.Space.consume``, without a time limit. Close the generator of a loop that may be left early
         (``contextlib.aclosing``): otherwise its last message is released only when the generator is collected."""
         while True:
@@ -187,7 +278,7 @@ class Space:
         worker = TaskWorker(self.sync, self._receiver, queue, function, timeout, once=once)
         return await worker.work(tasks, stop)
 
-    def _joined(self, transaction: "Transaction | Join | None") -> "Transaction | None":
+    def _joined(self, transaction: Transaction | Join | None) -> Transaction | None:
         chosen = transaction.sync if isinstance(transaction, Transaction) else transaction
         joined = joined_transaction(self._store, chosen)
         return None if joined is None else Transaction(joined, self._receiver)

@@ -98,8 +98,7 @@ class TaskWorker:
         return self._is_stopping or self._run.is_over
 
     async def _take(self) -> bool:
-        """Claim a message and begin its call; return False if no message could be claimed. Without ``once``, wait a
-        little for a message."""
+        """Claim a message and begin its call; return False if no message can be claimed, even after a short wait."""
         passed = self._run.passed(self._clock.monotonic())
         wanted = Wanted(self._queue, timeout=0 if self._run.once else IDLE_SECONDS, passed=passed)
         try:

@@ -226,8 +226,7 @@ class Attempt:
 
     @public_call("committing")
     def _commit(self, outcome: Outcome) -> Conclusion:
-        """Commit the effects of the outcome. If a queue has no room for them, abandon the attempt, unless it is
-        withdrawn."""
+        """Commit the effects of the outcome. Without room for them, abandon the attempt, unless it is withdrawn."""
         assert self.message is not None
         with self.transaction.mutex:
             if self.transaction.state is TransactionState.ROLLED_BACK:
@@ -258,8 +257,7 @@ class Attempt:
         return record(branch.batch, policy, message, raw, outcome, self._store.clock.now())
 
     def _note_rollback(self) -> None:
-        """Record the effect of the rollback. After the last attempt, the rollback has moved or dropped the message.
-        Nothing else can have moved the message, because the claim is held."""
+        """Record the effect of the rollback. After the last attempt, it has moved or dropped the message."""
         with self._store.view.mutex:
             run = self._store.view.index.messages.find(self._held.position)
         if run is None:
@@ -276,8 +274,7 @@ class Attempt:
         return conclusion
 
     def _find_no_room(self, full: Full) -> bool:
-        """Abandon the attempt because its commit found no room. Return False if the attempt is withdrawn, because then
-        it is counted."""
+        """Abandon the attempt because its commit found no room. Return False if the attempt was withdrawn."""
         if not self._move(Event.NO_ROOM):
             return False
         self.abandoned = self._without_room(full)

@@ -184,8 +184,7 @@ def _retry(batch: CommitBatch, policy: OutcomePolicy, message: Message, outcome:
 
 
 def _answer(batch: CommitBatch, policy: OutcomePolicy, queue: str, request: Message, answer: Replied) -> None:
-    """Put an answer with the travelling fields of the request. The correlation id of the answer is the correlation id
-    of the request, or else the id of the request."""
+    """Put an answer with the travelling fields, and the correlation id or else the id, of the request."""
     attributes: dict[str, Any] = {"correlation_id": request.correlation_id or request.id}
     for name in _TRAVELLING:
         value = getattr(request, name)
@@ -206,8 +205,7 @@ def _fields_of(policy: OutcomePolicy, new: NewMessage, source: Message) -> dict[
 
 
 def _fields_for(policy: OutcomePolicy, queue: str, message: Message) -> dict[str, Any]:
-    """Return the control fields for the next queue, without the fields about attempts, waits and place in the present
-    queue."""
+    """Return the control fields for the next queue, without the fields that concern only the present queue."""
     fields = {name: value for name, value in stored_fields(message).items() if name not in _OF_ITS_QUEUE}
     if fields.pop("time_to_live", None) is not None:  # the time to live counts from the first put
         fields["expires_at"] = message.expires_at

@@ -185,15 +185,13 @@ class Worker:
 
     @property
     def is_paused(self) -> bool:
-        """Return whether the worker claims nothing now, because the service cannot be reached or a queue has no
-        room."""
+        """Return whether the worker claims nothing now: the service cannot be reached, or a queue has no room."""
         return self._run.pause_left(self._clock.monotonic()) > 0
 
     # -- the caller's thread ----------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        """After a KeyboardInterrupt, stop within the time limit of each call. After a second KeyboardInterrupt, stop at
-        once."""
+        """Stop within the time limit of each call. After a second KeyboardInterrupt, stop at once."""
         try:
             if self.is_stopping:
                 self.end()
@@ -345,8 +343,7 @@ class Worker:
                 attempt.release()
 
     def _may_find_more(self, seen: int) -> bool:
-        """Return whether another claim of a run with ``once`` may succeed, because another thread has ended an
-        attempt."""
+        """Wait until another thread has ended an attempt; return whether another claim of this run may succeed."""
         with self._changed:
             while self._busy and self._ended == seen and not self.is_stopping:
                 self._changed.wait(_POLL_SECONDS)  # a short wait, because ``stop`` does not wake this thread
