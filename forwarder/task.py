@@ -219,16 +219,10 @@ class ServiceThreads:
     def __init__(self, caller: Caller, threads: int) -> None:
         self.caller = caller
         self.threads = threads
-        self._pool = ThreadPoolExecutor(threads, "spool-call") if threads > 1 else None
+        self.pool = ThreadPoolExecutor(threads, "spool-call") if threads > 1 else None
 
-    def begin(self, request: Request, done: Callable[[Outcome | BaseException], object]) -> None:
-        """Begin a call. The thread of the call later passes the outcome, or the exception, to `done`."""
-        if self._pool is None:
-            done(self._call(request))
-        else:
-            self._pool.submit(lambda: done(self._call(request)))
-
-    def _call(self, request: Request) -> Outcome | BaseException:
+    def call(self, request: Request) -> Outcome | BaseException:
+        """Make a call in this thread; return its outcome, or the exception that ends the task."""
         try:
             return self.caller(request)
         except KeyboardInterrupt as error:  # Ctrl-C also reaches this process, and ends the task
@@ -262,14 +256,18 @@ class Calls(Generic[Key]):
     def begin(self, key: Key, request: Request) -> None:
         """Begin a call; ``wait`` later returns the key and the outcome of the call."""
 
-        def end(ended: Outcome | BaseException) -> None:
+        def call() -> None:
+            ended = self._threads.call(request)
             try:
                 self._on_end(key)
             finally:  # otherwise `wait` would never return
                 self._ended.put((key, ended))
 
-        self._threads.begin(request, end)
         self.under_way += 1
+        if self._threads.pool is None:
+            call()
+        else:
+            self._threads.pool.submit(call)
 
     def wait(self) -> tuple[Key, Outcome]:
         """Wait until a call ends; return its key and outcome, or raise its exception."""

@@ -18,7 +18,6 @@ from spool.aio.tasks import FunctionThreads
 from spool.errors import Empty, SystemFailure, TransactionTimeout
 from spool.model.checks import check
 from spool.model.message import Message
-from spool.model.position import Position
 from spool.transactions.claiming import Wanted
 from spool.transactions.waiting import IDLE_SECONDS
 from spool.workers.attempt import Attempt, Conclusion
@@ -46,10 +45,9 @@ class TaskWorker:
         *,
         once: bool,
     ) -> None:
-        self._run = Run(queue, once=once)
+        self._run = Run(queue, receiver.core.store.clock, once=once)
         self._under_way: dict[asyncio.Task[None], Attempt] = {}
         self._space = space
-        self._clock = receiver.core.store.clock
         self._receiver = receiver
         self._run_to_end = receiver.threads.run_to_end
         self._queue = queue
@@ -69,7 +67,7 @@ class TaskWorker:
             while not self._is_at_end():
                 if len(self._under_way) == tasks:
                     await self._wait(asyncio.FIRST_COMPLETED)
-                elif (pause := self._run.pause_left(self._clock.monotonic())) > 0:
+                elif (pause := self._run.pause_left()) > 0:
                     await asyncio.sleep(min(pause, IDLE_SECONDS))  # a short sleep, so that ``stop`` is noticed
                 elif not await self._take() and self._run.once:
                     if not self._under_way:
@@ -99,7 +97,7 @@ class TaskWorker:
 
     async def _take(self) -> bool:
         """Claim a message and begin its call; return False if no message can be claimed, even after a short wait."""
-        passed = self._run.passed(self._clock.monotonic())
+        passed = self._run.passed()
         wanted = Wanted(self._queue, timeout=0 if self._run.once else IDLE_SECONDS, passed=passed)
         try:
             await self._receiver.receive(wanted, partial(self._begin, wanted))
@@ -108,14 +106,14 @@ class TaskWorker:
         return True
 
     async def _begin(self, wanted: Wanted) -> list[Message]:
-        attempt = Attempt(self._receiver.core, on_abandoned=self._hold_back)
+        attempt = Attempt(self._receiver.core, on_abandoned=self._run.hold_back)
         damaged: Effect | None = None
         is_begun = False
 
         def take() -> None:
             nonlocal damaged, is_begun
             damaged = attempt.take(wanted.queue, 0.0, frozenset(wanted.passed))
-            if attempt.message is not None and self._run.begin(attempt.position, self._clock.monotonic()):
+            if attempt.message is not None and self._run.begin(attempt.position):
                 is_begun = attempt.begin()
 
         try:
@@ -127,16 +125,13 @@ class TaskWorker:
                 attempt.release()
         conclusion = attempt.abandoned if damaged is None else Conclusion(damaged, DAMAGED)
         if conclusion is not None:
-            self._run.end(attempt.position, conclusion, self._clock.monotonic())
+            self._run.end(attempt.position, conclusion)
         if attempt.message is None and damaged is None:
             raise Empty(f"queue {self._queue} has no message that can be taken now")
         if not is_begun or attempt.message is None:
             return []
         self._under_way[asyncio.create_task(self._handle(attempt, attempt.message))] = attempt
         return [attempt.message]
-
-    def _hold_back(self, position: Position, conclusion: Conclusion) -> None:
-        self._run.hold_back(position, conclusion, self._clock.monotonic())
 
     async def _wait(self, until: str) -> None:
         await asyncio.wait(self._under_way, return_when=until)
@@ -174,7 +169,7 @@ class TaskWorker:
     async def _finish(self, message: Message, end: Callable[[], Conclusion | None]) -> None:
         conclusion = await self._run_to_end(end)
         if conclusion is not None:
-            self._run.end(message.position, conclusion, self._clock.monotonic())
+            self._run.end(message.position, conclusion)
 
     async def _call(self, attempt: Attempt, message: Message) -> Outcome:
         if attempt.unreadable:

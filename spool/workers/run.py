@@ -13,6 +13,7 @@ from spool.errors import SystemFailure
 from spool.model.message import Message
 from spool.model.position import Position
 from spool.model.text import plural
+from spool.runtime.clock import Clock
 from spool.workers.attempt import Conclusion
 from spool.workers.effects import Effect
 from spool.workers.pauses import Pauses, WaitingMessages
@@ -79,6 +80,7 @@ class Run:
     def __init__(
         self,
         queue: str,
+        clock: Clock,
         *,
         once: bool,
         passed: Iterable[tuple[int, int]] = (),
@@ -87,7 +89,7 @@ class Run:
         self.summary = WorkSummary()
         self.mutex = threading.RLock()
         self.once = once
-        self._queue = queue
+        self._queue, self._clock = queue, clock
         self._passed = set(passed) if once else set()
         self._on_pause = on_pause or self._log_pause
         self._pauses, self._waiting = Pauses(), WaitingMessages()
@@ -97,46 +99,46 @@ class Run:
 
     # -- before a claim ---------------------------------------------------------------------------------------------
 
-    def pause_left(self, now: float) -> float:
+    def pause_left(self) -> float:
         """Return the seconds of the pause that are left; 0 or less if messages may be claimed."""
-        return self._paused_until - now
+        return self._paused_until - self._clock.monotonic()
 
-    def passed(self, now: float) -> frozenset[tuple[int, int]]:
+    def passed(self) -> frozenset[tuple[int, int]]:
         with self.mutex:
-            return frozenset(self._passed.union(self._waiting.positions(now)))
+            return frozenset(self._passed.union(self._waiting.positions(self._clock.monotonic())))
 
-    def wait_seconds(self, now: float) -> float | None:
+    def wait_seconds(self) -> float | None:
         """Return the longest wait for a message; None for no limit."""
         with self.mutex:
-            return 0.0 if self.once else self._waiting.seconds(now)
+            return 0.0 if self.once else self._waiting.seconds(self._clock.monotonic())
 
     # -- an attempt -------------------------------------------------------------------------------------------------
 
-    def begin(self, position: tuple[int, int], now: float) -> bool:
+    def begin(self, position: tuple[int, int]) -> bool:
         """Record that a message is claimed. Return False if the message has to be released, because the run has
         attempted it since the claim began, or has begun to pause."""
         with self.mutex:
-            if self.is_over or now < self._paused_until or position in self._passed:
+            if self.is_over or self.pause_left() > 0 or position in self._passed:
                 return False
             if self.once:
                 self._passed.add(position)
             return True
 
-    def hold_back(self, position: Position, conclusion: Conclusion, now: float) -> None:
+    def hold_back(self, position: Position, conclusion: Conclusion) -> None:
         """Pause, or pass over the message, because its attempt is abandoned. Called before the message is released."""
         with self.mutex:
             if conclusion.waits and not self._waiting.is_full:
-                self._waiting.add(position, now)
+                self._waiting.add(position, self._clock.monotonic())
                 log.warning("a message of queue %s waits: %s", self._queue, conclusion.reason)
             elif self.once:
                 self.is_over = True
                 self._on_pause(conclusion.pause or conclusion.reason, 0.0)
-            elif now >= self._paused_until:  # otherwise a concurrent call has begun this pause
+            elif self.pause_left() <= 0:  # otherwise a concurrent call has begun this pause
                 seconds = self._pauses.find_down(conclusion.pause or conclusion.reason, conclusion.delay)
-                self._paused_until = now + seconds
+                self._paused_until = self._clock.monotonic() + seconds
                 self._on_pause(self._pauses.down, seconds)
 
-    def end(self, position: Position, conclusion: Conclusion, now: float) -> None:
+    def end(self, position: Position, conclusion: Conclusion) -> None:
         """Record the end of an attempt."""
         effect = conclusion.effect
         with self.mutex:
@@ -147,7 +149,7 @@ class Run:
                 self._passed.discard(position)
             if effect is not Effect.KEPT:
                 self._waiting.remove(position)
-                if now >= self._paused_until:
+                if self.pause_left() <= 0:
                     self._pauses.find_up()
             if self.once and self._left >= MOST_FAILED:
                 self.is_over = True

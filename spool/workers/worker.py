@@ -116,7 +116,7 @@ class Worker:
         self._clock = self._core.store.clock
         self._function = function
         self._threads = threads
-        self._run = Run(queue, once=once, passed=passed, on_pause=on_pause)
+        self._run = Run(queue, self._clock, once=once, passed=passed, on_pause=on_pause)
         self.summary = self._run.summary
         self._timeout = timeout
         self._event = stop
@@ -186,7 +186,7 @@ class Worker:
     @property
     def is_paused(self) -> bool:
         """Return whether the worker claims nothing now: the service cannot be reached, or a queue has no room."""
-        return self._run.pause_left(self._clock.monotonic()) > 0
+        return self._run.pause_left() > 0
 
     # -- the caller's thread ----------------------------------------------------------------------------------------
 
@@ -287,7 +287,7 @@ class Worker:
             with self._changed:
                 if self._run.is_over:
                     return None
-                if (pause := self._run.pause_left(self._clock.monotonic())) > 0:
+                if (pause := self._run.pause_left()) > 0:
                     self._changed.wait(min(pause, _POLL_SECONDS))
                     continue
                 self._busy += 1
@@ -308,14 +308,11 @@ class Worker:
 
     def _take(self) -> Call | None:
         attempt = Attempt(
-            self._core, self._on_failure, into=self._into, replies=self._replies, on_abandoned=self._hold_back
+            self._core, self._on_failure, into=self._into, replies=self._replies, on_abandoned=self._run.hold_back
         )
-        begun = self._clock.monotonic()
         call: Call | None = None
         try:
-            damaged = attempt.take(
-                self.queue, self._run.wait_seconds(begun), self._run.passed(begun), lambda: self.is_stopping
-            )
+            damaged = attempt.take(self.queue, self._run.wait_seconds(), self._run.passed(), lambda: self.is_stopping)
             if damaged is not None:
                 self._report(attempt.position, Conclusion(damaged, DAMAGED), 0.0)
             if attempt.message is None:
@@ -323,7 +320,7 @@ class Worker:
             now = self._clock.monotonic()
             found = Call(attempt, attempt.message, now, float("inf"), threading.current_thread())
             with self._changed:
-                if self.is_stopping or not self._run.begin(attempt.position, now):
+                if self.is_stopping or not self._run.begin(attempt.position):
                     return None  # another thread has just released the message, e.g. because it pauses the worker
                 self._calls.add(found)
             if attempt.begin():
@@ -365,12 +362,9 @@ class Worker:
             log_failure(message, error)
             return of_error(error, most)
 
-    def _hold_back(self, position: Position, conclusion: Conclusion) -> None:
-        self._run.hold_back(position, conclusion, self._clock.monotonic())
-
     def _report(self, position: Position, conclusion: Conclusion, seconds: float) -> None:
         with self._changed:
-            self._run.end(position, conclusion, self._clock.monotonic())
+            self._run.end(position, conclusion)
             self._ended += 1
             if self._on_handled is not None:
                 self._on_handled(position, conclusion, seconds)

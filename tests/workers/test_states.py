@@ -16,6 +16,7 @@ from spool.workers.outcome import Rejected, Replied, Retried
 from spool.workers.pauses import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, Pauses, WaitingMessages
 from spool.workers.run import Run
 from spool.workers.states import Event, State, end_of_call, holds_up_its_message_alone, next_state
+from tests.clocks import SimulatedClock
 
 ENDS = {State.CONCLUDED, State.WITHDRAWN, State.ABANDONED}
 
@@ -111,16 +112,21 @@ def test_pauses_grow_to_a_minute_and_are_never_shorter_than_the_service_asks(ask
 
 def test_q12_a_run_claims_nothing_during_a_pause_and_a_call_from_before_does_not_end_the_pause() -> None:
     told: list[tuple[str, float]] = []
-    run = Run("work", once=False, on_pause=lambda reason, seconds: told.append((reason, seconds)))
+    clock = SimulatedClock(100.0)
+    run = Run("work", clock, once=False, on_pause=lambda reason, seconds: told.append((reason, seconds)))
     position, refused = Position(7, 0), Conclusion(Effect.KEPT, "refused", "the service was not reached (refused)")
-    run.hold_back(position, refused, now=100.0)
-    run.hold_back(Position(7, 1), refused, now=100.5)
-    run.end(Position(7, 2), Conclusion(Effect.DELIVERED, ""), now=100.5)
-    assert (run.pause_left(100.5), run.begin(position, 100.5), run.begin(position, 101.0)) == (0.5, False, True)
-    run.hold_back(position, refused, now=101.0)
+    run.hold_back(position, refused)
+    clock.sleep(0.5)
+    run.hold_back(Position(7, 1), refused)
+    run.end(Position(7, 2), Conclusion(Effect.DELIVERED, ""))
+    assert (run.pause_left(), run.begin(position)) == (0.5, False)
+    clock.sleep(0.5)
+    assert run.begin(position)
+    run.hold_back(position, refused)
     assert told == [(refused.pause, 1.0), (refused.pause, 2.0)]
-    run.end(position, Conclusion(Effect.DELIVERED, ""), now=103.0)
-    run.hold_back(position, refused, now=103.0)
+    clock.sleep(2.0)
+    run.end(position, Conclusion(Effect.DELIVERED, ""))
+    run.hold_back(position, refused)
     assert told[2:] == [(refused.pause, 1.0)]
 
 
