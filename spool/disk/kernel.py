@@ -167,32 +167,20 @@ def await_turn(flock: Callable[[int], bool], descriptor: int, directory: str) ->
 
 
 def lock_holders(descriptor: int, start: int) -> list[str]:
-    """Return the holders of the byte or of the whole file, for error texts, e.g. ``["process 4711 (python3)"]``.
-
-    The holders are read from /proc/<pid>/fdinfo.
-    """
-    inode = os.fstat(descriptor).st_ino
+    """Return the holders of the byte or of the whole file, for error texts, e.g. ``["process 4711 (python3)"]``."""
+    # A line of /proc/<pid>/fdinfo, e.g. ``lock: 1: OFDLCK ADVISORY WRITE -1 fe:00:123 7 7``, ends with inode and range.
+    locked = re.compile(rf"^lock:.*:{os.fstat(descriptor).st_ino} (\d+) (\d+|EOF)$", re.MULTILINE)
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            held = any(
-                _holds(line, inode, start) for entry in os.scandir(f"/proc/{pid}/fdinfo") for line in _lines(entry.path)
-            )
-            if held:
-                found.append(f"process {pid} ({''.join(_lines(f'/proc/{pid}/comm')).strip()})")
+            ranges = [held for entry in os.scandir(f"/proc/{pid}/fdinfo") for held in locked.findall(_text(entry.path))]
+            if any(int(first) <= start and (last == "EOF" or start <= int(last)) for first, last in ranges):
+                found.append(f"process {pid} ({_text(f'/proc/{pid}/comm').strip()})")
         except OSError:
             continue  # the process has ended, or belongs to another user
     return found
 
 
-def _lines(path: str) -> list[str]:
+def _text(path: str) -> str:
     with open(path, encoding="utf-8", errors="replace") as file:
-        return file.readlines()
-
-
-def _holds(line: str, inode: int, start: int) -> bool:
-    """Return whether a line of fdinfo, e.g. ``lock: 1: OFDLCK ADVISORY WRITE -1 fe:00:123 7 7``, locks the byte."""
-    words = line.split()
-    if len(words) < 9 or words[0] != "lock:" or words[-3].rsplit(":", 1)[-1] != str(inode):
-        return False
-    return int(words[-2]) <= start and (words[-1] == "EOF" or start <= int(words[-1]))
+        return file.read()

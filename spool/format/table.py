@@ -156,7 +156,9 @@ def decode_table(data: bytes, entry: SectionEntry) -> Table:
         table = Table(*columns)
         _prove(table, entry)
         if "origins" in found:
-            ids, correlations = _search_keys(found)
+            ids, correlations = found["ids"], found["correlations"]
+            if not isinstance(ids, bytes) or not isinstance(correlations, bytes) or next(iter(found)) != "ids":
+                raise ValueError("its search keys are not where they belong")
             origins = _origins(found["origins"], table.runs)
             table = CompactedTable(*columns, origins=origins, ids=ids, correlations=correlations)
     except UNREADABLE as error:
@@ -178,13 +180,6 @@ def _origins(found: Any, runs: list[list[int]]) -> Origins:
     if any(here + count > after for (here, count), (after, _) in pairwise(taken)):
         raise ValueError("two of its messages have one position")
     return origins
-
-
-def _search_keys(found: dict[str, Any]) -> tuple[bytes, bytes]:
-    ids, correlations = found["ids"], found["correlations"]
-    if not isinstance(ids, bytes) or not isinstance(correlations, bytes) or next(iter(found)) != "ids":
-        raise ValueError("its search keys are not where they belong")
-    return ids, correlations
 
 
 def _prove(table: Table, entry: SectionEntry) -> None:
