@@ -96,7 +96,7 @@ def test_a_copy_is_removed_durably_before_another_intake_may_take_its_original(p
     other = processes.space()
     xids, trace, begin = other._store.shared.xids, processes.machine.trace, len(processes.machine.trace)
     with (
-        mock.patch.object(xids, "lock", side_effect=lambda byte, *_: trace.append(("hold", (byte,)))),
+        mock.patch.object(xids, "lock", side_effect=lambda byte, *_, **_options: trace.append(("hold", (byte,)))),
         mock.patch.object(xids, "unlock", side_effect=lambda byte: trace.append(("let go", (byte,)))),
     ):
         take_in(other)
