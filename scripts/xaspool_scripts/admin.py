@@ -1,12 +1,12 @@
 """``spool-admin``: make, inspect, change and repair a space."""
 
-from collections.abc import Iterator, MutableMapping
+from collections import UserDict
 from importlib import import_module
-from typing import cast
+from typing import Any
 
 import click
 
-from xaspool_scripts.common import Program, space_option, version_option
+from xaspool_scripts.common import Program
 
 # By command, its module, and its name in the module.
 _MODULES = {
@@ -26,36 +26,16 @@ _MODULES = {
 }
 
 
-class _Commands(MutableMapping[str, click.Command]):
+class _Commands(UserDict[str, Any]):
     """The commands. A command imports its module when it runs."""
 
-    def __init__(self) -> None:
-        self._known: dict[str, click.Command | None] = dict.fromkeys(_MODULES)
-
     def __getitem__(self, name: str) -> click.Command:
-        command = self._known[name]
-        if command is None:
-            module, attribute = _MODULES[name]
-            command = cast(click.Command, getattr(import_module(f"xaspool_scripts.{module}"), attribute))
-            self._known[name] = command
+        module, attribute = self.data[name]
+        command: click.Command = getattr(import_module(f"xaspool_scripts.{module}"), attribute)
         return command
 
-    def __setitem__(self, name: str, command: click.Command) -> None:
-        self._known[name] = command
 
-    def __delitem__(self, name: str) -> None:
-        del self._known[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._known)
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-
-@click.group("spool-admin", cls=Program, commands=_Commands())
-@space_option
-@version_option
+@click.group("spool-admin", cls=Program, commands=_Commands(_MODULES))
 def main() -> None:
     """Administer a queue space.
 

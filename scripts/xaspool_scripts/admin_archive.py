@@ -1,6 +1,5 @@
 """``spool-admin export`` and ``import``: write a space into one file, verify the file, and read it back."""
 
-import errno
 import fcntl
 import os
 import stat
@@ -12,8 +11,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import click
 
 from xaspool_scripts.codes import DAMAGE_LEFT
-from xaspool_scripts.common import BadValue, Failure, named_space, note, opened, space_option
+from xaspool_scripts.common import BadValue, Failure, SpaceCommand, named_space, note, opened
 from xaspool_scripts.options import progress
+from xaspool_scripts.output import flush_directory
 from xaspool_scripts.wording import plural, printable
 
 if TYPE_CHECKING:
@@ -30,11 +30,10 @@ class _Damaged(Failure):
     exit_code = DAMAGE_LEFT
 
 
-@click.command("export")
+@click.command("export", cls=SpaceCommand)
 @click.argument("file", type=click.Path())
 @click.option("--replace", is_flag=True, help="FILE may exist: it is replaced when the new export is complete.")
 @click.option("--verify", is_flag=True, help="FILE is read back from the disk and proven before it gets its name.")
-@space_option
 def export(file: str, replace: bool, verify: bool) -> None:
     """Write the whole space at one moment into FILE, a tar; - is standard output.
 
@@ -71,10 +70,9 @@ def export(file: str, replace: bool, verify: bool) -> None:
     note(f"exported {_contents(report)} to {where}{', and proved it' if verify else ''}")
 
 
-@click.command("import")
+@click.command("import", cls=SpaceCommand)
 @click.argument("file", type=click.Path())
 @click.option("--verify", is_flag=True, help="FILE is proven, and nothing is made.")
-@space_option
 def import_(file: str, verify: bool) -> None:
     """Make a new space of FILE, which export wrote; - is standard input. -s names the directory, which must be empty.
 
@@ -166,11 +164,9 @@ class _NewFile:
             raise self._failure("it is no regular file, which --replace could replace")
 
     def __enter__(self) -> "_NewFile":
-        try:
+        with self._writing():
             handle = os.open(self.part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             self._stream = os.fdopen(handle, "wb")
-        except OSError as error:
-            raise self._failure(str(error.strerror)) from None
         if not self._is_ours(handle):
             self._stream.close()
             raise self._failure("another export writes it now")
@@ -191,34 +187,21 @@ class _NewFile:
             return False
 
     def write(self, data: bytes) -> int:
-        try:
+        with self._writing():
             return self._stream.write(data)
-        except OSError as error:
-            raise self._failure(str(error.strerror)) from None
 
     def make_durable(self) -> None:
-        try:
+        with self._writing():
             self._stream.flush()
             os.fsync(self._stream.fileno())
             os.posix_fadvise(self._stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # so --verify reads the disk
-        except OSError as error:
-            raise self._failure(str(error.strerror)) from None
 
     def publish(self) -> None:
         """Give the file its name, durably."""
         self._check_free()
-        try:
+        with self._writing():
             os.rename(self.part, self._path)
-            directory = os.open(os.path.dirname(self._path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(directory)
-            except OSError as error:
-                if error.errno != errno.EINVAL:  # a file system that flushes no directories
-                    raise
-            finally:
-                os.close(directory)
-        except OSError as error:
-            raise self._failure(str(error.strerror)) from None
+            flush_directory(os.path.dirname(self._path))
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if kind is not None:
@@ -226,6 +209,13 @@ class _NewFile:
                 os.unlink(self.part)
         with suppress(OSError):
             self._stream.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise self._failure(str(error.strerror)) from None
 
     def _failure(self, reason: str) -> Failure:
         return Failure(f"{printable(self._file)} cannot be written: {reason}")

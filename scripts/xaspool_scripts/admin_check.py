@@ -5,14 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from xaspool_scripts.codes import COULD_NOT_LOOK, FINE, exit_code
-from xaspool_scripts.common import (
-    Failure,
-    describe,
-    json_option,
-    note,
-    opened,
-    space_option,
-)  # fmt: skip
+from xaspool_scripts.common import Failure, SpaceCommand, describe, json_option, note, opened
 from xaspool_scripts.output import write_json
 from xaspool_scripts.wording import plural, printable
 
@@ -28,12 +21,11 @@ class CouldNotLook(Failure):
     exit_code = COULD_NOT_LOOK
 
 
-@click.command()
+@click.command(cls=SpaceCommand)
 @click.option(
     "--repair", is_flag=True, help="Repair damaged files where that is possible, and move the others to quarantine/."
 )
 @json_option
-@space_option
 @click.pass_context
 def check(context: click.Context, repair: bool, as_json: bool) -> None:
     """Read every byte of the space and name each damaged file.

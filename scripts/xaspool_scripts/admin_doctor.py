@@ -5,15 +5,14 @@ import os
 import click
 
 from xaspool_scripts.codes import FAILED
-from xaspool_scripts.common import Failure, json_option, note, space_option, space_path
+from xaspool_scripts.common import Failure, SpaceCommand, json_option, note, space_path
 from xaspool_scripts.output import table, write_json
 from xaspool_scripts.wording import plural, printable
 
 
-@click.command()
+@click.command(cls=SpaceCommand)
 @click.argument("directory", type=click.Path(readable=False), required=False)
 @json_option
-@space_option
 @click.pass_context
 def doctor(context: click.Context, directory: str | None, as_json: bool) -> None:
     """Test whether the file system of DIRECTORY is good enough for a queue space.

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from xaspool_scripts.bodies import message_object
-from xaspool_scripts.common import complete_queue, json_option, opened, space_option
+from xaspool_scripts.common import SpaceCommand, complete_queue, json_option, opened
 from xaspool_scripts.options import duration_or_forever
 from xaspool_scripts.options import message_id as message_id_type
-from xaspool_scripts.output import write_bytes, write_json
+from xaspool_scripts.output import flush_directory, write_bytes, write_json
 from xaspool_scripts.wording import on_terminal
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _TAKEN_AT_ONCE = 100
 _TAKEN_IN_ONE_COMMIT = 1_000
 
 
-@click.command()
+@click.command(cls=SpaceCommand)
 @click.argument("queue", metavar="QUEUE", shell_complete=complete_queue)
 @click.option("--timeout", type=duration_or_forever, default="0", metavar="TIME", help=_TIMEOUT_HELP)
 @click.option("--id", "message_id", type=message_id_type, metavar="ID", help="Take the message with this id.")
@@ -43,7 +43,6 @@ _TAKEN_IN_ONE_COMMIT = 1_000
     help="The directory for the bodies: each becomes a file with the message's id as its name, which is printed.",
 )
 @json_option
-@space_option
 def get(
     queue: str,
     timeout: float | None,
@@ -148,8 +147,4 @@ class _BodyWriter:
     def flush(self) -> None:
         """Make the names of the new files durable."""
         if self.directory is not None:
-            handle = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+            flush_directory(self.directory)

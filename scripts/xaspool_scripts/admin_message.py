@@ -9,15 +9,7 @@ import click
 from xaspool_scripts import admin_get, admin_put, admin_rearrange, bodies, message_table
 from xaspool_scripts.bodies import message_object
 from xaspool_scripts.codes import DAMAGE_LEFT
-from xaspool_scripts.common import (
-    Commands,
-    Failure,
-    complete_queue,
-    json_option,
-    note,
-    opened,
-    space_option,
-)
+from xaspool_scripts.common import Commands, Failure, complete_queue, json_option, note, opened
 from xaspool_scripts.options import filter_options, filters
 from xaspool_scripts.options import message_id as message_id_type
 from xaspool_scripts.output import NOTHING, pairs, show, write_bytes, write_json
@@ -30,7 +22,6 @@ if TYPE_CHECKING:
 
 
 @click.group(cls=Commands)
-@space_option
 def message() -> None:
     """Put, take, list, show and change messages."""
 
@@ -44,7 +35,6 @@ message.add_command(admin_get.get)
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="The number of messages to list at most.")
 @filter_options
 @json_option
-@space_option
 def list_(queue: str, limit: int | None, as_json: bool, **options: Any) -> None:
     """List a queue's messages with their states, in the order of delivery, delayed ones last, and take none.
 
@@ -94,7 +84,6 @@ def _entry_object(message: "Message | None", state: str, holder: "Holder | None"
 @click.argument("message_id", metavar="ID", type=message_id_type)
 @click.option("--raw", is_flag=True, help="Write the body alone, byte for byte.")
 @json_option
-@space_option
 def show_(message_id: str, raw: bool, as_json: bool) -> None:
     """Show a message of any queue without taking it: its fields, its holder, and its body decoded.
 

@@ -5,21 +5,19 @@ import os
 import click
 
 from xaspool_scripts.codes import DAMAGE_LEFT, FAILED, NOTHING_THERE
-from xaspool_scripts.common import Commands, json_option, named_space, note, space_option, space_path
+from xaspool_scripts.common import Commands, json_option, named_space, note, space_path
 from xaspool_scripts.options import progress
 from xaspool_scripts.output import table, write_json
 from xaspool_scripts.wording import plural, printable
 
 
 @click.group(cls=Commands)
-@space_option
 def mirror() -> None:
     """A second directory, best on another disk, that has every commit of the space."""
 
 
 @mirror.command()
 @json_option
-@space_option
 @click.pass_context
 def show(context: click.Context, as_json: bool) -> None:
     """Show the mirror, and whether an opening accepts it.
@@ -52,7 +50,6 @@ def show(context: click.Context, as_json: bool) -> None:
 
 @mirror.command()
 @click.argument("directory", type=click.Path())
-@space_option
 def begin(directory: str) -> None:
     """Begin a new mirror in DIRECTORY.
 
@@ -72,7 +69,6 @@ def begin(directory: str) -> None:
 
 
 @mirror.command()
-@space_option
 def drop() -> None:
     """End the mirror: the space goes on without one. The files of the mirror are not touched.
 
@@ -91,7 +87,6 @@ def drop() -> None:
 
 @mirror.command()
 @click.argument("directory", metavar="MIRROR", type=click.Path())
-@space_option
 @click.pass_context
 def restore(context: click.Context, directory: str) -> None:
     """Make a new space out of the mirror in MIRROR.

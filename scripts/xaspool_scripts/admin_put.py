@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from spool.model.message import PUT_OPTIONS
-from xaspool_scripts.common import BadValue, complete_queue, json_option, note, opened, space_option
+from xaspool_scripts.common import BadValue, SpaceCommand, complete_queue, json_option, note, opened
 from xaspool_scripts.options import given, lifetime, options_of
 from xaspool_scripts.output import answering, messages, write_bytes, write_json
 from xaspool_scripts.wording import printable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _LINES_AT_ONCE = 1_000
 
 
-@click.command()
+@click.command(cls=SpaceCommand)
 @click.argument("queue", metavar="QUEUE", shell_complete=complete_queue)
 @click.option("--body", metavar="TEXT", help="The body of the message as text; a consumer in Python gets a str.")
 @click.option(
@@ -33,7 +33,6 @@ _LINES_AT_ONCE = 1_000
 @click.option("--each-line", is_flag=True, help="Put each line of the input as one message, all of them in one commit.")
 @options_of(PUT_OPTIONS, types={"time_to_live": lifetime})
 @json_option
-@space_option
 def put(
     queue: str,
     body: str | None,

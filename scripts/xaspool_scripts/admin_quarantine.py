@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xaspool_scripts.bodies import as_json_fields
-from xaspool_scripts.common import Commands, Failure, complete_quarantined, json_option, note, opened, space_option
+from xaspool_scripts.common import Commands, Failure, complete_quarantined, json_option, note, opened
 from xaspool_scripts.options import confirmed, yes_option
-from xaspool_scripts.output import moment, pairs, table, write_json
+from xaspool_scripts.output import moment, pairs, write_all, write_json
 from xaspool_scripts.wording import plural, printable
 
 if TYPE_CHECKING:
@@ -18,14 +18,12 @@ _NAME = click.argument("name", metavar="NAME", shell_complete=complete_quarantin
 
 
 @click.group(cls=Commands)
-@space_option
 def quarantine() -> None:
     """Files in quarantine/: dropped files that were refused, and damaged files and messages of the space."""
 
 
 @quarantine.command("list")
 @json_option
-@space_option
 def list_(as_json: bool) -> None:
     """List the files in quarantine with the time, the size, the reason, and the next step.
 
@@ -34,21 +32,15 @@ def list_(as_json: bool) -> None:
       spool-admin quarantine list
     """
     with opened() as space:
-        files = _all(space)
-    if as_json:
-        for file in files:
-            write_json(_object(file))
-    elif files:
-        columns = ("name", "since", "bytes", "reason", "what to do")
-        table(columns, ((file.name, moment(file.since), file.size, file.reason, file.advice) for file in files))
-    else:
-        note("quarantine is empty")
+        files = [space.quarantined_file(finding.name) for finding in space.quarantined()]
+    columns = ("name", "since", "bytes", "reason", "what to do")
+    rows = ((file.name, moment(file.since), file.size, file.reason, file.advice) for file in files)
+    write_all([_object(file) for file in files], as_json, columns, rows, "quarantine is empty")
 
 
 @quarantine.command()
 @_NAME
 @json_option
-@space_option
 def show(name: str, as_json: bool) -> None:
     """Show why a file is in quarantine, the next step, and its first 1,024 bytes.
 
@@ -62,17 +54,8 @@ def show(name: str, as_json: bool) -> None:
     if as_json:
         write_json(_object(file))
         return
-    pairs(
-        {
-            "name": file.name,
-            "file": place,
-            "since": moment(file.since),
-            "bytes": file.size,
-            "queue": file.queue,
-            "reason": file.reason,
-            "what to do": file.advice,
-        }
-    )
+    shown = {"name": file.name, "file": place, "since": moment(file.since), "bytes": file.size}
+    pairs({**shown, "queue": file.queue, "reason": file.reason, "what to do": file.advice})
     if file.beginning:
         click.echo()
         click.echo(printable(file.beginning.decode("utf-8", "backslashreplace"), keep="\n\t"))
@@ -80,7 +63,6 @@ def show(name: str, as_json: bool) -> None:
 
 @quarantine.command()
 @_NAME
-@space_option
 def restore(name: str) -> None:
     """Put a dropped file back into the folder of its queue, under its old name, where the next spool-intake takes it.
 
@@ -98,7 +80,6 @@ def restore(name: str) -> None:
 @quarantine.command()
 @_NAME
 @yes_option
-@space_option
 def delete(name: str, yes: bool) -> None:
     """Delete a file in quarantine and its reason for good. On a terminal, the command asks first.
 
@@ -123,10 +104,6 @@ def _file(space: "Space", name: str) -> "QuarantinedFile":
         return space.quarantined_file(name)
     except spool.InvalidArgument as error:
         raise Failure(str(error)) from error
-
-
-def _all(space: "Space") -> "list[QuarantinedFile]":
-    return [space.quarantined_file(finding.name) for finding in space.quarantined()]
 
 
 def _object(file: "QuarantinedFile") -> dict[str, Any]:

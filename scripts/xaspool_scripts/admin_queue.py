@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spool.model.settings import QUEUE_OPTIONS
-from xaspool_scripts.common import Commands, complete_queue, json_option, note, opened, space_option
+from xaspool_scripts.common import Commands, complete_queue, json_option, note, opened
 from xaspool_scripts.options import (
     dry_run_option,
     filter_options,
@@ -19,7 +19,7 @@ from xaspool_scripts.options import (
     short_duration,
     yes_option,
 )  # fmt: skip
-from xaspool_scripts.output import pairs, show, table, write_json
+from xaspool_scripts.output import pairs, show, write_all, write_json
 from xaspool_scripts.wording import age, on_terminal, plural, span
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ _QUEUE = click.argument("queue", metavar="QUEUE", shell_complete=complete_queue)
 
 
 @click.group(cls=Commands)
-@space_option
 def queue() -> None:
     """Make, change, empty, delete and list queues."""
 
@@ -48,7 +47,6 @@ def queue() -> None:
     "--if-missing", "exist_ok", is_flag=True,
     help="Make the queue only if it does not exist; if it exists with other options than these, that is an error.",
 )  # fmt: skip
-@space_option
 def create(queue: str, create_missing: bool, exist_ok: bool, **options: Any) -> None:
     """Make a new queue.
 
@@ -81,7 +79,6 @@ def _note_missing(space: "Space", there: Container[str], queue: str) -> None:
     "--drop-group", type=or_none(group), metavar="GROUP",
     help="The group whose users may drop files for the queue; none removes that permission.",
 )  # fmt: skip
-@space_option
 def change(queue: str, create_missing: bool, **options: Any) -> None:
     """Change options of a queue; other options do not change. The value none removes an option, except of --durability.
 
@@ -108,7 +105,6 @@ def change(queue: str, create_missing: bool, **options: Any) -> None:
 @dry_run_option
 @yes_option
 @json_option
-@space_option
 def purge(queue: str, **options: Any) -> None:
     """Delete the queue's messages, or those that match all filters, and print how many.
 
@@ -127,7 +123,6 @@ def purge(queue: str, **options: Any) -> None:
 
 @queue.command()
 @_QUEUE
-@space_option
 def delete(queue: str) -> None:
     """Delete an empty queue.
 
@@ -150,7 +145,6 @@ def delete(queue: str) -> None:
     help="List the queues again each time this time has passed, in seconds or e.g. 1m, until Ctrl-C; 2s if not given.",
 )
 @json_option
-@space_option
 def list_(watch: float | None, as_json: bool) -> None:
     """List the queues, and how many messages are in each. Standard error names the files in quarantine, if any.
 
@@ -182,17 +176,11 @@ def _list(space: "Space", as_json: bool) -> None:
 def _print_queues(space: "Space", as_json: bool) -> None:
     configs, stats = space.queues(), space.stats()
     queues = [_object(configs[name], stats[name]) for name in sorted(configs) if name in stats]
-    if as_json:
-        for queue in queues:
-            write_json(queue)
-        return
-    if not queues:
-        note("the space has no queues yet: make one with spool-admin queue create NAME")
-        return
     columns = ("name", "ready", "delayed", "claimed", "in doubt", "bytes")
     fields = [column.replace(" ", "_") for column in columns]
     rows = ([*(queue[field] for field in fields), _oldest(queue["oldest_age"])] for queue in queues)
-    table([*columns, "oldest" if on_terminal() else "oldest (s)"], rows)
+    nothing = "the space has no queues yet: make one with spool-admin queue create NAME"
+    write_all(queues, as_json, (*columns, "oldest" if on_terminal() else "oldest (s)"), rows, nothing)
 
 
 def _oldest(seconds: float | None) -> object:
@@ -202,7 +190,6 @@ def _oldest(seconds: float | None) -> object:
 @queue.command("show")
 @click.argument("queue", metavar="QUEUE", shell_complete=complete_queue)
 @json_option
-@space_option
 def show_(queue: str, as_json: bool) -> None:
     """Show a queue's options, its messages by state, and its counts since the space was created.
 

@@ -7,7 +7,7 @@ import click
 
 from spool.model.message import PUT_OPTIONS
 from xaspool_scripts.bodies import message_object
-from xaspool_scripts.common import BadValue, Failure, complete_queue, json_option, note, opened, space_option
+from xaspool_scripts.common import BadValue, Failure, SpaceCommand, complete_queue, json_option, note, opened
 from xaspool_scripts.options import (
     confirmed,
     dry_run_option,
@@ -38,10 +38,9 @@ _CHANGEABLE = {
 }
 
 
-@click.command()
+@click.command(cls=SpaceCommand)
 @click.argument("message_ids", metavar="ID...", nargs=-1, required=True, type=message_id_type)
 @yes_option
-@space_option
 def delete(message_ids: tuple[str, ...], yes: bool) -> None:
     """Delete messages that no program holds. On a terminal, the command asks before it deletes several.
 
@@ -69,11 +68,10 @@ def delete(message_ids: tuple[str, ...], yes: bool) -> None:
         raise Failure(failed[-1])
 
 
-@click.command()
+@click.command(cls=SpaceCommand)
 @click.argument("message_id", metavar="ID", type=message_id_type)
 @click.argument("queue", metavar="QUEUE", shell_complete=complete_queue)
 @json_option
-@space_option
 def move(message_id: str, queue: str, as_json: bool) -> None:
     """Move a message that no program holds to another queue, where its age and priority decide its place.
 
@@ -85,11 +83,10 @@ def move(message_id: str, queue: str, as_json: bool) -> None:
         _print_result(space.move(message_id, queue), f"moved to queue {queue}", as_json)
 
 
-@click.command()
+@click.command(cls=SpaceCommand)
 @click.argument("message_id", metavar="ID", type=message_id_type)
 @options_of(_CHANGEABLE, removable=("not_before", "expires_at"))
 @json_option
-@space_option
 def change(message_id: str, delay: float | None, as_json: bool, **options: Any) -> None:
     """Change the priority or a time of a message that no program holds.
 
@@ -118,7 +115,7 @@ def _print_result(message: "Message", what: str, as_json: bool) -> None:
         write_json(message_object(message))
 
 
-@click.command()
+@click.command(cls=SpaceCommand)
 @click.argument("queue", metavar="QUEUE", shell_complete=complete_queue)
 @click.option(
     "--to",
@@ -129,7 +126,6 @@ def _print_result(message: "Message", what: str, as_json: bool) -> None:
 @filter_options
 @dry_run_option
 @json_option
-@space_option
 def redrive(queue: str, to: str | None, dry_run: bool, as_json: bool, **options: Any) -> None:
     """Move failed messages from an error queue back to the queues that they came from, and print how many.
 

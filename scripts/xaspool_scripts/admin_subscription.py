@@ -4,21 +4,19 @@ from dataclasses import asdict
 
 import click
 
-from xaspool_scripts.common import Commands, Failure, json_option, note, opened, space_option
+from xaspool_scripts.common import Commands, Failure, json_option, note, opened
 from xaspool_scripts.options import confirmed, yes_option
-from xaspool_scripts.output import messages, moment, table, write_json
+from xaspool_scripts.output import messages, moment, write_all
 from xaspool_scripts.wording import printable
 
 
 @click.group(cls=Commands)
-@space_option
 def subscription() -> None:
     """Subscriptions: streams of Spark for which the space keeps each message until they have read it."""
 
 
 @subscription.command("list")
 @json_option
-@space_option
 def list_(as_json: bool) -> None:
     """List the subscriptions, each with its queues, the place up to which it has read, and the data kept for it.
 
@@ -31,24 +29,18 @@ def list_(as_json: bool) -> None:
     """
     with opened() as space:
         found = space.subscriptions()
-    if as_json:
-        for name, each in found.items():
-            write_json({"name": name, **asdict(each)})
-    elif found:
-        columns = ("name", "queues", "read to", "unread", "kept bytes", "expires at")
-        rows = (
-            (name, ", ".join(each.queues) or "all", each.read_to, each.unread, each.kept_bytes, moment(each.expires_at))
-            for name, each in found.items()
-        )
-        table(columns, rows)
-    else:
-        note("there are no subscriptions: a stream of Spark's registers one by its option subscription")
+    columns = ("name", "queues", "read to", "unread", "kept bytes", "expires at")
+    rows = (
+        (name, ", ".join(each.queues) or "all", each.read_to, each.unread, each.kept_bytes, moment(each.expires_at))
+        for name, each in found.items()
+    )
+    nothing = "there are no subscriptions: a stream of Spark's registers one by its option subscription"
+    write_all([{"name": name, **asdict(each)} for name, each in found.items()], as_json, columns, rows, nothing)
 
 
 @subscription.command()
 @click.argument("name", metavar="NAME")
 @yes_option
-@space_option
 def delete(name: str, yes: bool) -> None:
     """Delete a subscription, and remove the messages that are kept for no other subscription. On a terminal, the
     command asks first.

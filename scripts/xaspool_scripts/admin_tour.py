@@ -2,8 +2,7 @@
 
 import shlex
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
@@ -44,21 +43,11 @@ def tour(context: click.Context, keep: str | None) -> None:
       spool-admin tour
       spool-admin tour --keep /tmp/tour
     """
-    program = context.find_root().command
-    with _directory(keep) as path:
-        guide = _Guide(program, path)
-        guide.walk()
+    with tempfile.TemporaryDirectory(prefix="xaspool-tour-") as directory:
+        path = keep or f"{directory}/space"
+        _Guide(context.find_root().command, path).walk()
     note(f"the tour's space is {printable(path)}" if keep else "the tour's space was removed")
     note("spool-admin docs lists the pages of the documentation")
-
-
-@contextmanager
-def _directory(keep: str | None) -> Iterator[str]:
-    if keep is not None:
-        yield keep
-        return
-    with tempfile.TemporaryDirectory(prefix="xaspool-tour-") as directory:
-        yield f"{directory}/space"
 
 
 class _Guide:

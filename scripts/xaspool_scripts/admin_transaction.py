@@ -7,34 +7,33 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xaspool_scripts.common import (
-    BadValue,
-    Commands,
-    Failure,
-    complete_prepared,
-    json_option,
-    note,
-    opened,
-    space_option,
-)
-from xaspool_scripts.output import moment, pairs, table, write_json
+from xaspool_scripts.common import Commands, Failure, complete_prepared, json_option, note, opened
+from xaspool_scripts.output import moment, pairs, write_all, write_json
 from xaspool_scripts.wording import age, on_terminal
 
 if TYPE_CHECKING:
     from xa import ResourceManager, Xid
 
-_XID = click.argument("xid", metavar="XID", shell_complete=complete_prepared)
+
+def _xid(text: str) -> "Xid":
+    from xa import Xid
+
+    try:
+        return Xid.parse(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+_XID = click.argument("xid", metavar="XID", type=_xid, shell_complete=complete_prepared)
 
 
 @click.group(cls=Commands)
-@space_option
 def transaction() -> None:
     """Transactions in doubt: prepared, and waiting for their coordinator's decision."""
 
 
 @transaction.command("list")
 @json_option
-@space_option
 def list_(as_json: bool) -> None:
     """List the transactions in doubt, and the decisions that an administrator made and has not forgotten yet.
 
@@ -43,24 +42,16 @@ def list_(as_json: bool) -> None:
       spool-admin transaction list
     """
     with _manager() as manager:
-        transactions = [_described(manager, str(xid)) for xid in manager.recover()]
-        transactions += [_decided(xid, outcome) for xid, outcome in manager.space.engine.decisions().items()]
-    rows = [row for row in transactions if row is not None]
-    if as_json:
-        for row in rows:
-            write_json(row)
-    elif rows:
-        _table(rows)
-    else:
-        note("no transaction is in doubt")
-
-
-def _table(rows: list[dict[str, Any]]) -> None:
-    cells = (
-        (row["xid"], row["state"], _prepared(row["prepared_at"]), _sum(row["puts"]), _sum(row["takes"]), _by(row))
-        for row in rows
+        decisions = manager.space.engine.decisions().items()
+        found = [_described(manager, xid) for xid in manager.recover()]
+        found += [_decided(_xid(xid), outcome) for xid, outcome in decisions]
+    shown = [each for each in found if each is not None]
+    columns = ("xid", "state", "age" if on_terminal() else "prepared at", "puts", "takes", "prepared by")
+    rows = (
+        (each["xid"], each["state"], _prepared(each["prepared_at"]), _sum(each["puts"]), _sum(each["takes"]), _by(each))
+        for each in shown
     )
-    table(("xid", "state", "age" if on_terminal() else "prepared at", "puts", "takes", "prepared by"), cells)
+    write_all(shown, as_json, columns, rows, "no transaction is in doubt")
 
 
 def _prepared(at: float | None) -> str | None:
@@ -79,8 +70,7 @@ def _by(row: dict[str, Any]) -> str | None:
 @transaction.command("show")
 @_XID
 @json_option
-@space_option
-def show_(xid: str, as_json: bool) -> None:
+def show_(xid: "Xid", as_json: bool) -> None:
     """Show how many messages a transaction in doubt puts into each queue and takes from each queue.
 
     After spool-admin transaction commit or rollback, the command shows the decision until the decision is forgotten.
@@ -89,10 +79,9 @@ def show_(xid: str, as_json: bool) -> None:
     Example:
       spool-admin transaction show 0.b3JkZXI.MQ
     """
-    text = str(_parsed(xid))
     with _manager() as manager:
-        outcome = manager.space.engine.decisions().get(text)
-        row = _decided(text, outcome) if outcome is not None else _described(manager, text, must_exist=True)
+        outcome = manager.space.engine.decisions().get(str(xid))
+        row = _decided(xid, outcome) if outcome is not None else _described(manager, xid, must_exist=True)
     assert row is not None
     if as_json:
         write_json(row)
@@ -101,22 +90,22 @@ def show_(xid: str, as_json: bool) -> None:
     fields |= {"by": _by(row), "puts": row["puts"], "takes": row["takes"]}
     pairs({name: value for name, value in fields.items() if value is not None})
     if outcome is not None:
-        note(f"an administrator decided; this is kept for the coordinator until: spool-admin transaction forget {text}")
+        note(f"an administrator decided; this is kept for the coordinator until: spool-admin transaction forget {xid}")
 
 
-def _described(manager: "ResourceManager", xid: str, *, must_exist: bool = False) -> dict[str, Any] | None:
+def _described(manager: "ResourceManager", xid: "Xid", *, must_exist: bool = False) -> dict[str, Any] | None:
     """Describe a transaction in doubt. Returns None if the transaction was decided meanwhile, unless it must exist."""
     from dataclasses import asdict
 
     from spool.engine import UnknownBranch
 
     try:
-        description = manager.space.engine.describe(_parsed(xid))
+        description = manager.space.engine.describe(xid)
     except UnknownBranch:
         if must_exist:
             raise
         return None
-    return {**_object(_parsed(xid)), "state": "in doubt", **asdict(description)}
+    return {**_object(xid), "state": "in doubt", **asdict(description)}
 
 
 def _object(xid: "Xid") -> dict[str, object]:
@@ -125,15 +114,14 @@ def _object(xid: "Xid") -> dict[str, object]:
     return {"xid": str(xid), "format_id": xid.format_id, "gtrid": gtrid, "bqual": bqual}
 
 
-def _decided(xid: str, outcome: str) -> dict[str, Any]:
+def _decided(xid: "Xid", outcome: str) -> dict[str, Any]:
     nothing = dict.fromkeys(("prepared_at", "writer", "puts", "takes"))
-    return {**_object(_parsed(xid)), "state": outcome, **nothing}
+    return {**_object(xid), "state": outcome, **nothing}
 
 
 @transaction.command()
 @_XID
-@space_option
-def commit(xid: str) -> None:
+def commit(xid: "Xid") -> None:
     """Commit a transaction in doubt in place of its coordinator, which gets this decision when it asks.
 
     \b
@@ -146,8 +134,7 @@ def commit(xid: str) -> None:
 
 @transaction.command()
 @_XID
-@space_option
-def rollback(xid: str) -> None:
+def rollback(xid: "Xid") -> None:
     """Roll back a transaction in doubt in place of its coordinator, which gets this decision when it asks.
 
     \b
@@ -158,15 +145,14 @@ def rollback(xid: str) -> None:
     note(f"rolled back {xid}")
 
 
-def _decide(xid: str, *, commit: bool) -> None:
+def _decide(xid: "Xid", *, commit: bool) -> None:
     with _manager() as manager:
-        manager.decide_heuristically(_parsed(xid), commit=commit)
+        manager.decide_heuristically(xid, commit=commit)
 
 
 @transaction.command()
-@click.argument("xid", metavar="XID")
-@space_option
-def forget(xid: str) -> None:
+@click.argument("xid", metavar="XID", type=_xid)
+def forget(xid: "Xid") -> None:
     """Forget a decision of commit or rollback, once the coordinator knows the decision or will never ask for it.
 
     \b
@@ -174,7 +160,7 @@ def forget(xid: str) -> None:
       spool-admin transaction forget 0.b3JkZXI.MQ
     """
     with _manager() as manager:
-        manager.forget(_parsed(xid))
+        manager.forget(xid)
         note(f"forgot the decision about {xid}")
 
 
@@ -189,12 +175,3 @@ def _manager() -> "Iterator[ResourceManager]":
         except XAError as error:
             text = str(error).replace("acknowledge it with xa_forget", "spool-admin transaction forget XID forgets it")
             raise Failure(text) from error
-
-
-def _parsed(text: str) -> "Xid":
-    from xa import Xid
-
-    try:
-        return Xid.parse(text)
-    except ValueError as error:
-        raise BadValue(str(error)) from None

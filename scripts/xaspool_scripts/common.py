@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _SPACE = "xaspool.space"
 _SETTINGS = "space.toml"
-_DISTRIBUTION = "xaspool"
 _LINES = "\n\t"
 
 # The names of the programs that run in this process. Only tests run more than one.
@@ -47,7 +46,7 @@ class BadValue(Failure):
 # -- the error boundary ------------------------------------------------------------------------------------------------
 
 
-class _Boundary(click.Command):
+class Boundary(click.Command):
     """A command whose errors become one line on stderr and an exit code."""
 
     def main(self, *args: Any, **extra: Any) -> Any:
@@ -55,7 +54,7 @@ class _Boundary(click.Command):
             return super().main(*args, **extra)
         program = str(self.name)
         _running.append(program)
-        _log_to_stderr(program)
+        log_to_stderr()
         code: object = FAILED
         typed = list(extra.get("args", args[0] if args else None) or sys.argv[1:])
         try:
@@ -81,8 +80,18 @@ class NoSuchCommand(click.UsageError):
         self.command_name = name
 
 
-class Commands(click.Group):
-    """A group of commands. Its help shows the whole first sentence of each command, not only one line of it."""
+class SpaceCommand(click.Command):
+    """A command about one space: it has the option -s/--space."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        _space_option(self)
+
+
+class Commands(SpaceCommand, click.Group):
+    """A group of commands about a space. Its help shows the whole first sentence of each command."""
+
+    command_class = SpaceCommand
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -100,35 +109,38 @@ class Commands(click.Group):
             formatter.write_dl(rows)
 
 
-class Program(_Boundary, Commands):
+class _Installed(Boundary, SpaceCommand):
+    """An installed program: it also has the option --version."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        click.version_option(package_name="xaspool", message="%(prog)s %(version)s")(self)
+
+
+class Program(_Installed, Commands):
     """A program with commands: noun, then verb."""
 
 
-class SingleProgram(_Boundary):
+class SingleProgram(_Installed):
     """A program that is one command."""
 
 
 def _report(program: str, error: BaseException, typed: list[str]) -> int:
     """Print an error; return the exit code. ``typed``: the arguments of the program."""
-    if isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter):
-        _print(program, describe(error))  # the value is wrong, not the form of the command: usage would not help
-        return error.exit_code
+    # If a value is wrong, and not the form of the command, the usage would not help.
+    is_value = isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter)
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
-        return error.exit_code
-    if isinstance(error, click.UsageError):
+    elif isinstance(error, click.UsageError) and not is_value:
         _print_misuse(program, error, typed)
-        return error.exit_code
-    if isinstance(error, KeyboardInterrupt | click.Abort):
+    elif isinstance(error, KeyboardInterrupt | click.Abort):
         _print(program, "interrupted")
         return INTERRUPTED
-    if isinstance(error, BrokenPipeError):
-        return FAILED
-    code = error.exit_code if isinstance(error, click.ClickException) else FAILED
+    elif not isinstance(error, BrokenPipeError):
+        _print(program, describe(error))
     if _is_of_engine(error, "Empty"):
-        code = NOTHING_THERE
-    _print(program, describe(error))
-    return code
+        return NOTHING_THERE
+    return error.exit_code if isinstance(error, click.ClickException) else FAILED
 
 
 def _print_misuse(program: str, error: click.UsageError, typed: list[str]) -> None:
@@ -182,21 +194,24 @@ def _forget_unwritten_output() -> None:
 
 
 class _Notes(logging.Handler):
-    """Print the engine's log on stderr, one line a record."""
-
-    def __init__(self, program: str) -> None:
-        super().__init__(logging.WARNING)
-        self.program = program
+    """Print the engine's log on stderr, one line a record; with level INFO, also tracebacks."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        _print(self.program, f"{record.levelname.lower()}: {' '.join(record.getMessage().split())}")
+        level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
+        note(f"{level}{' '.join(record.getMessage().split())}")
+        if record.exc_info and self.level < logging.WARNING:
+            lines = "".join(traceback.format_exception(*record.exc_info)).rstrip()
+            click.echo(printable(lines, keep=_LINES), err=True)
 
 
-def _log_to_stderr(program: str) -> None:
+def log_to_stderr(level: int = logging.WARNING) -> None:
+    """Print the engine's log from this level on."""
     log = logging.getLogger("spool")
     log.handlers = [handler for handler in log.handlers if not isinstance(handler, _Notes)]
-    log.addHandler(_Notes(program))
+    log.addHandler(_Notes(level))
     log.propagate = False
+    if level < logging.WARNING:
+        log.setLevel(level)
 
 
 def note(text: str) -> None:
@@ -230,45 +245,13 @@ def _remember(context: click.Context, parameter: click.Parameter, value: str | N
         context.meta[_SPACE] = value
 
 
-def space_option(function: AnyFunction) -> AnyFunction:
-    """Add -s/--space, which may stand before or after the command's name."""
-    return click.option(
-        "-s",
-        "--space",
-        metavar="PATH",
-        type=click.Path(readable=False),  # (an error of the opening says more)
-        expose_value=False,
-        callback=_remember,
-        help="The directory of the queue space; without it, $SPOOL_SPACE or the current directory.",
-    )(function)
-
-
-def json_option(function: AnyFunction) -> AnyFunction:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON, with one object a line.")(function)
-
-
-def version_option(function: AnyFunction) -> AnyFunction:
-    return click.option(
-        "--version",
-        is_flag=True,
-        expose_value=False,
-        is_eager=True,
-        callback=_print_version,
-        help="Show the version and exit.",
-    )(function)
-
-
-def _print_version(context: click.Context, parameter: click.Parameter, value: bool) -> None:
-    if not value or context.resilient_parsing:
-        return
-    from importlib import metadata  # (its import takes as long as click's)
-
-    try:
-        version = metadata.version(_DISTRIBUTION)
-    except metadata.PackageNotFoundError:
-        version = "unknown (not installed)"
-    click.echo(f"{context.find_root().info_name} {version}")
-    context.exit()
+# The option may stand before or after the command's name.
+_space_option = click.option(
+    "-s", "--space", metavar="PATH", expose_value=False, callback=_remember,
+    type=click.Path(readable=False),  # (an error of the opening says more)
+    help="The directory of the queue space; without it, $SPOOL_SPACE or the current directory.",
+)  # fmt: skip
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, with one object a line.")
 
 
 def named_space(context: click.Context | None = None) -> str | None:
@@ -345,29 +328,29 @@ def complete_queue(context: click.Context, parameter: click.Parameter, incomplet
 
     try:
         with open(os.path.join(space_path(context), _SETTINGS), encoding="utf-8") as file:
-            names = parse(file.read(), _SETTINGS).queues
+            return _offers(parse(file.read(), _SETTINGS).queues, incomplete)
     except Exception:  # completion prints no errors
         return []
-    return _offers(names, incomplete)
 
 
 def complete_prepared(context: click.Context, parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
     """Complete the xid of a prepared branch."""
     from spool.model import layout
 
-    try:
-        names = os.listdir(os.path.join(space_path(context), layout.PREPARED))
-    except Exception:  # completion prints no errors
-        return []
-    return _offers((str(xid) for xid in map(layout.parse_xid, names) if xid is not None), incomplete)
+    xids = map(layout.parse_xid, _names(context, layout.PREPARED))
+    return _offers((str(xid) for xid in xids if xid is not None), incomplete)
 
 
 def complete_quarantined(context: click.Context, parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
     """Complete the name of a file in quarantine."""
     from spool.model import layout
 
+    names = _names(context, layout.QUARANTINE)
+    return _offers((name for name in names if not name.endswith(layout.REASON_SUFFIX)), incomplete)
+
+
+def _names(context: click.Context, directory: str) -> list[str]:
     try:
-        names = os.listdir(os.path.join(space_path(context), layout.QUARANTINE))
+        return os.listdir(os.path.join(space_path(context), directory))
     except Exception:  # completion prints no errors
         return []
-    return _offers((name for name in names if not name.endswith(layout.REASON_SUFFIX)), incomplete)

@@ -21,7 +21,7 @@ import click
 
 import spool
 from forwarder import Pipeline
-from xaspool_scripts.common import Failure, SingleProgram
+from xaspool_scripts.common import Boundary, Failure
 from xaspool_scripts.sample import PIPELINE, SENTENCE, describe
 
 _QUEUES = ("by-python", "by-http")
@@ -37,7 +37,7 @@ Process = subprocess.Popen[bytes]
 Start = Callable[..., Process]
 
 
-@click.command("demo", cls=SingleProgram)
+@click.command("demo", cls=Boundary)
 @click.option("--keep", is_flag=True, help="Keep the queue space.")
 @click.option("--files", type=click.IntRange(min=50), default=None, help="Take only the first so many files.")
 def main(keep: bool, files: int | None) -> None:

@@ -14,18 +14,7 @@ import click
 from click.core import ParameterSource
 
 from xaspool_scripts.codes import code_of_effects
-from xaspool_scripts.common import (
-    BadValue,
-    Failure,
-    SingleProgram,
-    json_option,
-    note,
-    note_at_once,
-    opened,
-    space_option,
-    space_path,
-    version_option,
-)  # fmt: skip
+from xaspool_scripts.common import BadValue, Failure, SingleProgram, json_option, note, note_at_once, opened, space_path
 from xaspool_scripts.options import by_queue, short_duration
 from xaspool_scripts.output import delayed_in, prints_to_stderr, write_json
 from xaspool_scripts.start import ended_by, write_at_once
@@ -183,8 +172,6 @@ def _check_combination(context: click.Context) -> None:
     help="Call services in threads of this process, without Spark and Java; each message is a separate commit.",
 )  # fmt: skip
 @json_option
-@space_option
-@version_option
 @click.pass_context
 def main(
     context: click.Context,

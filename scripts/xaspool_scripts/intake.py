@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from xaspool_scripts.codes import exit_code
-from xaspool_scripts.common import (
-    SingleProgram,
-    json_option,
-    note,
-    opened,
-    space_option,
-    version_option,
-)  # fmt: skip
+from xaspool_scripts.common import SingleProgram, json_option, note, opened
 from xaspool_scripts.output import messages, write_json
 from xaspool_scripts.wording import plural
 
@@ -25,8 +18,6 @@ if TYPE_CHECKING:
 @click.command("spool-intake", cls=SingleProgram)
 @click.option("--once", is_flag=True, help="Take the files that are complete now, then exit.")
 @json_option
-@space_option
-@version_option
 @click.pass_context
 def main(context: click.Context, once: bool, as_json: bool) -> None:
     """Turn files in drop/QUEUE/ into messages, each exactly once, until a signal ends the program.

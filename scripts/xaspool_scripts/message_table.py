@@ -12,17 +12,18 @@ from xaspool_scripts.output import aligned, moment, show
 from xaspool_scripts.wording import age, on_terminal, printable
 
 if TYPE_CHECKING:
-    from spool import Holder, Message, QueueEntry
+    from spool import Holder, QueueEntry
 
-_COLUMNS = ("id", "state", "priority", "attempts", "bytes", "enqueued", "waits for", "correlation id", "body")
-_WIDTHS = (32, 8, 8, 8, 10, 25, 25, 14, 0)
-_RIGHT = (False, False, True, True, True, False, False, False, False)
-_DRAWN_AT_ONCE = 500
-
+# In text: (column, width, whether it is right-aligned).
+_WRITTEN = (
+    ("id", 32, False), ("state", 8, False), ("priority", 8, True), ("attempts", 8, True), ("bytes", 10, True),
+    ("enqueued", 25, False), ("waits for", 25, False), ("correlation id", 14, False), ("body", 0, False),
+)  # fmt: skip
 # On a terminal: (column, width, least width of the terminal for it); the body gets the rest.
 _DRAWN = (
     ("id", 32, 0), ("state", 8, 0), ("age", 6, 0), ("attempts", 8, 100), ("bytes", 9, 120), ("waits for", 22, 100),
 )  # fmt: skip
+_DRAWN_AT_ONCE = 500
 _BORDERS = 3
 
 
@@ -30,26 +31,15 @@ def write(entries: "Iterator[QueueEntry]") -> int:
     """Print all entries, each of which has a message; return their number."""
     if on_terminal():
         return _draw(entries)
+    names, widths, right = zip(*_WRITTEN, strict=True)
     count = 0
     for entry in entries:
-        message = entry.message
-        assert message is not None
         if not count:
-            click.echo(aligned(_COLUMNS, _WIDTHS, _RIGHT))
-        cells = (
-            message.id, entry.state, message.priority, message.attempts, len(message.body), moment(message.enqueued_at),
-            _waits_for(entry, message), message.correlation_id,
-        )  # fmt: skip
-        click.echo(aligned([*map(show, cells), bodies.piece(message)], _WIDTHS, _RIGHT))
+            click.echo(aligned(names, widths, right))
+        cells = _cells(entry, drawn=False)
+        click.echo(aligned([cells[name] for name in names], widths, right))
         count += 1
     return count
-
-
-def _waits_for(entry: "QueueEntry", message: "Message") -> str | None:
-    """Return the cause of a message's wait: its holder, or the time when it is due."""
-    if entry.holder is not None:
-        return holder_name(entry.holder)
-    return moment(message.not_before)
 
 
 def holder_name(holder: "Holder") -> str:
@@ -77,33 +67,34 @@ def _draw(entries: "Iterator[QueueEntry]") -> int:
             drawn.add_column(name, width=width, justify="right" if name in ("attempts", "bytes") else "left")
         drawn.add_column("body", width=max(8, left), no_wrap=True, overflow="ellipsis")
         for entry in batch:
-            cells = _cells(entry)
-            last = cells.pop("body")
+            cells = _cells(entry, drawn=True)
             if cells["waits for"] and "waits for" not in dict(columns):
-                last = f"({cells['waits for']}) {last}"
-            drawn.add_row(*(Text(cells[name]) for name, _ in columns), Text(last))
+                cells["body"] = f"({cells['waits for']}) {cells['body']}"
+            drawn.add_row(*(Text(cells[name]) for name, _ in columns), Text(cells["body"]))
         console.print(drawn)
         count += len(batch)
     return count
 
 
-def _cells(entry: "QueueEntry") -> dict[str, str]:
+def _cells(entry: "QueueEntry", *, drawn: bool) -> dict[str, str]:
     message = entry.message
     assert message is not None
-    now = time.time()
-    due = message.not_before
+    now, due = time.time(), message.not_before
+    if entry.holder is not None:
+        waits = show(holder_name(entry.holder))
+    elif drawn:
+        waits = f"due in {age(due - now)}" if due is not None and due > now else ""
+    else:
+        waits = show(moment(due))
     return {
         "id": message.id,
         "state": entry.state,
+        "priority": show(message.priority),
         "age": age(max(0.0, now - message.enqueued_at)),
         "attempts": show(message.attempts),
-        "bytes": f"{len(message.body):,}",
-        "waits for": _waits_in_words(entry, due, now),
+        "bytes": f"{len(message.body):,}" if drawn else show(len(message.body)),
+        "enqueued": show(moment(message.enqueued_at)),
+        "waits for": waits,
+        "correlation id": show(message.correlation_id),
         "body": bodies.piece(message),
     }
-
-
-def _waits_in_words(entry: "QueueEntry", due: float | None, now: float) -> str:
-    if entry.holder is not None:
-        return holder_name(entry.holder)
-    return f"due in {age(due - now)}" if due is not None and due > now else ""

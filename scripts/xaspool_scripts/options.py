@@ -243,31 +243,29 @@ def options_of(
 # -- filters -----------------------------------------------------------------------------------------------------------
 
 
+_FILTERS = (
+    click.option("--id", "message_id", type=message_id, metavar="ID", help="Only the message with this id."),
+    click.option("--correlation-id", metavar="TEXT", help="Only messages with this correlation id."),
+    click.option(
+        "--header", "headers", multiple=True, metavar="NAME=VALUE",
+        help="Only messages with this header; may be given several times.",
+    ),
+    click.option(
+        "--older-than", type=duration, metavar="TIME",
+        help="Only messages that were put longer ago than this, in seconds or e.g. 15m, 2h, 7d.",
+    ),
+)  # fmt: skip
+yes_option = click.option(
+    "--yes", "-y", is_flag=True, help="Go ahead without the question that the command asks on a terminal."
+)
+dry_run_option = click.option("--dry-run", is_flag=True, help="Count the messages, and change nothing.")
+
+
 def filter_options(function: AnyFunction) -> AnyFunction:
     """Add the options that choose messages of a queue; a message must match all of them."""
-    decorated: Any = click.option(
-        "--older-than",
-        type=duration,
-        metavar="TIME",
-        help="Only messages that were put longer ago than this, in seconds or e.g. 15m, 2h, 7d.",
-    )(function)
-    decorated = click.option(
-        "--header",
-        "headers",
-        multiple=True,
-        metavar="NAME=VALUE",
-        help="Only messages with this header; may be given several times.",
-    )(decorated)
-    decorated = click.option("--correlation-id", metavar="TEXT", help="Only messages with this correlation id.")(
-        decorated
-    )
-    only = click.option("--id", "message_id", type=message_id, metavar="ID", help="Only the message with this id.")
-    return only(decorated)  # type: ignore[no-any-return]
-
-
-def yes_option(function: AnyFunction) -> AnyFunction:
-    text = "Go ahead without the question that the command asks on a terminal."
-    return click.option("--yes", "-y", is_flag=True, help=text)(function)
+    for option in reversed(_FILTERS):
+        function = option(function)
+    return function
 
 
 def confirmed(question: str, yes: bool) -> bool:
@@ -283,10 +281,6 @@ def filters(options: dict[str, Any]) -> dict[str, Any]:
     if "headers" in chosen:
         chosen["headers"] = headers(chosen["headers"])
     return chosen
-
-
-def dry_run_option(function: AnyFunction) -> AnyFunction:
-    return click.option("--dry-run", is_flag=True, help="Count the messages, and change nothing.")(function)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Write data to stdout: tables on a terminal, aligned text elsewhere, JSON with --json."""
 
+import errno
 import io
 import json
 import os
@@ -88,6 +89,18 @@ def _as_json(value: object) -> object:
     raise TypeError(f"{type(value).__name__} has no form in JSON")
 
 
+def flush_directory(path: str) -> None:
+    """Make the names of new files durable."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system that flushes no directories
+            raise
+    finally:
+        os.close(handle)
+
+
 @contextmanager
 def answering(done: str) -> Iterator[None]:
     """Wrap output about a completed step: if the output cannot be written, the error says that the step was done."""
@@ -105,6 +118,19 @@ def write_answer(count: int, done: str, as_json: bool) -> None:
         else:
             write_bytes(f"{count}\n".encode())
     note(done)
+
+
+def write_all(
+    found: Sequence[object], as_json: bool, columns: Sequence[str], rows: Iterable[Sequence[object]], nothing: str
+) -> None:
+    """Write each value as JSON, or all of them as the rows of a table; without any, print the remark ``nothing``."""
+    if as_json:
+        for each in found:
+            write_json(each)
+    elif found:
+        table(columns, rows)
+    else:
+        note(nothing)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

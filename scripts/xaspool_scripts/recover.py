@@ -2,19 +2,13 @@
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
 from xaspool_scripts.codes import exit_code
-from xaspool_scripts.common import (
-    SingleProgram,
-    json_option,
-    open_space,
-    space_option,
-    space_path,
-    version_option,
-)
+from xaspool_scripts.common import SingleProgram, json_option, open_space, space_path
 from xaspool_scripts.output import write_json
 from xaspool_scripts.wording import plural, printable
 
@@ -26,43 +20,20 @@ _MAX_SHOWN = 20
 # (kind, singular, plural), the worst kind first. Kinds that are not in the list are shown under their own names.
 _IN_WORDS = (
     ("damaged", "file was durable and is not whole any more", "files were durable and are not whole any more"),
-    (
-        "returned",
-        "transaction lost its commit and waits for a decision again",
-        "transactions lost their commit and wait for a decision again",
-    ),
+    ("returned", "transaction lost its commit and waits for a decision again",
+     "transactions lost their commit and wait for a decision again"),
     ("in doubt", "transaction waits for a decision", "transactions wait for a decision"),
-    (
-        "torn",
-        "file was only half written: its commit was not flushed yet",
-        "files were only half written: their commits were not flushed yet",
-    ),
-    (
-        "finished",
-        "commit was complete, and its process died before it returned",
-        "commits were complete, and their processes died before they returned",
-    ),
+    ("torn", "file was only half written: its commit was not flushed yet",
+     "files were only half written: their commits were not flushed yet"),
+    ("finished", "commit was complete, and its process died before it returned",
+     "commits were complete, and their processes died before they returned"),
     ("empty number", "commit number has no file: not flushed yet", "commit numbers have no files: not flushed yet"),
-    (
-        "moved",
-        "committed transaction was not yet in its final place",
-        "committed transactions were not yet in their final place",
-    ),
-    (
-        "rolled back",
-        "transaction was cut off before it committed",
-        "transactions were cut off before they committed",
-    ),
-    (
-        "counted",
-        "process died while it held messages; they are back in their queues",
-        "processes died while they held messages; they are back in their queues",
-    ),
-    (
-        "taken",
-        "batch of dropped files was not finished",
-        "batches of dropped files were not finished",
-    ),
+    ("moved", "committed transaction was not yet in its final place",
+     "committed transactions were not yet in their final place"),
+    ("rolled back", "transaction was cut off before it committed", "transactions were cut off before they committed"),
+    ("counted", "process died while it held messages; they are back in their queues",
+     "processes died while they held messages; they are back in their queues"),
+    ("taken", "batch of dropped files was not finished", "batches of dropped files were not finished"),
     ("stray", "file does not belong here", "files do not belong here"),
 )  # fmt: skip
 
@@ -70,8 +41,6 @@ _IN_WORDS = (
 @click.command("spool-recover", cls=SingleProgram)
 @click.option("--dry-run", is_flag=True, help="Print the actions of a recovery, and change nothing.")
 @json_option
-@space_option
-@version_option
 @click.pass_context
 def main(context: click.Context, dry_run: bool, as_json: bool) -> None:
     """Recover a queue space after a crash, and print each finding with the action that was taken.
@@ -92,7 +61,9 @@ def main(context: click.Context, dry_run: bool, as_json: bool) -> None:
     path = space_path()
     report = plan_recovery(path) if dry_run else _recover()
     if as_json:
-        write_json(_object(report, path, dry_run))
+        found = {"path": os.path.abspath(path), "dry_run": dry_run, **asdict(report)}
+        del found["others"]
+        write_json(found)
     else:
         for line in _story(report, path, dry_run):
             click.echo(printable(line))
@@ -108,18 +79,6 @@ def _recover() -> "RecoveryReport":
 
 
 # -- the report --------------------------------------------------------------------------------------------------------
-
-
-def _object(report: "RecoveryReport", path: str, dry_run: bool) -> dict[str, Any]:
-    return {
-        "path": os.path.abspath(path),
-        "dry_run": dry_run,
-        "alone": report.alone,
-        "findings": report.findings,
-        "in_doubt": report.in_doubt,
-        "published": report.published,
-        "seconds": report.seconds,
-    }
 
 
 def _story(report: "RecoveryReport", path: str, dry_run: bool) -> Iterator[str]:

@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -19,17 +18,15 @@ from xaspool_scripts.common import (
     SingleProgram,
     describe,
     json_option,
+    log_to_stderr,
     note,
     note_at_once,
     open_space,
-    space_option,
     typed_values,
-    version_option,
-)  # fmt: skip
+)
 from xaspool_scripts.options import by_queue, duration_or_forever
 from xaspool_scripts.output import delayed_in, prints_to_stderr, write_json
 from xaspool_scripts.start import ended_by
-from xaspool_scripts.wording import printable
 
 if TYPE_CHECKING:
     from spool import Space, Worker, WorkSummary
@@ -60,8 +57,6 @@ def _targets(context: click.Context, parameter: click.Parameter, given: tuple[st
 )  # fmt: skip
 @click.option("-v", "--verbose", is_flag=True, help="Print tracebacks, and the log's lines of level INFO.")
 @json_option
-@space_option
-@version_option
 def main(
     targets: dict[str, str], once: bool, threads: int, timeout: float | None, verbose: bool, as_json: bool
 ) -> None:
@@ -89,7 +84,8 @@ def main(
       spool-worker -s /var/spool/shop orders=shop.handlers:book --threads 4
       spool-worker orders=handlers:book invoices=handlers:send --once
     """
-    _log_details(verbose)
+    if verbose:
+        log_to_stderr(logging.INFO)
     if as_json:
         click.get_current_context().with_resource(prints_to_stderr())
     functions = {queue: _function(target) for queue, target in targets.items()}
@@ -182,25 +178,6 @@ class _WorkerGroup:
             worker.stop()
         if len(self.signals) == 1:
             note_at_once("finishing the calls in progress; Ctrl-C or SIGTERM once more ends it at once")
-
-
-class _Details(logging.Handler):
-    """Print tracebacks, and records of level INFO."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info:
-            lines = "".join(traceback.format_exception(*record.exc_info)).rstrip()
-            click.echo(printable(lines, keep="\n\t"), err=True)
-        elif record.levelno < logging.WARNING:
-            note(record.getMessage())
-
-
-def _log_details(verbose: bool) -> None:
-    log = logging.getLogger("spool")
-    log.handlers = [handler for handler in log.handlers if not isinstance(handler, _Details)]
-    if verbose:
-        log.addHandler(_Details(logging.INFO))
-        log.setLevel(logging.INFO)
 
 
 @contextmanager
