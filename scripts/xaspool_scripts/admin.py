@@ -30,9 +30,11 @@ class _Commands(UserDict[str, Any]):
     """The commands. A command imports its module when it runs."""
 
     def __getitem__(self, name: str) -> click.Command:
-        module, attribute = self.data[name]
-        command: click.Command = getattr(import_module(f"xaspool_scripts.{module}"), attribute)
-        return command
+        command: Any = self.data[name]
+        if not isinstance(command, click.Command):
+            module, attribute = command
+            command = getattr(import_module(f"xaspool_scripts.{module}"), attribute)
+        return command  # type: ignore[no-any-return]
 
 
 @click.group("spool-admin", cls=Program, commands=_Commands(_MODULES))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import click
 
 from xaspool_scripts.codes import DAMAGE_LEFT
-from xaspool_scripts.common import BadValue, Failure, SpaceCommand, named_space, note, opened
+from xaspool_scripts.common import BadValue, Failure, SpaceCommand, new_space_path, note, opened
 from xaspool_scripts.options import progress
 from xaspool_scripts.output import flush_directory
 from xaspool_scripts.wording import plural, printable
@@ -89,9 +89,7 @@ def import_(file: str, verify: bool) -> None:
         return
     import spool
 
-    path = named_space()
-    if path is None:
-        raise click.UsageError("name the directory of the new space with -s PATH, or in $SPOOL_SPACE")
+    path = new_space_path()
     with _read(file) as stream, _bar("importing") as set_progress:
         made = spool.import_space(path, stream, progress=set_progress)
     with made as space:

@@ -9,8 +9,7 @@ import click
 
 from xaspool_scripts.bodies import message_object
 from xaspool_scripts.common import SpaceCommand, complete_queue, json_option, opened
-from xaspool_scripts.options import duration_or_forever
-from xaspool_scripts.options import message_id as message_id_type
+from xaspool_scripts.options import duration_or_forever, message_id
 from xaspool_scripts.output import flush_directory, write_bytes, write_json
 from xaspool_scripts.wording import on_terminal
 
@@ -27,7 +26,7 @@ _TAKEN_IN_ONE_COMMIT = 1_000
 @click.command(cls=SpaceCommand)
 @click.argument("queue", metavar="QUEUE", shell_complete=complete_queue)
 @click.option("--timeout", type=duration_or_forever, default="0", metavar="TIME", help=_TIMEOUT_HELP)
-@click.option("--id", "message_id", type=message_id_type, metavar="ID", help="Take the message with this id.")
+@click.option("--id", "message_id", type=message_id, metavar="ID", help="Take the message with this id.")
 @click.option("--correlation-id", metavar="TEXT", help="Take the first message with this correlation id.")
 @click.option(
     "--count",
@@ -46,12 +45,11 @@ _TAKEN_IN_ONE_COMMIT = 1_000
 def get(
     queue: str,
     timeout: float | None,
-    message_id: str | None,
-    correlation_id: str | None,
     count: int | None,
     everything: bool,
     directory: str | None,
     as_json: bool,
+    **wanted: str | None,
 ) -> None:
     """Take the queue's next message and write its body, byte for byte. Exit code 3: no message can be taken.
 
@@ -70,7 +68,7 @@ def get(
     if count is not None and everything:
         raise click.UsageError("--count and --all exclude each other: give one of them")
     many = count is not None or everything
-    if many and (message_id or correlation_id):
+    if many and any(wanted.values()):
         raise click.UsageError("--id and --correlation-id take one message: leave --count and --all out")
     if many and not as_json and directory is None:
         raise click.UsageError("several bodies need --json (one object a line) or --directory (one file each)")
@@ -80,7 +78,7 @@ def get(
             return
         with _transaction(space) as transaction:
             writer = _BodyWriter(directory, as_json)
-            writer.write(transaction.get(queue, timeout=timeout, message_id=message_id, correlation_id=correlation_id))
+            writer.write(transaction.get(queue, timeout=timeout, **wanted))
             writer.flush()
 
 

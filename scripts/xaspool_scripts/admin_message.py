@@ -10,7 +10,7 @@ from xaspool_scripts import admin_get, admin_put, admin_rearrange, bodies, messa
 from xaspool_scripts.bodies import message_object
 from xaspool_scripts.codes import DAMAGE_LEFT
 from xaspool_scripts.common import Commands, Failure, complete_queue, json_option, note, opened
-from xaspool_scripts.options import filter_options, filters
+from xaspool_scripts.options import filter_options, given
 from xaspool_scripts.options import message_id as message_id_type
 from xaspool_scripts.output import NOTHING, pairs, show, write_bytes, write_json
 from xaspool_scripts.output import moment as shown_moment
@@ -46,7 +46,7 @@ def list_(queue: str, limit: int | None, as_json: bool, **options: Any) -> None:
       spool-admin message list orders --limit 20
       spool-admin message list orders --header tenant=acme --older-than 2h
     """
-    chosen = filters(options)
+    chosen = given(options)
     damaged: list[str] = []
     with opened() as space:
         readable = islice(_readable(space.entries(queue, **chosen), damaged), limit)

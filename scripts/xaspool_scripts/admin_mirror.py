@@ -5,7 +5,7 @@ import os
 import click
 
 from xaspool_scripts.codes import DAMAGE_LEFT, FAILED, NOTHING_THERE
-from xaspool_scripts.common import Commands, json_option, named_space, note, space_path
+from xaspool_scripts.common import Commands, json_option, new_space_path, note, space_path
 from xaspool_scripts.options import progress
 from xaspool_scripts.output import table, write_json
 from xaspool_scripts.wording import plural, printable
@@ -102,9 +102,7 @@ def restore(context: click.Context, directory: str) -> None:
     """
     from spool import mirrors
 
-    path = named_space()
-    if path is None:
-        raise click.UsageError("name the directory of the new space with -s PATH, or in $SPOOL_SPACE")
+    path = new_space_path()
     with progress("restoring", 1) as set_progress:
         made = mirrors.restore(path, directory, progress=lambda done, of: set_progress(done / max(1, of)))
     with made as space:

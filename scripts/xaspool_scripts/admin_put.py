@@ -33,14 +33,7 @@ _LINES_AT_ONCE = 1_000
 @click.option("--each-line", is_flag=True, help="Put each line of the input as one message, all of them in one commit.")
 @options_of(PUT_OPTIONS, types={"time_to_live": lifetime})
 @json_option
-def put(
-    queue: str,
-    body: str | None,
-    file: BinaryIO | None,
-    each_line: bool,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def put(queue: str, body: str | None, file: BinaryIO | None, each_line: bool, as_json: bool, **options: Any) -> None:
     """Put a message, whose body is TEXT, a file or standard input, and print its id.
 
     \b

@@ -12,7 +12,6 @@ from xaspool_scripts.options import (
     confirmed,
     dry_run_option,
     filter_options,
-    filters,
     given,
     options_of,
     progress,
@@ -135,7 +134,7 @@ def redrive(queue: str, to: str | None, dry_run: bool, as_json: bool, **options:
       spool-admin message redrive errors --to orders --older-than 1h
     """
     with opened() as space, progress("redriving", space.stats(queue).ready, shown=not dry_run) as set_progress:
-        chosen = filters(options)
+        chosen = given(options)
         matching = space.purge(queue, dry_run=True, **chosen)
         count = space.redrive(queue, to, dry_run=dry_run, progress=set_progress, **chosen)
         held = len(space.holders(queue))
@@ -156,7 +155,7 @@ def note_held(queue: str, held: int) -> None:
 
 def purge(space: "Space", queue: str, *, dry_run: bool, as_json: bool, yes: bool, **options: Any) -> None:
     """Carry out `queue purge`."""
-    chosen = filters(options)
+    chosen = given(options)
     if not dry_run and not yes:
         count = space.purge(queue, dry_run=True, **chosen)
         if count and not confirmed(f"delete {messages(count)} of queue {queue}{_filters_in_words(chosen)}?", yes):

@@ -94,7 +94,7 @@ def write(message: "Message") -> str:
 def _text(message: "Message") -> tuple[str, bool]:
     """Return the body as text without control characters, and whether it is a decoded value."""
     try:
-        return printable(_pretty(value(message)), keep="\n\t"), True
+        return printable(_as_text(value(message), indent=2), keep="\n\t"), True
     except _NoValue:
         pass
     raw = message.body[:_MAX_DECODED]
@@ -110,17 +110,17 @@ def _decoded(raw: bytes, *, cut: bool) -> str | None:
         return raw[: error.start].decode("utf-8") if cut and len(raw) - error.start < 4 else None
 
 
-def _pretty(decoded: Any) -> str:
+def _as_text(decoded: Any, indent: int | None = None) -> str:
+    """Return a decoded value as JSON, or as Python writes it if JSON has no such value; without indent, on one line."""
     try:
-        return json.dumps(decoded, indent=2, ensure_ascii=False)
+        return json.dumps(decoded, indent=indent, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
+        plain = decoded.isoformat() if isinstance(decoded, datetime) else decoded
+        if indent is None:
+            return repr(plain)
         from rich.pretty import pretty_repr
 
-        return pretty_repr(_with_plain_times(decoded), max_width=100, max_depth=50)
-
-
-def _with_plain_times(decoded: Any) -> Any:
-    return decoded.isoformat() if isinstance(decoded, datetime) else decoded
+        return pretty_repr(plain, max_width=100, max_depth=50)
 
 
 def _dump(raw: bytes) -> str:
@@ -142,7 +142,7 @@ def piece(message: "Message") -> str:
     text = None if message.codec == "msgpack" else _decoded(cut, cut=len(raw) > _PIECE)
     if text is None:
         try:
-            text = " ".join(_one_line(value(message)).split()) if len(raw) <= 8 * _PIECE else None
+            text = " ".join(_as_text(value(message)).split()) if len(raw) <= 8 * _PIECE else None
         except _NoValue:
             text = None
     if text is None:
@@ -150,10 +150,3 @@ def piece(message: "Message") -> str:
         return f"bytes {text}{_ENDING if len(raw) > _ROW else ''}"
     text = printable(" ".join(text[:_PIECE].split()))
     return text + (_ENDING if len(raw) > _PIECE else "")
-
-
-def _one_line(decoded: Any) -> str:
-    try:
-        return json.dumps(decoded, ensure_ascii=False)
-    except (TypeError, ValueError, RecursionError):
-        return repr(_with_plain_times(decoded))

@@ -3,14 +3,13 @@
 The programs import the engine inside their commands, so that ``--help`` and shell completion are fast.
 """
 
-import errno
 import logging
 import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -232,11 +231,6 @@ def _print(program: str, text: str) -> None:
         pass  # standard error is closed
 
 
-def lost_output() -> NoReturn:
-    """Raise the error for a standard output that was closed before the program began."""
-    raise OSError(errno.EBADF, "standard output is closed")
-
-
 # -- which space -------------------------------------------------------------------------------------------------------
 
 
@@ -258,6 +252,14 @@ def named_space(context: click.Context | None = None) -> str | None:
     """Return the space that -s or the environment names, or None."""
     context = context or click.get_current_context()
     return context.meta.get(_SPACE) or os.environ.get("SPOOL_SPACE") or None
+
+
+def new_space_path() -> str:
+    """Return the directory of a space that the command makes: only -s or the environment names this directory."""
+    path = named_space()
+    if path is None:
+        raise click.UsageError("name the directory of the new space with -s PATH, or in $SPOOL_SPACE")
+    return path
 
 
 def space_path(context: click.Context | None = None, otherwise: str = "") -> str:

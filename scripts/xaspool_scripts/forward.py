@@ -371,21 +371,11 @@ def print_summary(summary: "Summary", as_json: bool, delayed: "Mapping[str, str]
     from forwarder import Effect
 
     if as_json:
-        write_json(
-            {
-                "event": "stopped",
-                "time": round(time.time(), 6),
-                "effects": summary.effects,
-                "failures": [
-                    {"queue": queue, **failure._asdict()}
-                    for queue, failures in summary.failures.items()
-                    for failure in failures
-                ],
-                "left": summary.left,
-                "down": summary.down,
-                "errors": summary.errors,
-            }
-        )
+        failures = [
+            {"queue": queue, **failure._asdict()} for queue, kinds in summary.failures.items() for failure in kinds
+        ]
+        figures = {"effects": summary.effects, "failures": failures, "left": summary.left, "down": summary.down}
+        write_json({"event": "stopped", "time": round(time.time(), 6), **figures, "errors": summary.errors})
         return
     shown = {effect.value: effect.words for effect in Effect if effect is not Effect.KEPT}
     for queue in sorted({*summary.effects, *summary.left, *delayed}):

@@ -45,7 +45,8 @@ def main(context: click.Context, once: bool, as_json: bool) -> None:
     with opened() as space:
         from spool.intake import Intake
 
-        intake = Intake(space, progress=_progress if _on_terminal() and not (as_json or once) else None)
+        shown = _on_terminal() and not (as_json or once)
+        intake = Intake(space, progress=(lambda counts: note(_in_words(counts))) if shown else None)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: intake.stop())
         if not once:
@@ -62,10 +63,6 @@ def main(context: click.Context, once: bool, as_json: bool) -> None:
 def _on_terminal() -> bool:
     """Tell whether standard error is a terminal; in a log, a line for each commit would be too much."""
     return sys.stderr is not None and sys.stderr.isatty()
-
-
-def _progress(counts: "IntakeCounts") -> None:
-    note(_in_words(counts))
 
 
 def _in_words(counts: "IntakeCounts") -> str:

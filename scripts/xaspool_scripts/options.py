@@ -128,19 +128,6 @@ def given(options: dict[str, Any]) -> dict[str, Any]:
     return {name: None if value is NONE else value for name, value in options.items() if value not in (None, ())}
 
 
-def headers(given: tuple[str, ...]) -> dict[str, str]:
-    """Parse the values of ``--header NAME=VALUE``."""
-    values: dict[str, str] = {}
-    for text in given:
-        name, sign, value = text.partition("=")
-        if not sign or not name:
-            raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--header")
-        if name in values:
-            raise click.BadParameter(f"{name!r} is given twice", param_hint="--header")
-        values[name] = value
-    return values
-
-
 def by_queue(
     given: tuple[str, ...], kind: str, form: str, example: str, default: Callable[[str], str] | None = None
 ) -> dict[str, str]:
@@ -181,8 +168,17 @@ def _drop_types(context: click.Context, parameter: click.Parameter, values: tupl
     return found or None
 
 
-def _headers(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str] | None:
-    return headers(values) or None
+def _headers(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str] | None:
+    """Parse the values of ``--header NAME=VALUE``; None without values."""
+    values: dict[str, str] = {}
+    for text in given:
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE")
+        if name in values:
+            raise click.BadParameter(f"{name!r} is given twice")
+        values[name] = value
+    return values or None
 
 
 # By metavar: the type of the option, and the words at the end of its help, which tell how a value is written.
@@ -247,7 +243,7 @@ _FILTERS = (
     click.option("--id", "message_id", type=message_id, metavar="ID", help="Only the message with this id."),
     click.option("--correlation-id", metavar="TEXT", help="Only messages with this correlation id."),
     click.option(
-        "--header", "headers", multiple=True, metavar="NAME=VALUE",
+        "--header", "headers", multiple=True, metavar="NAME=VALUE", callback=_headers,
         help="Only messages with this header; may be given several times.",
     ),
     click.option(
@@ -273,14 +269,6 @@ def confirmed(question: str, yes: bool) -> bool:
     if yes or sys.stdin is None or not sys.stdin.isatty():
         return True
     return click.confirm(question, err=True)
-
-
-def filters(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the filters as `Space.browse` takes them."""
-    chosen = given(options)
-    if "headers" in chosen:
-        chosen["headers"] = headers(chosen["headers"])
-    return chosen
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from xaspool_scripts.common import Failure, describe, lost_output, note
+from xaspool_scripts.common import Failure, describe, note
 from xaspool_scripts.wording import plural, printable
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _own_output: BinaryIO | None = None  # standard output, while other code may pri
 def write_bytes(data: bytes) -> None:
     """Write bytes to stdout and flush it; OSError if that fails."""
     if sys.stdout is None:
-        lost_output()
+        raise OSError(errno.EBADF, "standard output is closed")
     output = _own_output or sys.stdout.buffer
     output.write(data)
     output.flush()

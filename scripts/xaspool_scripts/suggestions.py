@@ -23,9 +23,7 @@ _VERBS = {
     "view": ("show",),
 }  # fmt: skip
 # Verbs that several nouns have, each with the commands that the verb without a noun may mean.
-_COMMANDS = {
-    verb: (f"queue {verb}", f"message {verb}") for verb in ("change", "delete", "list", "show")
-}  # fmt: skip
+_COMMANDS = {verb: (f"queue {verb}", f"message {verb}") for verb in ("change", "delete", "list", "show")}
 _PROGRAMS = {
     "forward": "spool-forward", "forwarder": "spool-forward", "intake": "spool-intake", "recover": "spool-recover",
     "work": "spool-worker", "worker": "spool-worker",
@@ -54,8 +52,7 @@ _LIKENESS = 0.75
 def suggestion(error: click.UsageError, typed: list[str]) -> str:
     """Return the probably intended command or option; "" if no name is similar. ``typed``: the arguments."""
     context = error.ctx
-    if context is None:
-        return ""
+    assert context is not None
     if isinstance(error, click.NoSuchOption):
         found = _option(error.option_name, context, typed)
     elif (name := getattr(error, "command_name", None)) is not None:

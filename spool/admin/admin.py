@@ -102,11 +102,7 @@ class Administration:
 
     @public_call("exporting the space")
     def export(
-        self,
-        file: BinaryIO,
-        *,
-        compress: bool | str = False,
-        progress: "Callable[[Progress], None] | None" = None,
+        self, file: BinaryIO, *, compress: bool | str = False, progress: "Callable[[Progress], None] | None" = None
     ) -> "ExportReport":
         """Write the space as it is at one moment into one file, and return the contents. Claims are not exported.
 
@@ -279,7 +275,8 @@ class Administration:
         Returns the changed message. BadMessageId, MessageInUse, QueueNotFound.
         """
         check_queue(self._store.settings, queue, self._store.shared.counters.read())
-        bulk.act_on(self._store, self._owners, message_id, bulk.move_to(queue))
+        moved = bulk.change_to({"queue": queue, "attempts": 0})  # (its delay, if it has one, remains)
+        bulk.act_on(self._store, self._owners, message_id, moved)
         return delivery.find_message(self._store, message_id)
 
     @public_call("changing a message")
@@ -344,10 +341,10 @@ class Administration:
         A moved message is ready at once, with all attempts of a new message. A message that came from no other queue,
         or from a deleted queue, is moved only if ``to`` names a queue. The other arguments are those of ``purge``.
         """
-        settings = self._store.settings.current()
-        if to is not None:
-            check_queue(self._store.settings, to, self._store.shared.counters.read())
         chosen = bulk.Bulk(queue, Filter.of(filters), dry_run, progress)
         if to is None:
-            chosen = replace(chosen, possible=bulk.can_go_back(settings.config.queues))
+            there = self._store.settings.current().config.queues
+            chosen = replace(chosen, possible=lambda attributes: attributes.get("origin_queue") in there)
+        else:
+            check_queue(self._store.settings, to, self._store.shared.counters.read())
         return bulk.act_on_all(self._store, chosen, bulk.redrive_to(to))

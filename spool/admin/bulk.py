@@ -28,46 +28,24 @@ from spool.transactions.validation import check_queue
 
 _AT_ONCE = 4_096
 
-# Writes the change of messages of a run: (batch, run, first ordinal, count).
-Edit = Callable[[CommitBatch, Run, int, int], None]
+# Returns the changes of the control fields of a run's messages; None: the messages are deleted.
+Edit = Callable[[Run], Mapping[str, Any] | None]
 
 
-def delete(batch: CommitBatch, run: Run, first: int, count: int) -> None:
+def delete(run: Run) -> None:
     """Delete messages; they count neither as dequeued nor as failed."""
-    batch.remove(run.number, first, count, "deleted")
 
 
-def move_to(queue: str) -> Edit:
-    """Move messages to another queue, where they are ready at once unless they are delayed by a control field."""
-
-    def edit(batch: CommitBatch, run: Run, first: int, count: int) -> None:
-        batch.update(run.number, first, count, {"queue": queue, "attempts": 0})
-
-    return edit
+def change_to(changes: Mapping[str, Any]) -> Edit:
+    return lambda run: changes
 
 
 def redrive_to(queue: str | None) -> Edit:
     """Move messages to another queue, or each back to the queue that it came from, with no attempts counted."""
 
-    def edit(batch: CommitBatch, run: Run, first: int, count: int) -> None:
-        target = queue or run.attributes["origin_queue"]
-        changes = {"queue": target, "attempts": 0, "not_before": None}
-        if run.attributes.get("origin_attempts"):
-            changes["origin_attempts"] = 0
-        batch.update(run.number, first, count, changes)
-
-    return edit
-
-
-def can_go_back(queues: Mapping[str, object]) -> Callable[[Mapping[str, Any]], bool]:
-    """Return a function that gets the fields of a message, and tells whether the message came from an existing
-    queue."""
-    return lambda attributes: attributes.get("origin_queue") in queues
-
-
-def change_to(changes: Mapping[str, Any]) -> Edit:
-    def edit(batch: CommitBatch, run: Run, first: int, count: int) -> None:
-        batch.update(run.number, first, count, changes)
+    def edit(run: Run) -> Mapping[str, Any]:
+        changes = {"queue": queue or run.attributes["origin_queue"], "attempts": 0, "not_before": None}
+        return changes | ({"origin_attempts": 0} if run.attributes.get("origin_attempts") else {})
 
     return edit
 
@@ -141,7 +119,7 @@ def act_on_all(store: Store, bulk: Bulk, edit: Edit) -> int:
         with store.view.mutex:
             slices = cursor.next(store.view.index, store.clock.now(), _AT_ONCE)
             possible = [part for part in slices if bulk.possible(part.attributes)]
-            free = [piece for part in possible for piece in _free(store.view.prepared, part)]
+            free = [piece for part in possible for piece in _not_in_doubt(store.view.prepared, *_range_of(part))]
         if not slices:
             return done
         done += _count_unclaimed(store.shared.claims, free) if bulk.dry_run else _act(store, bulk, free, edit)
@@ -149,12 +127,12 @@ def act_on_all(store: Store, bulk: Bulk, edit: Edit) -> int:
             bulk.progress(done)
 
 
-def _free(prepared: PreparedBranches, messages: Slice) -> PositionRanges:
-    """Return the messages that no branch in doubt holds."""
-    return _not_in_doubt(prepared, messages.number, min(messages.ordinals), len(messages.ordinals))
+def _range_of(part: Slice) -> tuple[int, int, int]:
+    return part.number, min(part.ordinals), len(part.ordinals)
 
 
 def _not_in_doubt(prepared: PreparedBranches, number: int, first: int, count: int) -> PositionRanges:
+    """Return the messages of a range that no branch in doubt holds."""
     if not prepared.held:
         return [(number, first, count)]
     free: PositionRanges = []
@@ -193,7 +171,10 @@ def _commit(store: Store, claimed: PositionRanges, edit: Edit, bulk: Bulk | None
                 run.queue.name == bulk.queue and bulk.matches(run.attributes, run.committed_at, now)
             ):
                 continue  # the message was moved or changed meanwhile
-            edit(batch, run, first, count)
+            if (changes := edit(run)) is None:
+                batch.remove(run.number, first, count, "deleted")
+            else:
+                batch.update(run.number, first, count, changes)
             done += count
     if done:
         deadline = store.deadline()

@@ -10,9 +10,8 @@ Other processes may use the space meanwhile. The reclaim lock is held, so that n
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from spool.admin import manifest
 from spool.admin.archive import COMPRESSIONS, Writer
@@ -29,8 +28,7 @@ from spool.store.settings import read_settings_text
 from spool.store.store import Store
 
 
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
+class _Snapshot(NamedTuple):
     """The space at the moment of the export. ``names``: the files of its commits and branches. ``waiting``: the dropped
     files."""
 
@@ -38,12 +36,6 @@ class _Snapshot:
     names: list[str]
     messages: dict[str, int]
     waiting: dict[Version, str]
-
-    @property
-    def newest(self) -> int:
-        """The number of the last commit."""
-        committed = (layout.parse_committed(name.rpartition("/")[2]) for name in self.names)
-        return max((name.number for name in committed if name is not None), default=0)
 
 
 def check_stream(stream: object, method: str) -> None:
@@ -107,9 +99,8 @@ class _Export:
                 self._left_out[name] = "it was changed or moved while the export was written"
         dropped = self._still_waiting(read, snapshot.waiting)
         self._left_out.update(self._dropped.left_out)
-        report = ExportReport(
-            len(self._writer.members) - 1, snapshot.newest, snapshot.messages, dropped, self._left_out
-        )
+        newest = manifest.newest_of(snapshot.names)
+        report = ExportReport(len(self._writer.members) - 1, newest, snapshot.messages, dropped, self._left_out)
         self._writer.add_bytes(manifest.MANIFEST, manifest.manifest(report, self._writer.members))
         self._writer.finish()
         return report
@@ -196,6 +187,6 @@ def _adopted_as(store: Store, xid: Xid) -> str | None:
     catch_up(store)
     with store.view.mutex:
         number = store.view.index.adopted.get(xid)
-        return (
-            None if number is None else layout.committed(number, store.view.index.files[number].adopted.index(xid) + 1)
-        )
+        if number is None:
+            return None
+        return layout.committed(number, store.view.index.files[number].adopted.index(xid) + 1)

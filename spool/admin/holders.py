@@ -7,6 +7,7 @@ get holds its message only while it commits, and writes no journal.
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from spool.coordination.locks import LockFile, xid_byte
 from spool.disk.disk import Disk
@@ -16,6 +17,8 @@ from spool.policies.claim_journal import JournalContents, all_journals, read_jou
 from spool.store.parts import Shared, View
 
 HELD, IN_DOUBT = "held", "in doubt"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ def by_position(disk: Disk, shared: Shared, view: View) -> dict[Position, Holder
         for position, xid in view.prepared.held.items():
             header = view.prepared.branches[xid].header
             pid, program = header.writer.get("pid"), header.writer.get("program")
-            held_by[position] = Holder(IN_DOUBT, str(xid), _int_or_none(pid), _str_or_none(program), header.time)
+            held_by[position] = Holder(IN_DOUBT, str(xid), _typed(int, pid), _typed(str, program), header.time)
     return held_by
 
 
@@ -85,9 +88,5 @@ def _named_by(journal: JournalContents, places: list[Position]) -> Iterable[Posi
         yield from places[start:end]
 
 
-def _int_or_none(value: object) -> int | None:
-    return value if isinstance(value, int) else None
-
-
-def _str_or_none(value: object) -> str | None:
-    return value if isinstance(value, str) else None
+def _typed(kind: type[T], value: object) -> T | None:
+    return value if isinstance(value, kind) else None

@@ -103,14 +103,9 @@ def unread(store: Store, cursor: Cursor, queue: str) -> list[QueueEntry]:
     with store.view.mutex:
         segments = store.view.index.messages.segments
         lost = [(segment, why) for segment, why in cursor.unread.items() if segment in segments]
-    return [
-        QueueEntry(
-            None,
-            None,
-            DAMAGED,
-            damage=f"{segment.live} of the messages of queue {queue} cannot be read: their table in "
-            f"{layout.committed(segment.file.number, segment.file.adoption)} is damaged ({why}); "
-            f"{delivery.WHAT_TO_DO}",
-        )
-        for segment, why in lost
-    ]
+    entries = []
+    for segment, why in lost:
+        table = layout.committed(segment.file.number, segment.file.adoption)
+        damage = f"{segment.live} of the messages of queue {queue} cannot be read: their table in {table} is damaged "
+        entries.append(QueueEntry(None, None, DAMAGED, damage=f"{damage}({why}); {delivery.WHAT_TO_DO}"))
+    return entries

@@ -15,6 +15,7 @@ from typing import Any
 
 from spool.admin.archive import Member
 from spool.errors import CorruptedFile, NewerFormat
+from spool.model import layout
 from spool.model.text import shown
 
 BEGIN, MANIFEST = "xaspool-export.json", "xaspool-manifest.json"
@@ -54,6 +55,12 @@ class ExportReport:
 _FIELDS = {"files": int, "newest": int, "messages": dict, "dropped": dict, "left_out": dict}
 
 
+def newest_of(names: Iterable[str]) -> int:
+    """Return the number of the last commit among these files of a space."""
+    committed = (layout.parse_committed(name.removeprefix(f"{layout.COMMITTED}/")) for name in names)
+    return max((name.number for name in committed if name is not None), default=0)
+
+
 def begin(files: int) -> bytes:
     """Return the first member. ``files``: the approximate number of files that follow."""
     return _sealed(_line({"format": FORMAT, "files": files}))
@@ -66,8 +73,7 @@ def read_begin(data: bytes) -> int:
         raise NewerFormat(
             f"the export has format {found['format']}, and this program reads {FORMAT}: use a later version"
         )
-    files: int = found["files"]
-    return files
+    return int(found["files"])
 
 
 def manifest(report: ExportReport, members: Iterable[Member]) -> bytes:
@@ -118,11 +124,7 @@ def _line(fields: dict[str, Any]) -> bytes:
 
 
 def _sealed(lines: bytes) -> bytes:
-    return lines + _seal(lines)
-
-
-def _seal(lines: bytes) -> bytes:
-    return _line({"sha256": hashlib.sha256(lines).hexdigest()})
+    return lines + _line({"sha256": hashlib.sha256(lines).hexdigest()})
 
 
 def _unsealed(data: bytes) -> bytes:

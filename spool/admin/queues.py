@@ -11,13 +11,7 @@ from typing import Any
 from spool.coordination.locks import PREPARED_LIST
 from spool.disk.content import ensure_directory
 from spool.disk.disk import DIRECTORY_MODE, PASSAGE_MODE, SHARED_MODE, Disk
-from spool.errors import (
-    Argument,
-    InvalidArgument,
-    QueueExists,
-    QueueNotEmpty,
-    TransactionTimeout,
-)
+from spool.errors import Argument, InvalidArgument, QueueExists, QueueNotEmpty, TransactionTimeout
 from spool.format.reader import FileContents
 from spool.log.sequence import flush_published, number_locked, settle_all, settle_to
 from spool.log.visibility import catch_up, list_prepared

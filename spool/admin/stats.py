@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from spool.admin.quarantined import count_by_queue
-from spool.coordination.locks import Claims
 from spool.index.commit import DEQUEUED, ENQUEUED, EXPIRED, FAILED
 from spool.index.queue import Queue
 from spool.index.run import Run
@@ -50,8 +49,8 @@ def queue_stats(store: Store, queues: Iterable[str]) -> dict[str, QueueStats]:
     catch_up(store, list_prepared(store))  # in this order: a branch that is committed meanwhile is counted once
     with store.view.mutex:
         now = store.clock.now()
-        claimed = _claimed(store.shared.claims, store.view)
-        held = _held_in_doubt(store.view)
+        claimed = _per_run(store.view, store.shared.claims.positions())
+        held = _per_run(store.view, store.view.prepared.held)
         added = prepared_usage(store.view.prepared)
         taken = claimed + held
         totals = store.view.index.totals()
@@ -92,15 +91,6 @@ def _of(counts: Counter[Run], line: Queue) -> int:
     return sum(count for run, count in counts.items() if run.queue is line.order)
 
 
-def _claimed(claims: Claims, view: View) -> Counter[Run]:
-    """Count, for each run, the messages that any process has claimed."""
-    return _per_run(view, claims.positions())
-
-
-def _held_in_doubt(view: View) -> Counter[Run]:
-    """Count the messages of each run that prepared branches hold."""
-    return _per_run(view, view.prepared.held)
-
-
 def _per_run(view: View, positions: Iterable[Position]) -> Counter[Run]:
+    """Count these messages by run."""
     return Counter(run for position in positions if (run := view.index.messages.find(position)) is not None)

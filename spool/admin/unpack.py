@@ -203,13 +203,11 @@ def _consistent(settings: bytes, report: ExportReport, names: set[str]) -> Unpac
     """Compare the parts of an export with each other: their checksums are right, but another program may have written
     them."""
     text, config = _parsed(settings)
-    committed = (layout.parse_committed(name.removeprefix(f"{layout.COMMITTED}/")) for name in names)
-    newest = max((name.number for name in committed if name is not None), default=0)
     dropped = {name for name in names if name.startswith((f"{layout.DROP}/", f"{layout.ACTIVE}/"))}
     void = dropped - report.dropped.keys()
     void |= {name for name in names & report.left_out.keys() if name.startswith(f"{layout.QUARANTINE}/")}
     queues = {name.split("/")[1] for name in dropped - void if name.startswith(layout.DROP)}
-    if (report.files, report.newest) != (len(names) - 1, newest):
+    if (report.files, report.newest) != (len(names) - 1, manifest.newest_of(names)):
         raise CorruptedFile("its manifest counts other files than it lists")
     if report.dropped.keys() - (dropped - void) or queues - config.queues.keys():
         raise CorruptedFile("it lacks a dropped file, or the queue of one")
