@@ -15,11 +15,10 @@ from functools import partial
 from shlex import quote
 
 from spool.disk.advice import advice
-from spool.disk.content import new_file, opened, read_start, write_new
+from spool.disk.content import new_file, read_start, write_new
 from spool.disk.disk import DIRECTORY_MODE, FILE_MODE, PASSAGE_MODE, Disk
 from spool.disk.kernel import Unsupported
 from spool.disk.requirements import APART, check_kind, misplacement
-from spool.disk.stat import FileIdentity
 from spool.errors import SpoolError
 from spool.model import layout
 from spool.model.settings import SpaceConfig
@@ -29,6 +28,7 @@ from spool.runtime.clock import Clock
 _LITTLE_ROOM_BYTES, _FEW_INODES = 64 << 20, 1000
 _EARLIEST_TIME = 1_700_000_000.0  # seconds since the epoch; a clock that shows an earlier time is wrong
 _CLOCK_TOLERANCE_SECONDS = 5.0
+_ONE_HOLDER = "one descriptor or process at a time holds a lock, and its end frees the lock"
 
 
 class Outcome(StrEnum):
@@ -66,12 +66,10 @@ def _refuse_if(lacks: bool, text: str) -> None:
 
 def examine(disk: Disk, clock: Clock) -> list[Proof]:
     """Test everything that a space needs of this directory's file system; return one result for each need."""
-    config = _settings(disk)
-    disk.use_sync_method(config.sync_method)
     proofs = [
-        _proof("kind", lambda: _kind(disk, config)),
-        _proof("room", lambda: _room(disk)),
-        _proof("owner", lambda: _owner(disk)),
+        examine_kind(disk),
+        _proof("room", partial(_room, disk)),
+        _proof("owner", partial(_owner, disk)),
     ]
     try:
         with _trial_directory(disk) as trial:
@@ -85,9 +83,7 @@ def examine(disk: Disk, clock: Clock) -> list[Proof]:
 
 def examine_kind(disk: Disk) -> Proof:
     """Return the result for the kind of file system, which needs no trial."""
-    config = _settings(disk)
-    disk.use_sync_method(config.sync_method)
-    return _proof("kind", lambda: _kind(disk, config))
+    return _proof("kind", partial(_kind, disk))
 
 
 def _proof(what: str, prove: Callable[[], str]) -> Proof:
@@ -95,10 +91,8 @@ def _proof(what: str, prove: Callable[[], str]) -> Proof:
         return Proof(what, Outcome.FINE, prove())
     except _Warning as warning:
         return Proof(what, Outcome.WARNING, str(warning))
-    except _Refused as refused:
+    except (_Refused, SpoolError) as refused:
         return Proof(what, Outcome.REFUSED, str(refused))
-    except SpoolError as error:
-        return Proof(what, Outcome.REFUSED, str(error))
     except OSError as error:
         return Proof(what, Outcome.REFUSED, _reason(error))
 
@@ -115,18 +109,14 @@ def _reason(error: OSError) -> str:
 def _settings(disk: Disk) -> SpaceConfig:
     """Return the settings of the space; without a space, the settings of a new space."""
     try:
-        handle = disk.open(layout.SETTINGS)
-    except OSError:
-        return SpaceConfig()
-    try:
-        return parse(disk.read_at(handle, 0, MAX_SETTINGS_BYTES).decode("utf-8", "replace"), layout.SETTINGS)
-    except SpoolError:
-        return SpaceConfig()  # opening the space reports the error
-    finally:
-        disk.close(handle)
+        return parse(read_start(disk, layout.SETTINGS, MAX_SETTINGS_BYTES).decode("utf-8", "replace"), layout.SETTINGS)
+    except (OSError, SpoolError):
+        return SpaceConfig()  # opening the space reports wrong settings
 
 
-def _kind(disk: Disk, config: SpaceConfig) -> str:
+def _kind(disk: Disk) -> str:
+    config = _settings(disk)
+    disk.use_sync_method(config.sync_method)
     check_kind(disk, config.network_file_system)
     kind = disk.file_system().kind
     mode = disk.durability.description
@@ -215,10 +205,6 @@ def _file(disk: Disk, name: str, data: bytes = b"") -> str:
     return name
 
 
-def _content(disk: Disk, name: str) -> bytes:
-    return read_start(disk, name, 100)
-
-
 def _names(disk: Disk, clock: Clock, trial: str) -> str:
     long = "n" * 200
     _file(disk, f"{trial}/one/{long}")
@@ -246,7 +232,7 @@ def _renames(disk: Disk, clock: Clock, trial: str) -> str:
     disk.rename(old, new)
     after = disk.identity(new)
     _refuse_if(
-        disk.exists(old) or before is None or not before.same_file(after) or _content(disk, new) != b"new",
+        disk.exists(old) or before is None or not before.same_file(after) or read_start(disk, new, 100) != b"new",
         "a file that was renamed is not the one that is found",
     )
     return "a file can be renamed to another directory, and replaces one of that name"
@@ -256,11 +242,13 @@ def _renames_new(disk: Disk, clock: Clock, trial: str) -> str:
     old, new = _file(disk, f"{trial}/one/new", b"new"), _file(disk, f"{trial}/two/new", b"old")
     with suppress(FileExistsError):
         disk.rename_new(old, new)
-    _refuse_if(not disk.exists(old) or _content(disk, new) != b"old", "a rename replaced a file that it should not")
+    _refuse_if(
+        not disk.exists(old) or read_start(disk, new, 100) != b"old", "a rename replaced a file that it should not"
+    )
     disk.unlink(new)
     disk.rename_new(old, new)
     _refuse_if(
-        disk.exists(old) or _content(disk, new) != b"new", "a file that was renamed is not the one that is found"
+        disk.exists(old) or read_start(disk, new, 100) != b"new", "a file that was renamed is not the one that is found"
     )
     return "a rename to a name that is taken is refused where that is asked for"
 
@@ -289,33 +277,33 @@ def _flushes(disk: Disk, clock: Clock, trial: str) -> str:
 
 
 def _byte_locks(disk: Disk, clock: Clock, trial: str) -> str:
-    name = _file(disk, f"{trial}/one/bytes")
-    _prove_exclusion(disk, lambda: disk.open(name, write=True), disk.lock, "a locked byte was locked again")
-    with opened(disk, name, write=True) as first, opened(disk, name, write=True) as second:
-        _refuse_if(not all(disk.lock(handle, 1, shared=True) for handle in (first, second)), "a lock cannot be shared")
-        _refuse_if(not disk.lock(second, 2**62), "a byte far after the end cannot be locked")
-        _refuse_if(disk.some_lock(first, 2**62, 1) != (2**62, 1), "a byte that is locked looks free")
-    return "one descriptor or process at a time holds a lock, and its end frees the lock"
+    open_ = partial(disk.open, _file(disk, f"{trial}/one/bytes"), write=True)
+    _prove_exclusion(disk, open_, disk.lock, "a locked byte was locked again")
+    with _opened_twice(disk, open_) as both:
+        _refuse_if(not all(disk.lock(handle, 1, shared=True) for handle in both), "a lock cannot be shared")
+        _refuse_if(not disk.lock(both[1], 2**62), "a byte far after the end cannot be locked")
+        _refuse_if(disk.some_lock(both[0], 2**62, 1) != (2**62, 1), "a byte that is locked looks free")
+    return _ONE_HOLDER
 
 
 def _directory_locks(disk: Disk, clock: Clock, trial: str) -> str:
-    _prove_exclusion(
-        disk,
-        lambda: disk.open_directory(f"{trial}/one"),
-        lambda handle, byte: disk.flock(handle),
-        "a directory that was held was held again",
-    )
-    first, second = disk.open_directory(f"{trial}/one"), disk.open_directory(f"{trial}/one")
+    open_ = partial(disk.open_directory, f"{trial}/one")
+    _prove_exclusion(disk, open_, lambda handle, byte: disk.flock(handle), "a directory that was held was held again")
+    with _opened_twice(disk, open_) as both:
+        shared = all(disk.lock(handle, 0, shared=True) for handle in both)
+        _refuse_if(not shared, "a directory's byte cannot be locked by two")
+        _refuse_if(disk.some_lock(both[0], 0, 1) is None, "a directory's byte that is locked looks free")
+    return _ONE_HOLDER
+
+
+@contextmanager
+def _opened_twice(disk: Disk, open_: Callable[[], int]) -> Iterator[tuple[int, int]]:
+    both = open_(), open_()
     try:
-        _refuse_if(
-            not all(disk.lock(handle, 0, shared=True) for handle in (first, second)),
-            "a directory's byte cannot be locked by two",
-        )
-        _refuse_if(disk.some_lock(first, 0, 1) is None, "a directory's byte that is locked looks free")
+        yield both
     finally:
-        disk.close(first)
-        disk.close(second)
-    return "one descriptor or process at a time holds a lock, and its end frees the lock"
+        for handle in both:
+            disk.close(handle)
 
 
 def _prove_exclusion(disk: Disk, open_: Callable[[], int], take: Callable[[int, int], bool], wrong: str) -> None:
@@ -326,20 +314,13 @@ def _prove_exclusion(disk: Disk, open_: Callable[[], int], take: Callable[[int, 
         take: tries to lock byte n of a handle.
         wrong: the error if a second holder gets the lock.
     """
-    first, second = open_(), open_()
-    try:
+    with _opened_twice(disk, open_) as (first, second):
         _refuse_if(not take(first, 0), "a lock that was free was not granted")
         _refuse_if(take(second, 0), f"{wrong} by another descriptor")
         _refuse_if(_in_another_process(lambda: take(open_(), 0)), f"{wrong} by another process")
-    finally:
-        disk.close(first)
-        disk.close(second)
     _refuse_if(not _in_another_process(lambda: take(open_(), 0)), "a released lock is still held")
-    first = open_()
-    try:
+    with _opened_twice(disk, open_) as (first, _):
         _refuse_if(not take(first, 0), "a lock is still held although its process was killed")
-    finally:
-        disk.close(first)
 
 
 def _in_another_process(attempt: Callable[[], bool]) -> bool:
@@ -365,7 +346,10 @@ def _in_another_process(attempt: Callable[[], bool]) -> bool:
 def _clocks(disk: Disk, clock: Clock, trial: str) -> str:
     now = clock.now()
     file = disk.identity(_file(disk, f"{trial}/one/clock", b"now"))
-    newest = max((commit.modified_ns for commit in _committed(disk)), default=0) / 1e9
+    newest = 0.0
+    with suppress(OSError):
+        commits = [disk.identity(f"{layout.COMMITTED}/{name}") for name in disk.names(layout.COMMITTED)]
+        newest = max((commit.modified_ns for commit in commits if commit is not None), default=0) / 1e9
     if now < _EARLIEST_TIME:
         raise _Warning("the machine's clock is years behind: set it, or delayed messages come late")
     if newest > now + _CLOCK_TOLERANCE_SECONDS:
@@ -374,14 +358,6 @@ def _clocks(disk: Disk, clock: Clock, trial: str) -> str:
     if file is not None and abs(file.modified_ns / 1e9 - now) > _CLOCK_TOLERANCE_SECONDS:
         raise _Warning("the file system's clock is not the machine's: dropped files may be taken too early")
     return "the clocks of the machine and of the file system agree"
-
-
-def _committed(disk: Disk) -> Iterator[FileIdentity]:
-    with suppress(OSError):
-        for name in disk.names(layout.COMMITTED):
-            commit = disk.identity(f"{layout.COMMITTED}/{name}")
-            if commit is not None:
-                yield commit
 
 
 def _space_directory(disk: Disk, trial: str, name: str) -> str:

@@ -7,9 +7,10 @@ The reclaim lock, which the caller holds, keeps the record of each captured file
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from spool.disk.content import is_directory
 from spool.disk.stat import FileIdentity
 from spool.model import layout
 from spool.policies.writers import Writers
@@ -46,9 +47,11 @@ class DroppedFiles:
         meanwhile.
         """
         for folder in self._folders():
-            yield from self._by_time(file for name in self._names(folder) for file in self._dropped(folder, name))
+            yield from _by_time(file for name in self._names(folder) for file in self._dropped(folder, name))
         for folder in self._captures():
-            yield from self._by_time(file for name in self._names(folder) for file in self._captured(folder, name))
+            paths = (f"{folder}/{name}" for name in self._names(folder) if layout.is_captured(name))
+            found = ((path, self._disk.identity(path)) for path in paths)
+            yield from _by_time(DroppedFile(path, file) for path, file in found if file is not None and file.is_regular)
 
     def waiting(self) -> dict[Version, str]:
         """Return the names of the files that wait now, by the files' versions. Caller holds the number lock.
@@ -78,8 +81,7 @@ class DroppedFiles:
         queues = read_settings(self._disk).queues
         for name in sorted(self._disk.names(layout.DROP)):
             folder = f"{layout.DROP}/{name}"
-            identity = self._disk.identity(folder)
-            if name in queues and identity is not None and identity.is_directory:
+            if name in queues and is_directory(self._disk, folder):
                 yield folder
             else:
                 self._leave_out(folder, "it belongs to no queue")
@@ -109,15 +111,9 @@ class DroppedFiles:
         elif self._writers.judge(path, identity, path, lambda: False) is not None:
             yield DroppedFile(path, identity)
 
-    def _captured(self, folder: str, name: str) -> Iterator[DroppedFile]:
-        path = f"{folder}/{name}"
-        identity = self._disk.identity(path)
-        if identity is not None and identity.is_regular and layout.is_captured(name):
-            yield DroppedFile(path, identity)
-
-    @staticmethod
-    def _by_time(files: Iterator[DroppedFile]) -> list[DroppedFile]:
-        return sorted(files, key=lambda file: (file.identity.modified_ns, file.name))
-
     def _leave_out(self, name: str, reason: str) -> None:
         self.left_out[name] = reason
+
+
+def _by_time(files: Iterable[DroppedFile]) -> list[DroppedFile]:
+    return sorted(files, key=lambda file: (file.identity.modified_ns, file.name))

@@ -17,6 +17,7 @@ from spool.admin import manifest
 from spool.admin.archive import COMPRESSIONS, Writer
 from spool.admin.dropped import DroppedFile, DroppedFiles, Version, version_of
 from spool.admin.manifest import ExportReport, Progress
+from spool.disk.content import open_first
 from spool.errors import CorruptedFile, InvalidArgument, SystemFailure
 from spool.log.sequence import number_locked, settle_all
 from spool.log.visibility import catch_up
@@ -88,14 +89,14 @@ class _Export:
 
     def write(self) -> ExportReport:
         self._writer.add_bytes(manifest.BEGIN, manifest.begin(self._about))
-        read = [file for file in self._dropped.to_read() if self._add(file.name, self._open(file.name))]
+        read = [file for file in self._dropped.to_read() if self._add(file.name, open_first(self._disk, [file.name]))]
         snapshot = self._snapshot()
         self._writer.add_bytes(layout.SETTINGS, snapshot.settings.encode())
         for name in snapshot.names:
             if self._add(name, self._open_of_commit(name)) is False:
                 raise CorruptedFile(f"{name} has lost bytes while it was exported: see spool-admin check")
         for name in self._quarantined():
-            if not self._add(name, self._open(name)):
+            if not self._add(name, open_first(self._disk, [name])):
                 self._left_out[name] = "it was changed or moved while the export was written"
         dropped = self._still_waiting(read, snapshot.waiting)
         self._left_out.update(self._dropped.left_out)
@@ -158,12 +159,6 @@ class _Export:
             self._progress(Progress(self._files, max(self._files, self._about)))
         return whole
 
-    def _open(self, name: str) -> int | None:
-        try:
-            return self._disk.open(name)
-        except FileNotFoundError:
-            return None
-
     def _open_of_commit(self, name: str) -> int | None:
         """Open a file of the snapshot; None if the file's branch was rolled back after the snapshot.
 
@@ -172,9 +167,9 @@ class _Export:
         xid = layout.parse_xid(name.rpartition("/")[2]) if name.startswith(layout.PREPARED) else None
         if xid is None:
             return self._disk.open(name)
-        handle = self._open(name)
+        handle = open_first(self._disk, [name])
         moved = _adopted_as(self._store, xid) if handle is None else None
-        return handle if moved is None else self._open(moved)
+        return handle if moved is None else open_first(self._disk, [moved])
 
 
 def messages_of(store: Store) -> dict[str, int]:

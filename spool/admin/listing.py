@@ -41,7 +41,12 @@ def entries_of(store: Store, queue: str, slices: list[Slice]) -> Iterator[QueueE
     held = by_position(store.files.disk, store.shared, store.view)
     for part in slices:
         for ordinal in part.ordinals:
-            entry = _entry(store, queue, Position(part.number, ordinal), held)
+            position = Position(part.number, ordinal)
+            with store.view.mutex:
+                run = store.view.index.messages.find(position)
+                if run is None or run.queue.name != queue or run.is_expired(store.clock.now()):
+                    continue
+            entry = _current_entry(store, run, position, held)
             if entry is not None:
                 yield entry
 
@@ -63,14 +68,6 @@ def entry_of(store: Store, wanted_id: str) -> QueueEntry:
     if entry is None:
         raise BadMessageId(f"there is no message {wanted_id}: it was taken, or never committed")
     return entry
-
-
-def _entry(store: Store, queue: str, position: Position, held: Mapping[Position, Holder]) -> QueueEntry | None:
-    with store.view.mutex:
-        run = store.view.index.messages.find(position)
-        if run is None or run.queue.name != queue or run.is_expired(store.clock.now()):
-            return None
-    return _current_entry(store, run, position, held)
 
 
 def _current_entry(store: Store, run: Run, position: Position, held: Mapping[Position, Holder]) -> QueueEntry | None:

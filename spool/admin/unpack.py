@@ -8,6 +8,7 @@ because the export says so.
 
 import hashlib
 import os
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import BinaryIO, NamedTuple
 
@@ -27,7 +28,7 @@ from spool.store.store import Store
 
 _MAX_ENTRY_BYTES = 255
 
-Keep = Callable[[str, Iterator[bytes]], None]
+Keep = Callable[[str, Iterator[bytes]], object]
 
 
 class Unpacked(NamedTuple):
@@ -50,12 +51,7 @@ def verify_export(file: BinaryIO, *, progress: Callable[[Progress], None] | None
         CorruptedFile: the file is damaged, or is not an export.
         NewerFormat: a later version of the library wrote it.
     """
-    return read(file, _pass_over, progress).report
-
-
-def _pass_over(name: str, pieces: Iterator[bytes]) -> None:
-    for _ in pieces:
-        pass
+    return read(file, lambda name, pieces: deque(pieces, 0), progress).report
 
 
 def unpack(disk: Disk, stream: BinaryIO, progress: Callable[[Progress], None] | None) -> Unpacked:
@@ -130,7 +126,7 @@ def read(stream: BinaryIO, keep: Keep, progress: Callable[[Progress], None] | No
             if name == layout.SETTINGS:
                 settings = members.content(MAX_SETTINGS_BYTES)
             elif _is_ours(name):
-                members.keep(keep)
+                keep(name, members.pieces())
             else:
                 raise CorruptedFile(f"it holds {shown(name)}, which is no file that an export writes")
             if progress is not None:
@@ -153,7 +149,7 @@ class _Members:
         self._name, self._size = "", 0
 
     def next(self) -> str:
-        """Return the name of the next member. The caller then calls ``content`` or ``keep``."""
+        """Return the name of the next member. The caller then reads its ``content`` or ``pieces``."""
         found = self._archive.next()
         if found is None:
             raise CorruptedFile("its manifest is missing")
@@ -166,17 +162,14 @@ class _Members:
         """Read a member of at most ``most`` bytes."""
         if self._size > most:
             raise CorruptedFile(f"{self._name} has {self._size:,} bytes in it, and {most:,} is the most")
-        return b"".join(self._pieces())
-
-    def keep(self, keep: Keep) -> None:
-        keep(self._name, self._pieces())
+        return b"".join(self.pieces())
 
     def check_end(self) -> None:
         if self._archive.next() is not None:
             raise CorruptedFile("more members follow its manifest")
         self._archive.check_end()
 
-    def _pieces(self) -> Iterator[bytes]:
+    def pieces(self) -> Iterator[bytes]:
         checksum = hashlib.sha256()
         for piece in self._archive.pieces(self._size):
             checksum.update(piece)
@@ -202,7 +195,13 @@ def _is_ours(name: str) -> bool:
 def _consistent(settings: bytes, report: ExportReport, names: set[str]) -> Unpacked:
     """Compare the parts of an export with each other: their checksums are right, but another program may have written
     them."""
-    text, config = _parsed(settings)
+    try:
+        text = settings.decode("utf-8")
+        config = parse(text, layout.SETTINGS)
+        if config.mirror is not None:  # the mirror belongs to the exported space
+            text = with_mirror(text, None)
+    except (ValueError, RecursionError) as error:  # InvalidArgument is a ValueError
+        raise CorruptedFile(str(error)) from None
     dropped = {name for name in names if name.startswith((f"{layout.DROP}/", f"{layout.ACTIVE}/"))}
     void = dropped - report.dropped.keys()
     void |= {name for name in names & report.left_out.keys() if name.startswith(f"{layout.QUARANTINE}/")}
@@ -212,13 +211,3 @@ def _consistent(settings: bytes, report: ExportReport, names: set[str]) -> Unpac
     if report.dropped.keys() - (dropped - void) or queues - config.queues.keys():
         raise CorruptedFile("it lacks a dropped file, or the queue of one")
     return Unpacked(text, config, report, sorted(void))
-
-
-def _parsed(settings: bytes) -> tuple[str, SpaceConfig]:
-    """Return the settings of the new space: without the mirror, which belongs to the exported space."""
-    try:
-        text = settings.decode("utf-8")
-        config = parse(text, layout.SETTINGS)
-        return text if config.mirror is None else with_mirror(text, None), config
-    except (ValueError, RecursionError) as error:  # InvalidArgument is a ValueError
-        raise CorruptedFile(str(error)) from None

@@ -134,6 +134,12 @@ def unlink_unless_gone(disk: Disk, name: str) -> None:
         disk.unlink(name)
 
 
+def is_directory(disk: Disk, name: str) -> bool:
+    """Return whether a directory, and not a link to one, has this name."""
+    identity = disk.identity(name)
+    return identity is not None and identity.is_directory
+
+
 def same_bytes(disk: Disk, one: str, other: str) -> bool:
     """Return whether two files hold the same bytes; a file that cannot be opened differs from any other."""
     with ExitStack() as stack:

@@ -16,7 +16,6 @@ from queue import Empty, SimpleQueue
 from typing import IO, TYPE_CHECKING
 
 from spool.disk.disk import Disk
-from spool.disk.stat import FileIdentity
 from spool.model import layout
 from spool.runtime.clock import Clock
 
@@ -26,12 +25,9 @@ if TYPE_CHECKING:
 _FENCE_SECONDS = 10.0  # only a reader that has died takes longer
 
 
-class _Wake:
-    """An event that wakes the intake without any change of a file."""
-
-
-class _Lost:
-    """The kernel's queue was full: some events were lost."""
+# Entries of the queue that are no events of the kernel: a call of ``wake``; and the loss of some events, because the
+# kernel's queue was full.
+_WAKE, _LOST = "wake", "lost"
 
 
 class Arrivals:
@@ -49,7 +45,7 @@ class Arrivals:
         self._folders: dict[str, tuple[int, int, WatchDescriptor]] = {}  # by queue: device, inode, watch
         self._renamed: set[tuple[WatchDescriptor, str]] = set()
         # No threading.Event: a signal handler that sets it may have to wait for the thread that the signal interrupts.
-        self._events: SimpleQueue[InotifyEvent | _Wake | _Lost] = SimpleQueue()
+        self._events: SimpleQueue[InotifyEvent | str] = SimpleQueue()
 
     def watch(self, queue: str) -> None:
         """Watch a queue's folder from now on. If the kernel refuses, no file of the folder is known to be renamed."""
@@ -60,16 +56,13 @@ class Arrivals:
         mask = kinds.IN_MOVE | kinds.IN_CREATE | kinds.IN_DELETE | kinds.IN_CLOSE_WRITE | kinds.IN_ONLYDIR
         try:
             identity = self._disk.identity(folder)
-            if identity is not None and not self._is_watched(queue, identity):
+            known = self._folders.get(queue, (None, None))[:2]
+            if identity is not None and known != (identity.device, identity.inode):
                 with self._disk.descriptor_path(folder) as path:
                     number = self._started().add_callback(path, Mask(mask), self, CallbackId(0))
                 self._folders[queue] = (identity.device, identity.inode, number)
         except OSError:
             self._folders.pop(queue, None)
-
-    def _is_watched(self, queue: str, identity: FileIdentity) -> bool:
-        known = self._folders.get(queue)
-        return known is not None and known[:2] == (identity.device, identity.inode)
 
     def _started(self) -> "InotifyFD":
         """Return watchdog's reader; start the reader if it does not run yet."""
@@ -92,7 +85,7 @@ class Arrivals:
         self._events.put(event)
 
     def on_queue_overflow(self) -> None:
-        self._events.put(_Lost())
+        self._events.put(_LOST)
 
     def on_watch_deleted(self, wd: "WatchDescriptor") -> None:
         """Do nothing. The folder was removed, and the queue's next folder will be watched as a new folder."""
@@ -101,7 +94,7 @@ class Arrivals:
 
     def wake(self) -> None:
         """End ``wait``. A signal handler, or another thread, may call this method."""
-        self._events.put(_Wake())
+        self._events.put(_WAKE)
 
     def wait(self, seconds: float) -> None:
         """Wait until a file arrives, ``wake`` is called, or the time is over. Events may be lost."""
@@ -136,12 +129,11 @@ class Arrivals:
         except Empty:
             return False
 
-    def _note(self, event: "InotifyEvent | _Wake | _Lost") -> bool:
+    def _note(self, event: "InotifyEvent | str") -> bool:
         """Record an event; return whether it wakes the intake."""
-        if isinstance(event, _Wake):
-            return True
-        if isinstance(event, _Lost):
-            self._renamed.clear()
+        if isinstance(event, str):
+            if event == _LOST:
+                self._renamed.clear()
             return True
         if event.wd == self._fence_number:
             return False

@@ -167,15 +167,13 @@ class Capture:
         for directory in self._directories.of_all():
             if not self._directories.take_over(directory):
                 continue
+            left = None
             try:
                 left = self._finish_directory(directory)
-            except BaseException:
-                self._directories.unlock(directory)  # a later call finishes the directory
-                raise
-            if left is None:
-                self._directories.unlock(directory)
-            else:
-                captured += left
+            finally:
+                if left is None:
+                    self._directories.unlock(directory)  # a later call finishes the directory
+            captured += left or []
         return captured
 
     def _finish_directory(self, directory: str) -> list[CapturedFile] | None:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from spool.coordination.locks import capture_byte
+from spool.disk.content import is_directory
 from spool.errors import SpoolError
 from spool.model import layout
 from spool.policies.writers import Complete
@@ -118,14 +119,10 @@ class CaptureDirectories:
         the copy exists again after a power cut. Once the original was captured, the next intake would mistake the copy
         for a lost file."""
         for directory in self.of_queue(queue):
-            identity = self._disk.identity(f"{layout.ACTIVE}/{directory}")
-            if (
-                identity is not None
-                and identity.is_directory
-                and self._store.shared.xids.is_free(capture_byte(directory))
-            ):
+            path = f"{layout.ACTIVE}/{directory}"
+            if is_directory(self._disk, path) and self._store.shared.xids.is_free(capture_byte(directory)):
                 with suppress(FileNotFoundError):
-                    self._disk.flush_directory(f"{layout.ACTIVE}/{directory}")
+                    self._disk.flush_directory(path)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

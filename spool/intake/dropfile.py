@@ -92,9 +92,7 @@ def puts_of(
         except (SpoolError, TypeError) as error:
             raise InvalidArgument(f"message {count}: {error}") from None
         if len(raw) > body_limit:
-            raise InvalidArgument(
-                f"message {count} has {len(raw)} bytes, and the space's max_body_bytes is {body_limit}"
-            )
+            raise InvalidArgument(f"message {count} has {len(raw)} bytes; the space's max_body_bytes is {body_limit}")
     return puts
 
 
@@ -106,7 +104,8 @@ def _one(name: str, data: bytes, kind: str) -> PutArguments:
             f"{error}; correct the file, or let the queue take such files as they are: "
             "spool-admin queue change QUEUE --drop-type .SUFFIX=bytes"
         ) from None
-    options: dict[str, Any] = {"headers": {"filename": _printable(name)}}
+    printable = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    options: dict[str, Any] = {"headers": {"filename": printable}}
     return PutArguments(body, options if content_type is None else {**options, "content_type": content_type})
 
 
@@ -144,8 +143,3 @@ def _put(fields: Any, count: int) -> PutArguments:
     if "body" not in fields:
         raise InvalidArgument(f"message {count} has no body")
     return PutArguments(fields["body"], {key: value for key, value in fields.items() if key != "body"})
-
-
-def _printable(name: str) -> str:
-    """Return a file name as text for a header; bytes that are not UTF-8 are escaped."""
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from spool.disk.content import opened
+from spool.disk.content import is_directory, opened
 from spool.disk.quarantine import Cause, Reason, quarantine
 from spool.disk.stat import FileIdentity
 from spool.errors import BadMessageId, Full, InvalidArgument, MessageInUse, NotOpen
@@ -79,7 +79,8 @@ class Intake:
             self._let_wait(*self._capture.finish_dead_intakes())
             if once:
                 self.take_all()
-                self._report_left()
+                for name, text in self._left.items():
+                    self._report(name, text)
             else:
                 self._run_until_stopped()
         finally:
@@ -121,7 +122,7 @@ class Intake:
 
     def take_all(self) -> None:
         """Take every file that is complete now."""
-        self._look_at_late()
+        self._capture.late_writes.check()
         batch: list[CapturedFile] = []
         size = 0
         for file, length in self._ready():
@@ -157,7 +158,11 @@ class Intake:
             if name in known:
                 found.append(name)
             elif not layout.is_unfinished(name):
-                self._report(f"{layout.DROP}/{name}", self._why_ignored(name))
+                why = f"files are taken from the folders of queues only: move it into one, {layout.DROP}/QUEUE/"
+                if is_directory(self._disk, f"{layout.DROP}/{name}"):
+                    why = f"there is no queue {name}: create it with spool-admin queue create {name}, or remove the "
+                    why += "folder"
+                self._report(f"{layout.DROP}/{name}", why)
         return found
 
     def _why_ignored(self, name: str) -> str:
@@ -226,10 +231,6 @@ class Intake:
             self._let_wait(replace(file, seen=None))
             return None
         return replace(file, seen=complete)
-
-    @public_call("looking at files that were taken")
-    def _look_at_late(self) -> None:
-        self._capture.late_writes.check()
 
     # -- committing -------------------------------------------------------------------------------------------------
 

@@ -16,9 +16,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
+from spool.disk.content import is_directory
 from spool.disk.quarantine import Cause
 from spool.disk.stat import FileIdentity
 from spool.model.text import plural
+from spool.runtime.calls import public_call
 from spool.store.store import Store
 
 log = logging.getLogger("spool")
@@ -68,13 +70,13 @@ class LateWrites:
     def take_over(self, queue: str, folder: str) -> None:
         """Watch the files of another intake, if this entry of its capture directory is a folder of late files."""
         named = _FOLDER.fullmatch(folder.rpartition("/")[2])
-        identity = self._disk.identity(folder)
-        if named is not None and identity is not None and identity.is_directory:
+        if named is not None and is_directory(self._disk, folder):
             names = self._disk.names(folder)
             if not names:
                 self._disk.remove_directory(folder)
             self._files += [_LateFile(queue, folder, name, int(named[1]), int(named[2])) for name in names]
 
+    @public_call("looking at files that were taken")
     def check(self) -> None:
         """Quarantine each changed file; remove each file that has been watched long enough without a change."""
         self._files = [file for file in self._files if self._still_watched(file)]

@@ -13,7 +13,7 @@ import errno
 import os
 import re
 
-from spool.disk.content import copy, same_bytes
+from spool.disk.content import copy, is_directory, same_bytes
 from spool.disk.disk import Disk
 from spool.model import layout
 
@@ -45,13 +45,13 @@ def remove(disk: Disk, folder: str) -> None:
 
 def folders(disk: Disk, directory: str) -> list[str]:
     """Return the folders of copies in a capture directory; [] if the directory was removed."""
-    if not _is_directory(disk, directory):
+    if not is_directory(disk, directory):
         return []
     try:
         names = [name for name in sorted(disk.names(directory)) if _FOLDER.fullmatch(name)]
     except FileNotFoundError:
         return []
-    return [folder for folder in (f"{directory}/{name}" for name in names) if _is_directory(disk, folder)]
+    return [folder for folder in (f"{directory}/{name}" for name in names) if is_directory(disk, folder)]
 
 
 def recover(disk: Disk, directory: str, queue: str) -> None:
@@ -67,11 +67,6 @@ def recover(disk: Disk, directory: str, queue: str) -> None:
     for folder in left:
         remove(disk, folder)
     disk.flush_directory(directory)
-
-
-def _is_directory(disk: Disk, name: str) -> bool:
-    identity = disk.identity(name)
-    return identity is not None and identity.is_directory
 
 
 def _is_original(disk: Disk, first: str, folder: str) -> bool:

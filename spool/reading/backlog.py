@@ -1,6 +1,6 @@
 """The places and sizes of an open space's messages, by commit, from the index; ``locate`` finds moved messages."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from spool.errors import CorruptedFile
@@ -119,10 +119,8 @@ class Backlog:
             ranges = [(piece.number, piece.first, piece.length) for piece in pieces]
             size = sum(sum(table.lengths[piece.row : piece.row + piece.length]) for piece in pieces)
             rows = _rows_but(pieces, segment.rows)
-            yield (
-                Compacted(segment.file, segment.entry, config.name, rows, packed(ranges), with_defaults(config, {})),
-                size,
-            )
+            defaults = with_defaults(config, {})
+            yield Compacted(segment.file, segment.entry, config.name, rows, packed(ranges), defaults), size
 
     def _sizes(self, first: int, last: int) -> list[CommitSize]:
         sums: dict[int, tuple[int, int]] = {}
@@ -142,9 +140,7 @@ class Backlog:
         """Yield the runs of these commits that match the queues and headers, in the order of the commits."""
         known, now = self._store.view.index.messages.runs, self._store.clock.now()
         few = range(first, min(last, self._store.view.index.applied) + 1)
-        numbers: Iterable[int] = few
-        if len(few) > len(known):
-            numbers = sorted(number for number in known if number in few)
+        numbers = few if len(few) <= len(known) else sorted(number for number in known if number in few)
         for number in numbers:
             for run in known.get(number, ()):
                 if run.queue.name in self._queues and not run.is_expired(now) and self._is_wanted(run.attributes):
@@ -157,18 +153,16 @@ class Backlog:
             if segment.queue.name not in self._queues or segment.high <= pack_position(first, 0):
                 continue
             table = messages.table_of(segment)
-            pieces = [
-                piece
-                for piece in segment.pieces(table)
-                if first <= piece.number <= last and self._is_meant(table, piece.run, now)
-            ]
+            pieces = []
+            for piece in segment.pieces(table):
+                if not first <= piece.number <= last:
+                    continue
+                attributes = table.attributes[table.runs[piece.run][1]]
+                expires = expiry_time(attributes, table.origins.times[piece.run])
+                if (expires is None or expires > now) and self._is_wanted(attributes):
+                    pieces.append(piece)
             if pieces:
                 yield segment, table, pieces
-
-    def _is_meant(self, table: CompactedTable, run: int, now: float) -> bool:
-        attributes = table.attributes[table.runs[run][1]]
-        expires = expiry_time(attributes, table.origins.times[run])
-        return (expires is None or expires > now) and self._is_wanted(attributes)
 
     def _is_wanted(self, attributes: Mapping[str, Any]) -> bool:
         return not self._headers or self._headers.items() <= attributes.get("headers", {}).items()

@@ -11,7 +11,7 @@ import msgpack
 from spool.format.header import SectionEntry
 from spool.format.table import CompactedTable
 from spool.index.commit import FileRef
-from spool.index.segment import Piece, live_pieces
+from spool.index.segment import live_pieces
 from spool.index.stretch import Stretch
 from spool.model.position import PositionRanges
 
@@ -32,8 +32,14 @@ class Compacted(NamedTuple):
 
     def stretches(self, table: CompactedTable) -> Iterator[Stretch]:
         """Yield the messages, by the table of the section."""
+        origins = table.origins
         for piece in live_pieces(table, self.removed):
-            yield _stretch_of(self.file, self.section, table, piece, self.queue, self.defaults)
+            run, attributes = piece.run, table.attributes[table.runs[piece.run][1]]
+            yield Stretch(
+                self.file, self.section, piece.first - piece.row, self.queue, piece.number, piece.first, piece.length,
+                origins.branches[run], origins.places[run] + piece.first - origins.ordinals[run], origins.times[run],
+                {**self.defaults, **attributes} if self.defaults else attributes,
+            )  # fmt: skip
 
 
 Item = Stretch | Compacted
@@ -52,18 +58,6 @@ class Missing(Enum):
     RELOCATE = "relocate"
     FAIL = "fail"
     SKIP = "skip"
-
-
-def _stretch_of(
-    file: FileRef, section: SectionEntry, table: CompactedTable, piece: Piece, queue: str, defaults: Mapping[str, str]
-) -> Stretch:
-    origins, run = table.origins, piece.run
-    attributes = table.attributes[table.runs[run][1]]
-    return Stretch(
-        file, section, piece.first - piece.row, queue, piece.number, piece.first, piece.length, origins.branches[run],
-        origins.places[run] + piece.first - origins.ordinals[run], origins.times[run],
-        {**defaults, **attributes} if defaults else attributes,
-    )  # fmt: skip
 
 
 # -- positions, as a plan carries them --------------------------------------------------------------------------------
