@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import click
 
-from xaspool_scripts.codes import DAMAGE_LEFT
-from xaspool_scripts.common import BadValue, Failure, SpaceCommand, new_space_path, note, opened
+from xaspool_scripts.codes import DAMAGE_LEFT, FAILED, WRONG_USAGE
+from xaspool_scripts.common import Failure, SpaceCommand, new_space_path, note, opened
 from xaspool_scripts.options import progress
 from xaspool_scripts.output import flush_directory
 from xaspool_scripts.wording import plural, printable
@@ -24,10 +24,6 @@ _SUFFIXES = {
     ".tar": "", ".tar.gz": "gz", ".tgz": "gz", ".tar.bz2": "bz2", ".tbz2": "bz2", ".tar.xz": "xz", ".txz": "xz",
 }  # fmt: skip
 _MOST_NAMED = 20
-
-
-class _Damaged(Failure):
-    exit_code = DAMAGE_LEFT
 
 
 @click.command("export", cls=SpaceCommand)
@@ -102,7 +98,9 @@ def import_(file: str, verify: bool) -> None:
     for text in others:
         note(text)
     if last:
-        raise _Damaged(f"{last} (the space was damaged when it was exported; every other message is served)")
+        raise Failure(
+            f"{last} (the space was damaged when it was exported; every other message is served)", DAMAGE_LEFT
+        )
 
 
 def _verify(file: str) -> None:
@@ -133,7 +131,7 @@ def _compression(file: str) -> str:
     for suffix in sorted(_SUFFIXES, key=len, reverse=True):
         if name.endswith(suffix):
             return _SUFFIXES[suffix]
-    raise BadValue(f"{printable(file)}: the name of an export ends in one of {', '.join(_SUFFIXES)}")
+    raise Failure(f"{printable(file)}: the name of an export ends in one of {', '.join(_SUFFIXES)}", WRONG_USAGE)
 
 
 class _NewFile:
@@ -226,7 +224,8 @@ def _verify_written(file: str, target: _NewFile) -> None:
         with open(target.part, "rb") as stream, _bar("verifying") as set_progress:
             spool.verify_export(stream, progress=set_progress)
     except spool.CorruptedFile as error:
-        raise _Damaged(f"{printable(file)} was not made, because its bytes cannot be read back: {error}") from error
+        text = f"{printable(file)} was not made, because its bytes cannot be read back: {error}"
+        raise Failure(text, DAMAGE_LEFT) from error
 
 
 @contextmanager
@@ -241,8 +240,8 @@ def _read(file: str) -> Iterator[BinaryIO]:
         with open(file, "rb") as stream:
             yield stream
     except (spool.CorruptedFile, spool.NewerFormat) as error:
-        kind = _Damaged if isinstance(error, spool.CorruptedFile) else Failure
-        raise kind(f"{printable(file)}: {error}") from error
+        code = DAMAGE_LEFT if isinstance(error, spool.CorruptedFile) else FAILED
+        raise Failure(f"{printable(file)}: {error}", code) from error
 
 
 @contextmanager

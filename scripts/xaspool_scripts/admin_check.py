@@ -15,12 +15,6 @@ if TYPE_CHECKING:
 REPAIRED = 1
 
 
-class CouldNotLook(Failure):
-    """`check` could not read the space."""
-
-    exit_code = COULD_NOT_LOOK
-
-
 @click.command(cls=SpaceCommand)
 @click.option(
     "--repair", is_flag=True, help="Repair damaged files where that is possible, and move the others to quarantine/."
@@ -56,7 +50,7 @@ def check(context: click.Context, repair: bool, as_json: bool) -> None:
             named = {finding.name for finding in checked}
             findings = [*checked, *(old for old in space.recovery.findings if old.name not in named)]
     except (SpoolError, OSError, Failure) as error:
-        raise CouldNotLook(f"could not look: {describe(error)}") from error
+        raise Failure(f"could not look: {describe(error)}", COULD_NOT_LOOK) from error
     for finding in findings:
         if as_json:
             write_json(finding)

@@ -29,18 +29,14 @@ _TAKEN_IN_ONE_COMMIT = 1_000
 @click.option("--id", "message_id", type=message_id, metavar="ID", help="Take the message with this id.")
 @click.option("--correlation-id", metavar="TEXT", help="Take the first message with this correlation id.")
 @click.option(
-    "--count",
-    type=click.IntRange(min=1),
-    metavar="N",
+    "--count", type=click.IntRange(min=1), metavar="N",
     help="Take up to N messages in one commit, as many as there are.",
-)
+)  # fmt: skip
 @click.option("--all", "everything", is_flag=True, help="Take all messages, up to 1,000 in one commit.")
 @click.option(
-    "--directory",
-    type=click.Path(exists=True, file_okay=False, writable=True),
-    metavar="DIR",
+    "--directory", type=click.Path(exists=True, file_okay=False, writable=True), metavar="DIR",
     help="The directory for the bodies: each becomes a file with the message's id as its name, which is printed.",
-)
+)  # fmt: skip
 @json_option
 def get(
     queue: str,

@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from spool.model.settings import SPACE_OPTIONS
-from xaspool_scripts.common import BadValue, Failure, note, typed_values
-from xaspool_scripts.options import confirmed, given, options_of, yes_option
+from xaspool_scripts.codes import WRONG_USAGE
+from xaspool_scripts.common import Failure, note, typed_values
+from xaspool_scripts.options import confirm, given, options_of, yes_option
 from xaspool_scripts.wording import plural, printable
 
 _MAX_NAMED = 3
@@ -36,6 +37,7 @@ def init(path: str, yes: bool, exist_ok: bool, **options: Any) -> None:
       spool-admin init /mnt/disk/shop --mirror /mnt/other-disk/shop --max-bytes '10 GiB'
     """
     import spool
+    from spool.engine import examine_kind
     from spool.model import layout
 
     if options["mirror"] is not None:
@@ -49,7 +51,9 @@ def init(path: str, yes: bool, exist_ok: bool, **options: Any) -> None:
         made = space.path
     for finding in damaged:
         note(str(finding))
-    _warn_of_file_system(made)
+    kind = examine_kind(made)
+    if kind.outcome != "fine":
+        note(f"warning: {kind.detail} (run spool-admin doctor)")
     following = "" if damaged else f"; next: spool-admin -s {printable(shlex.quote(path))} queue create NAME"
     note(f"{printable(made)} is a queue space" if existed else f"made a queue space in {printable(made)}{following}")
 
@@ -68,8 +72,7 @@ def _refuse_foreign_files(path: str, yes: bool) -> None:
     holds = f"{printable(path)} is not empty: it holds {plural(len(foreign), 'other file')} ({named})"
     if sys.stdin is None or not sys.stdin.isatty():
         raise Failure(f"{holds}; choose an empty or a new directory, or insist with --yes")
-    if not confirmed(f"{holds}. Make a queue space among them?", yes):
-        raise Failure("nothing was made")
+    confirm(f"{holds}. Make a queue space among them?", yes, "nothing was made")
 
 
 def _require_network(path: str, kind: str) -> None:
@@ -81,13 +84,5 @@ def _require_network(path: str, kind: str) -> None:
         existing = os.path.dirname(existing)
     local = local_file_system(existing)
     if local is not None:
-        raise BadValue(f"--network-file-system {kind}: {printable(path)} lies on {local}, which is none: leave it out")
-
-
-def _warn_of_file_system(path: str) -> None:
-    """Print the warning of `spool-admin doctor` about the kind of file system, which needs no trial."""
-    from spool.engine import examine_kind
-
-    proof = examine_kind(path)
-    if proof.outcome != "fine":
-        note(f"warning: {proof.detail} (run spool-admin doctor)")
+        place = f"{printable(path)} lies on {local}, which is none"
+        raise Failure(f"--network-file-system {kind}: {place}: leave it out", WRONG_USAGE)

@@ -17,7 +17,7 @@ from xaspool_scripts.output import moment as shown_moment
 from xaspool_scripts.wording import plural
 
 if TYPE_CHECKING:
-    from spool import Holder, QueueEntry
+    from spool import QueueEntry
     from spool.model.message import Message
 
 
@@ -48,10 +48,13 @@ def list_(queue: str, limit: int | None, as_json: bool, **options: Any) -> None:
     """
     chosen = given(options)
     damaged: list[str] = []
+    shown = 0
     with opened() as space:
         readable = islice(_readable(space.entries(queue, **chosen), damaged), limit)
         if as_json:
-            shown = sum(_written(entry) for entry in readable)
+            for entry in readable:
+                write_json(_object(entry))
+                shown += 1
         else:
             shown = message_table.write(readable)
     if damaged:
@@ -70,14 +73,9 @@ def _readable(entries: "Iterator[QueueEntry]", damaged: list[str]) -> "Iterator[
             note(entry.damage)
 
 
-def _written(entry: "QueueEntry") -> int:
-    write_json(_entry_object(entry.message, entry.state, entry.holder))
-    return 1
-
-
-def _entry_object(message: "Message | None", state: str, holder: "Holder | None") -> dict[str, Any]:
-    assert message is not None
-    return {**message_object(message), "state": state, "holder": holder}
+def _object(entry: "QueueEntry") -> dict[str, Any]:
+    assert entry.message is not None
+    return {**message_object(entry.message), "state": entry.state, "holder": entry.holder}
 
 
 @message.command("show")
@@ -100,19 +98,13 @@ def show_(message_id: str, raw: bool, as_json: bool) -> None:
         entry = space.entry(message_id)
     shown = entry.message
     if shown is None:
-        raise Damaged(str(entry.damage))
+        raise Failure(str(entry.damage), DAMAGE_LEFT)
     if raw:
         write_bytes(shown.body)
     elif as_json:
-        write_json(_entry_object(shown, entry.state, entry.holder))
+        write_json(_object(entry))
     else:
         _show(shown, entry)
-
-
-class Damaged(Failure):
-    """The message cannot be read."""
-
-    exit_code = DAMAGE_LEFT
 
 
 def _show(message: "Message", entry: "QueueEntry") -> None:

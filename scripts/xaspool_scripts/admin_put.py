@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from spool.model.message import PUT_OPTIONS
-from xaspool_scripts.common import BadValue, SpaceCommand, complete_queue, json_option, note, opened
+from xaspool_scripts.codes import WRONG_USAGE
+from xaspool_scripts.common import Failure, SpaceCommand, complete_queue, json_option, note, opened
 from xaspool_scripts.options import given, lifetime, options_of
 from xaspool_scripts.output import answering, messages, write_bytes, write_json
 from xaspool_scripts.wording import printable
@@ -23,13 +24,10 @@ _LINES_AT_ONCE = 1_000
 @click.argument("queue", metavar="QUEUE", shell_complete=complete_queue)
 @click.option("--body", metavar="TEXT", help="The body of the message as text; a consumer in Python gets a str.")
 @click.option(
-    "--file",
-    "file",
-    type=click.File("rb"),
-    metavar="FILE",
+    "--file", "file", type=click.File("rb"), metavar="FILE",
     help="The file whose content is the body. As in drop/, its suffix decides the type: .json is a JSON value, .txt a "
     "text, others are bytes, unless --content-type or a --drop-type of the queue says otherwise.",
-)
+)  # fmt: skip
 @click.option("--each-line", is_flag=True, help="Put each line of the input as one message, all of them in one commit.")
 @options_of(PUT_OPTIONS, types={"time_to_live": lifetime})
 @json_option
@@ -61,7 +59,8 @@ def put(queue: str, body: str | None, file: BinaryIO | None, each_line: bool, as
     if not ids:
         note("the input has no lines: nothing was put")
         return
-    with answering(f"{_named(ids)} in queue {queue}"):
+    done = f"message {ids[0]} is" if len(ids) == 1 else f"{messages(len(ids))} are"
+    with answering(f"{done} in queue {queue}"):
         for message_id in ids:
             if as_json:
                 write_json(_object(message_id))
@@ -76,10 +75,6 @@ def _object(message_id: str) -> dict[str, Any]:
     from spool import MessageId
 
     return {"id": message_id, **({"duplicate": message_id.duplicate} if isinstance(message_id, MessageId) else {})}
-
-
-def _named(ids: list[str]) -> str:
-    return f"message {ids[0]} is" if len(ids) == 1 else f"{messages(len(ids))} are"
 
 
 def _text(argument: str) -> str | bytes:
@@ -115,7 +110,8 @@ def _put_file(space: "Space", queue: str, file: BinaryIO, chosen: dict[str, Any]
     try:
         body, content_type = body_of(_all_of(space, file), kind)
     except InvalidArgument as error:
-        raise BadValue(f"{printable(name)}: {error}; correct it, or name another --content-type") from None
+        text = f"{printable(name)}: {error}; correct it, or name another --content-type"
+        raise Failure(text, WRONG_USAGE) from None
     return space.put(queue, body, **chosen, content_type=content_type)
 
 

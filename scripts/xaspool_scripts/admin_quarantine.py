@@ -7,7 +7,7 @@ import click
 
 from xaspool_scripts.bodies import as_json_fields
 from xaspool_scripts.common import Commands, Failure, complete_quarantined, json_option, note, opened
-from xaspool_scripts.options import confirmed, yes_option
+from xaspool_scripts.options import confirm, yes_option
 from xaspool_scripts.output import moment, pairs, write_all, write_json
 from xaspool_scripts.wording import plural, printable
 
@@ -90,8 +90,7 @@ def delete(name: str, yes: bool) -> None:
     with opened() as space:
         file = _file(space, name)
         size = "no regular file" if file.size is None else plural(file.size, "byte")
-        if not confirmed(f"delete {printable(file.name)} ({size}) for good?", yes):
-            raise Failure("nothing was deleted")
+        confirm(f"delete {printable(file.name)} ({size}) for good?", yes)
         space.delete_quarantined(name)
     note(f"deleted {printable(file.name)}")
 

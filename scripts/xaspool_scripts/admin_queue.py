@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     from spool import QueueConfig, QueueStats, Space
 
 _CREATE_MISSING = click.option(
-    "--create-missing",
-    is_flag=True,
+    "--create-missing", is_flag=True,
     help="Make the error, reply and failure queues that these options name and that do not exist yet.",
-)
+)  # fmt: skip
 _REMOVABLE = QUEUE_OPTIONS.keys() - {"durability"}  # (``none`` is one of its values)
 _QUEUE = click.argument("queue", metavar="QUEUE", shell_complete=complete_queue)
 
@@ -137,13 +136,9 @@ def delete(queue: str) -> None:
 
 @queue.command("list")
 @click.option(
-    "--watch",
-    type=short_duration,
-    is_flag=False,
-    flag_value="2",
-    metavar="[TIME]",
+    "--watch", type=short_duration, is_flag=False, flag_value="2", metavar="[TIME]",
     help="List the queues again each time this time has passed, in seconds or e.g. 1m, until Ctrl-C; 2s if not given.",
-)
+)  # fmt: skip
 @json_option
 def list_(watch: float | None, as_json: bool) -> None:
     """List the queues, and how many messages are in each. Standard error names the files in quarantine, if any.
@@ -163,7 +158,13 @@ def list_(watch: float | None, as_json: bool) -> None:
 
 
 def _list(space: "Space", as_json: bool) -> None:
-    _print_queues(space, as_json)
+    configs, stats = space.queues(), space.stats()
+    queues = [_object(configs[name], stats[name]) for name in sorted(configs) if name in stats]
+    columns = ("name", "ready", "delayed", "claimed", "in doubt", "bytes")
+    fields = [column.replace(" ", "_") for column in columns]
+    rows = ([*(each[field] for field in fields), _oldest(each["oldest_age"])] for each in queues)
+    nothing = "the space has no queues yet: make one with spool-admin queue create NAME"
+    write_all(queues, as_json, (*columns, "oldest" if on_terminal() else "oldest (s)"), rows, nothing)
     if kept := space.quarantined():
         damaged = sum(finding.kind == "damaged" for finding in kept)
         parts = [
@@ -171,16 +172,6 @@ def _list(space: "Space", as_json: bool) -> None:
             f"{plural(len(kept) - damaged, 'other file')}" if len(kept) > damaged else "",
         ]
         note(f"quarantine/ holds {' and '.join(filter(None, parts))}: see spool-admin quarantine list")
-
-
-def _print_queues(space: "Space", as_json: bool) -> None:
-    configs, stats = space.queues(), space.stats()
-    queues = [_object(configs[name], stats[name]) for name in sorted(configs) if name in stats]
-    columns = ("name", "ready", "delayed", "claimed", "in doubt", "bytes")
-    fields = [column.replace(" ", "_") for column in columns]
-    rows = ([*(queue[field] for field in fields), _oldest(queue["oldest_age"])] for queue in queues)
-    nothing = "the space has no queues yet: make one with spool-admin queue create NAME"
-    write_all(queues, as_json, (*columns, "oldest" if on_terminal() else "oldest (s)"), rows, nothing)
 
 
 def _oldest(seconds: float | None) -> object:

@@ -7,16 +7,9 @@ import click
 
 from spool.model.message import PUT_OPTIONS
 from xaspool_scripts.bodies import message_object
-from xaspool_scripts.common import BadValue, Failure, SpaceCommand, complete_queue, json_option, note, opened
-from xaspool_scripts.options import (
-    confirmed,
-    dry_run_option,
-    filter_options,
-    given,
-    options_of,
-    progress,
-    yes_option,
-)  # fmt: skip
+from xaspool_scripts.codes import WRONG_USAGE
+from xaspool_scripts.common import Failure, SpaceCommand, complete_queue, json_option, note, opened
+from xaspool_scripts.options import confirm, dry_run_option, filter_options, given, options_of, progress, yes_option
 from xaspool_scripts.options import message_id as message_id_type
 from xaspool_scripts.output import answering, messages, write_answer, write_json
 
@@ -50,8 +43,8 @@ def delete(message_ids: tuple[str, ...], yes: bool) -> None:
     from spool.errors import BadMessageId, MessageInUse
 
     wanted = list(dict.fromkeys(message_ids))
-    if len(wanted) > 1 and not confirmed(f"delete {messages(len(wanted))}?", yes):
-        raise Failure("nothing was deleted")
+    if len(wanted) > 1:
+        confirm(f"delete {messages(len(wanted))}?", yes)
     failed = []
     with opened() as space:
         for message_id in wanted:
@@ -98,7 +91,7 @@ def change(message_id: str, delay: float | None, as_json: bool, **options: Any) 
     chosen = given(options)
     if delay is not None:
         if "not_before" in chosen:
-            raise BadValue("--delay and --not-before exclude each other: give one of them")
+            raise Failure("--delay and --not-before exclude each other: give one of them", WRONG_USAGE)
         chosen["not_before"] = time.time() + delay
     if not chosen:
         raise click.UsageError("name an option to change: --priority, --delay, --not-before or --expires-at")
@@ -117,11 +110,9 @@ def _print_result(message: "Message", what: str, as_json: bool) -> None:
 @click.command(cls=SpaceCommand)
 @click.argument("queue", metavar="QUEUE", shell_complete=complete_queue)
 @click.option(
-    "--to",
-    metavar="QUEUE",
-    shell_complete=complete_queue,
+    "--to", metavar="QUEUE", shell_complete=complete_queue,
     help="The queue that all messages move to; without it, each moves to the queue that it came from.",
-)
+)  # fmt: skip
 @filter_options
 @dry_run_option
 @json_option
@@ -158,8 +149,8 @@ def purge(space: "Space", queue: str, *, dry_run: bool, as_json: bool, yes: bool
     chosen = given(options)
     if not dry_run and not yes:
         count = space.purge(queue, dry_run=True, **chosen)
-        if count and not confirmed(f"delete {messages(count)} of queue {queue}{_filters_in_words(chosen)}?", yes):
-            raise Failure("nothing was deleted")
+        if count:
+            confirm(f"delete {messages(count)} of queue {queue}{_filters_in_words(chosen)}?", yes)
     with progress("purging", space.stats(queue).ready, shown=not dry_run) as set_progress:
         count = space.purge(queue, dry_run=dry_run, progress=set_progress, **chosen)
         held = len(space.holders(queue))

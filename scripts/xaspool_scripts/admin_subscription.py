@@ -4,8 +4,8 @@ from dataclasses import asdict
 
 import click
 
-from xaspool_scripts.common import Commands, Failure, json_option, note, opened
-from xaspool_scripts.options import confirmed, yes_option
+from xaspool_scripts.common import Commands, json_option, note, opened
+from xaspool_scripts.options import confirm, yes_option
 from xaspool_scripts.output import messages, moment, write_all
 from xaspool_scripts.wording import printable
 
@@ -53,8 +53,7 @@ def delete(name: str, yes: bool) -> None:
     """
     with opened() as space:
         there = space.subscriptions().get(name)
-        unread = messages(there.unread if there is not None else 0)
-        if there is not None and not confirmed(f"delete {printable(name)}, which has not read {unread}?", yes):
-            raise Failure("nothing was deleted")
+        if there is not None:
+            confirm(f"delete {printable(name)}, which has not read {messages(there.unread)}?", yes)
         space.delete_subscription(name)
     note(f"deleted {printable(name)}")

@@ -27,11 +27,9 @@ for _ in range(3):
 
 @click.command()
 @click.option(
-    "--keep",
-    metavar="PATH",
-    type=click.Path(),
+    "--keep", metavar="PATH", type=click.Path(),
     help="The directory in which the tour's space is made and kept; without it, the space is removed.",
-)
+)  # fmt: skip
 @click.pass_context
 def tour(context: click.Context, keep: str | None) -> None:
     """Walk through a small application: a service answers a sentence in capitals, then it fails.

@@ -33,13 +33,11 @@ AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
 class Failure(click.ClickException):
-    """The command failed; the message is one line for the user."""
+    """The command failed; the message is one line for the user. ``code``: the exit code."""
 
-
-class BadValue(Failure):
-    """A typed value is not accepted."""
-
-    exit_code = WRONG_USAGE
+    def __init__(self, message: str, code: int = FAILED) -> None:
+        super().__init__(message)
+        self.exit_code = code  # type: ignore[misc]
 
 
 # -- the error boundary ------------------------------------------------------------------------------------------------
@@ -311,8 +309,8 @@ def typed_values() -> Iterator[None]:
     except (spool.InvalidArgument, spool.QueueNotFound, spool.QueueExists, spool.SpaceExists) as error:
         command = click.get_current_context().command
         options = {str(p.name): max(p.opts, key=len) for p in command.params if isinstance(p, click.Option)}
-        kind = BadValue if isinstance(error, spool.InvalidArgument) else Failure
-        raise kind(error.told(options)) from error
+        code = WRONG_USAGE if isinstance(error, spool.InvalidArgument) else FAILED
+        raise Failure(error.told(options), code) from error
 
 
 # -- shell completion --------------------------------------------------------------------------------------------------

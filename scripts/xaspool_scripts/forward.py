@@ -7,14 +7,15 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from xaspool_scripts.codes import code_of_effects
-from xaspool_scripts.common import BadValue, Failure, SingleProgram, json_option, note, note_at_once, opened, space_path
+from xaspool_scripts.codes import WRONG_USAGE, code_of_effects
+from xaspool_scripts.common import Failure, SingleProgram, json_option, note, note_at_once, opened, space_path
 from xaspool_scripts.options import by_queue, short_duration
 from xaspool_scripts.output import delayed_in, prints_to_stderr, write_json
 from xaspool_scripts.start import ended_by, write_at_once
@@ -244,28 +245,27 @@ def main(
         if declared and not leave:
             _check_left(declared, to_services)
         lines = EventLines() if as_json else None
-        with _shown([route.queue for route in all_routes], lines) as (on_event, say):
-            forwarder: Forwarder | ThreadForwarder
-            if no_spark:
-                forwarder = ThreadForwarder(space_path(), all_routes, idle=idle, on_event=on_event, say=say)
-            else:
-                forwarder = Forwarder(
-                    space_path(), all_routes, master=master, conf=conf, idle=idle, on_event=on_event, say=say
-                )
+        queues = [route.queue for route in all_routes]
+        with _shown(queues, lines) as (on_event, say):
+            begin = ThreadForwarder if no_spark else partial(Forwarder, master=master, conf=conf)
+            forwarder = begin(space_path(), all_routes, idle=idle, on_event=on_event, say=say)
             if lines is not None:
                 lines.stop = forwarder.stop
             _stop_on_signals(forwarder)
             summary = forwarder.run(once)
         if once and leave:
             summary.left |= _left_queues(declared, to_services)
-        delayed = _delayed([route.queue for route in all_routes]) if once and not as_json else {}
+        delayed = {}
+        if once and not as_json:
+            with opened() as space:
+                delayed = {queue: words for queue in queues if (words := delayed_in(space, queue))}
     except (MessagesLeft, MissingQueue, SparkUnavailable) as error:
         raise Failure(str(error)) from None
     except ServiceError as error:
         *others, last = str(error).splitlines()
         for mistake in others:  # of a pipeline's file
             note(mistake)
-        raise BadValue(last) from None
+        raise Failure(last, WRONG_USAGE) from None
     print_summary(summary, as_json, delayed)
     context.exit(_exit_code(summary, once))
 
@@ -306,13 +306,6 @@ def _create_queues(pipelines: "list[Pipeline]", leave: bool, as_json: bool) -> N
                     click.echo(f"{queue}: {done}")
 
 
-def _ready(queues: list[str]) -> int:
-    """Count the messages that are ready, for the progress bar."""
-    with opened() as space:
-        stats = space.stats()
-        return sum(stats[queue].ready for queue in queues if queue in stats)
-
-
 def _stop_on_signals(forwarder: "Forwarder | ThreadForwarder", end: "Callable[[int], object]" = os._exit) -> None:
     """Stop the forwarder at the first signal, abandon its calls at the second, end the process at the third."""
     counted = itertools.count(1)
@@ -350,7 +343,9 @@ def _shown(
         return
     from xaspool_scripts.forward_bar import ForwardBar
 
-    with ForwardBar(_ready(queues)) as bar:
+    with opened() as space:
+        stats = space.stats()
+    with ForwardBar(sum(stats[queue].ready for queue in queues if queue in stats)) as bar:
 
         def show(event: "Event") -> None:
             bar.show(event)
@@ -358,12 +353,6 @@ def _shown(
                 lines.show(event)
 
         yield show, bar.say
-
-
-def _delayed(queues: list[str]) -> dict[str, str]:
-    """Describe in words, for each queue, the messages that are not due yet."""
-    with opened() as space:
-        return {queue: words for queue in queues if (words := delayed_in(space, queue))}
 
 
 def print_summary(summary: "Summary", as_json: bool, delayed: "Mapping[str, str]" = MappingProxyType({})) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xaspool_scripts.common import AnyFunction, complete_queue
+from xaspool_scripts.common import AnyFunction, Failure, complete_queue
 
 if TYPE_CHECKING:
     from spool.model.checks import Option
@@ -264,11 +264,13 @@ def filter_options(function: AnyFunction) -> AnyFunction:
     return function
 
 
-def confirmed(question: str, yes: bool) -> bool:
-    """Ask a question on a terminal. Without a terminal, or with --yes, the answer is yes."""
-    if yes or sys.stdin is None or not sys.stdin.isatty():
-        return True
-    return click.confirm(question, err=True)
+def confirm(question: str, yes: bool, otherwise: str = "nothing was deleted") -> None:
+    """Ask a question on a terminal; unless the answer is yes, the command fails with the text ``otherwise``.
+
+    Without a terminal, or with --yes, the answer is yes.
+    """
+    if not yes and sys.stdin is not None and sys.stdin.isatty() and not click.confirm(question, err=True):
+        raise Failure(otherwise)
 
 
 @contextmanager

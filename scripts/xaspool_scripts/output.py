@@ -37,15 +37,18 @@ def write_bytes(data: bytes) -> None:
 @contextmanager
 def prints_to_stderr() -> Iterator[None]:
     """Keep standard output for this program's data: called functions, and programs that they start, print to stderr."""
+    global _own_output
     if sys.stdout is None or sys.stderr is None:
         yield
         return
     sys.stdout.flush()
     with ExitStack() as undo:
-        undo.callback(_set_own_output, None)
-        _set_own_output(_kept_apart(undo) if _is_process_output() else sys.stdout.buffer)
-        undo.enter_context(redirect_stdout(sys.stderr))
-        yield
+        _own_output = undo.enter_context(_kept_apart()) if _is_process_output() else sys.stdout.buffer
+        try:
+            with redirect_stdout(sys.stderr):
+                yield
+        finally:
+            _own_output = None
 
 
 def _is_process_output() -> bool:
@@ -56,24 +59,18 @@ def _is_process_output() -> bool:
         return False
 
 
-def _kept_apart(undo: ExitStack) -> BinaryIO:
-    """Let programs that are started later print to stderr; return a file for the old standard output."""
+@contextmanager
+def _kept_apart() -> Iterator[BinaryIO]:
+    """Let programs that are started later print to stderr; yield a file for the old standard output."""
     kept = os.dup(_STDOUT)
-    output = open(kept, "wb")  # noqa: SIM115 (closed by `undo`)
-
-    def restore() -> None:
+    output = open(kept, "wb")  # noqa: SIM115 (closed below)
+    os.dup2(_STDERR, _STDOUT)
+    try:
+        yield output
+    finally:
         os.dup2(kept, _STDOUT)
         with suppress(OSError):  # the error of the write was reported
             output.close()
-
-    undo.callback(restore)
-    os.dup2(_STDERR, _STDOUT)
-    return output
-
-
-def _set_own_output(output: BinaryIO | None) -> None:
-    global _own_output
-    _own_output = output
 
 
 def write_json(value: Any) -> None:

@@ -13,7 +13,7 @@ from xaspool_scripts.output import write_json
 from xaspool_scripts.wording import plural, printable
 
 if TYPE_CHECKING:
-    from spool import Finding, RecoveryReport
+    from spool import RecoveryReport
 
 _MAX_SHOWN = 20
 
@@ -99,15 +99,11 @@ def _story(report: "RecoveryReport", path: str, dry_run: bool) -> Iterator[str]:
         findings = [finding for finding in report.findings if finding.kind == kind]
         if findings:
             yield f"  {plural(len(findings), *words.get(kind, (kind, kind)))}:"
-            yield from _lines(findings)
+            for finding in findings[:_MAX_SHOWN]:
+                yield f"    {finding.name}: {finding.detail}" + (f" → {finding.action}" if finding.action else "")
+            if len(findings) > _MAX_SHOWN:
+                yield f"    … and {len(findings) - _MAX_SHOWN:,} more: --json lists all"
     yield _summary(report, dry_run)
-
-
-def _lines(findings: "list[Finding]") -> Iterator[str]:
-    for finding in findings[:_MAX_SHOWN]:
-        yield f"    {finding.name}: {finding.detail}" + (f" → {finding.action}" if finding.action else "")
-    if len(findings) > _MAX_SHOWN:
-        yield f"    … and {len(findings) - _MAX_SHOWN:,} more: --json lists all"
 
 
 def _summary(report: "RecoveryReport", dry_run: bool) -> str:

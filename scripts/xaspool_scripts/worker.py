@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xaspool_scripts.codes import code_of_effects
+from xaspool_scripts.codes import WRONG_USAGE, code_of_effects
 from xaspool_scripts.common import (
-    BadValue,
+    Failure,
     SingleProgram,
     describe,
     json_option,
@@ -112,7 +112,7 @@ def _function(target: str) -> Callable[[Any], Any]:
     try:
         return find_function(target)
     except ServiceError as error:
-        raise BadValue(str(error)) from error
+        raise Failure(str(error), WRONG_USAGE) from error
 
 
 class _WorkerGroup:
