@@ -63,7 +63,6 @@ def check(context: click.Context, repair: bool, as_json: bool) -> None:
 
 
 def _damaged(findings: "list[Finding]") -> int:
-    """Count the findings that are damage."""
     return sum(finding.kind == "damaged" for finding in findings)
 
 

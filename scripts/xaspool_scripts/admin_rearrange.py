@@ -159,7 +159,6 @@ def purge(space: "Space", queue: str, *, dry_run: bool, as_json: bool, yes: bool
 
 
 def _filters_in_words(chosen: dict[str, Any]) -> str:
-    """Describe the filters in words."""
     from xaspool_scripts.wording import span
 
     parts = []

@@ -49,8 +49,6 @@ def tour(context: click.Context, keep: str | None) -> None:
 
 
 class _Guide:
-    """Explains each step, shows its command, and runs it."""
-
     def __init__(self, program: click.Command, path: str) -> None:
         self._program = program
         self._path = path

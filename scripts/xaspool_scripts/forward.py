@@ -68,7 +68,6 @@ def _routes(context: click.Context, parameter: click.Parameter, given: tuple[str
 
 
 def _settings(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    """Parse settings of Spark."""
     settings = {}
     for text in given:
         name, equals, value = text.partition("=")

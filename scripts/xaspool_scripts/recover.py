@@ -78,11 +78,7 @@ def _recover() -> "RecoveryReport":
         return report
 
 
-# -- the report --------------------------------------------------------------------------------------------------------
-
-
 def _story(report: "RecoveryReport", path: str, dry_run: bool) -> Iterator[str]:
-    """Yield the lines of the report; the last one is the summary."""
     did = "recovered" if report.alone and not dry_run else "looked at"
     commits = plural(report.published, "commit", "commits")
     yield f"queue space {os.path.abspath(path)}: {commits}, {did} in {report.seconds:.2f} s"

@@ -68,8 +68,6 @@ stopped = true
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """POST a file, get its description as JSON."""
-
     protocol_version = "HTTP/1.1"
     wbufsize = -1  # head and body are sent together: Nagle's algorithm and the delayed ACK would cost 40 ms a request
 

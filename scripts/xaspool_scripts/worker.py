@@ -135,23 +135,20 @@ class _WorkerGroup:
     def run(self) -> None:
         """Run all workers to their end. An error of one worker ends all of them."""
         previous = {number: signal.signal(number, self._signalled) for number in (signal.SIGTERM, signal.SIGINT)}
+        threads = [threading.Thread(target=self._run, args=item) for item in self.workers.items()]
         try:
-            self._wait_for_all()
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                while thread.is_alive():
+                    thread.join(_POLL_SECONDS)  # short, because signal handlers run in this thread, the main thread
+                    if len(self.signals) > 1 and not self.ended:
+                        self.ended = self.signals[1]
+                        for worker in self.workers.values():
+                            worker.end()
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
-
-    def _wait_for_all(self) -> None:
-        threads = [threading.Thread(target=self._run, args=item) for item in self.workers.items()]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            while thread.is_alive():
-                thread.join(_POLL_SECONDS)  # short, because signal handlers run in this thread, the main thread
-                if len(self.signals) > 1 and not self.ended:
-                    self.ended = self.signals[1]
-                    for worker in self.workers.values():
-                        worker.end()
 
     def exit_code(self, once: bool) -> int:
         """Return the exit code of the run; without ``once``, only an error counts."""

@@ -12,7 +12,7 @@ from typing import Any
 from spool.coordination.locks import Claims, GroupLocks
 from spool.errors import BadMessageId, MessageInUse
 from spool.format.batch import CommitBatch
-from spool.index.browse import Cursor, Filter, Slice
+from spool.index.browse import Cursor, Filter
 from spool.index.run import Run
 from spool.log.commit import commit_batch
 from spool.log.quota import room_for
@@ -119,16 +119,13 @@ def act_on_all(store: Store, bulk: Bulk, edit: Edit) -> int:
         with store.view.mutex:
             slices = cursor.next(store.view.index, store.clock.now(), _AT_ONCE)
             possible = [part for part in slices if bulk.possible(part.attributes)]
-            free = [piece for part in possible for piece in _not_in_doubt(store.view.prepared, *_range_of(part))]
+            ranges = [(part.number, min(part.ordinals), len(part.ordinals)) for part in possible]
+            free = [piece for messages in ranges for piece in _not_in_doubt(store.view.prepared, *messages)]
         if not slices:
             return done
         done += _count_unclaimed(store.shared.claims, free) if bulk.dry_run else _act(store, bulk, free, edit)
         if bulk.progress is not None:
             bulk.progress(done)
-
-
-def _range_of(part: Slice) -> tuple[int, int, int]:
-    return part.number, min(part.ordinals), len(part.ordinals)
 
 
 def _not_in_doubt(prepared: PreparedBranches, number: int, first: int, count: int) -> PositionRanges:

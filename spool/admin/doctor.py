@@ -184,7 +184,6 @@ def _exposed_paths(disk: Disk) -> Iterator[str]:
 
 @contextmanager
 def _trial_directory(disk: Disk) -> Iterator[str]:
-    """Create a directory with two subdirectories for the trials, and remove it afterwards."""
     trial = f".spool-doctor.{os.urandom(8).hex()}"
     disk.make_directory(trial)
     try:
@@ -361,7 +360,6 @@ def _clocks(disk: Disk, clock: Clock, trial: str) -> str:
 
 
 def _space_directory(disk: Disk, trial: str, name: str) -> str:
-    """Prove that a file can be renamed into a directory of the space and back."""
     defect = misplacement(disk, name)
     if defect:
         raise _Refused(defect)

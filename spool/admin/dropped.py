@@ -77,7 +77,6 @@ class DroppedFiles:
             found.setdefault(version_of(identity), path)
 
     def _folders(self) -> Iterator[str]:
-        """Yield the folders of the queues."""
         queues = read_settings(self._disk).queues
         for name in sorted(self._disk.names(layout.DROP)):
             folder = f"{layout.DROP}/{name}"

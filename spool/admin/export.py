@@ -75,8 +75,6 @@ def _reclaim_blocked(store: Store) -> Iterator[None]:
 
 
 class _Export:
-    """One export while it is written."""
-
     def __init__(self, store: Store, writer: Writer, progress: Callable[[Progress], None] | None) -> None:
         self._store = store
         self._disk = store.files.disk
@@ -141,8 +139,6 @@ class _Export:
         for name in set(waiting.values()) - self._dropped.left_out.keys():
             self._left_out[name] = "it was dropped or changed while the export was written"
         return kept
-
-    # -- one file ------------------------------------------------------------------------------------------------------
 
     def _add(self, name: str, handle: int | None) -> bool | None:
         """Add an open file, and close it. Returns None if no file is given, and False if the file has become shorter

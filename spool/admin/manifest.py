@@ -104,7 +104,6 @@ def read_manifest(data: bytes, members: Collection[Member]) -> ExportReport:
 
 
 def _difference(listed: list[bytes], members: Collection[Member]) -> str:
-    """Describe the difference between the members and the list of the manifest."""
     for line, member in zip_longest(listed, members):
         if member is None or line is None:
             break

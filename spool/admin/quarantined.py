@@ -174,8 +174,6 @@ def _path(disk: Disk, name: str) -> str:
 
 
 class _Restoring(Move):
-    """The move of a dropped file from quarantine back to its folder."""
-
     disk: Disk
 
     def link(self) -> bool:
@@ -211,11 +209,7 @@ def _forget_reason(disk: Disk, path: str) -> None:
     disk.flush_directory(layout.QUARANTINE)
 
 
-# -- reasons ---------- ----------------------------------------------------------------------------------------------
-
-
 def _reason(disk: Disk, path: str) -> Reason:
-    """Return the reason that is recorded for a file in quarantine."""
     try:
         return decode_reason(_read(disk, path + layout.REASON_SUFFIX, MAX_REASON_BYTES))
     except FileNotFoundError:

@@ -230,7 +230,6 @@ def _commits_blocked(store: Store) -> Iterator[None]:
 
 
 def _group_id(group: str) -> int:
-    """Return the id of a group of users. InvalidArgument if this machine has no group of this name."""
     try:
         if (
             not isinstance(group, str) or len(group) > _MOST_OF_A_GROUP

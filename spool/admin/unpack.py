@@ -106,9 +106,6 @@ def differences(store: Store, report: ExportReport) -> list[Finding]:
     ]  # fmt: skip
 
 
-# -- reading -----------------------------------------------------------------------------------------------------------
-
-
 def read(stream: BinaryIO, keep: Keep, progress: Callable[[Progress], None] | None) -> Unpacked:
     """Read an export to its end; ``keep`` is called with the name and the bytes of each file except the settings.
 
@@ -178,7 +175,6 @@ class _Members:
 
 
 def _is_ours(name: str) -> bool:
-    """Return whether an export writes files of this name."""
     directory, _, entry = name.rpartition("/")
     if not entry or entry in (".", "..") or len(os.fsencode(entry)) > _MAX_ENTRY_BYTES:
         return False

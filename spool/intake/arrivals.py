@@ -65,7 +65,6 @@ class Arrivals:
             self._folders.pop(queue, None)
 
     def _started(self) -> "InotifyFD":
-        """Return watchdog's reader; start the reader if it does not run yet."""
         from watchdog.observers.inotify_c import CallbackId, InotifyConstants, InotifyFD
 
         if self._reader is None:

@@ -105,7 +105,6 @@ class Capture:
         self._report(file.first, f"it cannot be taken: {error.strerror}")
 
     def _copied_names(self, queue: str) -> set[str]:
-        """Return the names of the files that have safety copies."""
         directories = [f"{layout.ACTIVE}/{name}" for name in self._directories.of_queue(queue)]
         folders = [folder for directory in directories for folder in safety_copies.folders(self._disk, directory)]
         return {name for folder in folders for name in self._disk.names(folder)}
@@ -272,7 +271,6 @@ class Capture:
         return [moved]
 
     def _is_second_name(self, moved: CapturedFile) -> bool:
-        """Return whether the file that was moved here to be compared is the captured file."""
         identity = self._disk.identity(moved.path)
         return identity is not None and identity.same_file(self._disk.identity(f"{moved.folder}/{moved.name}"))
 

@@ -124,8 +124,6 @@ class CaptureDirectories:
                 with suppress(FileNotFoundError):
                     self._disk.flush_directory(path)
 
-    # -- the end ------------------------------------------------------------------------------------------------------
-
     def release_unused(self) -> None:
         """Remove and unlock the empty directories that take no more files."""
         wanted = set(self._current.values())

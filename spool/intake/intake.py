@@ -125,9 +125,9 @@ class Intake:
         self._capture.late_writes.check()
         batch: list[CapturedFile] = []
         size = 0
-        for file, length in self._ready():
+        for file in self._ready():
             batch.append(file)
-            size += length
+            size += file.seen.identity.size if file.seen is not None else 0
             if len(batch) >= _BATCH_FILES or size >= _BATCH_BYTES:
                 self._commit(batch)
                 batch, size = [], 0
@@ -139,16 +139,15 @@ class Intake:
 
     # -- looking ----------------------------------------------------------------------------------------------------
 
-    def _ready(self) -> Iterator[tuple[CapturedFile, int]]:
-        """Yield (file, bytes) of captured and complete files, oldest first."""
+    def _ready(self) -> Iterator[CapturedFile]:
+        """Yield captured and complete files, oldest first."""
         waiting, self._waiting = self._waiting, {}
-        for file in waiting.values():
-            yield from self._if_complete(file)
+        yield from filter(None, map(self._complete, waiting.values()))
         for queue in self._queues():
             arrivals = self._complete_files(queue)
             for start in range(0, len(arrivals), _BATCH_FILES):
-                for file in self._capture.capture(queue, arrivals[start : start + _BATCH_FILES]):
-                    yield from self._if_complete(file)
+                captured = self._capture.capture(queue, arrivals[start : start + _BATCH_FILES])
+                yield from filter(None, map(self._complete, captured))
 
     @public_call("looking for dropped files")
     def _queues(self) -> list[str]:
@@ -165,13 +164,6 @@ class Intake:
                 self._report(f"{layout.DROP}/{name}", why)
         return found
 
-    def _why_ignored(self, name: str) -> str:
-        """Return why the intake does not take an entry of ``drop/`` without a queue."""
-        identity = self._disk.identity(f"{layout.DROP}/{name}")
-        if identity is not None and identity.is_directory:
-            return f"there is no queue {name}: create it with spool-admin queue create {name}, or remove the folder"
-        return f"files are taken from the folders of queues only: move it into one, {layout.DROP}/QUEUE/"
-
     @public_call("looking for dropped files")
     def _complete_files(self, queue: str) -> list[tuple[str, Complete]]:
         """Return the names of complete files, by the time of their last change, then by name."""
@@ -185,13 +177,9 @@ class Intake:
         except OSError as error:
             self._report(folder, f"it cannot be listed: {error.strerror}")
             return []
-        arrivals = []
-        for name in names:
-            if not layout.is_unfinished(name):
-                complete = self._arrival(queue, name)
-                if complete is not None:
-                    arrivals.append((complete.identity.modified_ns, name, complete))
-        return [(name, complete) for _, name, complete in sorted(arrivals)]
+        arrivals = [(name, self._arrival(queue, name)) for name in names if not layout.is_unfinished(name)]
+        complete = [(name, seen) for name, seen in arrivals if seen is not None]
+        return sorted(complete, key=lambda arrival: (arrival[1].identity.modified_ns, arrival[0]))
 
     def _arrival(self, queue: str, name: str) -> Complete | None:
         path = f"{layout.DROP}/{queue}/{name}"
@@ -205,11 +193,6 @@ class Intake:
         else:
             return self._writers.judge(path, identity, path, lambda: self._arrivals.is_renamed(queue, name))
         return None
-
-    def _if_complete(self, file: CapturedFile) -> Iterator[tuple[CapturedFile, int]]:
-        complete = self._complete(file)
-        if complete is not None and complete.seen is not None:
-            yield complete, complete.seen.identity.size
 
     @public_call("looking at a dropped file")
     def _complete(self, file: CapturedFile) -> CapturedFile | None:
@@ -305,7 +288,6 @@ class Intake:
         )
 
     def _read(self, file: CapturedFile) -> tuple[bytes, FileIdentity]:
-        """Return the file's bytes, and its identity after the read."""
         most = self._store.settings.known.config.max_body_bytes
         limit = max(most, _BATCH_BYTES)
         with opened(self._disk, file.path) as handle:
@@ -330,7 +312,6 @@ class Intake:
         self._left[name] = text
 
     def _report(self, name: str, text: str) -> None:
-        """Log once why an entry remains."""
         self._leave(name, text)
         if name not in self._reported:
             self._reported.add(name)

@@ -60,9 +60,6 @@ class Missing(Enum):
     SKIP = "skip"
 
 
-# -- positions, as a plan carries them --------------------------------------------------------------------------------
-
-
 def packed(ranges: PositionRanges) -> bytes:
     """Encode ranges of positions in few bytes. Most positions are close to each other, so differences are stored."""
     ranges = sorted(ranges)

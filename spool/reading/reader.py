@@ -9,6 +9,7 @@ import logging
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple, Protocol
 
 from spool.disk.advice import as_failure
@@ -93,22 +94,18 @@ class MessageReader:
             InvalidArgument: a body is larger than ``largest_body``.
             DiskFailure: a file cannot be read.
         """
-        try:
-            yield from self._batches(items)
-        except SpoolError:
-            raise
-        except OSError as error:
-            raise as_failure("reading messages", error) from error
-
-    def _batches(self, items: Sequence[Item]) -> Iterator[list[ReadMessages]]:
         some, rows, size = list[ReadMessages](), 0, 0
-        for item in items:
-            for piece in self.pieces(item):
+        try:
+            for piece in chain.from_iterable(map(self.pieces, items)):
                 some.append(piece)
                 rows, size = rows + piece.stretch.length, size + sum(piece.lengths)
                 if rows >= _BATCH_ROWS or size >= _BATCH_BYTES:
                     yield some
                     some, rows, size = [], 0, 0
+        except SpoolError:
+            raise
+        except OSError as error:
+            raise as_failure("reading messages", error) from error
         if some:
             yield some
 
@@ -214,12 +211,9 @@ class MessageReader:
         if not self._with_body:
             return ReadMessages(part, lengths, [])
         if self._largest_body is not None and lengths[0] > self._largest_body:  # (such a message is read separately)
-            raise InvalidArgument(
-                f"message {message_id(part.branch, part.in_branch)} of queue {part.queue} has a body of {lengths[0]:,} "
-                "bytes, more than ",
-                Argument("largest_body"),
-                f", {self._largest_body:,}",
-            )
+            id_ = message_id(part.branch, part.in_branch)
+            large = f"message {id_} of queue {part.queue} has a body of {lengths[0]:,} bytes, more than "
+            raise InvalidArgument(large, Argument("largest_body"), f", {self._largest_body:,}")
         return ReadMessages(part, lengths, self._cache.bodies(part, part.first, part.length, memoryview))
 
     def close(self) -> None:
