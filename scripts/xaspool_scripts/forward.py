@@ -236,13 +236,13 @@ def main(
         context.with_resource(prints_to_stderr())
     try:
         declared = [Pipeline.load(file) for file in pipelines]
-        if create_queues:
-            _create_queues(declared, leave, as_json)
-            return
         to_services = as_routes(routes, on_failure=on_failure, timeout=timeout, threads=threads) if routes else []
+        if declared and not leave and (left := _left_queues(declared, to_services)):
+            raise MessagesLeft(left)
+        if create_queues:
+            _create_queues(declared, as_json)
+            return
         all_routes = [*to_services, *(route for one in declared for route in one.routes())]
-        if declared and not leave:
-            _check_left(declared, to_services)
         lines = EventLines() if as_json else None
         queues = [route.queue for route in all_routes]
         with _shown(queues, lines) as (on_event, say):
@@ -286,16 +286,7 @@ def _left_queues(pipelines: "list[Pipeline]", routes: "list[Route]") -> dict[str
         return left_queues(space, [one.description for one in pipelines], [route.queue for route in routes])
 
 
-def _check_left(pipelines: "list[Pipeline]", routes: "list[Route]") -> None:
-    from forwarder import MessagesLeft
-
-    if left := _left_queues(pipelines, routes):
-        raise MessagesLeft(left)
-
-
-def _create_queues(pipelines: "list[Pipeline]", leave: bool, as_json: bool) -> None:
-    if not leave:
-        _check_left(pipelines, [])
+def _create_queues(pipelines: "list[Pipeline]", as_json: bool) -> None:
     with opened() as space:
         for pipeline in pipelines:
             for queue, done in pipeline.create_queues(space, leave=True).items():

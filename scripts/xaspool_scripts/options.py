@@ -155,30 +155,26 @@ def by_queue(
 # -- options that spool lists ------------------------------------------------------------------------------------------
 
 
-def _drop_types(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> Any:
-    """Parse the values of --drop-type; None without values, so that the option counts as not given."""
-    if values == ("none",):
-        return NONE
-    found: dict[str, str] = {}
-    for text in values:
-        suffix, sign, kind = text.partition("=")
-        if not sign or suffix in found:
-            raise click.BadParameter(f"{text!r} is not SUFFIX=TYPE, each suffix once, e.g. .csv=text/csv")
-        found[suffix] = kind
-    return found or None
-
-
-def _headers(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str] | None:
-    """Parse the values of ``--header NAME=VALUE``; None without values."""
-    values: dict[str, str] = {}
-    for text in given:
+def _pairs(texts: tuple[str, ...], form: str) -> dict[str, str]:
+    """Parse texts such as NAME=VALUE, each name once. ``form``: the form of a text, for the error."""
+    pairs: dict[str, str] = {}
+    for text in texts:
         name, sign, value = text.partition("=")
         if not sign or not name:
-            raise click.BadParameter(f"{text!r} is not NAME=VALUE")
-        if name in values:
+            raise click.BadParameter(f"{text!r} is not {form}")
+        if name in pairs:
             raise click.BadParameter(f"{name!r} is given twice")
-        values[name] = value
-    return values or None
+        pairs[name] = value
+    return pairs
+
+
+def _drop_types(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> Any:
+    """Parse the values of --drop-type; None without values, so that the option counts as not given."""
+    return NONE if values == ("none",) else _pairs(values, "SUFFIX=TYPE, e.g. .csv=text/csv") or None
+
+
+def _headers(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str] | None:
+    return _pairs(values, "NAME=VALUE") or None
 
 
 # By metavar: the type of the option, and the words at the end of its help, which tell how a value is written.
