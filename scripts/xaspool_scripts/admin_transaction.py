@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -41,11 +42,14 @@ def list_(as_json: bool) -> None:
     Example:
       spool-admin transaction list
     """
+    from spool.engine import UnknownBranch
+
+    shown = []
     with _manager() as manager:
-        decisions = manager.space.engine.decisions().items()
-        found = [_described(manager, xid) for xid in manager.recover()]
-        found += [_decided(_xid(xid), outcome) for xid, outcome in decisions]
-    shown = [each for each in found if each is not None]
+        for xid in manager.recover():
+            with suppress(UnknownBranch):  # it was decided meanwhile
+                shown.append(_described(manager, xid))
+        shown += [_decided(_xid(text), outcome) for text, outcome in manager.space.engine.decisions().items()]
     columns = ("xid", "state", "age" if on_terminal() else "prepared at", "puts", "takes", "prepared by")
     rows = (
         (each["xid"], each["state"], _prepared(each["prepared_at"]), _sum(each["puts"]), _sum(each["takes"]), _by(each))
@@ -81,8 +85,7 @@ def show_(xid: "Xid", as_json: bool) -> None:
     """
     with _manager() as manager:
         outcome = manager.space.engine.decisions().get(str(xid))
-        row = _decided(xid, outcome) if outcome is not None else _described(manager, xid, must_exist=True)
-    assert row is not None
+        row = _decided(xid, outcome) if outcome is not None else _described(manager, xid)
     if as_json:
         write_json(row)
         return
@@ -93,19 +96,8 @@ def show_(xid: "Xid", as_json: bool) -> None:
         note(f"an administrator decided; this is kept for the coordinator until: spool-admin transaction forget {xid}")
 
 
-def _described(manager: "ResourceManager", xid: "Xid", *, must_exist: bool = False) -> dict[str, Any] | None:
-    """Describe a transaction in doubt. Returns None if the transaction was decided meanwhile, unless it must exist."""
-    from dataclasses import asdict
-
-    from spool.engine import UnknownBranch
-
-    try:
-        description = manager.space.engine.describe(xid)
-    except UnknownBranch:
-        if must_exist:
-            raise
-        return None
-    return {**_object(xid), "state": "in doubt", **asdict(description)}
+def _described(manager: "ResourceManager", xid: "Xid") -> dict[str, Any]:
+    return {**_object(xid), "state": "in doubt", **asdict(manager.space.engine.describe(xid))}
 
 
 def _object(xid: "Xid") -> dict[str, object]:

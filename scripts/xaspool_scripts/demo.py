@@ -88,7 +88,9 @@ class _Demo:
         space.create_queue(_SAMPLE, reply_queue=_SAMPLE_REPLIES)
 
         self.announce("Starting spool-intake, which turns dropped files into messages, and a small web service.")
-        port = self._start_web_service()
+        server = self._begin("sample", stdout=subprocess.PIPE)
+        assert server.stdout is not None
+        port = int(server.stdout.readline())
         intake = self._start("intake")
 
         folders = " and ".join(f"drop/{queue}/" for queue in _QUEUES)
@@ -145,17 +147,13 @@ class _Demo:
     # -- programs ---------------------------------------------------------------------------------------------------
 
     def _start(self, program: str, *options: str) -> Process:
-        command = [sys.executable, "-m", f"xaspool_scripts.{program}", "--space", self.path, *options]
-        started = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        return self._begin(program, "--space", self.path, *options, stdout=subprocess.DEVNULL)
+
+    def _begin(self, program: str, *options: str, stdout: int) -> Process:
+        command = [sys.executable, "-m", f"xaspool_scripts.{program}", *options]
+        started = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout)
         self.stack.callback(_end, started, signal.SIGKILL)
         return started
-
-    def _start_web_service(self) -> int:
-        command = [sys.executable, "-m", "xaspool_scripts.sample"]
-        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
-        self.stack.callback(_end, server, signal.SIGKILL)
-        assert server.stdout is not None
-        return int(server.stdout.readline())
 
     def _kill_half_way(self, space: spool.Space, forwarder: Process, least: int) -> tuple[int, int, int]:
         """Wait for ``least`` replies, and for prepared branches; stop the forwarder, count, and kill the forwarder.

@@ -227,13 +227,7 @@ def _modes(disk: Disk, clock: Clock, trial: str) -> str:
 
 def _renames(disk: Disk, clock: Clock, trial: str) -> str:
     old, new = _file(disk, f"{trial}/one/rename", b"new"), _file(disk, f"{trial}/two/rename", b"old")
-    before = disk.identity(old)
-    disk.rename(old, new)
-    after = disk.identity(new)
-    _refuse_if(
-        disk.exists(old) or before is None or not before.same_file(after) or read_start(disk, new, 100) != b"new",
-        "a file that was renamed is not the one that is found",
-    )
+    _prove_rename(disk, disk.rename, old, new)
     return "a file can be renamed to another directory, and replaces one of that name"
 
 
@@ -245,11 +239,15 @@ def _renames_new(disk: Disk, clock: Clock, trial: str) -> str:
         not disk.exists(old) or read_start(disk, new, 100) != b"old", "a rename replaced a file that it should not"
     )
     disk.unlink(new)
-    disk.rename_new(old, new)
-    _refuse_if(
-        disk.exists(old) or read_start(disk, new, 100) != b"new", "a file that was renamed is not the one that is found"
-    )
+    _prove_rename(disk, disk.rename_new, old, new)
     return "a rename to a name that is taken is refused where that is asked for"
+
+
+def _prove_rename(disk: Disk, rename: Callable[[str, str], None], old: str, new: str) -> None:
+    before = disk.identity(old)
+    rename(old, new)
+    is_same = before is not None and before.same_file(disk.identity(new)) and read_start(disk, new, 100) == b"new"
+    _refuse_if(disk.exists(old) or not is_same, "a file that was renamed is not the one that is found")
 
 
 def _links(disk: Disk, clock: Clock, trial: str) -> str:
