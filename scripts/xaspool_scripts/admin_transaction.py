@@ -49,7 +49,7 @@ def list_(as_json: bool) -> None:
         for xid in manager.recover():
             with suppress(UnknownBranch):  # it was decided meanwhile
                 shown.append(_described(manager, xid))
-        shown += [_decided(_xid(text), outcome) for text, outcome in manager.space.engine.decisions().items()]
+        shown += [_row(_xid(text), outcome) for text, outcome in manager.space.engine.decisions().items()]
     columns = ("xid", "state", "age" if on_terminal() else "prepared at", "puts", "takes", "prepared by")
     rows = (
         (each["xid"], each["state"], _prepared(each["prepared_at"]), _sum(each["puts"]), _sum(each["takes"]), _by(each))
@@ -85,7 +85,7 @@ def show_(xid: "Xid", as_json: bool) -> None:
     """
     with _manager() as manager:
         outcome = manager.space.engine.decisions().get(str(xid))
-        row = _decided(xid, outcome) if outcome is not None else _described(manager, xid)
+        row = _row(xid, outcome) if outcome is not None else _described(manager, xid)
     if as_json:
         write_json(row)
         return
@@ -97,18 +97,15 @@ def show_(xid: "Xid", as_json: bool) -> None:
 
 
 def _described(manager: "ResourceManager", xid: "Xid") -> dict[str, Any]:
-    return {**_object(xid), "state": "in doubt", **asdict(manager.space.engine.describe(xid))}
+    return _row(xid, "in doubt", asdict(manager.space.engine.describe(xid)))
 
 
-def _object(xid: "Xid") -> dict[str, object]:
-    """Return an xid for JSON; its parts are bytes, written in base64url as in its text form."""
-    _, gtrid, bqual = str(xid).split(".")
-    return {"xid": str(xid), "format_id": xid.format_id, "gtrid": gtrid, "bqual": bqual}
-
-
-def _decided(xid: "Xid", outcome: str) -> dict[str, Any]:
-    nothing = dict.fromkeys(("prepared_at", "writer", "puts", "takes"))
-    return {**_object(xid), "state": outcome, **nothing}
+def _row(xid: "Xid", state: str, about: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return a transaction for JSON; its parts are bytes, written in base64url as in the text form of the xid."""
+    text, unknown = str(xid), dict.fromkeys(("prepared_at", "writer", "puts", "takes"))
+    _, gtrid, bqual = text.split(".")
+    known = {"xid": text, "format_id": xid.format_id, "gtrid": gtrid, "bqual": bqual, "state": state}
+    return {**known, **(unknown if about is None else about)}
 
 
 @transaction.command()
