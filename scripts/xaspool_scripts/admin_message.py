@@ -1,24 +1,36 @@
 """``spool-admin message``: put, take, list, show and change messages."""
 
+import time
 from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from xaspool_scripts import admin_get, admin_put, admin_rearrange, bodies, message_table
+from xaspool_scripts import admin_get, admin_put, admin_rearrange, bodies
 from xaspool_scripts.bodies import message_object
 from xaspool_scripts.codes import DAMAGE_LEFT
 from xaspool_scripts.common import Commands, Failure, complete_queue, json_option, note, opened
 from xaspool_scripts.options import filter_options, given
 from xaspool_scripts.options import message_id as message_id_type
-from xaspool_scripts.output import NOTHING, pairs, show, write_bytes, write_json
-from xaspool_scripts.output import moment as shown_moment
-from xaspool_scripts.wording import plural
+from xaspool_scripts.output import NOTHING, aligned, moment, pairs, show, write_bytes, write_json
+from xaspool_scripts.wording import age, on_terminal, plural, printable
 
 if TYPE_CHECKING:
-    from spool import QueueEntry
+    from spool import Holder, QueueEntry
     from spool.model.message import Message
+
+# In text: (column, width, whether it is right-aligned).
+_WRITTEN = (
+    ("id", 32, False), ("state", 8, False), ("priority", 8, True), ("attempts", 8, True), ("bytes", 10, True),
+    ("enqueued", 25, False), ("waits for", 25, False), ("correlation id", 14, False), ("body", 0, False),
+)  # fmt: skip
+# On a terminal: (column, width, least width of the terminal for it); the body gets the rest.
+_DRAWN = (
+    ("id", 32, 0), ("state", 8, 0), ("age", 6, 0), ("attempts", 8, 100), ("bytes", 9, 120), ("waits for", 22, 100),
+)  # fmt: skip
+_DRAWN_AT_ONCE = 500
+_BORDERS = 3
 
 
 @click.group(cls=Commands)
@@ -56,7 +68,7 @@ def list_(queue: str, limit: int | None, as_json: bool, **options: Any) -> None:
                 write_json(_object(entry))
                 shown += 1
         else:
-            shown = message_table.write(readable)
+            shown = _write_table(readable)
     if damaged:
         click.get_current_context().exit(DAMAGE_LEFT)
     if not shown:
@@ -76,6 +88,79 @@ def _readable(entries: "Iterator[QueueEntry]", damaged: list[str]) -> "Iterator[
 def _object(entry: "QueueEntry") -> dict[str, Any]:
     assert entry.message is not None
     return {**message_object(entry.message), "state": entry.state, "holder": entry.holder}
+
+
+def _write_table(entries: "Iterator[QueueEntry]") -> int:
+    """Print all entries, each of which has a message; return their number."""
+    if on_terminal():
+        return _draw(entries)
+    names, widths, right = zip(*_WRITTEN, strict=True)
+    count = 0
+    for entry in entries:
+        if not count:
+            click.echo(aligned(names, widths, right))
+        cells = _cells(entry, drawn=False)
+        click.echo(aligned([cells[name] for name in names], widths, right))
+        count += 1
+    return count
+
+
+def _holder_name(holder: "Holder") -> str:
+    """Describe a holder in a few words."""
+    if holder.state == "in doubt":
+        return f"transaction {holder.xid}"
+    if holder.pid is None:
+        return "a program"
+    return f"process {holder.pid} ({printable(holder.program or '')})"
+
+
+def _draw(entries: "Iterator[QueueEntry]") -> int:
+    """Print one table for some hundred entries at a time: a long queue then needs little memory."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    columns = [(name, width) for name, width, least in _DRAWN if console.width >= least]
+    left = console.width - sum(width + _BORDERS for _, width in columns) - _BORDERS - 1
+    count = 0
+    while batch := list(islice(entries, _DRAWN_AT_ONCE)):
+        drawn = Table(header_style="bold")
+        for name, width in columns:
+            drawn.add_column(name, width=width, justify="right" if name in ("attempts", "bytes") else "left")
+        drawn.add_column("body", width=max(8, left), no_wrap=True, overflow="ellipsis")
+        for entry in batch:
+            cells = _cells(entry, drawn=True)
+            if cells["waits for"] and "waits for" not in dict(columns):
+                cells["body"] = f"({cells['waits for']}) {cells['body']}"
+            drawn.add_row(*(Text(cells[name]) for name, _ in columns), Text(cells["body"]))
+        console.print(drawn)
+        count += len(batch)
+    return count
+
+
+def _cells(entry: "QueueEntry", *, drawn: bool) -> dict[str, str]:
+    message = entry.message
+    assert message is not None
+    now, due = time.time(), message.not_before
+    if entry.holder is not None:
+        waits = show(_holder_name(entry.holder))
+    elif drawn:
+        waits = f"due in {age(due - now)}" if due is not None and due > now else ""
+    else:
+        waits = show(moment(due))
+    return {
+        "id": message.id,
+        "state": entry.state,
+        "priority": show(message.priority),
+        "age": age(max(0.0, now - message.enqueued_at)),
+        "attempts": show(message.attempts),
+        "bytes": f"{len(message.body):,}" if drawn else show(len(message.body)),
+        "enqueued": show(moment(message.enqueued_at)),
+        "waits for": waits,
+        "correlation id": show(message.correlation_id),
+        "body": bodies.piece(message),
+    }
 
 
 @message.command("show")
@@ -111,12 +196,12 @@ def _show(message: "Message", entry: "QueueEntry") -> None:
     fields = message.as_dict()
     del fields["body"]
     for name in ("enqueued_at", "not_before", "expires_at"):
-        fields[name] = shown_moment(fields[name])
+        fields[name] = moment(fields[name])
     fields["state"] = entry.state
     if entry.holder is not None:
-        fields["held by"] = message_table.holder_name(entry.holder)
+        fields["held by"] = _holder_name(entry.holder)
         fields["transaction"] = entry.holder.xid
-        fields["held since"] = shown_moment(entry.holder.since)
+        fields["held since"] = moment(entry.holder.since)
     fields["body"] = plural(len(message.body), "byte")
     pairs({name.replace("_", " "): value for name, value in fields.items() if show(value) != NOTHING})
     click.echo()
