@@ -33,13 +33,15 @@ _DRAWN_AT_ONCE = 500
 _BORDERS = 3
 
 
-@click.group(cls=Commands)
+_COMMANDS = (
+    admin_get.get, admin_put.put, admin_rearrange.change, admin_rearrange.delete, admin_rearrange.move,
+    admin_rearrange.redrive,
+)  # fmt: skip
+
+
+@click.group(cls=Commands, commands=_COMMANDS)
 def message() -> None:
     """Put, take, list, show and change messages."""
-
-
-message.add_command(admin_put.put)
-message.add_command(admin_get.get)
 
 
 @message.command("list")
@@ -208,7 +210,3 @@ def _show(message: "Message", entry: "QueueEntry") -> None:
     part = bodies.write(message)
     if part:
         note(f"{part} is shown; --raw writes all of it")
-
-
-for _command in (admin_rearrange.delete, admin_rearrange.move, admin_rearrange.change, admin_rearrange.redrive):
-    message.add_command(_command)
