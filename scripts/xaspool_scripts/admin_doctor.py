@@ -6,7 +6,7 @@ import click
 
 from xaspool_scripts.codes import FAILED
 from xaspool_scripts.common import Failure, SpaceCommand, json_option, note, space_path
-from xaspool_scripts.output import table, write_json
+from xaspool_scripts.output import write_all
 from xaspool_scripts.wording import plural, printable
 
 
@@ -33,11 +33,8 @@ def doctor(context: click.Context, directory: str | None, as_json: bool) -> None
     if not os.path.isdir(path):
         raise Failure(f"{printable(path)} is no directory: name one that exists, e.g. the one to make the space in")
     proofs = examine(path)
-    if as_json:
-        for proof in proofs:
-            write_json(proof)
-    else:
-        table(("what", "outcome", "found"), [(proof.what, proof.outcome.value, proof.detail) for proof in proofs])
+    rows = [(proof.what, proof.outcome.value, proof.detail) for proof in proofs]
+    write_all(proofs, as_json, ("what", "outcome", "found"), rows, "no test was made")
     refused = [proof.what for proof in proofs if proof.outcome == "refused"]
     warned = sum(proof.outcome == "warning" for proof in proofs)
     if refused:

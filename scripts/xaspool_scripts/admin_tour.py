@@ -2,18 +2,18 @@
 
 import shlex
 import tempfile
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
 
 from xaspool_scripts.common import note
-from xaspool_scripts.sample import SENTENCE, capitals
+from xaspool_scripts.sample import SENTENCE
 from xaspool_scripts.wording import printable
 
 if TYPE_CHECKING:
-    from spool import Message, Space
+    pass
 
+# The tour shows this code, and runs it on its space.
 _SERVICE = """\
 def capitals(message):
     return message.body.upper()                      # the reply
@@ -66,7 +66,7 @@ class _Guide:
         self._command("message", "put", "strings", "--body", SENTENCE, "--correlation-id", "tour")
         self._command("queue", "list")
         self._explain("A service takes it and puts the reply, in one transaction: both happen or neither does.")
-        self._python(_SERVICE, self._serve)
+        self._python(_SERVICE)
         self._explain("The sender finds the reply by the correlation id.")
         self._command("message", "get", "answers", "--correlation-id", "tour")
         click.echo()
@@ -74,11 +74,11 @@ class _Guide:
             "Services fail. A message comes back after a failed attempt; after the last, it is in the error queue."
         )
         self._command("message", "put", "strings", "--body", SENTENCE)
-        self._python(_BROKEN, self._fail)
+        self._python(_BROKEN)
         self._command("message", "list", "errors")
         self._explain("When the service works again, one command moves failed messages back to their queues.")
         self._command("message", "redrive", "errors")
-        self._python(_SERVICE, self._serve)
+        self._python(_SERVICE)
         self._command("message", "get", "answers")
         click.echo()
         self._explain("The last command reads every byte of the space, and names damaged files.")
@@ -99,24 +99,11 @@ class _Guide:
                 if ended.exit_code:
                     raise
 
-    def _python(self, source: str, call: "Callable[[Space], None]") -> None:
+    def _python(self, source: str) -> None:
+        """Show and run code."""
         import spool
 
         for line in source.splitlines():
             click.echo(f"{'...' if line.startswith(' ') else '>>>'} {line}")
         with spool.open(self._path) as space:
-            call(space)
-
-    @staticmethod
-    def _serve(space: "Space") -> None:
-        space.work("strings", capitals, once=True)
-
-    @staticmethod
-    def _fail(space: "Space") -> None:
-        import spool
-
-        def broken(message: "Message") -> None:
-            raise spool.Retry("the service is broken")
-
-        for _ in range(3):
-            space.work("strings", broken, once=True)
+            exec(source, {"spool": spool, "space": space})

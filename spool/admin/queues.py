@@ -77,12 +77,9 @@ def _present(store: Store, name: str, options: Mapping[str, Any]) -> QueueConfig
         return None
     different = differences(present, queue_config(name, options, defaults=config.defaults), options)
     if different:
-        raise QueueExists(
-            f"queue {name!r} exists with other options (",
-            *different,
-            "): give the same options, leave them out, or "
-            f"change the queue's with change_queue or spool-admin queue change {name}",
-        )
+        change = f"change the queue's with change_queue or spool-admin queue change {name}"
+        text = f"): give the same options, leave them out, or {change}"
+        raise QueueExists(f"queue {name!r} exists with other options (", *different, text)
     if name not in store.settings.current().config.queues:  # somebody wrote the queue into the file just now
         store.shared.counters.bump_settings()
         store.settings.current()
@@ -193,7 +190,7 @@ def _check_unused(disk: Disk, view: View, name: str, known: SpaceConfig) -> None
                 raise QueueNotEmpty(f"queue {name!r} is the {option} of queue {other.name!r}: change that first")
     with view.mutex:
         inside = view.index.messages.queue(name).live
-    inside += sum(count for contents in view.prepared.branches.values() for count in _puts(contents, name))
+    inside += sum(_puts(contents, name) for contents in view.prepared.branches.values())
     if inside:
         raise QueueNotEmpty(
             f"queue {name!r} holds {plural(inside, 'message')}: take, move or purge {'it' if inside == 1 else 'them'} "
@@ -203,15 +200,14 @@ def _check_unused(disk: Disk, view: View, name: str, known: SpaceConfig) -> None
         raise QueueNotEmpty(f"files wait in {layout.DROP}/{name}: take them in with spool-intake, or move them away")
 
 
-def _puts(contents: FileContents, queue: str) -> Iterator[int]:
-    """For each entry of a branch, yield the number of messages that the entry puts or moves into the queue."""
+def _puts(contents: FileContents, queue: str) -> int:
+    """Count the messages that a branch puts or moves into the queue."""
+    count = 0
     for table in contents.tables:
-        for command in table.commands:
-            if command[0] == "update" and command[4].get("queue") == queue:
-                yield command[3]
-        for place, _, count in table.runs:
-            if table.queues[place] == queue:
-                yield count
+        moves = (command for command in table.commands if command[0] == "update" and command[4].get("queue") == queue)
+        count += sum(command[3] for command in moves)
+        count += sum(length for place, _, length in table.runs if table.queues[place] == queue)
+    return count
 
 
 @contextmanager
@@ -231,9 +227,8 @@ def _commits_blocked(store: Store) -> Iterator[None]:
 
 def _group_id(group: str) -> int:
     try:
-        if (
-            not isinstance(group, str) or len(group) > _MOST_OF_A_GROUP
-        ):  # the C library ends the process over a name of megabytes
+        # The C library ends the process over a name of megabytes.
+        if not isinstance(group, str) or len(group) > _MOST_OF_A_GROUP:
             raise KeyError(group)
         return grp.getgrnam(group).gr_gid
     except KeyError:
