@@ -135,8 +135,7 @@ def _compression(file: str) -> str:
 
 
 class _NewFile:
-    """A file that gets its name when it is complete and durable; until then its name is FILE.part, and the file is
-    locked.
+    """A file that is locked and named FILE.part until it is complete and durable.
 
     The next export overwrites the FILE.part of a killed export.
     """

@@ -63,8 +63,7 @@ def create(queue: str, create_missing: bool, exist_ok: bool, **options: Any) -> 
 
 
 def _note_missing(space: "Space", there: Container[str], queue: str) -> None:
-    """Name each queue that was created because the options of another queue name it. ``there``: the queues that existed
-    before."""
+    """Name each queue that was created because an option names it. ``there``: the queues that existed before."""
     for name in sorted(space.queues()):
         if name not in there and name != queue:
             note(f"made queue {name}")

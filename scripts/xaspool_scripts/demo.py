@@ -156,11 +156,7 @@ class _Demo:
         return started
 
     def _kill_half_way(self, space: spool.Space, forwarder: Process, least: int) -> tuple[int, int, int]:
-        """Wait for ``least`` replies, and for prepared branches; stop the forwarder, count, and kill the forwarder.
-
-        Returns:
-            The numbers of messages that the forwarder held, of its prepared branches, and of replies.
-        """
+        """Kill the forwarder after ``least`` replies; return how many messages and branches it held, and replies."""
         counts: list[tuple[int, int, int]] = []
 
         def killed() -> bool:
@@ -300,8 +296,7 @@ def kill_pipeline(space: spool.Space, directory: str, start: Start) -> int:
 
 
 def _whole(space: spool.Space) -> set[str]:
-    """Return the orders that were translated. Raises Failure if an order was translated partly, twice,
-    or in several commits."""
+    """Return the translated orders. Raises Failure if one was translated in part, twice, or in several commits."""
     parts = defaultdict[str, list[tuple[str, int]]](list)
     for queue in _DESTINATIONS:
         for message in space.browse(queue):

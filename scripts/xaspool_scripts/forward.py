@@ -278,8 +278,7 @@ def _exit_code(summary: "Summary", once: bool) -> int:
 
 
 def _left_queues(pipelines: "list[Pipeline]", routes: "list[Route]") -> dict[str, int]:
-    """Return the queues that only earlier versions of the pipelines have, that hold messages, and that no route
-    serves."""
+    """Return the queues with messages that only earlier versions of the pipelines have, and that no route serves."""
     from forwarder.pipelines.pipeline import left_queues
 
     with opened() as space:
@@ -326,8 +325,7 @@ def _leave(end: "Callable[[int], object]", code: int) -> None:
 def _shown(
     queues: list[str], lines: EventLines | None
 ) -> "Iterator[tuple[Callable[[Event], None], Callable[[str], None]]]":
-    """Show events as a bar on a terminal; elsewhere print only the steps, not a line for each round. Also feed
-    `lines`."""
+    """Show events as a bar on a terminal; elsewhere print only the steps. Also feed `lines`."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield lines.show if lines is not None else lambda event: None, note
         return

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from typing import NoReturn
 
@@ -14,26 +15,6 @@ def ended_by(number: int) -> int:
     return 128 + number
 
 
-def admin() -> None:
-    _run("admin")
-
-
-def intake() -> None:
-    _run("intake")
-
-
-def recover() -> None:
-    _run("recover")
-
-
-def forward() -> None:
-    _run("forward")
-
-
-def worker() -> None:
-    _run("worker")
-
-
 def write_at_once(line: str) -> None:
     """Write a line to standard error without Python's buffer, as a signal handler must."""
     if sys.stderr is not None:  # (otherwise descriptor 2 may be another file)
@@ -43,20 +24,29 @@ def write_at_once(line: str) -> None:
             pass  # standard error is closed
 
 
-def _run(name: str) -> None:
+def _program(name: str) -> Callable[[], None]:
+    """Return the function that starts the program spool-NAME."""
+
     def end(*_: object) -> NoReturn:
         """End at once: an interrupted import would print a traceback, and nothing has to be cleaned up."""
         write_at_once(f"spool-{name}: interrupted")
         os._exit(INTERRUPTED)
 
-    previous = signal.getsignal(signal.SIGINT)
-    if previous is signal.default_int_handler:  # (otherwise it is ignored, as in the background of a shell)
-        signal.signal(signal.SIGINT, end)
-    program = import_module(f"xaspool_scripts.{name}").main
-    signal.signal(signal.SIGINT, previous)
-    try:
-        program()
-    except KeyboardInterrupt:
-        end()
-    finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # no traceback while the interpreter ends
+    def run() -> None:
+        previous = signal.getsignal(signal.SIGINT)
+        if previous is signal.default_int_handler:  # (otherwise it is ignored, as in the background of a shell)
+            signal.signal(signal.SIGINT, end)
+        program = import_module(f"xaspool_scripts.{name}").main
+        signal.signal(signal.SIGINT, previous)
+        try:
+            program()
+        except KeyboardInterrupt:
+            end()
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # no traceback while the interpreter ends
+
+    run.__name__ = name
+    return run
+
+
+admin, intake, recover, forward, worker = map(_program, ("admin", "intake", "recover", "forward", "worker"))

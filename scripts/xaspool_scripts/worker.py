@@ -84,11 +84,16 @@ def main(
       spool-worker -s /var/spool/shop orders=shop.handlers:book --threads 4
       spool-worker orders=handlers:book invoices=handlers:send --once
     """
+    from spool.workers.functions import ServiceError, find_function
+
     if verbose:
         log_to_stderr(logging.INFO)
     if as_json:
         click.get_current_context().with_resource(prints_to_stderr())
-    functions = {queue: _function(target) for queue, target in targets.items()}
+    try:
+        functions = {queue: find_function(target) for queue, target in targets.items()}
+    except ServiceError as error:
+        raise Failure(str(error), WRONG_USAGE) from error
     with open_space() as space, _status(list(functions)) as show, typed_values():
         group = _WorkerGroup(space, functions, show, threads=threads, once=once, timeout=timeout)
         group.run()
@@ -104,15 +109,6 @@ def main(
         sys.stdout.flush()
         os._exit(code)
     click.get_current_context().exit(code)
-
-
-def _function(target: str) -> Callable[[Any], Any]:
-    from spool.workers.functions import ServiceError, find_function
-
-    try:
-        return find_function(target)
-    except ServiceError as error:
-        raise Failure(str(error), WRONG_USAGE) from error
 
 
 class _WorkerGroup:

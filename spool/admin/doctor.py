@@ -143,8 +143,7 @@ def _room(disk: Disk) -> str:
 
 
 def _owner(disk: Disk) -> str:
-    """Prove that the directory belongs to this user; if the directory is a space, also that no other user may read its
-    files.
+    """Prove that the directory belongs to this user, and that no other user may read a space's own files.
 
     Dropped files are not tested: they may belong to other users.
     """
@@ -306,10 +305,7 @@ def _opened_twice(disk: Disk, open_: Callable[[], int]) -> Iterator[tuple[int, i
 def _prove_exclusion(disk: Disk, open_: Callable[[], int], take: Callable[[int, int], bool], wrong: str) -> None:
     """Prove that two descriptors, and two processes, exclude each other, and that a killed process holds no lock.
 
-    Args:
-        open_: opens the file or directory to lock.
-        take: tries to lock byte n of a handle.
-        wrong: the error if a second holder gets the lock.
+    ``take`` tries to lock byte n of a handle; ``wrong`` is the error if a second holder gets the lock.
     """
     with _opened_twice(disk, open_) as (first, second):
         _refuse_if(not take(first, 0), "a lock that was free was not granted")

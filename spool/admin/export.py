@@ -30,8 +30,7 @@ from spool.store.store import Store
 
 
 class _Snapshot(NamedTuple):
-    """The space at the moment of the export. ``names``: the files of its commits and branches. ``waiting``: the dropped
-    files."""
+    """The space at the moment of the export; ``names``: its commits and branches; ``waiting``: its dropped files."""
 
     settings: str
     names: list[str]
@@ -128,8 +127,7 @@ class _Export:
                 self._left_out[name] = "it is no regular file"
 
     def _still_waiting(self, read: list[DroppedFile], waiting: dict[Version, str]) -> dict[str, int]:
-        """Return the times, by name, of the dropped files that were read and still waited at the moment of the
-        export."""
+        """Return the times, by name, of the dropped files that were read and still waited at the export's moment."""
         waiting = dict(waiting)
         kept = {
             file.name: max(0, file.identity.modified_ns)
@@ -141,8 +139,7 @@ class _Export:
         return kept
 
     def _add(self, name: str, handle: int | None) -> bool | None:
-        """Add an open file, and close it. Returns None if no file is given, and False if the file has become shorter
-        meanwhile."""
+        """Add an open file, and close it; None if no file is given, False if the file has become shorter meanwhile."""
         if handle is None:
             return None
         try:

@@ -79,10 +79,7 @@ def _add_journaled(disk: Disk, xids: LockFile, claimed: Iterable[Position], held
 
 
 def _named_by(journal: JournalContents, places: list[Position]) -> Iterable[Position]:
-    """Return the sorted `places` that a journal names.
-
-    A damaged journal may name a range of any length, so the messages of a range are never counted one by one.
-    """
+    """Return the sorted `places` that a journal names. A damaged journal may name a range of any length."""
     for number, first, count in journal.ranges:
         start, end = (bisect_left(places, Position(number, ordinal)) for ordinal in (first, first + count))
         yield from places[start:end]

@@ -67,10 +67,7 @@ def add_queue(
 
 
 def _present(store: Store, name: str, options: Mapping[str, Any]) -> QueueConfig | None:
-    """Return the configuration of a queue that exists, or None. QueueExists if one of these options differs.
-
-    Caller holds ``editing``.
-    """
+    """Return the options of a queue that exists, or None; QueueExists if one differs. Caller holds ``editing``."""
     config = read_settings(store.files.disk)
     present = config.queues.get(name)
     if present is None:
@@ -212,8 +209,7 @@ def _puts(contents: FileContents, queue: str) -> int:
 
 @contextmanager
 def _commits_blocked(store: Store) -> Iterator[None]:
-    """Keep commits from getting a number, and branches from voting. Afterwards, every commit and branch first reads the
-    settings."""
+    """Keep commits from getting a number, and branches from voting. All later ones first read the settings."""
     with number_locked(store.shared.control, store.deadline()):
         catch_up(store, settle_all(store, store.deadline()))
         for _ in store.deadline().polls():

@@ -189,8 +189,7 @@ def _is_ours(name: str) -> bool:
 
 
 def _consistent(settings: bytes, report: ExportReport, names: set[str]) -> Unpacked:
-    """Compare the parts of an export with each other: their checksums are right, but another program may have written
-    them."""
+    """Compare the parts of an export, whose checksums are right, but which another program may have written."""
     try:
         text = settings.decode("utf-8")
         config = parse(text, layout.SETTINGS)

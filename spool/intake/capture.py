@@ -176,8 +176,7 @@ class Capture:
         return captured
 
     def _finish_directory(self, directory: str) -> list[CapturedFile] | None:
-        """Return the files of a directory that are to be read; None if this intake does not keep the directory. Caller
-        holds the byte of the directory."""
+        """Return the files to be read; None if this intake does not keep the directory. Caller holds its byte."""
         path, queue = f"{layout.ACTIVE}/{directory}", layout.queue_of_capture(directory)
         identity = self._disk.identity(path)
         if identity is None:
@@ -222,8 +221,7 @@ class Capture:
             safety_copies.recover(self._disk, path, queue)
 
     def _remove_of_the_dead(self, file: CapturedFile) -> None:
-        """Remove a file that a commit of a dead intake names. This intake does not know in which state the dead intake
-        read the file."""
+        """Remove a file that a commit of a dead intake names. Nobody knows in which state that intake read the file."""
         identity = self._disk.identity(file.path)
         if identity is None or not identity.is_regular or self._has_no_writer(file.path):
             self.remove(file)
@@ -285,12 +283,7 @@ class Capture:
 
 @dataclass
 class _Batch:
-    """The files of one call of ``capture``.
-
-    captured: the captured files, in the order of their capture.
-    folders_with_copies: capture directories with safety copies that this call made.
-    left_to_others: names of files that another intake finishes.
-    """
+    """The files of one call of ``capture``; ``left_to_others``: the names of files that another intake finishes."""
 
     captured: list[CapturedFile] = field(default_factory=list)
     folders_with_copies: dict[str, None] = field(default_factory=dict)
@@ -298,10 +291,9 @@ class _Batch:
 
 
 class _FileMove(Move):
-    """The move of a dropped file to its capture directory.
+    """The move of a dropped file to its capture directory. A file that cannot be moved is reported, and remains.
 
-    A file that cannot be moved is reported, and remains where it is. If another user's file cannot get a second name,
-    the intake creates a durable copy before it renames the file.
+    If another user's file cannot get a second name, the intake creates a durable copy before it renames the file.
     """
 
     disk: Disk

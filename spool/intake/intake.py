@@ -218,8 +218,7 @@ class Intake:
     # -- committing -------------------------------------------------------------------------------------------------
 
     def _commit(self, batch: list[CapturedFile]) -> None:
-        """Commit files together. If the queue of one file has no room, commit the files one by one, so that only that
-        file waits."""
+        """Commit files together; if the queue of one has no room, one by one, so that only that file waits."""
         try:
             self._commit_together(batch)
             if self._progress is not None:

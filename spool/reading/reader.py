@@ -224,10 +224,7 @@ class MessageReader:
 
 
 def _neighbours(stretches: Iterator[Stretch], ends: Sequence[int]) -> Iterator[list[Stretch]]:
-    """Yield groups of stretches whose rows follow each other. No group of several stretches is larger than a batch.
-
-    ``ends``: the offset at which the body of each row ends.
-    """
+    """Yield groups of stretches with neighbouring rows, each no larger than a batch. ``ends``: the end of each body."""
     group: list[Stretch] = []
     begin = stop = 0  # rows
     for one in stretches:
