@@ -45,7 +45,9 @@ def export(file: str, replace: bool, verify: bool) -> None:
       spool-admin export - | ssh elsewhere spool-admin import - -s /var/spool/shop
     """
     if file == _STANDARD:
-        _check_not_for_standard_output(replace=replace, verify=verify)
+        for option, is_given in (("replace", replace), ("verify", verify)):
+            if is_given:
+                raise click.UsageError(f"--{option} is for a FILE, not for standard output")
         with opened() as space, _bar("exporting") as set_progress:
             report = space.export(sys.stdout.buffer, progress=set_progress)
             sys.stdout.buffer.flush()
@@ -115,15 +117,6 @@ def _contents(report: "ExportReport") -> str:
     text = plural(report.files, "file")
     text += f" with {plural(sum(report.messages.values()), 'message')} in {plural(len(report.messages), 'queue')}"
     return text + (f" and {plural(len(report.dropped), 'dropped file')}" if report.dropped else "")
-
-
-# -- the file ----------------------------------------------------------------------------------------------------------
-
-
-def _check_not_for_standard_output(**options: bool) -> None:
-    for option, given in options.items():
-        if given:
-            raise click.UsageError(f"--{option} is for a FILE, not for standard output")
 
 
 def _compression(file: str) -> str:

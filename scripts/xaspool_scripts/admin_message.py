@@ -11,8 +11,7 @@ from xaspool_scripts import admin_get, admin_put, admin_rearrange, bodies
 from xaspool_scripts.bodies import message_object
 from xaspool_scripts.codes import DAMAGE_LEFT
 from xaspool_scripts.common import Commands, Failure, complete_queue, json_option, note, opened
-from xaspool_scripts.options import filter_options, given
-from xaspool_scripts.options import message_id as message_id_type
+from xaspool_scripts.options import filter_options, given, message_id
 from xaspool_scripts.output import NOTHING, aligned, moment, pairs, show, write_bytes, write_json
 from xaspool_scripts.wording import age, on_terminal, plural, printable
 
@@ -166,7 +165,7 @@ def _cells(entry: "QueueEntry", *, drawn: bool) -> dict[str, str]:
 
 
 @message.command("show")
-@click.argument("message_id", metavar="ID", type=message_id_type)
+@click.argument("message_id", metavar="ID", type=message_id)
 @click.option("--raw", is_flag=True, help="Write the body alone, byte for byte.")
 @json_option
 def show_(message_id: str, raw: bool, as_json: bool) -> None:

@@ -11,8 +11,8 @@ from spool.model.message import PUT_OPTIONS
 from xaspool_scripts.codes import WRONG_USAGE
 from xaspool_scripts.common import Failure, SpaceCommand, complete_queue, json_option, note, opened
 from xaspool_scripts.options import given, lifetime, options_of
-from xaspool_scripts.output import answering, messages, write_bytes, write_json
-from xaspool_scripts.wording import printable
+from xaspool_scripts.output import answering, write_bytes, write_json
+from xaspool_scripts.wording import plural, printable
 
 if TYPE_CHECKING:
     from spool import Space
@@ -59,7 +59,7 @@ def put(queue: str, body: str | None, file: BinaryIO | None, each_line: bool, as
     if not ids:
         note("the input has no lines: nothing was put")
         return
-    done = f"message {ids[0]} is" if len(ids) == 1 else f"{messages(len(ids))} are"
+    done = f"message {ids[0]} is" if len(ids) == 1 else f"{plural(len(ids), 'message')} are"
     with answering(f"{done} in queue {queue}"):
         for message_id in ids:
             if as_json:

@@ -11,7 +11,8 @@ from xaspool_scripts.codes import WRONG_USAGE
 from xaspool_scripts.common import Failure, SpaceCommand, complete_queue, json_option, note, opened
 from xaspool_scripts.options import confirm, dry_run_option, filter_options, given, options_of, progress, yes_option
 from xaspool_scripts.options import message_id as message_id_type
-from xaspool_scripts.output import answering, messages, write_answer, write_json
+from xaspool_scripts.output import answering, write_answer, write_json
+from xaspool_scripts.wording import plural, span
 
 if TYPE_CHECKING:
     from spool import Space
@@ -44,7 +45,7 @@ def delete(message_ids: tuple[str, ...], yes: bool) -> None:
 
     wanted = list(dict.fromkeys(message_ids))
     if len(wanted) > 1:
-        confirm(f"delete {messages(len(wanted))}?", yes)
+        confirm(f"delete {plural(len(wanted), 'message')}?", yes)
     failed = []
     with opened() as space:
         for message_id in wanted:
@@ -53,7 +54,7 @@ def delete(message_ids: tuple[str, ...], yes: bool) -> None:
             except (BadMessageId, MessageInUse) as error:
                 failed.append(str(error))
     if len(wanted) > len(failed):
-        note(f"deleted {messages(len(wanted) - len(failed))}")
+        note(f"deleted {plural(len(wanted) - len(failed), 'message')}")
     for text in failed[:-1]:
         note(text)
     if failed:
@@ -129,11 +130,13 @@ def redrive(queue: str, to: str | None, dry_run: bool, as_json: bool, **options:
         matching = space.purge(queue, dry_run=True, **chosen)
         count = space.redrive(queue, to, dry_run=dry_run, progress=set_progress, **chosen)
         held = len(space.holders(queue))
-    write_answer(count, f"{'would move' if dry_run else 'moved'} {messages(count)} from queue {queue}", as_json)
+    done = "would move" if dry_run else "moved"
+    write_answer(count, f"{done} {plural(count, 'message')} from queue {queue}", as_json)
     if matching > count and to is None:
         left = matching - count
         remain, they = ("remains", "it") if left == 1 else ("remain", "they")
-        note(f"{messages(left)} {remain}: {they} did not come from another queue that exists; --to QUEUE names one")
+        why = f"{they} did not come from another queue that exists; --to QUEUE names one"
+        note(f"{plural(left, 'message')} {remain}: {why}")
     note_held(queue, held)
 
 
@@ -141,7 +144,7 @@ def note_held(queue: str, held: int) -> None:
     """Print how many messages a bulk command did not change because they are held."""
     if held:
         are_held = "is held and remains" if held == 1 else "are held and remain"
-        note(f"{messages(held)} of queue {queue} {are_held}: see message list")
+        note(f"{plural(held, 'message')} of queue {queue} {are_held}: see message list")
 
 
 def purge(space: "Space", queue: str, *, dry_run: bool, as_json: bool, yes: bool, **options: Any) -> None:
@@ -150,17 +153,16 @@ def purge(space: "Space", queue: str, *, dry_run: bool, as_json: bool, yes: bool
     if not dry_run and not yes:
         count = space.purge(queue, dry_run=True, **chosen)
         if count:
-            confirm(f"delete {messages(count)} of queue {queue}{_filters_in_words(chosen)}?", yes)
+            confirm(f"delete {plural(count, 'message')} of queue {queue}{_filters_in_words(chosen)}?", yes)
     with progress("purging", space.stats(queue).ready, shown=not dry_run) as set_progress:
         count = space.purge(queue, dry_run=dry_run, progress=set_progress, **chosen)
         held = len(space.holders(queue))
-    write_answer(count, f"{'would delete' if dry_run else 'deleted'} {messages(count)} of queue {queue}", as_json)
+    done = "would delete" if dry_run else "deleted"
+    write_answer(count, f"{done} {plural(count, 'message')} of queue {queue}", as_json)
     note_held(queue, held)
 
 
 def _filters_in_words(chosen: dict[str, Any]) -> str:
-    from xaspool_scripts.wording import span
-
     parts = []
     if "message_id" in chosen:
         parts.append(f"with the id {chosen['message_id']}")

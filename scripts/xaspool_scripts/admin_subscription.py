@@ -6,8 +6,8 @@ import click
 
 from xaspool_scripts.common import Commands, json_option, note, opened
 from xaspool_scripts.options import confirm, yes_option
-from xaspool_scripts.output import messages, moment, write_all
-from xaspool_scripts.wording import printable
+from xaspool_scripts.output import moment, write_all
+from xaspool_scripts.wording import plural, printable
 
 
 @click.group(cls=Commands)
@@ -54,6 +54,6 @@ def delete(name: str, yes: bool) -> None:
     with opened() as space:
         there = space.subscriptions().get(name)
         if there is not None:
-            confirm(f"delete {printable(name)}, which has not read {messages(there.unread)}?", yes)
+            confirm(f"delete {printable(name)}, which has not read {plural(there.unread, 'message')}?", yes)
         space.delete_subscription(name)
     note(f"deleted {printable(name)}")

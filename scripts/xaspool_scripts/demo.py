@@ -144,8 +144,6 @@ class _Demo:
             f"\nNothing lost, nothing doubled: {2 * len(files):,} files in, {counts['equal']:,} right answers out."
         )
 
-    # -- programs ---------------------------------------------------------------------------------------------------
-
     def _start(self, program: str, *options: str) -> Process:
         return self._begin(program, "--space", self.path, *options, stdout=subprocess.DEVNULL)
 
@@ -205,9 +203,6 @@ def _stopped(process: Process) -> Iterator[None]:
         process.send_signal(signal.SIGCONT)
 
 
-# -- files -------------------------------------------------------------------------------------------------------------
-
-
 def drop(files: list[tuple[str, Path]], folder: Path) -> None:
     """Drop files as any program would: write each file under a hidden name, and rename the complete file."""
     for name, path in files:
@@ -224,9 +219,6 @@ def waiting_files(path: str) -> bool:
 
 def _prepared(path: str) -> int:
     return len(os.listdir(f"{path}/prepared"))
-
-
-# -- comparing ---------------------------------------------------------------------------------------------------------
 
 
 def drained(space: spool.Space, queue: str) -> Iterator[spool.Message]:
@@ -262,9 +254,6 @@ def compare(files: list[tuple[str, Path]], replies: Iterable[spool.Message]) -> 
 def is_perfect(counts: dict[str, int]) -> bool:
     """Tell whether every expected reply came once, and was right."""
     return not any(counts[name] for name in ("missing", "doubled", "unexpected", "different"))
-
-
-# -- the pipeline ------------------------------------------------------------------------------------------------------
 
 
 def kill_pipeline(space: spool.Space, directory: str, start: Start) -> int:

@@ -8,7 +8,7 @@ import click
 
 from xaspool_scripts.codes import exit_code
 from xaspool_scripts.common import SingleProgram, json_option, note, opened
-from xaspool_scripts.output import messages, write_json
+from xaspool_scripts.output import write_json
 from xaspool_scripts.wording import plural
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _on_terminal() -> bool:
 
 
 def _in_words(counts: "IntakeCounts") -> str:
-    text = f"{plural(counts.files, 'file')} taken, {messages(counts.messages)}"
+    text = f"{plural(counts.files, 'file')} taken, {plural(counts.messages, 'message')}"
     text += f", {plural(counts.quarantined, 'file')} in quarantine" if counts.quarantined else ""
     return text + (f", {counts.left:,} left" if counts.left else "")
 

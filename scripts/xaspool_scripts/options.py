@@ -152,9 +152,6 @@ def by_queue(
     return targets
 
 
-# -- options that spool lists ------------------------------------------------------------------------------------------
-
-
 def _pairs(texts: tuple[str, ...], form: str) -> dict[str, str]:
     """Parse texts such as NAME=VALUE, each name once. ``form``: the form of a text, for the error."""
     pairs: dict[str, str] = {}
@@ -230,9 +227,6 @@ def options_of(
         return decorated  # type: ignore[no-any-return]
 
     return add
-
-
-# -- filters -----------------------------------------------------------------------------------------------------------
 
 
 _FILTERS = (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from xaspool_scripts.common import Failure, describe, note
-from xaspool_scripts.wording import plural, printable
+from xaspool_scripts.wording import printable
 
 if TYPE_CHECKING:
     from spool import Space
@@ -202,8 +202,3 @@ def delayed_in(space: "Space", queue: str) -> str:
     if not count or due is None:
         return ""
     return f"{count:,} delayed" + (" until " if count == 1 else ", the first until ") + str(moment(due))
-
-
-def messages(count: int) -> str:
-    """Return a number of messages in words."""
-    return plural(count, "message")

@@ -42,10 +42,9 @@ def _targets(context: click.Context, parameter: click.Parameter, given: tuple[st
 @click.command("spool-worker", cls=SingleProgram)
 @click.argument("targets", nargs=-1, required=True, callback=_targets, metavar="QUEUE=MODULE:FUNCTION...")
 @click.option(
-    "--once",
-    is_flag=True,
+    "--once", is_flag=True,
     help="Exit when each message that can be taken now has been attempted once, instead of waiting for more.",
-)
+)  # fmt: skip
 @click.option(
     "--threads", metavar="N", type=click.IntRange(1, 1000), default=1, show_default=True,
     help="How many threads call each function at the same time.",

@@ -50,9 +50,6 @@ def redrive_to(queue: str | None) -> Edit:
     return edit
 
 
-# -- one message ------------------------------------------------------------------------------------------------------
-
-
 def act_on(store: Store, owners: Owners, message_id: str, edit: Edit) -> None:
     """Apply ``edit`` to the message with this id.
 
@@ -81,9 +78,6 @@ def act_on(store: Store, owners: Owners, message_id: str, edit: Edit) -> None:
     finally:
         claiming.release(store.shared.claims, claimed)
         groups.release()
-
-
-# -- many -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,19 +82,16 @@ class Intake:
                 for name, text in self._left.items():
                     self._report(name, text)
             else:
-                self._run_until_stopped()
+                while not self._stop:
+                    self._begin_look()
+                    self._watch()
+                    self.take_all()
+                    self._arrivals.wait(0.0 if self._stop else _RESCAN_SECONDS)
         finally:
             with suppress(NotOpen):  # closing the space has released the folders, too
                 self._release_folders()
             self._waiting.clear()  # the next intake that gets the directories finds these files
         return self.counts
-
-    def _run_until_stopped(self) -> None:
-        while not self._stop:
-            self._begin_look()
-            self._watch()
-            self.take_all()
-            self._arrivals.wait(0.0 if self._stop else _RESCAN_SECONDS)
 
     def _begin_look(self) -> None:
         """Forget the names of removed entries, because an intake may run for years."""
