@@ -44,7 +44,11 @@ class Failure(click.ClickException):
 
 
 class Boundary(click.Command):
-    """A command whose errors become one line on stderr and an exit code."""
+    """A command with the option --version, whose errors become one line on stderr and an exit code."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        click.version_option(package_name="xaspool", message="%(prog)s %(version)s")(self)
 
     def main(self, *args: Any, **extra: Any) -> Any:
         if not extra.get("standalone_mode", True):
@@ -106,19 +110,11 @@ class Commands(SpaceCommand, click.Group):
             formatter.write_dl(rows)
 
 
-class _Installed(Boundary, SpaceCommand):
-    """An installed program: it also has the option --version."""
-
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        click.version_option(package_name="xaspool", message="%(prog)s %(version)s")(self)
-
-
-class Program(_Installed, Commands):
+class Program(Boundary, Commands):
     """A program with commands: noun, then verb."""
 
 
-class SingleProgram(_Installed):
+class SingleProgram(Boundary, SpaceCommand):
     """A program that is one command."""
 
 

@@ -58,12 +58,8 @@ def main(keep: bool, files: int | None) -> None:
 def standard_library() -> list[tuple[str, Path]]:
     """Return (name, path) of every source file of the running Python's standard library, the path with dots."""
     root = Path(sysconfig.get_path("stdlib"))
-    files = []
-    for path in sorted(root.rglob("*.py")):
-        parts = path.relative_to(root).parts
-        if path.is_file() and not {"site-packages", "dist-packages"} & set(parts):
-            files.append((".".join(parts), path))
-    return files
+    found = [(path.relative_to(root).parts, path) for path in sorted(root.rglob("*.py")) if path.is_file()]
+    return [(".".join(parts), path) for parts, path in found if not {"site-packages", "dist-packages"} & set(parts)]
 
 
 class _Demo:

@@ -32,10 +32,7 @@ _SHOW_CURSOR = "\x1b[?25h"
 
 
 class EventLines:
-    """Writes events to standard output. After a failed write, it writes nothing more and stops the forwarder.
-
-    stop: the function that stops the forwarder.
-    """
+    """Writes events to standard output. After a failed write, it writes nothing more, and calls ``stop``."""
 
     def __init__(self) -> None:
         self.stop: Callable[[], object] = lambda: None

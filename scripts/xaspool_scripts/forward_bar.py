@@ -25,11 +25,9 @@ class _Count(ProgressColumn):
 
 
 class ForwardBar:
-    """A progress bar and the state of the routes. The bar has no length while Spark starts and while the queues are
-    empty.
+    """A progress bar and the state of the routes. ``waiting``: the number of messages when the program begins.
 
-    Args:
-        waiting: how many messages wait when the program begins.
+    The bar has no length while Spark starts and while the queues are empty.
     """
 
     def __init__(self, waiting: int, console: Console | None = None) -> None:

@@ -131,13 +131,9 @@ def given(options: dict[str, Any]) -> dict[str, Any]:
 def by_queue(
     given: tuple[str, ...], kind: str, form: str, example: str, default: Callable[[str], str] | None = None
 ) -> dict[str, str]:
-    """Parse texts such as ``QUEUE=SERVICE`` into targets by queue.
+    """Parse texts such as ``QUEUE=SERVICE`` into targets by queue. ``kind``, ``form``, ``example``: words for errors.
 
-    Args:
-        kind: the name of a target, e.g. "route".
-        form: the form of a text, for the error about a text of another form.
-        example: an example of a text, for the same error.
-        default: returns the target for a text that names only a queue; None: a text without a target is an error.
+    ``default`` returns the target for a text that names only a queue; None: a text without a target is an error.
     """
     targets: dict[str, str] = {}
     for text in given:
@@ -200,9 +196,7 @@ def options_of(
 ) -> Callable[[AnyFunction], AnyFunction]:
     """Add listed options to a command.
 
-    Args:
-        removable: the names of the options that the value ``none`` removes.
-        types: the types of the options whose values are not written as their metavars say.
+    ``removable``: the options that the value ``none`` removes. ``types``: the types that the metavars do not tell.
     """
 
     def add(function: AnyFunction) -> AnyFunction:

@@ -59,7 +59,13 @@ def main(context: click.Context, dry_run: bool, as_json: bool) -> None:
     from spool import plan_recovery
 
     path = space_path()
-    report = plan_recovery(path) if dry_run else _recover()
+    if dry_run:
+        report = plan_recovery(path)
+    else:
+        with open_space() as space:
+            report = space.recovery
+            report.findings += [finding for finding in space.quarantined() if finding.kind == "damaged"]
+            report.others = [] if report.alone else space.engine.other_processes()
     if as_json:
         found = {"path": os.path.abspath(path), "dry_run": dry_run, **asdict(report)}
         del found["others"]
@@ -68,14 +74,6 @@ def main(context: click.Context, dry_run: bool, as_json: bool) -> None:
         for line in _story(report, path, dry_run):
             click.echo(printable(line))
     context.exit(exit_code(damaged=report.damaged))
-
-
-def _recover() -> "RecoveryReport":
-    with open_space() as space:
-        report = space.recovery
-        report.findings += [finding for finding in space.quarantined() if finding.kind == "damaged"]
-        report.others = [] if report.alone else space.engine.other_processes()
-        return report
 
 
 def _story(report: "RecoveryReport", path: str, dry_run: bool) -> Iterator[str]:

@@ -53,9 +53,6 @@ def header(name: bytes, size: int, kind: bytes = _FILE) -> bytes:
     return block[:148] + b"%06o\0 " % sum(block) + block[_KIND_AT:]
 
 
-# -- out ---------------------------------------------------------------------------------------------------------------
-
-
 class Writer:
     """Writes an archive to a stream that need not be seekable. ``members``: the files so far, in their order."""
 
@@ -104,9 +101,6 @@ class Writer:
     def _write(self, data: bytes) -> None:
         self._length += len(data)
         self._stream.write(data if self._compressor is None else self._compressor.compress(data))
-
-
-# -- in ----------------------------------------------------------------------------------------------------------------
 
 
 class Reader:

@@ -66,11 +66,7 @@ def _refuse_if(lacks: bool, text: str) -> None:
 
 def examine(disk: Disk, clock: Clock) -> list[Proof]:
     """Test everything that a space needs of this directory's file system; return one result for each need."""
-    proofs = [
-        examine_kind(disk),
-        _proof("room", partial(_room, disk)),
-        _proof("owner", partial(_owner, disk)),
-    ]
+    proofs = [examine_kind(disk), _proof("room", partial(_room, disk)), _proof("owner", partial(_owner, disk))]
     try:
         with _trial_directory(disk) as trial:
             proofs += [_proof(what, partial(prove, disk, clock, trial)) for what, prove in _TRIALS]
@@ -176,9 +172,6 @@ def _exposed_paths(disk: Disk) -> Iterator[str]:
                 file = disk.identity(path)
                 if file is not None and (file.permissions & 0o077) and not file.is_symlink and path != layout.DROP:
                     yield path
-
-
-# -- trials ------------------------------------------------------------------------------------------------------------
 
 
 @contextmanager

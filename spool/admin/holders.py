@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from spool.coordination.locks import LockFile, xid_byte
+from spool.coordination.locks import xid_byte
 from spool.disk.disk import Disk
 from spool.model.message import message_id
 from spool.model.position import Position
@@ -57,25 +57,19 @@ def by_position(disk: Disk, shared: Shared, view: View) -> dict[Position, Holder
     """
     claimed = shared.claims.positions()
     held_by = {position: Holder(HELD) for position in claimed}
-    if claimed:
-        _add_journaled(disk, shared.xids, claimed, held_by)
+    places = sorted(claimed)
+    for xid in all_journals(disk) if claimed else ():
+        if shared.xids.is_free(xid_byte(xid)):
+            continue  # its process died: other transactions may hold its messages
+        journal = read_journal(disk, xid)
+        holder = Holder(HELD, str(xid), journal.pid, journal.program, journal.since)
+        held_by.update((position, holder) for position in _named_by(journal, places))
     with view.mutex:
         for position, xid in view.prepared.held.items():
             header = view.prepared.branches[xid].header
             pid, program = header.writer.get("pid"), header.writer.get("program")
             held_by[position] = Holder(IN_DOUBT, str(xid), _typed(int, pid), _typed(str, program), header.time)
     return held_by
-
-
-def _add_journaled(disk: Disk, xids: LockFile, claimed: Iterable[Position], held_by: dict[Position, Holder]) -> None:
-    """Set the holders of claimed messages that the journals of live transactions name."""
-    places = sorted(claimed)
-    for xid in all_journals(disk):
-        if xids.is_free(xid_byte(xid)):
-            continue  # its process died: other transactions may hold its messages
-        journal = read_journal(disk, xid)
-        holder = Holder(HELD, str(xid), journal.pid, journal.program, journal.since)
-        held_by.update((position, holder) for position in _named_by(journal, places))
 
 
 def _named_by(journal: JournalContents, places: list[Position]) -> Iterable[Position]:

@@ -11,7 +11,6 @@ from spool.log.visibility import catch_up, list_prepared
 from spool.model import layout
 from spool.model.message import Message, due_time, message_id, parse_message_id
 from spool.model.position import Position
-from spool.store.parts import View
 from spool.store.store import Store
 from spool.transactions import delivery
 
@@ -75,21 +74,17 @@ def _current_entry(store: Store, run: Run, position: Position, held: Mapping[Pos
     try:
         message = delivery.peek(store, position)
     except CorruptedFile as error:
-        return _damaged(store.view, position, str(error))
+        with store.view.mutex:
+            if store.view.index.messages.find(position) is None:
+                return None
+            id_ = message_id(*store.view.index.messages.branch_of(position))
+        return QueueEntry(id_, position, DAMAGED, damage=str(error))
     if message is None:
         return None
     if held and (holder := held.get(position)) is not None:
         return QueueEntry(message.id, position, holder.state, message, holder)
     due = due_time(run.attributes, run.committed_at) if run.attributes else None
     return QueueEntry(message.id, position, DELAYED if due is not None and due > store.clock.now() else READY, message)
-
-
-def _damaged(view: View, position: Position, damage: str) -> QueueEntry | None:
-    with view.mutex:
-        if view.index.messages.find(position) is None:
-            return None
-        id_ = message_id(*view.index.messages.branch_of(position))
-    return QueueEntry(id_, position, DAMAGED, damage=damage)
 
 
 def unread(store: Store, cursor: Cursor, queue: str) -> list[QueueEntry]:

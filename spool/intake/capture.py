@@ -232,10 +232,9 @@ class Capture:
             self._quarantine(file.path, file.queue, reason, Cause.CHANGED)
 
     def _has_no_writer(self, path: str) -> bool:
-        try:
+        with suppress(OSError):
             return self._disk.has_writer(path) is False
-        except OSError:
-            return False
+        return False
 
     # -- where a file has two names for a moment ----------------------------------------------------------------------
 
