@@ -82,11 +82,13 @@ def import_(file: str, verify: bool) -> None:
       spool-admin import /backup/shop.tar.gz -s /var/spool/copy
       spool-admin import --verify /backup/shop.tar.gz
     """
-    if verify:
-        _verify(file)
-        return
     import spool
 
+    if verify:
+        with _read(file) as stream, _bar("verifying") as set_progress:
+            report = spool.verify_export(stream, progress=set_progress)
+        note(f"{printable(file)} is a whole export of {_contents(report)}")
+        return
     path = new_space_path()
     with _read(file) as stream, _bar("importing") as set_progress:
         made = spool.import_space(path, stream, progress=set_progress)
@@ -103,14 +105,6 @@ def import_(file: str, verify: bool) -> None:
         raise Failure(
             f"{last} (the space was damaged when it was exported; every other message is served)", DAMAGE_LEFT
         )
-
-
-def _verify(file: str) -> None:
-    import spool
-
-    with _read(file) as stream, _bar("verifying") as set_progress:
-        report = spool.verify_export(stream, progress=set_progress)
-    note(f"{printable(file)} is a whole export of {_contents(report)}")
 
 
 def _contents(report: "ExportReport") -> str:

@@ -20,9 +20,7 @@ def mirror() -> None:
 @json_option
 @click.pass_context
 def show(context: click.Context, as_json: bool) -> None:
-    """Show the mirror, and whether an opening accepts it.
-
-    Nothing is changed.
+    """Show the mirror, and whether an opening accepts it. Nothing is changed.
 
     Exit codes: 0 fine, 1 an opening is refused, 3 the space has no mirror.
 

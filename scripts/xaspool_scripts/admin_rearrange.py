@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from spool import Space
     from spool.model.message import Message
 
-
 _CHANGEABLE = {
     "priority": PUT_OPTIONS["priority"]._replace(default=None),
     "delay": PUT_OPTIONS["delay"]._replace(help="How long from now the message is hidden."),

@@ -2,6 +2,7 @@
 
 import json
 from base64 import b64encode
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -140,11 +141,9 @@ def piece(message: "Message") -> str:
     raw = message.body
     cut = raw[:_PIECE]
     text = None if message.codec == "msgpack" else _decoded(cut, cut=len(raw) > _PIECE)
-    if text is None:
-        try:
-            text = " ".join(_as_text(value(message)).split()) if len(raw) <= 8 * _PIECE else None
-        except _NoValue:
-            text = None
+    with suppress(_NoValue):
+        if text is None and len(raw) <= 8 * _PIECE:
+            text = " ".join(_as_text(value(message)).split())
     if text is None:
         text = cut[:_ROW].hex(" ")
         return f"bytes {text}{_ENDING if len(raw) > _ROW else ''}"

@@ -255,11 +255,7 @@ def is_perfect(counts: dict[str, int]) -> bool:
 def kill_pipeline(space: spool.Space, directory: str, start: Start) -> int:
     """Translate orders, kill the program halfway, and let another program do the rest.
 
-    Returns:
-        The number of orders that were translated at the kill.
-
-    Raises:
-        Failure: an order was translated in part, twice, or never.
+    Return the number of orders that were translated at the kill; Failure if one was translated in part, twice or never.
     """
     file = Path(directory, "shop.toml")
     file.write_text(PIPELINE)

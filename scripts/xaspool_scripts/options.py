@@ -116,11 +116,7 @@ NONE = _None()
 
 def or_none(read: Callable[[str], Any]) -> Callable[[str], Any]:
     """Return a type for the values that `read` parses, and for ``none``."""
-
-    def read_or_none(text: str) -> Any:
-        return NONE if text == "none" else read(text)
-
-    return read_or_none
+    return lambda text: NONE if text == "none" else read(text)
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:

@@ -10,8 +10,7 @@ LARGEST_BODY_BYTES = 64 << 20
 
 
 def describe(body: bytes) -> dict[str, Any]:
-    """Describe a file by its SHA-256, its size in bytes and its number of lines. Both services return this
-    description."""
+    """Describe a file by its SHA-256, its size in bytes and its number of lines, as both services do."""
     return {"sha256": hashlib.sha256(body).hexdigest(), "size": len(body), "lines": len(body.splitlines())}
 
 

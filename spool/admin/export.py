@@ -153,10 +153,7 @@ class _Export:
         return whole
 
     def _open_of_commit(self, name: str) -> int | None:
-        """Open a file of the snapshot; None if the file's branch was rolled back after the snapshot.
-
-        If the branch was committed after the snapshot, its file has another name.
-        """
+        """Open a file of the snapshot, which a commit may have renamed; None if the branch was rolled back."""
         xid = layout.parse_xid(name.rpartition("/")[2]) if name.startswith(layout.PREPARED) else None
         if xid is None:
             return self._disk.open(name)

@@ -105,7 +105,7 @@ class Capture:
         self._report(file.first, f"it cannot be taken: {error.strerror}")
 
     def _copied_names(self, queue: str) -> set[str]:
-        directories = [f"{layout.ACTIVE}/{name}" for name in self._directories.of_queue(queue)]
+        directories = [f"{layout.ACTIVE}/{name}" for name in self._directories.names(queue)]
         folders = [folder for directory in directories for folder in safety_copies.folders(self._disk, directory)]
         return {name for folder in folders for name in self._disk.names(folder)}
 
@@ -113,7 +113,7 @@ class Capture:
         """Return whether an intake that died had already given the file its new name."""
         return any(
             identity.same_file(self._disk.identity(f"{layout.ACTIVE}/{directory}/{file.name}"))
-            for directory in self._directories.of_queue(file.queue)
+            for directory in self._directories.names(file.queue)
         )
 
     # -- around the commit --------------------------------------------------------------------------------------------
@@ -141,18 +141,16 @@ class Capture:
             elif file.seen.evidence is Evidence.UNCHANGED:
                 self.late_writes.watch(file.queue, file.path, file.seen.identity)
             else:
-                self._remove_renamed(file, file.seen)
+                seen, identity = file.seen, self._disk.identity(file.path)
+                if identity is None or seen.is_still(identity):
+                    self._disk.unlink(file.path)
+                else:
+                    reason = growth_reason(seen.identity.size, identity.size)
+                    self._quarantine(file.path, file.queue, reason, Cause.CHANGED)
         except FileNotFoundError:
             pass
         except OSError as error:
             log.warning("%s was taken and cannot be removed yet: %s", file.path, error)
-
-    def _remove_renamed(self, file: CapturedFile, seen: Complete) -> None:
-        identity = self._disk.identity(file.path)
-        if identity is None or seen.is_still(identity):
-            self._disk.unlink(file.path)
-        else:
-            self._quarantine(file.path, file.queue, growth_reason(seen.identity.size, identity.size), Cause.CHANGED)
 
     # -- intakes that died --------------------------------------------------------------------------------------------
 
@@ -163,7 +161,7 @@ class Capture:
         A file that a commit names is removed; the other files are returned, to be read from where they lie.
         """
         captured: list[CapturedFile] = []
-        for directory in self._directories.of_all():
+        for directory in self._directories.names():
             if not self._directories.take_over(directory):
                 continue
             left = None

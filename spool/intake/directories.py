@@ -6,7 +6,6 @@ the byte takes over the directory.
 """
 
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -69,14 +68,10 @@ class CaptureDirectories:
         self._used: dict[str, set[str]] = {}  # the names that each of these directories has had
         self._held: list[str] = []  # all directories whose byte this intake holds
 
-    def of_all(self) -> Iterator[str]:
-        """Yield the directories of all intakes."""
-        return (name for name in sorted(self._disk.names(layout.ACTIVE)) if name.startswith(layout.CAPTURE_PREFIX))
-
-    def of_queue(self, queue: str) -> list[str]:
-        """Return the directories of all intakes for a queue."""
-        prefix = f"{layout.CAPTURE_PREFIX}{queue}."
-        return [name for name in self._disk.names(layout.ACTIVE) if name.startswith(prefix)]
+    def names(self, queue: str | None = None) -> list[str]:
+        """Return the directories of all intakes, for one queue or for all."""
+        prefix = layout.CAPTURE_PREFIX + ("" if queue is None else f"{queue}.")
+        return [name for name in sorted(self._disk.names(layout.ACTIVE)) if name.startswith(prefix)]
 
     def for_file(self, queue: str, name: str) -> str:
         """Return this intake's directory for a file: a new directory if the last directory has had that name, or is
@@ -118,7 +113,7 @@ class CaptureDirectories:
         """Flush the directories of intakes that died. A dead intake may have removed a copy without a flush, so that
         the copy exists again after a power cut. Once the original was captured, the next intake would mistake the copy
         for a lost file."""
-        for directory in self.of_queue(queue):
+        for directory in self.names(queue):
             path = f"{layout.ACTIVE}/{directory}"
             if is_directory(self._disk, path) and self._store.shared.xids.is_free(capture_byte(directory)):
                 with suppress(FileNotFoundError):

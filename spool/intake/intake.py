@@ -105,8 +105,7 @@ class Intake:
 
     @public_call("watching the folders")
     def _watch(self) -> None:
-        """Watch the folders before they are listed, because a file that exists before the watch may have been written
-        in place."""
+        """Watch the folders before they are listed: a file that existed earlier may have been written in place."""
         self._store.at_end[self._arrivals.close] = None  # the space may be closed before ``run`` ends
         for queue in self._queues():
             self._arrivals.watch(queue)

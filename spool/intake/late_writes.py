@@ -30,8 +30,7 @@ _FOLDER = re.compile(r"\.late\.([0-9]+)\.(-?[0-9]+)")
 
 
 class _LateFile(NamedTuple):
-    """A file that has become messages. ``size``, ``modified_ns``: the size and modification time that the file had when
-    it was read."""
+    """A file that has become messages. ``size``, ``modified_ns``: the values of the file when it was read."""
 
     queue: str
     folder: str

@@ -12,6 +12,7 @@ For each folder, only one intake at a time makes copies (``drop_folder_byte``).
 import errno
 import os
 import re
+from contextlib import suppress
 
 from spool.disk.content import copy, is_directory, same_bytes
 from spool.disk.disk import Disk
@@ -45,13 +46,11 @@ def remove(disk: Disk, folder: str) -> None:
 
 def folders(disk: Disk, directory: str) -> list[str]:
     """Return the folders of copies in a capture directory; [] if the directory was removed."""
-    if not is_directory(disk, directory):
-        return []
-    try:
-        names = [name for name in sorted(disk.names(directory)) if _FOLDER.fullmatch(name)]
-    except FileNotFoundError:
-        return []
-    return [folder for folder in (f"{directory}/{name}" for name in names) if is_directory(disk, folder)]
+    with suppress(FileNotFoundError):
+        if is_directory(disk, directory):
+            paths = [f"{directory}/{name}" for name in sorted(disk.names(directory)) if _FOLDER.fullmatch(name)]
+            return [path for path in paths if is_directory(disk, path)]
+    return []
 
 
 def recover(disk: Disk, directory: str, queue: str) -> None:
