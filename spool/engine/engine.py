@@ -109,7 +109,7 @@ class Engine:
 
     def deliver_stored_bytes(self) -> None:
         """Deliver the stored bytes of bodies from now on. A program that only shows bodies then needs no codecs."""
-        self._store.view.deliver_stored_bytes()
+        self._store.view.decodes_bodies = False
 
     @public_call("looking for processes")
     def other_processes(self) -> list[str]:

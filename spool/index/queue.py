@@ -126,10 +126,7 @@ class Queue:
         """Index a run by its correlation id, its expiry time and the message that it was put before."""
         if (correlation := run.attributes.get("correlation_id")) is not None:
             insort(self._correlated.setdefault(correlation, []), run, key=_by_key)
-        if run.expires is not None:
-            self.expiring.add(run)
-            self.may_expire = True
-        self._add_cuts(cuts(run.attributes))
+        self._add_bounds(run, cuts(run.attributes))
 
     def _remove_keys(self, run: Run) -> None:
         if (correlation := run.attributes.get("correlation_id")) is not None:
@@ -137,16 +134,20 @@ class Queue:
             del runs[bisect_left(runs, run.key, key=_by_key)]
             if not runs:
                 del self._correlated[correlation]
-        if run.expires is not None:
-            self.expiring.remove(run)
-            self.may_expire = bool(self.expiring)
-        self._remove_cuts(cuts(run.attributes))
+        self._remove_bounds(run, cuts(run.attributes))
 
-    def _add_cuts(self, cuts: Iterable[tuple[int, int]]) -> None:
+    def _add_bounds(self, entry: Run | Segment, cuts: Iterable[tuple[int, int]]) -> None:
+        """Index a run or segment by its expiry time and its cuts."""
+        if entry.expires is not None:
+            self.expiring.add(entry)
+            self.may_expire = True
         for number, ordinal in cuts:
             self.cuts.setdefault(number, Counter())[ordinal] += 1
 
-    def _remove_cuts(self, cuts: Iterable[tuple[int, int]]) -> None:
+    def _remove_bounds(self, entry: Run | Segment, cuts: Iterable[tuple[int, int]]) -> None:
+        if entry.expires is not None:
+            self.expiring.remove(entry)
+            self.may_expire = bool(self.expiring)
         for number, ordinal in cuts:
             counts = self.cuts[number]
             counts[ordinal] -= 1
@@ -216,18 +217,12 @@ class Queue:
     def add_segment(self, segment: Segment) -> None:
         (self.delayed_segments if segment.delayed else self.segments).add(segment)
         self._beside += 1
-        self._add_cuts(segment.cuts)
-        if segment.expires is not None:
-            self.expiring.add(segment)
-            self.may_expire = True
+        self._add_bounds(segment, segment.cuts)
 
     def remove_segment(self, segment: Segment) -> None:
         (self.delayed_segments if segment.delayed else self.segments).remove(segment)
         self._beside -= 1
-        self._remove_cuts(segment.cuts)
-        if segment.expires is not None:
-            self.expiring.remove(segment)
-            self.may_expire = bool(self.expiring)
+        self._remove_bounds(segment, segment.cuts)
 
     def all_segments(self) -> list[Segment]:
         return [*self.segments, *self.delayed_segments]

@@ -62,7 +62,8 @@ def check_room(view: View, settings: Settings, added: UsageByQueue, prepared: Us
             if limits is not None:
                 _compare(queue, limits, usage_of(view, queue, prepared), usage)
         if config.max_messages is not None or config.max_bytes is not None:
-            _compare(None, config, usage_of_all(view, prepared), sum_of(added.values()))
+            live = sum_of(Usage(queue.live, queue.bytes) for queue in view.index.messages.queues.values())
+            _compare(None, config, live.plus(sum_of(prepared.values())), sum_of(added.values()))
 
 
 def _compare(queue: str | None, limits: QueueConfig | SpaceConfig, there: Usage, more: Usage) -> None:
@@ -113,11 +114,6 @@ def usage_of(view: View, queue: str, prepared: UsageByQueue) -> Usage:
     known = view.index.messages.queues.get(queue)
     there = Usage() if known is None else Usage(known.live, known.bytes)
     return there.plus(prepared.get(queue, Usage()))
-
-
-def usage_of_all(view: View, prepared: UsageByQueue) -> Usage:
-    queues = (Usage(queue.live, queue.bytes) for queue in view.index.messages.queues.values())
-    return sum_of(queues).plus(sum_of(prepared.values()))
 
 
 def prepared_usage(prepared: PreparedBranches, coordinators: Collection[bytes] = ()) -> UsageByQueue:

@@ -136,7 +136,3 @@ class View:
         self.decodes_bodies = True
         self.poll_locks: dict[str, threading.Lock] = {}
         self.sought = SoughtMessages(self.mutex)
-
-    def deliver_stored_bytes(self) -> None:
-        """From now on deliver bodies as they are stored: a program that only shows bodies needs no codecs."""
-        self.decodes_bodies = False
