@@ -29,7 +29,7 @@ from spool.index.run import Run
 from spool.index.segment import pack_correlations, pack_ids
 from spool.log.commit import commit, own_file
 from spool.log.visibility import catch_up, list_prepared
-from spool.maintenance.tombstones import merge_tombstones
+from spool.maintenance.tombstones import Overtaken, merge_tombstones
 from spool.model.position import Position, PositionRanges
 from spool.model.xid import BRANCH_ID_BYTES
 from spool.store.parts import View
@@ -64,10 +64,6 @@ class Extent:
     branch: bytes
     in_branch: int
     bytes: int
-
-
-class _Overtaken(Exception):
-    """All chosen messages changed, or the index was rebuilt. Nothing was done; the next round tries again."""
 
 
 # -- deciding ---------------------------------------------------------------------------------------------------------
@@ -149,7 +145,7 @@ class Compactor:
             while written := self._compact(served, newest):
                 done += written
                 self._catch_up()
-        except _Overtaken:
+        except Overtaken:
             pass
         return done
 
@@ -305,7 +301,7 @@ def _add(batch: CommitBatch, section: list[Extent], reading: FileCache) -> list[
 def _exclude_changed(view: View, index: Index, extents: list[Extent], batch: CommitBatch) -> None:
     """Record in the file, as *left*, the messages that changed meanwhile (Rule 5). Caller holds the number lock."""
     if view.index is not index:
-        raise _Overtaken
+        raise Overtaken
     begins: dict[int, list[tuple[int, Extent]]] = {}
     ordinal = 0
     for extent in extents:
@@ -319,7 +315,7 @@ def _exclude_changed(view: View, index: Index, extents: list[Extent], batch: Com
                 left.append((0, begin + start - extent.first, stop - start))
     for first, count in _united(left):
         if count == ordinal:
-            raise _Overtaken
+            raise Overtaken
         batch.leave(first, count)
 
 

@@ -27,8 +27,8 @@ _MAX_TARGETS = 4_096  # a file with more tombstones, which a subscription may ke
 Facts = dict[str, tuple[int, Any, float | None]]
 
 
-class _Overtaken(Exception):
-    """A file was removed, or a fact was changed, during the merge. Nothing was done; the next round tries again."""
+class Overtaken(Exception):
+    """Files, facts or all chosen messages changed meanwhile. Nothing was done; the next round tries again."""
 
 
 def merge_tombstones(store: Store) -> int:
@@ -44,7 +44,7 @@ def merge_tombstones(store: Store) -> int:
         return 0
     try:
         _merge(store, numbers)
-    except _Overtaken:
+    except Overtaken:
         return 0
     return 1
 
@@ -55,7 +55,7 @@ def _merge(store: Store, numbers: list[int]) -> None:
 
     def check(_: Settings) -> None:
         if any(store.view.index.facts.get(key) != fact for key, fact in facts.items()):
-            raise _Overtaken
+            raise Overtaken
 
     with own_file(store, store.deadline(), len(numbers)) as file:
         batch.begin_branch(file.xid, os.urandom(BRANCH_ID_BYTES))
@@ -82,7 +82,7 @@ def _content_of(disk: Disk, view: View, numbers: list[int]) -> tuple[list[list[A
     for number in numbers:
         contents = contents_of(disk, layout.committed(number))
         if contents is None or contents.header.number != number:
-            raise _Overtaken
+            raise Overtaken
         with view.mutex:
             index = view.index
             addressed = index.files[number].addressed if number in index.files else ()
