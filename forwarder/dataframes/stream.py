@@ -99,11 +99,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._since, self._looked = since, range(0)
         if self._target is not None:
             newest = max(begin, min(newest, self._target))
-        if since is not None:
-            return {NUMBER: self._within(begin, newest, *self._limits(limit)), SINCE: since}
-        if not isinstance(limit, ReadAllAvailable):
-            return {NUMBER: self._within(begin, newest, *self._limits(limit))}
-        return {NUMBER: newest if self._within(begin, newest, 1, 1) > begin else begin}
+        if since is None and isinstance(limit, ReadAllAvailable):
+            return {NUMBER: newest if self._within(begin, newest, 1, 1) > begin else begin}
+        end = {NUMBER: self._within(begin, newest, *self._limits(limit))}
+        return end if since is None else {**end, SINCE: since}
 
     def reportLatestOffset(self) -> Offset:
         return {NUMBER: self._published()}

@@ -92,11 +92,6 @@ class ThreadLoop(Loop):
         self._pause = reason, seconds
         self._is_cut_short = not seconds
 
-    def _tell_pause(self, reason: str, seconds: float) -> None:
-        self._note_down(reason)
-        if seconds:
-            self.tell(Paused(self.route.queue, reason, seconds))
-
     def _note(self, position: Position, conclusion: Conclusion, seconds: float) -> None:
         """Record the end of an attempt. The worker calls this method in one thread at a time."""
         result = RoundResult()
@@ -104,8 +99,10 @@ class ThreadLoop(Loop):
         self.tell(Done(self.route.queue, "", result.effects, seconds))
         if conclusion.effect is Effect.KEPT:
             if self._pause is not None:
-                self._tell_pause(*self._pause)
-                self._pause = None
+                (reason, pause), self._pause = self._pause, None
+                self._note_down(reason)
+                if pause:
+                    self.tell(Paused(self.route.queue, reason, pause))
             if conclusion.waits:
                 result.waiting.append(position)
             else:

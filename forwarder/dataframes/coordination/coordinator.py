@@ -129,14 +129,8 @@ def _listen(address: str) -> socket.socket:
 
 
 def _spawn(descriptors: list[int]) -> None:
-    program = Path(lock_holder.__file__)
-    process = subprocess.Popen(
-        [sys.executable, "-I", "-S", str(program), *map(str, descriptors)],
-        pass_fds=descriptors,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        cwd="/",
-    )
-    if process.wait() != 0:
-        raise OSError(f"{sys.executable} ended with code {process.returncode}")
+    command = [sys.executable, "-I", "-S", str(Path(lock_holder.__file__)), *map(str, descriptors)]
+    null = subprocess.DEVNULL
+    code = subprocess.call(command, pass_fds=descriptors, stdin=null, stdout=null, stderr=null, cwd="/")
+    if code != 0:
+        raise OSError(f"{sys.executable} ended with code {code}")
