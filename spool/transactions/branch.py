@@ -77,8 +77,6 @@ class Branch:
             self.byte = byte
         return self.byte is not None
 
-    # -- messages ---------------------------------------------------------------------------------------------------
-
     @property
     def is_empty(self) -> bool:
         return self.batch.is_empty and self.file is None
@@ -124,8 +122,6 @@ class Branch:
         if self._keys is not None:
             self._keys.release()
             self._keys = None
-
-    # -- claims -----------------------------------------------------------------------------------------------------
 
     def begin_marked_journal(self) -> int | None:
         """Record the claims in a journal with a mark for each message.

@@ -195,9 +195,6 @@ def release(claims: Claims, ranges: PositionRanges) -> None:
         claims.release(number, first, count)
 
 
-# -- before the claim -------------------------------------------------------------------------------------------------
-
-
 def candidates(
     claims: Claims, view: View, clock: Clock, wanted: Wanted, missing: int, skip: PositionSet, groups: GroupLocks
 ) -> PositionRanges:
@@ -318,9 +315,6 @@ def nothing_free(view: View, clock: Clock, wanted: Wanted) -> SpoolError:
     if wanted.correlation_id is not None:
         return Empty(f"queue {wanted.queue} has no free message with the correlation id {shown(wanted.correlation_id)}")
     return Empty(f"queue {wanted.queue} has no message that can be taken now")
-
-
-# -- after the claim --------------------------------------------------------------------------------------------------
 
 
 def still_there(view: View, clock: Clock, wanted: Wanted, got: PositionRanges, groups: GroupLocks) -> PositionRanges:

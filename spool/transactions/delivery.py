@@ -261,9 +261,6 @@ def set_aside(store: Store, position: Position, reason: str, deadline: Deadline)
     commit_batch(store, batch, deadline, flush=True)
 
 
-# -- without a claim --------------------------------------------------------------------------------------------------
-
-
 def find_message(store: Store, wanted_id: str) -> Message:
     """Return the message with that id, from any queue, without a claim; raises BadMessageId if no message has it."""
     catch_up(store)
