@@ -1,4 +1,4 @@
-"""How names reach the disk: the strategies of three kinds of file systems, with one interface.
+"""How names reach the disk: the strategies of three kinds of file systems, behind one interface.
 
 * ``Journaled``: ext4 with a journal. If a file is overwritten and keeps its size and blocks, ``fdatasync`` makes only
   its bytes durable. Renames reach the disk later, in their order, with the journal.
@@ -19,6 +19,7 @@ at the same moment finds nothing to write and returns, although the names are no
 flushes a directory's names.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Protocol
@@ -70,8 +71,8 @@ class Move:
         self.disk.unlink(self.source)
 
 
-class Strict:
-    """How names become durable on any file system: each rename is flushed, and a file has two names while it moves.
+class Durability(ABC):
+    """How one file system makes names durable.
 
     description: the flushes of a commit, as a text for ``spool-admin doctor``.
     needs_links: whether ``move`` gives a file two names for a moment.
@@ -79,53 +80,42 @@ class Strict:
         the file system decides.
     """
 
-    description = "flush mode strict: two flushes a commit"
-    needs_links = True
+    description: str
+    needs_links: bool
     is_assumed = False
 
     def __init__(self, guarantees: Guarantees) -> None:
         self._guarantees = guarantees
-        self._carries_new_names = guarantees.carries_new_names
-        if guarantees.carries_new_names:
-            self.description = "flush mode strict: one flush a commit, which here makes a new file's name durable, too"
 
+    @abstractmethod
     def commit_name(self, disk: NameCalls, handle: int, directory: str, *, new: bool, stamped: bool) -> None:
         """Flush a file's bytes and its name in ``directory``; see ``Disk.make_durable``."""
-        with self.turn(disk, directory) as names:
-            disk.flush(handle, data_only=True)  # the file's times need not be durable
-            if not (new and self._carries_new_names):
-                disk.flush(names)
 
+    @abstractmethod
     def move(self, moves: Iterable[Move], exclusion: Exclusion = nullcontext, *, durably: bool = False) -> None:
         """Move files so that no power cut removes both names of a file.
 
         Args:
             exclusion: a context that keeps others away from the names; it is entered only if files have two names for a
                 moment.
-            durably: whether the new names are durable when this returns; here they always are.
+            durably: whether the new names are durable when this returns.
         """
-        with exclusion():
-            linked = [move for move in moves if move.link()]
-            _flush_folders(linked)
-            for move in linked:
-                move.release()
 
+    @abstractmethod
     def flush_arrivals(self, disk: NameCalls, directory: str) -> None:
         """Make names that moved to ``directory`` durable. The caller has flushed the directory that the files left."""
-        disk.flush_directory(directory)
 
+    @abstractmethod
     def defers_removal(self, suspect: bool) -> bool:
         """Return whether nothing may be removed until the machine restarts, because a flush failed (``suspect``). Rule
         7."""
-        return suspect  # a removed file may remain on the disk, and reappear when the record of its removal is gone
 
+    @abstractmethod
     def keeps_spares(self, after_power_cut: bool) -> bool:
         """Return whether a file in ``free/`` certainly has no other name."""
-        return not after_power_cut  # the file may also have the name that it left
 
-    def note_two_steps(self) -> None:
+    def note_two_steps(self) -> None:  # noqa: B027 (only one file system's flushes depend on it)
         """Record that the kernel cannot rename a file to a free name in one step, but only by a link."""
-        self._carries_new_names = False  # the kernel may write the directory of the first name
 
     def flush_all(self, disk: NameCalls, handle: int) -> bool:
         """Call ``Disk.flush_everything``; return False if no single call reliably flushes all on this file system."""
@@ -152,14 +142,14 @@ class Strict:
             disk.close(handle)
 
 
-class Ordered(Strict):
+class Ordered(Durability):
     """Renames reach the disk in their order, so one flush makes every earlier rename durable."""
 
     description = "flush mode ordered: one flush a commit"
     needs_links = False
 
     def __init__(self, guarantees: Guarantees) -> None:
-        super().__init__(guarantees._replace(carries_new_names=False))
+        super().__init__(guarantees)
         self.is_assumed = not guarantees.orders_renames
 
     def commit_name(self, disk: NameCalls, handle: int, directory: str, *, new: bool, stamped: bool) -> None:
@@ -190,12 +180,50 @@ class Journaled(Ordered):
         disk.flush(handle, data_only=stamped)
 
 
+class Strict(Durability):
+    """For a file system without ordered renames: each rename is flushed, and a file has two names while it moves."""
+
+    description = "flush mode strict: two flushes a commit"
+    needs_links = True
+
+    def __init__(self, guarantees: Guarantees) -> None:
+        super().__init__(guarantees)
+        self._carries_new_names = guarantees.carries_new_names
+        if guarantees.carries_new_names:
+            self.description = "flush mode strict: one flush a commit, which here makes a new file's name durable, too"
+
+    def commit_name(self, disk: NameCalls, handle: int, directory: str, *, new: bool, stamped: bool) -> None:
+        with self.turn(disk, directory) as names:
+            disk.flush(handle, data_only=True)  # the file's times need not be durable
+            if not (new and self._carries_new_names):
+                disk.flush(names)
+
+    def move(self, moves: Iterable[Move], exclusion: Exclusion = nullcontext, *, durably: bool = False) -> None:
+        with exclusion():
+            linked = [move for move in moves if move.link()]
+            _flush_folders(linked)
+            for move in linked:
+                move.release()
+
+    def flush_arrivals(self, disk: NameCalls, directory: str) -> None:
+        disk.flush_directory(directory)
+
+    def defers_removal(self, suspect: bool) -> bool:
+        return suspect  # a removed file may remain on the disk, and reappear when the record of its removal is gone
+
+    def keeps_spares(self, after_power_cut: bool) -> bool:
+        return not after_power_cut  # the file may also have the name that it left
+
+    def note_two_steps(self) -> None:
+        self._carries_new_names = False  # the kernel may write the directory of the first name
+
+
 def _flush_folders(moves: Iterable[Move]) -> None:
     for folder, move in {move.folder: move for move in moves}.items():
         move.disk.flush_directory(folder)
 
 
-def durability_of(guarantees: Guarantees, sync_method: str = "auto") -> Strict:
+def durability_of(guarantees: Guarantees, sync_method: str = "auto") -> Durability:
     """Return the strategy that ``sync_method`` of the space's settings asks for; "auto" follows the guarantees."""
     if sync_method == "ordered":
         return Ordered(guarantees)

@@ -223,7 +223,7 @@ def test_ext4_without_a_journal_needs_one_flush_a_commit_and_a_vote_by_default(
     ext4_without_a_journal: Path,
 ) -> None:
     with new_space(ext4_without_a_journal / "space", "auto") as space:
-        assert type(space._store.files.disk.durability) is Strict
+        assert isinstance(space._store.files.disk.durability, Strict)
         assert [flushes_of(step, space) for step in (put, get, put_a_hundred, prepare)] == [1] * 4
     with new_space(ext4_without_a_journal / "strict", "strict") as space:
         assert flushes_of(put, space) == 2, "a space that asks for strict flushes twice"
