@@ -51,7 +51,7 @@ def message() -> None:
 def list_(queue: str, limit: int | None, as_json: bool, **options: Any) -> None:
     """List a queue's messages with their states, in the order of delivery, delayed ones last, and take none.
 
-    A message is ready, delayed, held by a program, or in doubt, which means held by a prepared transaction. If a
+    A message is ready, delayed, claimed by a program, or in doubt, which means held by a prepared transaction. If a
     message is damaged, standard error names it, and the exit code is 4.
 
     \b
@@ -200,9 +200,9 @@ def _show(message: "Message", entry: "QueueEntry") -> None:
         fields[name] = moment(fields[name])
     fields["state"] = entry.state
     if entry.holder is not None:
-        fields["held by"] = _holder_name(entry.holder)
+        fields["claimed by"] = _holder_name(entry.holder)
         fields["transaction"] = entry.holder.xid
-        fields["held since"] = moment(entry.holder.since)
+        fields["claimed since"] = moment(entry.holder.since)
     fields["body"] = plural(len(message.body), "byte")
     pairs({name.replace("_", " "): value for name, value in fields.items() if show(value) != NOTHING})
     click.echo()

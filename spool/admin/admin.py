@@ -240,7 +240,7 @@ class Administration:
 
     @public_call("looking for holders of messages")
     def holders(self, queue: str) -> dict[str, Holder]:
-        """Return the holders of the queue's messages that are held or in doubt, by message id. QueueNotFound."""
+        """Return the holders of the queue's messages that are claimed or in doubt, by message id. QueueNotFound."""
         self._look(queue)
         return holders(self._store.files.disk, self._store.shared, self._store.view, queue)
 

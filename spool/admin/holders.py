@@ -16,7 +16,7 @@ from spool.model.position import Position
 from spool.policies.claim_journal import JournalContents, all_journals, read_journal
 from spool.store.parts import Shared, View
 
-HELD, IN_DOUBT = "held", "in doubt"
+CLAIMED, IN_DOUBT = "claimed", "in doubt"
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 class Holder:
     """The transaction that holds a message. Each field but the state is None if it is not known.
 
-    state: "held" (by an active transaction) or "in doubt" (held by a prepared and undecided transaction).
+    state: "claimed" (by an active transaction) or "in doubt" (held by a prepared and undecided transaction).
     xid: the identifier of the transaction, as text.
     pid, program: the process that took the message, or prepared the transaction.
     since: when the transaction took its first message, or was prepared, in seconds since the epoch.
@@ -56,13 +56,13 @@ def by_position(disk: Disk, shared: Shared, view: View) -> dict[Position, Holder
     The prepared branches come from the last listing.
     """
     claimed = shared.claims.positions()
-    held_by = {position: Holder(HELD) for position in claimed}
+    held_by = {position: Holder(CLAIMED) for position in claimed}
     places = sorted(claimed)
     for xid in all_journals(disk) if claimed else ():
         if shared.xids.is_free(xid_byte(xid)):
             continue  # its process died: other transactions may hold its messages
         journal = read_journal(disk, xid)
-        holder = Holder(HELD, str(xid), journal.pid, journal.program, journal.since)
+        holder = Holder(CLAIMED, str(xid), journal.pid, journal.program, journal.since)
         held_by.update((position, holder) for position in _named_by(journal, places))
     with view.mutex:
         for position, xid in view.prepared.held.items():

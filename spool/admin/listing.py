@@ -1,4 +1,4 @@
-"""List the messages of a queue with their states: ready, delayed, held, in doubt or damaged. Nothing is claimed."""
+"""List the messages of a queue with their states: ready, delayed, claimed, in doubt or damaged. Nothing is claimed."""
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -21,7 +21,7 @@ class QueueEntry(NamedTuple):
     """One message of a queue.
 
     id, position: None for a damaged table, whose messages cannot be distinguished.
-    state: ready, delayed, held, in doubt or damaged.
+    state: ready, delayed, claimed, in doubt or damaged.
     message: the message; None if it is damaged.
     holder: the transaction that holds the message; None if no transaction holds it.
     damage: the problem and advice; None if the message can be read.

@@ -88,11 +88,11 @@ def test_a_held_message_is_named_with_its_process_its_program_its_transaction_an
         assert [message.id for message in space.browse("orders")] == [entry.id for entry in entries]
     assert list(found) == [message_id]
     holder = found[message_id]
-    assert (holder.state, holder.xid, holder.pid, holder.program) == ("held", xid, pid, "-c")
+    assert (holder.state, holder.xid, holder.pid, holder.program) == ("claimed", xid, pid, "-c")
     assert holder.since is not None
     assert 0 <= time.time() - holder.since < 600
     assert [(entry.id == message_id, entry.state, entry.holder) for entry in entries] == [
-        (True, "held", holder),
+        (True, "claimed", holder),
         (False, "ready", None),
     ]
 
@@ -101,7 +101,7 @@ def test_a_holder_that_left_no_note_is_not_taken_for_a_dead_one(space: spool.Spa
     space.put("orders", b"1")
     with held_by_another(space.path, kill=True):
         space._store.shared.claims.claim(1, 0, 1)
-        assert list(space.holders("orders").values()) == [spool.Holder("held")]
+        assert list(space.holders("orders").values()) == [spool.Holder("claimed")]
         space._store.shared.claims.release(1, 0, 1)
 
 

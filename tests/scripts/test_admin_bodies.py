@@ -24,13 +24,13 @@ def test_a_purge_counts_first_what_it_deletes_and_names_what_is_held(run: Run, p
         assert "1 message of queue orders is held and remains" in dry.err
         listed = run("message", "list", "orders")
         line = next(line for line in listed.text.splitlines() if line.startswith(held))
-        assert " held " in line
+        assert " claimed " in line
         assert f"process {pid} (-c)" in line
         shown = run("message", "show", held).text
         assert f"process {pid} (-c)" in shown
-        assert "held since" in shown
+        assert "claimed since" in shown
         (described,) = run("message", "show", held, "--json").objects
-        assert (described["state"], described["holder"]["pid"]) == ("held", pid)
+        assert (described["state"], described["holder"]["pid"]) == ("claimed", pid)
         assert run("queue", "purge", "orders").out == b"2\n"
     assert run("message", "list", "orders", "--json").objects[0]["state"] == "ready"
 
