@@ -26,7 +26,7 @@ from spool.transactions.claiming import check_wanted, next_of
 from spool.transactions.core import Core
 from spool.transactions.delivery import get_alone
 from spool.transactions.requests import check_request, wait_for_reply
-from spool.transactions.transaction import Transaction
+from spool.transactions.transaction import Transaction, submit_alone
 from spool.transactions.validation import body_list, check_time_limit, put_request
 
 if TYPE_CHECKING:
@@ -170,12 +170,7 @@ class Space(Administration):
         if joined is not None:
             return joined.submit(queue, body, **options)
         if options.get("deduplication_key") is not None:  # this waits while another transaction puts the key
-            own = Transaction(self._core)
-            try:
-                return own._commit_async(own.put(queue, body, **options))
-            except BaseException:
-                own.abandon()
-                raise
+            return submit_alone(self._core, queue, body, **options)
         return self._core.group_commit.future(put_request(self._core, queue, (body,), **options))
 
     @public_call("taking from queue {queue}")

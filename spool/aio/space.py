@@ -40,6 +40,7 @@ from spool.model.xid import Xid
 from spool.runtime.calls import public_call
 from spool.space import joined_transaction
 from spool.transactions.claiming import check_wanted
+from spool.transactions.core import core_of
 from spool.transactions.requests import PendingRequest, check_request
 from spool.transactions.transaction import end_block, enter, leave, mark_lost
 from spool.transactions.validation import body_list, put_request
@@ -143,7 +144,7 @@ class Space:
 
     def __init__(self, space: "spool.space.Space") -> None:
         self.sync = space
-        self._core = core = space._core
+        self._core = core = core_of(space)
         self._store = core.store
         self._threads = Threads(self._store.guard)
         self._receiver = Receiver(core, self._threads)

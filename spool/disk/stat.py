@@ -164,8 +164,8 @@ class FileIdentity(NamedTuple):
         return other is not None and (self.device, self.inode) == (other.device, other.inode)
 
 
-_fields = attrgetter("st_dev", "st_ino", "st_nlink", "st_size", "st_mtime_ns", "st_mode", "st_uid", "st_ctime_ns")
+_stat_fields = attrgetter("st_dev", "st_ino", "st_nlink", "st_size", "st_mtime_ns", "st_mode", "st_uid", "st_ctime_ns")
 
 
 def identity_of(found: os.stat_result) -> FileIdentity:
-    return FileIdentity(*_fields(found))
+    return FileIdentity(*_stat_fields(found))

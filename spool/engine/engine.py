@@ -147,7 +147,7 @@ class Engine:
             BranchExists: another process has the branch, or the xid was used before.
         """
         transaction = CoordinatedTransaction(self._core, timeout=timeout, xid=xid)
-        if not transaction._branch.lock_xid_now():
+        if not transaction.lock_xid_now():
             raise BranchExists(f"another process has the branch {xid}: use another xid")
         try:  # checked under the lock, whose last holder may have prepared the branch
             if two_phase.is_prepared(self._store, xid):

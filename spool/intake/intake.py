@@ -22,6 +22,7 @@ from spool.model import layout
 from spool.policies.writers import Complete, Evidence, Writers
 from spool.runtime.calls import public_call
 from spool.space import Space
+from spool.transactions.core import core_of
 from spool.transactions.transaction import record_captured_file
 from spool.transactions.validation import control_fields
 
@@ -56,7 +57,7 @@ class Intake:
     def __init__(self, space: Space, progress: Callable[[IntakeCounts], None] | None = None) -> None:
         self.space = space
         self.counts = IntakeCounts()
-        self._store = store = space._store
+        self._store = store = core_of(space).store
         self._disk = store.files.disk
         self._progress = progress
         self._arrivals = Arrivals(self._disk, store.clock)

@@ -266,6 +266,12 @@ class GuardedStore(Protocol):
         """Raise the operating system's error as an error of the library."""
 
 
+class PartOfSpace(Protocol):
+    """An object of an open space, e.g. a transaction."""
+
+    _store: GuardedStore
+
+
 def public_call(doing: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Decorate a method that applications call; its object has a ``_store``.
 
@@ -278,7 +284,8 @@ def public_call(doing: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     def around(method: Callable[P, T]) -> Callable[P, T]:
         @wraps(method)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            store: GuardedStore = args[0]._store  # type: ignore[attr-defined]
+            owner: PartOfSpace = args[0]  # type: ignore[assignment]
+            store = owner._store
             with store.guard:
                 try:
                     return method(*args, **kwargs)

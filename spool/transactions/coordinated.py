@@ -60,6 +60,10 @@ class CoordinatedTransaction(Transaction):
         """The reason why the next call rolls the transaction back, or why a call did so; None if no reason is set."""
         return self._lost
 
+    def lock_xid_now(self) -> bool:
+        """Lock the xid of a new branch, inside a public call; returns False if another process holds the xid."""
+        return self._branch.lock_xid_now()
+
     @public_call("taking from queue {queue}")
     def hold(
         self,

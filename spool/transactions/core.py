@@ -1,7 +1,7 @@
 """The core of an open space, as its transactions use it. ``spool.engine`` is the interface for other packages."""
 
 from functools import partial
-from typing import NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 
 from spool.log.group_commit import GroupCommit
 from spool.maintenance.reclaim import reclaim
@@ -27,3 +27,14 @@ class Core(NamedTuple):
         group_commit = GroupCommit(store, partial(reclaim, store))
         store.at_end[group_commit.end] = None
         return cls(store, group_commit, Owners(store))
+
+
+class HasCore(Protocol):
+    """The part of ``spool.Space`` that this package and the packages above it use."""
+
+    _core: Core
+
+
+def core_of(opened: HasCore) -> Core:
+    """Return the core of an open space, for modules of ``spool``."""
+    return opened._core

@@ -485,3 +485,13 @@ def _reason(kind: type[BaseException], error: BaseException | None) -> str:
         return "the loop was left before its body ended (break, return or an exception)"
     said, name = storable(error, LONGEST_REASON), class_name(error)
     return f"{name}: {said}" if said else name
+
+
+def submit_alone(core: Core, queue: str, body: Any, **options: Unpack[PutOptions]) -> "Future[str]":
+    """Submit a message in a separate transaction; return a future of the message's id."""
+    transaction = Transaction(core)
+    try:
+        return transaction._commit_async(transaction.put(queue, body, **options))
+    except BaseException:
+        transaction.abandon()
+        raise

@@ -23,7 +23,7 @@ from spool.model.position import Position
 from spool.model.settings import QueueConfig, check_queue_name
 from spool.model.text import no_queue, shown
 from spool.runtime.calls import deferred
-from spool.transactions.core import Core
+from spool.transactions.core import Core, core_of
 from spool.transactions.transaction import enter, leave
 from spool.transactions.validation import check_timeout
 from spool.workers.attempt import Attempt, Conclusion
@@ -112,7 +112,7 @@ class Worker:
         check("threads", threads, AT_ONCE)
         self.queue = queue
         self._space = space
-        self._core = space._core
+        self._core = core_of(space)
         self._clock = self._core.store.clock
         self._function = function
         self._threads = threads

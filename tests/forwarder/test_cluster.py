@@ -133,7 +133,7 @@ def test_x05_a_task_that_reads_on_another_machine_is_refused(
     assert [batch.num_rows for batch in reader.read(partition)] == [1]
     monkeypatch.setattr(Disk, "boot_id", lambda disk: "another")
     with pytest.raises(spool.UnsafeFileSystem, match="is open on another machine"):
-        reader.read(partition)
+        list(reader.read(partition))
 
 
 def test_e05_a_service_that_a_worker_does_not_have_is_no_attempt_of_a_message(space: spool.Space) -> None:
