@@ -4,8 +4,8 @@ The table of states follows the XA Specification's tables 6-2 and 6-4. A state c
 (S0..S5) with its associations (T0..T2). ACTIVE is S1 with at least one active association; SUSPENDED is S1 with
 suspended associations only.
 
-A program drops a branch when it drops the resource manager, or a ``with`` block that did not end. The housekeeper rolls
-dropped branches back. When a space is closed, each branch that is not prepared is logged.
+A program drops a branch when it drops the branch's resource manager, or the object of a ``with`` block that has not
+ended. The housekeeper rolls dropped branches back. When a space is closed, each branch that is not prepared is logged.
 """
 
 import enum
@@ -102,8 +102,8 @@ class Branch:
     def after(self, call: Call) -> BranchState:
         """Return the state after a successful call; raises XAError with XAER_PROTO if the call does not fit the state.
 
-        If the call would end a branch that is still associated, the branch refuses puts and gets until ``end``,
-        because its program has left the work, mostly by an exception.
+        If the call would end a branch that is still associated, the branch refuses puts and gets until ``end``. In this
+        case the program has left the work, mostly by an exception.
         """
         found = TRANSITIONS.get((self.state, call))
         if found is not None:

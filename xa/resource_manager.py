@@ -58,14 +58,14 @@ def _about_a_branch(failure: int = XAER_RMERR) -> Callable[[F], F]:
     Calls about one branch are serialised; calls about different branches run side by side, also during a flush.
 
     ``failure``: the code for a failure of the disk. XA_RBROLLBACK if the failure ends the branch; XA_RETRY if the
-    branch is prepared, since XAER_RMERR would tell the coordinator that the branch was rolled back.
+    branch is prepared, because XAER_RMERR would tell the coordinator that the branch was rolled back.
     """
 
     def around(method: F) -> F:
         @wraps(method)
         def call(self: "ResourceManager", xid: Xid, *arguments: Any, **options: Any) -> Any:
             try:
-                if type(xid) is not Xid or xid not in self._branches:  # (a known xid has been checked)
+                if type(xid) is not Xid or xid not in self._branches:  # (a known xid was checked earlier)
                     xid = Xid.checked(*xid)
             except (TypeError, ValueError) as error:
                 raise XAError(XAER_INVAL, str(error)) from None
@@ -90,7 +90,7 @@ def _about_a_branch(failure: int = XAER_RMERR) -> Callable[[F], F]:
 
 
 def _translated(error: SpoolError | OSError, failure: int) -> XAError:
-    """Return an XAError for our error. ``failure``: see ``_about_a_branch``."""
+    """Return the XAError that the caller gets for an error of ours. ``failure``: see ``_about_a_branch``."""
     if isinstance(error, NotOpen | SpaceStopped):
         code = XAER_RMFAIL
     elif isinstance(error, UnknownBranch):
@@ -194,9 +194,10 @@ class ResourceManager:
     def branch(self, xid: Xid) -> "_BranchBlock":
         """Return a ``with`` block for the work in a new branch: ``start`` on entering, ``end`` on leaving.
 
-        If an exception leaves the block, the branch is ended with TMFAIL and rolled back: the caller's next puts and
-        gets are not part of the branch. The block may call ``end`` and ``prepare`` itself; a branch that is prepared
-        waits for its coordinator's decision, also after an exception. Raises the errors of ``start`` and ``end``.
+        If an exception leaves the block, the branch is ended with TMFAIL and rolled back. The caller's next puts and
+        gets are then not part of the branch. The block may call ``end`` and ``prepare`` itself; a branch that is
+        prepared waits for its coordinator's decision, also after an exception. Raises the errors of ``start`` and
+        ``end``.
         """
         return _BranchBlock(self, xid)
 
@@ -340,7 +341,10 @@ class _BranchBlock:
             self._begun = False
 
     def __del__(self) -> None:
-        """Have the housekeeper roll back the branch, because a signal arrived just before ``__exit__``."""
+        """Have the housekeeper roll back the branch if ``__exit__`` did not run.
+
+        A signal just before ``__exit__`` can prevent it.
+        """
         if self._begun and self._state() is not BranchState.PREPARED:
             self._manager._branches.pop(self._xid, None)
 

@@ -1,9 +1,9 @@
-"""The numbers that live processes share, in ``run/counters``: positions in the one order of commits, and versions.
+"""The counters that live processes share in ``run/counters``: commit numbers, versions, and owner numbers.
 
 *issued* and *published* are stored twice, each copy with a checksum. If the copies differ, their writer died between
 the two stores. Then *issued* is the larger copy, because the number may have been issued; *published* is the smaller
 copy, because the commit may not be visible yet. The next store writes both copies. A process stores a counter only
-while it holds the lock of the counter's writer; callers take the lock.
+while it holds the lock for this counter. The caller takes the lock.
 
 Processes read the counters in shared memory. They also write *issued* there. They write the other counters by system
 calls, because such a write wakes the processes that watch the file. A process that waits for messages must wake at
@@ -88,7 +88,7 @@ class Counters:
     """The counters of one open space. Each write of a counter writes both copies, one after the other, in one call."""
 
     def __init__(self, disk: Disk, *, make: bool) -> None:
-        """Open the file. ``make``: see ``open_shared``; the first opener then calls ``start``."""
+        """Open the file. ``make``: see ``open_shared``. The first opener calls ``start`` afterwards."""
         self.disk = disk
         self.handle = open_shared(disk, COUNTERS, make=make)
         self._memory: SharedBytes = ByCalls(disk, self.handle)  # the file may be empty until ``start``
@@ -142,7 +142,10 @@ class Counters:
         return True
 
     def store_published(self, number: int, *, durable: bool) -> None:
-        """Store *published*. Caller holds the number's byte. ``durable``: every commit up to the number was flushed."""
+        """Store *published*. The caller holds the number's byte.
+
+        ``durable``: whether every commit up to the number was flushed.
+        """
         stored = _with_checksum(number)
         self.disk.write_at(self.handle, _PUBLISHED.start, stored + stored if durable else stored)
 
@@ -150,7 +153,7 @@ class Counters:
         self._store(_DURABLE, number)
 
     def bump_prepared(self, page: CounterPage) -> int:
-        """Raise and return the version of the list of prepared branches.
+        """Increase the version of the list of prepared branches; returns the new version.
 
         The caller holds the list's byte, and has read the page while it held the byte.
         """
@@ -173,8 +176,8 @@ class Counters:
     def start(self, *, issued: int, published: int, durable: int, suspect: bool = False) -> None:
         """Store the counters that the first opener found, and clear the stop flag.
 
-        The versions continue, and the owners begin at 0. The boot id is stored last, because a process that finds the
-        boot id trusts the other counters.
+        The versions continue, and the owner numbers begin at 0 again. The boot id is stored last, because a process
+        that finds the boot id trusts the other counters.
         """
         head = bytearray(_CELLS_OFFSET)
         head[_SUSPECT_OFFSET] = suspect
@@ -199,7 +202,7 @@ STOPPED_TEXT = (
 )
 
 
-@lru_cache(maxsize=64)  # three counters get the same number one after another
+@lru_cache(maxsize=64)  # each number is stored in three counters, and decoded once
 def _values(pair: bytes) -> tuple[int, int]:
     """Decode a counter: the least and the greatest value of its valid copies.
 

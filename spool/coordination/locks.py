@@ -59,7 +59,10 @@ class LockFile:
         self._mutex = threading.Lock()
 
     def try_lock(self, byte: int, *, shared: bool = False) -> bool:
-        """Take the byte; return False if another thread or process has it. ``shared``: other processes may share it."""
+        """Take the byte; return False if another thread or process has it.
+
+        ``shared``: whether other processes may share the lock.
+        """
         with self._mutex:
             if byte in self._held or not self.disk.lock(self.handle, byte, shared=shared):
                 return False
@@ -73,7 +76,7 @@ class LockFile:
             raise
 
     def lock(self, byte: int, deadline: Deadline, what: str, *, shared: bool = False) -> None:
-        """Wait until this thread has the byte. At the deadline, raise WaitExpired with the holder in its text."""
+        """Wait until this thread has the byte. At the deadline, raise WaitExpired; its text names the holder."""
         pauses = None
         while not self.try_lock(byte, shared=shared):
             if pauses is None:
@@ -92,7 +95,10 @@ class LockFile:
 
     @contextmanager
     def trying(self, byte: int) -> Iterator[bool]:
-        """Hold the byte while the body runs, unless another thread or process has it; yield whether it is held."""
+        """Hold the byte while the body runs, unless another thread or process has it.
+
+        Yields True if this thread holds the byte.
+        """
         ours = self.try_lock(byte)
         try:
             yield ours
@@ -118,8 +124,8 @@ class LockFile:
         """Return the pauses of a thread that waits for the byte; the thread tries the byte again before the first
         pause.
 
-        Each pause ends when the holder releases the byte, and at the latest after ``_SLEEP_SECONDS``: a dying holder
-        wakes no thread. See ``Deadline.pauses``.
+        Each pause ends when the holder releases the byte, and at the latest after ``_SLEEP_SECONDS``, because a dying
+        holder wakes no thread. See ``Deadline.pauses``.
         """
         futexes = self.disk.futexes
         if futexes is None:
@@ -228,11 +234,11 @@ class Claims:
 
     The byte of message (number, ordinal) is ``number << 24 | ordinal`` in one of 64 files. The kernel keeps the locks
     of a file in a list, so 20,000 scattered locks in a single file would take forty times longer. Number 0 has no
-    messages; its bytes stand for owners (see ``claim_journal``). A process locks its owner's byte in a claim file by
-    the same descriptor as its claims there, so the kernel releases both at once. A process that gets a claim of a dead
+    messages; its bytes stand for owners (see ``claim_journal``). In each claim file, a process locks its owner's byte
+    and its claims by the same descriptor, so the kernel releases both at once. A process that gets a claim of a dead
     owner therefore finds the owner's byte free.
 
-    held: by number, the ordinals of the messages that this process has claimed.
+    held: the ordinals of the messages that this process has claimed, by the number of their commit.
     """
 
     def __init__(self, disk: Disk, *, make: bool) -> None:
@@ -294,14 +300,14 @@ class Claims:
             if self.disk.lock(handle, base + start, stop - start):
                 return [(start, stop - start)]
             conflict = self.disk.some_lock(handle, base + start, stop - start)
-            if conflict is not None:  # (otherwise the other process released it between the two calls: try again)
+            if conflict is not None:  # (if it is None, the other process has just released the bytes: try again)
                 theirs, end = max(start, conflict[0] - base), min(stop, conflict[0] + conflict[1] - base)
                 left = self._lock_range(handle, number, start, theirs)
                 return left + self._lock_range(handle, number, end, stop)
         return []
 
     def release(self, number: int, first: int, count: int) -> None:
-        """Release exactly a range that ``claim`` returned."""
+        """Release a range, exactly as ``claim`` returned it."""
         with self._mutex:
             self.disk.unlock(self._files[number % CLAIM_FILES].handle, (number << ORDINAL_BITS) + first, count)
             held = self.held[number]
@@ -320,7 +326,10 @@ class Claims:
             self.owner = owner
 
     def is_owner_dead(self, owner: int, number: int) -> bool:
-        """Return whether the owner released its byte in the number's claim file: it died or closed the space."""
+        """Return whether the owner has died or closed the space.
+
+        The owner's byte in the claim file of ``number`` is then free.
+        """
         return owner != self.owner and self.disk.some_lock(self._file(number).handle, owner, 1) is None
 
     def claims_elsewhere(self) -> PositionRanges:
@@ -338,7 +347,7 @@ class Claims:
         return found
 
     def numbers(self) -> set[int]:
-        """Return the numbers of the commits with messages that any process has claimed."""
+        """Return the number of each commit that has claimed messages. Claims of all processes count."""
         return {number for number, _ in self._held_here()} | {number for number, _, _ in self.claims_elsewhere()}
 
     def positions(self) -> set[Position]:
@@ -357,7 +366,7 @@ class Claims:
 
 
 class GroupLocks:
-    """The message groups that one transaction holds: one transaction at a time has messages of a group.
+    """The message groups that one transaction holds. No other transaction can have messages of these groups.
 
     ``claims``: the list in which the transaction keeps its claims. (A reference to the branch would form a cycle, and
     only Python's garbage collector frees a cycle.)
@@ -446,11 +455,14 @@ class OpenLock:
             self.disk.close(handle)
 
     def holders(self) -> list[str]:
-        """Return the processes with the space open that this user may see, e.g. ``["process 4711 (python3)"]``."""
+        """Return the processes that have the space open, e.g. ``["process 4711 (python3)"]``.
+
+        Processes that this user may not see are left out.
+        """
         return self.disk.lock_holders(self.handle, _ALIVE)
 
     def others(self) -> list[str]:
-        """Return the other processes with the space open that this user may see."""
+        """Return the other processes that have the space open. Processes that this user may not see are left out."""
         return [holder for holder in self.holders() if not holder.startswith(f"process {os.getpid()} ")]
 
     def close(self) -> None:

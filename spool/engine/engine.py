@@ -53,7 +53,11 @@ Decision = Literal["committed", "rolled back"]
 
 
 class Room(NamedTuple):
-    """Room for messages. ``messages``: how many fit; None: any number. ``full``: a full queue's name, or ""."""
+    """The room that is left for messages.
+
+    ``messages``: the number of messages that fit; None: any number. ``full``: the name of a full queue; "" if none is
+    full.
+    """
 
     messages: int | None = None
     full: str = ""
@@ -73,7 +77,7 @@ class Engine:
     join: ``join(transaction)`` makes the caller's puts and gets join a transaction of this space from now on;
         ``join(None)`` makes them join no transaction.
     at_close: ``at_close(function)`` registers a function, which is called when the space is closed and its last call
-        has ended. Takes no lock.
+        has ended. ``at_close`` takes no lock.
     """
 
     def __init__(self, core: Core) -> None:
@@ -108,7 +112,10 @@ class Engine:
         return self._store.settings.current().config
 
     def deliver_stored_bytes(self) -> None:
-        """Deliver the stored bytes of bodies from now on. A program that only shows bodies then needs no codecs."""
+        """From now on, deliver the stored bytes of bodies, undecoded.
+
+        A program that only shows bodies then needs no codecs.
+        """
         self._store.view.decodes_bodies = False
 
     @public_call("looking for processes")
@@ -149,7 +156,7 @@ class Engine:
         transaction = CoordinatedTransaction(self._core, timeout=timeout, xid=xid)
         if not transaction.lock_xid_now():
             raise BranchExists(f"another process has the branch {xid}: use another xid")
-        try:  # checked under the lock, whose last holder may have prepared the branch
+        try:  # checked under the lock: its last holder may have prepared the branch
             if two_phase.is_prepared(self._store, xid):
                 raise BranchExists(f"there is a branch {xid} already, which is prepared: use another xid")
             if xid in self._store.view.index.adopted:  # the new file would look like the committed one
@@ -160,7 +167,9 @@ class Engine:
         return transaction
 
     def roll_back_later(self, transaction: CoordinatedTransaction, reason: str) -> None:
-        """Have the housekeeper roll back a branch that its program has dropped. The branch refuses puts and gets.
+        """Have the housekeeper roll back a branch that its program has dropped.
+
+        From now on, the branch refuses puts and gets.
 
         This method takes no lock and touches no file, so a ``__del__`` may call it.
         """
@@ -206,7 +215,7 @@ class Engine:
     def in_doubt(self, known_votes: Collection[Xid] = ()) -> list[Xid]:
         """Return the prepared, undecided branches of foreign coordinators, sorted; each is durable.
 
-        Branches whose processes are still voting are left out. Branches of our own coordinators that have ended are
+        Branches whose processes are still voting are left out. If coordinators of ours have ended, their branches are
         rolled back first.
 
         Args:
@@ -293,22 +302,23 @@ class Engine:
 
     @public_call("committing branches")
     def commit_branches(self, xids: Sequence[Xid], batch: "BatchOf | None" = None) -> bool:
-        """Commit prepared branches of one coordinator, whose votes the caller got, in this order, as one commit.
+        """Commit prepared branches of one coordinator as one commit, in the order given.
 
-        A message is left out if another message with its deduplication key was put before.
+        The caller has got the votes of the branches. A message is left out if another message with its deduplication
+        key was put before.
 
         Args:
-            batch: the application's batch that the branches make up, if any; the same commit records the batch. A batch
-                is committed once, however often the application repeats it.
+            batch: the application's batch, if the branches are the parts of a batch. The same commit records the batch.
+                If the application repeats a batch, the batch is still committed only once.
 
         Returns:
-            False if the batch, or a later one of the application, was committed before; nothing was done then.
+            False if this batch or a later batch of the application was committed before. In this case nothing was done.
 
         Raises:
             UnknownBranch: one of the branches was rolled back; nothing was done.
             Full: the messages do not fit; nothing was done.
-            MessageInUse: another branch in doubt, or a transaction that does not end, has a deduplication key; nothing
-                was done.
+            MessageInUse: a deduplication key is in use, by another branch in doubt or by a transaction that does not
+                end; nothing was done.
             InvalidArgument: the application's batches come from another source.
             CorruptedFile: the record of the application's batches is damaged.
             CommitUnknown: the outcome is unknown.
@@ -319,16 +329,20 @@ class Engine:
 
     @public_call("looking for branches of coordinators that have ended")
     def resolve_orphans(self) -> list[Xid]:
-        """Roll back the branches of our coordinators that have ended (Rule 6); returns their xids."""
+        """If coordinators of ours have ended, roll back their undecided branches (Rule 6).
+
+        Returns the xids of the branches.
+        """
         return two_phase.resolve_orphans(self._store, self._store.deadline())
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
     @public_call("counting messages")
     def room(self, queues: Iterable[str]) -> Room:
-        """Return the number of messages that still fit into each of these queues, as far as this process has seen.
+        """Return the number of messages that still fit into each of these queues, as far as this process knows.
 
-        A queue that does not exist has no limit. Messages of prepared branches take room. The commit checks exactly.
+        A queue that does not exist has no limit. Messages of prepared branches take room. The exact check follows at
+        the commit.
         """
         store = self._store
         settings = store.settings.current()
@@ -362,7 +376,7 @@ class Engine:
 
     @public_call("counting messages")
     def waiting(self, queue: str, places: Iterable[Position]) -> int:
-        """Count the messages at these positions that are in the queue and not due yet."""
+        """Of the messages at these positions, count those that are in the queue and not due yet."""
         now = self._store.clock.now()
         with self._store.view.mutex:
             runs = [run for run in map(self._store.view.index.messages.find, places) if run is not None]
@@ -382,11 +396,14 @@ class Engine:
 
     @public_call("reading messages")
     def backlog(self, queues: Sequence[str] = (), headers: Mapping[str, str] | None = None) -> "Backlog":
-        """Return the messages of some queues by commit: their places, for ``MessageReader``, and their sizes.
+        """Return the places and sizes of the messages of some queues, by commit.
+
+        ``MessageReader`` reads the messages at these places.
 
         Args:
             queues: the names of the queues; none: all queues.
-            headers: the headers, with their values, that a message must have; it may have others.
+            headers: the names and values of headers. Only messages that have all of these headers are returned; further
+                headers are allowed.
 
         Raises:
             QueueNotFound: one of the queues does not exist.

@@ -1,7 +1,7 @@
 """Commit branches that were written without an index, and leave out messages whose deduplication keys were used before.
 
-A process without an index cannot know which keys were used before. So the process writes the key's fact
-beside each message, as a put does, and the commit checks the keys. Nearly always, no message must be left out, and the
+A process without an index cannot know which keys were used before. So the process writes the fact of the key beside
+each message, as a put does, and the commit checks the keys. In nearly all cases, no message has to be left out, and the
 commit adopts the branches' files unchanged.
 
 A prepared file is never changed. So if a branch has a message to leave out, the commit copies the branch's other
@@ -9,9 +9,11 @@ messages into its own file. To keep the order, the commit also copies the messag
 
 No key can be put unnoticed between the check and the commit:
 
-1. The branches are prepared. A put that locks a key's byte from now on finds the key's fact there, and is refused.
+1. The branches are prepared. A put that locks a key's byte from now on finds the key's fact in a prepared branch, and
+   is refused.
 2. A put that locked the byte earlier may have missed the branches, so the commit waits for the byte before the check.
-3. Under the number lock, the commit sees every other commit of this kind. If one put a key, the check is repeated.
+3. Under the number lock, the commit sees every other commit of this kind. If such a commit has put one of the keys, the
+   check is repeated.
 """
 
 import logging
@@ -70,7 +72,7 @@ def commit_branches(core: Core, xids: Sequence[Xid], batch: BatchOf | None = Non
         return False
     try:
         if batch is not None:
-            batch.record_apart(store, number)  # releases the files of the batch; otherwise the next batch does
+            batch.record_apart(store, number)  # if this fails, the next batch releases the files of this batch
     except (SpoolError, OSError) as error:
         log.warning("the files of commit %d remain until the next batch: %s", number, error)
     return True

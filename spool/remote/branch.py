@@ -46,8 +46,8 @@ class Vote(NamedTuple):
 class ReadMessage(NamedTuple):
     """A message. ``raw``: the stored bytes of its body.
 
-    ``unreadable``: the reason why no codec here can decode the body; "" if the body was decoded. If no codec can, the
-    body of ``message`` is the stored bytes, too.
+    ``unreadable``: the reason why no codec here can decode the body; "" if the body was decoded. If no codec can decode
+    the body, ``message`` contains the stored bytes, too.
     """
 
     message: Message
@@ -89,7 +89,11 @@ def check_place(path: str) -> None:
 
 
 def _attached(disk: Disk) -> Store:
-    """Attach the space; raises if a process of another kernel has it open, whose locks are not visible here."""
+    """Attach the space.
+
+    Raises UnsafeFileSystem if a process of another kernel has the space open, because the locks of that process are not
+    visible here.
+    """
     store = attach_store(disk, Clock())
     page = store.check_usable()
     if page.boot_id != disk.boot_id():
@@ -197,7 +201,9 @@ class RemoteBranch:
 
     @public_call("opening the record of calls")
     def record_calls(self, marks: CallMarks) -> None:
-        """Record calls in progress with these marks. A call that kills all processes then counts as an attempt.
+        """Open the marks, with which ``begin_call`` records calls in progress.
+
+        If a call kills all processes, an attempt is then counted.
 
         Raises:
             TransactionRolledBack: the coordinator has ended.
@@ -223,7 +229,7 @@ class RemoteBranch:
             at = self._first_mark + place
             try:
                 marks[at : at + 1] = mark
-            except OSError:  # a full disk, if marks are written by calls: no attempt is counted
+            except OSError:  # the disk is full, and the marks are written by system calls: no attempt is counted
                 self._marks = None
 
     @public_call("preparing a branch")

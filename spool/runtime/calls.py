@@ -7,9 +7,9 @@ A thread that closes the guard marks it closed, then reads the table.
 
 SIGINT waits while the main thread is inside a call, or inside ``deferred``. Python raises KeyboardInterrupt between any
 two instructions of the main thread, even between taking a lock and recording that it is taken. So inside a call SIGINT
-is only noted. The handler runs when the call ends, or where the call can be abandoned. A second SIGINT is handled at
-once. If its handler raises, the call is torn, and the space closes as if the process had died. Without a handler in
-Python (SIG_DFL, SIG_IGN), SIGINT is not deferred. Other signals are never deferred.
+is only noted. The handler runs when the call ends, or earlier, at a point where the call can be abandoned. A second
+SIGINT is handled at once. If its handler raises, the call is torn, and the space closes as if the process had died.
+Without a handler in Python (SIG_DFL, SIG_IGN), SIGINT is not deferred. Other signals are never deferred.
 """
 
 # This is the C module of ``signal``. The Python module converts numbers to names, and so takes ten times as long.
@@ -47,7 +47,8 @@ def uninterruptible(function: F) -> F:
 class _Deferral:
     """Defers SIGINT while the main thread is inside a call, and calls the handler afterwards.
 
-    main: the main thread. depth: how many nested calls it is inside. noted: the number of deferred signals.
+    main: the main thread. depth: the number of nested calls that the main thread is inside.
+    noted: the number of deferred signals.
     handler: the handler between calls. note: the handler during a call.
     """
 
@@ -69,7 +70,7 @@ class _Deferral:
         self.depth = 0
         try:
             there = raw.signal(signal.SIGINT, self.handler)
-        except BaseException:  # a signal at this moment: the handler raised
+        except BaseException:  # a signal arrived at this moment, and its handler raised
             raw.signal(signal.SIGINT, self.handler)
             raise
         if there is not self.note and there is not None:  # the call itself has set another handler
@@ -78,7 +79,7 @@ class _Deferral:
             self._deliver()
 
     def deliver_pending_signals(self) -> None:
-        """Handle the noted signals, where the call can be abandoned."""
+        """Handle the noted signals. The caller is at a point where its call can be abandoned."""
         if self.noted and get_ident() == self.main:
             try:
                 self._deliver()
@@ -115,7 +116,10 @@ os.register_at_fork(after_in_child=_deferral.forget)
 
 
 def is_deferred() -> bool:
-    """Return whether the main thread is inside a call. An exception of another signal's handler would tear the call."""
+    """Return whether the main thread is inside a call.
+
+    An exception in the handler of another signal would then tear the call.
+    """
     return _deferral.depth > 0
 
 
@@ -154,7 +158,7 @@ class CallGuard:
             if deferral.depth:
                 deferral.depth += 1
             elif (found := raw.getsignal(signal.SIGINT)) not in _NONE_OF_PYTHON:
-                if found is not deferral.note:  # (else an exception kept ``end`` from restoring the handler)
+                if found is not deferral.note:  # (the same, if an exception kept ``end`` from restoring the handler)
                     deferral.handler = found
                 deferral.noted = 0
                 try:
@@ -233,7 +237,7 @@ _outside = CallGuard(lambda: None)  # for work outside of any open space
 class deferred:
     """Defer SIGINT outside of any open space.
 
-    ``undo``: called if the block raises, or if an interrupt comes at its very end.
+    ``undo``: a function that is called if the block raises, or if an interrupt arrives at the very end of the block.
     """
 
     def __init__(self, undo: Callable[[], None] = lambda: None) -> None:
@@ -258,7 +262,7 @@ class deferred:
 
 
 class GuardedStore(Protocol):
-    """The part of an open space that the calls of its objects need."""
+    """The part of an open space that ``public_call`` needs."""
 
     guard: CallGuard
 
@@ -273,7 +277,7 @@ class PartOfSpace(Protocol):
 
 
 def public_call(doing: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorate a method that applications call; its object has a ``_store``.
+    """Decorate a method that applications call. The object of the method has the attribute ``_store``.
 
     During the call the space is not closed, and SIGINT is deferred. An error of the operating system is raised as an
     error of the library.

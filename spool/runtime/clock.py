@@ -63,8 +63,8 @@ class Deadline(NamedTuple):
         The last yield comes after the deadline, so the caller notices a condition that became true in the last sleep.
 
         Args:
-            pause_for: called to pause, instead of the clock. If ``pause_for`` returns True, an event came, and the
-                pauses are short again.
+            pause_for: a function that pauses in place of the clock. If ``pause_for`` returns True, an event came, and
+                the pauses are short again.
         """
         pause_for = pause_for or self.clock.sleep
         pause = POLL_MIN_SECONDS

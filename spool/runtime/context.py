@@ -27,8 +27,10 @@ def associated(store: object) -> Joinable | None:
 
 
 def associate(store: object, transaction: Joinable | None) -> Association:
-    """Make the caller's puts and gets join a transaction, or none. Return the token with which ``dissociate`` undoes
-    this."""
+    """Make the caller's puts and gets join a transaction, or none.
+
+    Returns the token with which ``dissociate`` undoes the change.
+    """
     joined = dict(joined_by_caller.get())
     joined.pop(id(store), None)
     if transaction is not None:

@@ -57,7 +57,7 @@ class Branch:
         return self._keys
 
     def lock_xid(self) -> None:
-        """Lock the xid's byte. Called before the first file of the branch is created (rule 6).
+        """Lock the xid's byte. The caller does this before it creates the first file of the branch (rule 6).
 
         Raises:
             TransactionTimeout: another process did not release the byte in time.
@@ -112,7 +112,7 @@ class Branch:
     def begin_anew(self) -> None:
         """Forget messages and commands; keep the claims and their journal.
 
-        Messages that are put afterwards get new ids, because the caller knows the ids of the forgotten messages.
+        The caller has got the ids of the forgotten messages, so messages that are put afterwards get other ids.
         """
         self.abandon_file()
         self.file, self.id = None, os.urandom(BRANCH_ID_BYTES)
@@ -132,7 +132,7 @@ class Branch:
         journal = ClaimJournal(self._store, self.xid)
         first = journal.add_marks(sum(count for _, _, count in self.claims))
         if first is not None:
-            self.journal = journal  # set first, so that an error of the next write removes the file, too
+            self.journal = journal  # set first, so that ``release`` removes the file if the next write fails
             journal.add(self.claims)
         if not journal.is_begun:
             self.journal = first = None
@@ -148,7 +148,7 @@ class Branch:
             log.warning("a journal of claims could not be removed: %s", error)
 
     def undo(self, reason: str) -> None:
-        """Delete the file and count an attempt for each claimed message; the caller then calls ``release``.
+        """Delete the branch's file, and count an attempt for each claimed message; the caller then calls ``release``.
 
         The attempts are counted before the claims are released, because the next consumer must see the counts.
         While the space is being closed, no attempt can be counted. The next process that opens the space then reads the
@@ -166,7 +166,7 @@ class Branch:
     def release(self) -> None:
         """Release claims, journal, group locks, keys and xid.
 
-        After a vote, the prepared file holds the messages in place of the claims.
+        After a vote the claims are not needed, because the prepared file holds the messages.
         """
         if self._left:
             return
@@ -187,7 +187,7 @@ class Branch:
 
 _DROPPED = "its transaction was dropped without a commit or a rollback"
 
-_warn = warnings.warn  # (the end of the interpreter may remove the module warnings before the last transaction)
+_warn = warnings.warn  # (at its end, the interpreter may remove the module ``warnings`` before the last transaction)
 
 
 class DropGuard:

@@ -1,8 +1,9 @@
 """Claim messages: choose messages that seem free, lock them, and revalidate.
 
 A get chooses its messages twice: first among all messages that seem free, and after the claim among the claimed
-messages. The second choice keeps rule 4 of docs/architecture.md. This process first applies every commit that was
-published, and every branch that was prepared, before the claim. The claim counts only if the message is still free.
+messages. The second choice keeps rule 4 of docs/architecture.md. Between the two choices, this process applies every
+commit that was published before the claim. It also lists every branch that was prepared before the claim. A claim
+counts only if its message is then still free.
 
 The messages of one group are delivered in order, to one transaction at a time; different groups are delivered side by
 side. All messages of an ``ordered`` queue are one group. A transaction locks a group's byte at its first claim in the
@@ -42,7 +43,8 @@ class Wanted:
     """The messages that a get asks for: the head of a queue, a message by id, or the first with a correlation id.
 
     ``timeout``: the seconds to wait; None: for ever. ``spread``: whether to claim at most one message of each group,
-    because the caller does not handle the messages in order. ``passed``: the positions of messages that the get leaves.
+    because the caller does not handle the messages in order. ``passed``: the positions of messages that the get must
+    not take.
     """
 
     queue: str
@@ -99,7 +101,7 @@ def claim(
     groups: GroupLocks,
     journal: ClaimJournal | None = None,
 ) -> PositionRanges:
-    """Claim messages that are free now, in the queue's order; returns the claims, which the journal records.
+    """Claim messages that are free now, in the queue's order. Returns the claims, and records them in the journal.
 
     The groups of these messages remain locked. ``page``: the counters, which the caller has just read.
 
@@ -129,7 +131,7 @@ def claim(
                 continue
             return []
         if journal is not None:
-            journal.add(kept)  # before the delivery, and without the claims that are not kept
+            journal.add(kept)  # recorded before the delivery; claims that were released again are not recorded
         return kept
     except BaseException:
         release(store.shared.claims, kept)
@@ -190,7 +192,7 @@ def _confirm(
 
 
 def release(claims: Claims, ranges: PositionRanges) -> None:
-    """Release these claims, and no claims that lie between these ranges."""
+    """Release exactly these claims. Claims that lie between these ranges remain."""
     for number, first, count in ranges:
         claims.release(number, first, count)
 
@@ -250,10 +252,10 @@ def candidates(
 def _next_of_group(
     view: View, clock: Clock, wanted: Wanted, group: str, asked: Iterable[tuple[int, int]], groups: GroupLocks
 ) -> Iterator[tuple[int, int]]:
-    """Yield the messages that may be delivered next of a group whose lock this transaction holds.
+    """Yield the messages of a group that may be delivered next. This transaction holds the group's lock.
 
-    They follow the messages that the transaction has claimed already. ``asked``: the messages that a get by id or
-    correlation id asks for.
+    These messages follow the messages that the transaction has claimed already. ``asked``: the messages that a get by
+    id or correlation id asks for.
     """
     claimed = groups.claimed()
     for position in asked if wanted.by_key else _in_group_order(view, clock, wanted.queue, group):
@@ -272,7 +274,7 @@ def _in_group_order(view: View, clock: Clock, queue: str, group: str) -> Iterato
 
 
 def _asked_for(view: View, wanted: Wanted, now: float) -> tuple[Iterable[Run], int | None]:
-    """Return the runs that the get asks for, also expired runs, in the order of delivery.
+    """Return the runs that the get asks for, in the order of delivery. Expired runs are included.
 
     For a get by id, the second value is the ordinal of the message.
     """
@@ -297,7 +299,10 @@ def is_there(view: View, clock: Clock, wanted: Wanted) -> bool:
 
 
 def check_not_own(view: View, wanted: Wanted, claims: PositionRanges) -> None:
-    """Raise MessageInUse if the message that the get names by id is among ``claims``, those of the same transaction."""
+    """Raise MessageInUse if the get names a message by id, and ``claims`` contains this message.
+
+    ``claims``: the claims of the get's own transaction.
+    """
     if wanted.message_id is None or not claims:
         return
     with view.mutex:
@@ -348,7 +353,10 @@ def still_there(view: View, clock: Clock, wanted: Wanted, got: PositionRanges, g
 def _without_overtakers(
     view: View, clock: Clock, wanted: Wanted, kept: PositionRanges, groups: GroupLocks
 ) -> PositionRanges:
-    """Return ``kept`` without the messages that an earlier message of their group, which came back, must precede."""
+    """Return ``kept``, but leave out each message whose group has an earlier message that is not claimed.
+
+    That earlier message came back to the queue after the first choice.
+    """
     claimed, group_of = groups.claimed(), dict[Position, str | None]()
     for position in positions(kept):
         run = view.index.messages.find(position)

@@ -1,11 +1,11 @@
-"""A transaction in a two-phase commit. A coordinator decides its outcome, or the transaction decides about branches.
+"""A transaction in a two-phase commit: a branch of a coordinator, or the transaction in which a coordinator decides.
 
-The XA resource manager uses such a transaction for each branch, the forwarder for each round, and a worker for each
-attempt for a message. Applications use ``Transaction``.
+Such a transaction serves as each branch of the XA resource manager, each round of the forwarder, and each attempt of a
+worker. Applications use ``Transaction``.
 
 A coordinator of ours lives as long as a process holds the lock on its id (Rule 6). Once the lock is free, the next
 process that meets an undecided branch of the coordinator rolls the branch back. The lock belongs to an open file
-description, which other processes may inherit. So its holder need not be the process that began the coordinator.
+description, which other processes may inherit. So a process can hold the lock without having begun the coordinator.
 """
 
 import os
@@ -57,7 +57,10 @@ class CoordinatedTransaction(Transaction):
 
     @property
     def lost(self) -> str | None:
-        """The reason why the next call rolls the transaction back, or why a call did so; None if no reason is set."""
+        """The reason why the next call rolls the transaction back, or why an earlier call rolled it back.
+
+        None if no reason is set.
+        """
         return self._lost
 
     def lock_xid_now(self) -> bool:
@@ -77,8 +80,8 @@ class CoordinatedTransaction(Transaction):
     ) -> list[Stretch]:
         """Claim messages without taking them.
 
-        Later ``conclude``, or a branch that this transaction adopts, determines the effect on each message. The end of
-        the transaction releases each claimed message that no command addresses.
+        The effect on each message is recorded later, by ``conclude`` or by a branch that this transaction adopts. The
+        end of the transaction releases each claimed message that no command addresses.
 
         Args:
             max_messages: the most messages to claim.
@@ -182,7 +185,9 @@ class CoordinatedTransaction(Transaction):
 
     @public_call("preparing")
     def prepare(self) -> bool:
-        """Vote. Returns True once the yes is durable; False if the transaction was empty and has ended (XA_RDONLY).
+        """Vote yes; returns True once the vote is durable.
+
+        Returns False if the transaction was empty and has ended (XA_RDONLY).
 
         Raises like ``commit``; the transaction is then rolled back.
         """
@@ -214,7 +219,9 @@ class CoordinatedTransaction(Transaction):
         check: Callable[[Settings], object] | None = None,
         copied: Sequence[Xid] = (),
     ) -> None:
-        """Commit as ``Transaction.commit`` does, together with prepared branches whose votes the caller got.
+        """Commit this transaction and the prepared branches ``adopt`` together. Raises like ``Transaction.commit``.
+
+        The caller got the votes of these branches.
 
         Args:
             adopt: the xids of the prepared branches.
@@ -260,7 +267,7 @@ class Coordinator(CoordinatedTransaction):
                 raise ProtocolError(f"the coordinator {self.id.hex()} exists already")
 
     def close(self) -> None:
-        """Release the held messages, without an attempt counted, and the lock on the coordinator's id.
+        """Release the held messages, and the lock on the coordinator's id. No attempt is counted.
 
         Afterwards, the next process that meets an undecided branch of the coordinator rolls the branch back. A second
         call does nothing.
@@ -268,7 +275,7 @@ class Coordinator(CoordinatedTransaction):
         if not self._is_open:
             return
         self._is_open = False
-        with suppress(NotOpen), self._store.guard:  # (the end of a space has released all its locks)
+        with suppress(NotOpen), self._store.guard:  # (a closed space has released all its locks)
             self.abandon()
             self._store.shared.xids.unlock(self._byte)
 

@@ -38,7 +38,7 @@ from spool.transactions.core import Core
 from spool.transactions.validation import check_queue
 from spool.transactions.waiting import wait_for
 
-# The advice about a damaged message that was shown and not claimed.
+# The advice of the error about a damaged message that was read without a claim.
 WHAT_TO_DO = "spool-admin check --repair moves damaged messages to quarantine, with the reason"
 
 
@@ -143,7 +143,9 @@ def receive(
 
 
 def messages_one_by_one(store: Store, ranges: PositionRanges) -> tuple[list[Message], PositionRanges]:
-    """Read claimed messages separately, since some are unreadable; returns the readable messages, and the other claims.
+    """Read claimed messages one by one, because some are unreadable.
+
+    Returns the messages that were read, and the claims of the others.
 
     A message whose body is damaged moves to quarantine. If no codec here can decode a message, this message and all
     later ones are not delivered.
@@ -173,7 +175,7 @@ def read_messages(store: Store, number: int, first: int, count: int, *, only_sho
     Raises:
         CorruptedFile: a body is damaged.
         UnknownCodec: no codec here can decode a body, and ``only_shown`` is not set. With ``only_shown``, the message
-            has the body as it is stored.
+            gets the stored bytes as its body.
     """
     found: list[Message] = []
     ordinal, end = first, first + count
@@ -198,7 +200,7 @@ def read_messages(store: Store, number: int, first: int, count: int, *, only_sho
                 attributes = with_defaults(config, attributes)
             shared = (branch.hex(), ordinal - in_branch, queue, number, run.committed_at, attributes)
             origin = tuple.__new__(Origin, shared)
-            for place, body in enumerate(bodies, ordinal):  # (each costs little more than its body)
+            for place, body in enumerate(bodies, ordinal):  # (this loop costs little more time than the bodies)
                 message = new_message()
                 set_origin(message, origin)
                 set_ordinal(message, place)
@@ -262,7 +264,10 @@ def set_aside(store: Store, position: Position, reason: str, deadline: Deadline)
 
 
 def find_message(store: Store, wanted_id: str) -> Message:
-    """Return the message with that id, from any queue, without a claim; raises BadMessageId if no message has it."""
+    """Return the message with this id from any queue, without a claim.
+
+    Raises BadMessageId if no message has the id.
+    """
     catch_up(store)
     with store.view.mutex:
         position = store.view.index.messages.position_of(*parse_message_id(wanted_id))
@@ -275,8 +280,8 @@ def find_message(store: Store, wanted_id: str) -> Message:
 def peek(store: Store, position: Position) -> Message | None:
     """Return a message without a claim, or None if it was removed; raises CorruptedFile if the message is damaged.
 
-    During the read, other processes may remove the message, and reclaim or recycle its file. If so, the index shows
-    that the message was removed once this process catches up.
+    During the read, other processes may remove the message, and reclaim or recycle its file. If so, this process
+    catches up, and the index then shows the removal.
     """
     problem: Exception | None = None
     for _ in range(2):

@@ -1,7 +1,7 @@
 """A request: put a message, and wait for its reply. The reply carries the correlation id of the request.
 
 A service that rejects the request answers into the failure queue. A request that has failed too often moves to the
-error queue. The caller waits for these two messages, too; either one raises RequestFailed.
+error queue. The caller waits for these two messages, too. If one of them arrives, the wait ends with RequestFailed.
 """
 
 import uuid
@@ -45,7 +45,10 @@ class PendingRequest:
 
     @property
     def wanted(self) -> list[Wanted]:
-        """One get for each queue that may get the answer: the reply queue, and the failure queue for rejections."""
+        """One get for each queue in which an answer may arrive.
+
+        These are the reply queue, and the failure queue for rejections.
+        """
         queues = dict.fromkeys(queue for queue in (self.reply_queue, self.failure_queue) if queue is not None)
         return [Wanted(queue, correlation_id=self.correlation_id) for queue in queues]
 
@@ -127,12 +130,15 @@ def reply_now(core: Core, request: PendingRequest, before_commit: Callable[[], o
 
 
 def is_held(view: View, clock: Clock, request: PendingRequest) -> bool:
-    """Return whether an answer exists. If the last attempt took no answer, another transaction holds the answer."""
+    """Return whether an answer exists.
+
+    After an attempt that took nothing, an answer that exists is held by another transaction.
+    """
     return any(is_there(view, clock, wanted) for wanted in request.wanted)
 
 
 def _run_of(view: View, request: PendingRequest) -> Run | None:
-    """Return the run of the request itself; None if the request has left all queues."""
+    """Return the run of messages that contains the request; None if the request has left all queues."""
     with view.mutex:
         messages = view.index.messages
         position = messages.position_of(*parse_message_id(request.message_id))

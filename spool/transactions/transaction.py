@@ -59,11 +59,11 @@ class Transaction:
 
     Args:
         timeout: the seconds after which the transaction is rolled back, so that its next call raises; None: never.
-        xid: the id of the transaction; a new one if left out.
+        xid: the id of the transaction; a new id if left out.
         counted: whether a rollback counts an attempt for each message that the transaction holds.
         journaled: whether the death of this process counts an attempt, too. A journal then records the claims.
         guarded: whether the housekeeper rolls the transaction back, with a ResourceWarning, if the program drops it
-            before its end. (The engine ends the transactions that it begins for itself.)
+            before its end. (Transactions of the engine itself need no guard, because the engine always ends them.)
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Transaction:
         self._page: CounterPage | None = None  # the counters that the last successful check read
         self._associations: list[Association] = []
         self._left = False
-        self._promises: Promises | None = None  # created with the guard, or with the first future
+        self._promises: Promises | None = None  # created with the guard, or for the first future
         self._guard: DropGuard | None = None
         if guarded:
             self._promises = Promises(store.at_end)
@@ -204,7 +204,7 @@ class Transaction:
 
     def _get(self, wanted: Wanted) -> list[Message]:
         store, branch = self._store, self._branch
-        # (the wait for another thread's call in this transaction is part of the time)
+        # (the timeout includes the wait for another thread's call in this transaction)
         begun = store.clock.monotonic() if wanted.timeout else 0.0
         with self._lock:
             look = partial(self._claim, wanted)
@@ -217,12 +217,12 @@ class Transaction:
     def _claim(self, wanted: Wanted) -> PositionRanges:
         """Claim messages that are free now; returns [] if none is free.
 
-        Called inside a public call, which translates errors.
+        The caller is inside a public call, which translates errors.
         """
         store, branch = self._store, self._branch
         page, _ = self._check_queue(wanted.queue)
         if branch.journal is not None and branch.byte is None:
-            branch.lock_xid()  # the journal will be a file of the branch
+            branch.lock_xid()  # the journal is a file of the branch, so the xid is locked first
         try:
             got = claiming.claim(store, self._core.owners, wanted, page, branch.groups, branch.journal)
         except WaitExpired as error:
@@ -307,7 +307,7 @@ class Transaction:
         return future
 
     def _on_committed(self, result: object, requests: Sequence[CommitRequest]) -> None:
-        """End the transaction with the outcome of its commit. Called by the leader thread."""
+        """End the transaction with the outcome of its commit. The leader thread calls this method."""
         [request] = requests
         self.number = request.number
         failed: BaseException | None = None
@@ -368,7 +368,7 @@ class Transaction:
             self._promises.fail(lambda id: ProtocolError("its branch was prepared: the coordinator knows its outcome"))
 
     def _fail(self, doing: str, error: BaseException) -> NoReturn:
-        """End the transaction after its commit or vote failed, and raise the error in the form for the caller.
+        """End the transaction after its commit or vote failed, and raise the error, translated for the caller.
 
         The transaction is rolled back if possible. Its outcome is unknown if its file has a number, or if a vote could
         be neither made durable nor withdrawn.
@@ -433,7 +433,7 @@ class Transaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with calls.deferred():  # (no call of the space, since a ``with`` block may end after its space was closed)
+        with calls.deferred():  # (not a call of the space, because the space may be closed before the block ends)
             try:
                 end_block(self, kind, error)
             finally:
@@ -473,7 +473,10 @@ def mark_lost(transaction: Transaction, reason: str) -> None:
 
 @public_call("taking dropped files")
 def record_captured_file(transaction: Transaction, directory: str, name: bytes) -> None:
-    """Record in the commit that its messages come from this dropped file, now in a directory below ``active/``."""
+    """Record in the commit from which dropped file its messages come.
+
+    The file now lies in ``directory``, which is below ``active/``.
+    """
     with transaction._lock:
         transaction._check_active()
         transaction._branch.batch.record_captured_file(directory, name)

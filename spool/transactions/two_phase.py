@@ -100,7 +100,7 @@ def _list_as_prepared(store: Store, file: CommitFileWriter, xid: Xid) -> None:
 
 
 def _withdraw(store: Store, xid: Xid, why: OSError) -> None:
-    """Delete a branch after its vote failed: the coordinator, without the vote, counts it as rolled back."""
+    """Delete a branch after its vote failed. The coordinator gets no vote, so it counts the branch as rolled back."""
     try:
         _unlist(store.files.disk, store.shared, xid, store.deadline())
     except (OSError, WaitExpired) as error:
@@ -154,7 +154,7 @@ def adopt(
 
 
 class AdoptionRequest(CommitRequest):
-    """A request to commit a prepared branch, with facts about the branch if there are any.
+    """A request to commit a prepared branch. The commit may also contain facts about the branch.
 
     ``place``: the place of the branch among the branches that the commit adopts, from 1.
     """
@@ -193,7 +193,7 @@ class AdoptionRequest(CommitRequest):
 
 
 def commit_prepared(core: Core, xid: Xid, *, vote_known: bool, facts: CommitBatch | None = None) -> int:
-    """Commit one prepared branch, with facts about the branch if there are any: see ``Engine.commit_branch``."""
+    """Commit one prepared branch, together with ``facts`` about the branch: see ``Engine.commit_branch``."""
     store = core.store
     if not vote_known:
         make_durable(store, xid, store.deadline())
@@ -231,7 +231,10 @@ def still_prepared(
 
 
 def make_durable(store: Store, xid: Xid, deadline: Deadline) -> None:
-    """Make a prepared branch, whose vote is not known, durable: wait for its owner, then copy and flush its file."""
+    """Make a prepared branch durable: wait for its owner, then copy and flush its file.
+
+    A process that did not get the vote of the branch calls this function.
+    """
     what = f"the branch {xid}"
     with store.shared.xids.holding(xid_byte(xid), deadline, what), number_locked(store.shared.control, deadline):
         try:
@@ -250,8 +253,8 @@ def rollback_prepared(
 ) -> None:
     """Roll back a prepared branch: see ``Engine.roll_back_branch``.
 
-    For a branch of our own coordinator no attempt is counted. The calls with its messages had ended before the vote,
-    and the coordinator's end alone is the reason of the rollback.
+    For a branch of our own coordinator no attempt is counted. The calls with its messages had ended before the vote.
+    The branch is rolled back only because the coordinator has ended.
     """
     failed = _held_by(store, xid, deadline)
     # Count the attempts while the branch still holds the messages: no process may take a message before its new count
@@ -277,7 +280,9 @@ def _held_by(store: Store, xid: Xid, deadline: Deadline) -> list[Position]:
 
 
 def move_adopted(store: Store, number: int, places: Iterable[tuple[int, Xid]]) -> None:
-    """Give adopted branches their committed names. An adopted file counts under either name, so errors are only logged.
+    """Give adopted branches their committed names.
+
+    An adopted file counts under its old name, too, so errors are only logged.
 
     Args:
         number: the number of the commit that adopted the branches; the commit is durable and published.
@@ -305,7 +310,7 @@ class _Adopted(Move):
     def rename(self) -> None:
         try:
             self.disk.rename_new(self.source, self.target)
-        except FileExistsError:  # after a power cut the file may have both names: the committed one counts
+        except FileExistsError:  # after a power cut the file may have both names: the committed name counts
             self.release()
         except FileNotFoundError:
             pass
@@ -337,9 +342,10 @@ def is_prepared(store: Store, xid: Xid) -> bool:
 def resolve_orphans(store: Store, deadline: Deadline) -> list[Xid]:
     """Roll back the orphaned branches; returns their xids.
 
-    An orphan is an undecided branch of one of our coordinators that has ended, or a branch that an administrator
-    decided to roll back. This function tests the coordinator's lock first, and then looks for the coordinator's
-    decision. In the reverse order, a coordinator that decides and ends between the two steps would seem undecided.
+    An orphan is an undecided branch whose coordinator was one of ours and has ended. A branch that an administrator
+    decided to roll back is an orphan, too. This function tests the coordinator's lock first, and then looks for the
+    coordinator's decision. In the reverse order, a coordinator that decides and ends between the two steps would seem
+    undecided.
     """
     catch_up(store, finish_dead_writers(store, list_prepared(store).check()))
     done = []
@@ -348,7 +354,7 @@ def resolve_orphans(store: Store, deadline: Deadline) -> list[Xid]:
         is_orphan = is_ours and store.shared.xids.is_free(coordinator_byte(xid.gtrid))
         if is_orphan or heuristic_fact(store.view.index, xid) == ROLLED_BACK:
             with suppress(UnknownBranch):
-                # (for a branch of our own coordinator, no attempt is counted, so its reason is not used)
+                # (a branch of our own coordinator counts no attempt, and so does not use the reason)
                 rollback_prepared(store, xid, deadline, _BY_ADMINISTRATOR)
                 done.append(xid)
     return done
@@ -432,9 +438,9 @@ def describe(store: Store, xid: Xid) -> InDoubt:
 def decide_heuristically(core: Core, xid: Xid, deadline: Deadline, *, commit: bool) -> None:
     """Decide a branch in the place of its coordinator.
 
-    A fact records the decision. To commit the branch, one file adopts the branch and contains the fact. A rollback is
-    decided once the fact is published. If this process then dies, the next process that resolves orphans finishes the
-    rollback.
+    A fact records the decision. If the decision is to commit, one file adopts the branch and contains the fact. A
+    rollback is decided once the fact is published. If this process then dies, the next process that resolves orphans
+    finishes the rollback.
     """
     store, batch = core.store, CommitBatch()
     batch.fact(fact_key(xid), COMMITTED if commit else ROLLED_BACK)

@@ -36,7 +36,7 @@ def check_queue(reader: SettingsReader, queue: str, page: CounterPage) -> Settin
 
 
 def body_list(bodies: Iterable[Any]) -> list[Any]:
-    """List the bodies of a ``put_many``. A str, bytes or a map is a single body, so it is refused."""
+    """List the bodies of a ``put_many``. A str, bytes or a map is refused, because it is a single body."""
     if isinstance(bodies, str | bytes | bytearray | memoryview | dict):
         raise InvalidArgument(f"put_many takes bodies, e.g. a list, not one {type(bodies).__name__}: use put for that")
     return list(bodies)
@@ -93,7 +93,7 @@ def control_fields(store: Store, settings: Settings, queue: str, options: Mappin
 def with_first_delay(
     config: QueueConfig, attributes: dict[str, Any], options: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Add the queue's delay before the first attempt, unless the options set a delay, even 0, or a time."""
+    """Add the queue's ``first_delay``, unless the options of the put set a delay (even 0) or a time."""
     said = attributes if options is None else options
     if config.first_delay and said.get("delay") is None and said.get("not_before") is None:
         return {**attributes, "delay": config.first_delay}
@@ -135,7 +135,10 @@ def _place(store: Store, config: QueueConfig, attributes: dict[str, Any]) -> Non
 def encode_bodies(
     bodies: Sequence[Any], content_type: str | None, attributes: dict[str, Any], limit: int
 ) -> list[tuple[Sequence[bytes], dict[str, Any]]]:
-    """Encode bodies; returns groups of neighbours with the same control fields. ``limit``: the most bytes of a body."""
+    """Encode bodies; returns groups of neighbours with the same control fields.
+
+    ``limit``: the largest size of a body, in bytes.
+    """
     if content_type is not None:
         content_type = check_content_type(content_type)
     if set(map(type, bodies)) == {bytes}:

@@ -23,7 +23,7 @@ from spool.transactions.two_phase import resolve_orphans
 
 T = TypeVar("T")
 
-# The longest time for which a waiting thread relies on notifications. Ctrl-C and a close may take effect as late.
+# The longest time for which a waiting thread relies on notifications. Ctrl-C or a close can be delayed by this time.
 IDLE_SECONDS = 0.1
 # The shortest time between two attempts of a thread that was notified and claimed nothing.
 BUSY_SECONDS = 0.002
@@ -52,7 +52,7 @@ def wait_for(
     if wanted.by_key:
         held = partial(is_there, store.view, store.clock, wanted)
         return repeat_when_arrived(store, (wanted.sought,), held, look, deadline._replace(check=check))
-    if groups.names:  # only this transaction may take further messages of its groups
+    if groups.names:  # only this transaction can take more messages of its groups, so it needs no poll lock
         return _repeat(store, wanted, look, deadline)
     polling = store.view.poll_locks.setdefault(wanted.queue, threading.Lock())
     while not polling.acquire(timeout=min(IDLE_SECONDS, deadline.remaining())):
@@ -67,7 +67,7 @@ def wait_for(
 
 
 def _repeat(store: Store, wanted: Wanted, look: Callable[[], PositionRanges], deadline: Deadline) -> PositionRanges:
-    """Attempt a claim after each notification of a commit, and now and then without one.
+    """Attempt a claim after each notification of a commit, and now and then without a notification.
 
     Some messages become free without a commit, and a notification may be lost.
     """
@@ -76,7 +76,7 @@ def _repeat(store: Store, wanted: Wanted, look: Callable[[], PositionRanges], de
 
     def pause_for(short: float) -> bool:
         nonlocal seen, notified
-        if notified:  # but nothing was free: in a busy space, not every commit is worth an attempt of every waiter
+        if notified:  # but nothing was free: in a busy space, a waiter does not attempt a claim after every commit
             store.clock.sleep(min(BUSY_SECONDS, deadline.remaining()))
         seconds = min(pause_seconds(store.view, store.clock, wanted, short), deadline.remaining())
         notified = notifier.wait(seen, seconds, seconds_without_inotify=short)
@@ -93,10 +93,10 @@ def _repeat(store: Store, wanted: Wanted, look: Callable[[], PositionRanges], de
 def pause_seconds(view: View, clock: Clock, wanted: Wanted, short: float) -> float:
     """Return the seconds to wait for a notification after an attempt that claimed nothing.
 
-    A message that a claim or a prepared branch holds can become free without a notification: its holder dies, or
-    releases a claim. So the next attempt follows after ``short`` seconds. A delayed message becomes due at a known
-    time. Every other change is published, so the wait can be long. The end of the wait matters only after a lost
-    notification, for Ctrl-C and for a closed space.
+    A message that a claim or a prepared branch holds can become free without a notification, because its holder may die
+    or release a claim. So the next attempt follows after ``short`` seconds. A delayed message becomes due at a known
+    time. Every other change is published, so the wait can be long. The limit of the wait lets the thread notice a lost
+    notification, Ctrl-C, or a closed space.
     """
     if is_there(view, clock, wanted):
         return short
@@ -113,8 +113,8 @@ def repeat_when_arrived(
 ) -> T:
     """Repeat the attempt ``look`` until it returns something or the time is over; returns the last result.
 
-    An attempt follows each arrival of a message in ``sought``. While another transaction holds such a message, attempts
-    are frequent, since the holder may die, or release the message without a commit.
+    An attempt follows each arrival of a message that ``sought`` names. While another transaction holds a sought
+    message, attempts are frequent, because the holder may die, or release the message without a commit.
     """
     arrived = threading.Event()
 
