@@ -31,7 +31,7 @@ class Done:
     """A round has ended, and its effects are durable.
 
     effects: the number of messages for each ``Effect``. Claimed messages without an effect went back to the queue.
-    seconds: the time since the claim.
+    seconds: the seconds since the claim.
     """
 
     queue: str
@@ -42,7 +42,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Down:
-    """The route was up and is down now: the service was not reached, or a queue has no room for replies."""
+    """The route has gone down, because the service was not reached or a queue has no room for replies."""
 
     queue: str
     reason: str

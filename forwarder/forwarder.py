@@ -37,7 +37,9 @@ class _Stopped(BaseException):
 
 
 class Forwarder(BaseForwarder):
-    """Take messages from queues and call a service for each: ``Forwarder(path, routes={"orders": "http://…"})``.
+    """Take messages from queues and call a service for each message.
+
+    Example: ``Forwarder(path, routes={"orders": "http://…"})``.
 
     Args:
         path: the directory of the space.
@@ -49,10 +51,11 @@ class Forwarder(BaseForwarder):
         on_failure: the effect of a final failure of a service. "reject", the default: the message has failed for good.
             "delete": the same, but the message is deleted if the failure queue has the service's reply. "retry": the
             failure counts as one of the message's attempts.
-        timeout: the most seconds of a call, for services that are given as URLs; the default is 30.
-        threads: the most calls of each task at a time, for services that are given as URLs and allow several; the
-            default depends on the kind of service.
-        idle: the seconds after which `run` ends if there was no message to forward; None for never.
+        timeout: the longest time of a call in seconds, for services that are given as URLs. The default is 30.
+        threads: the largest number of concurrent calls in each task. The option applies to services that are given as
+            URLs and allow concurrent calls. The default depends on the kind of service.
+        idle: the longest time in seconds that `run` waits for a message to forward. `run` then ends. None means no
+            limit.
         on_event: called with each event (``forwarder.Event``): rounds, pauses, the end. Any thread may make the call,
             one call at a time. The function must not wait for the forwarder.
         say: called with a few words about each step; without this function, the words are logged.
@@ -109,10 +112,10 @@ class Forwarder(BaseForwarder):
         return self.summary
 
     def stop(self) -> None:
-        """Have `run` finish the calls in progress, commit them and return.
+        """Let `run` finish the calls in progress, commit their outcomes and return.
 
-        `run` then returns after at most the seconds of a round plus the timeout of one call. Other threads and signal
-        handlers may call this method; in a handler, it also ends the start of Spark.
+        `run` returns no later than the duration of a round plus the timeout of one call. Other threads and signal
+        handlers may call this method. If a handler calls it while Spark starts, the start ends, too.
         """
         if not self._is_stopping:
             super().stop()
@@ -145,7 +148,7 @@ class Forwarder(BaseForwarder):
             self._is_starting = False
 
     def _loop(self, context: "SparkContext", **options: Any) -> RouteLoop:
-        def tasks() -> int:  # (computed each time, because a cluster's workers change; each other route gets one place)
+        def tasks() -> int:  # (not cached: a cluster's workers change; the other routes get a place each)
             with _asking_java(context):
                 return max(1, context.defaultParallelism - (len(self.routes) - 1))
 
@@ -153,7 +156,7 @@ class Forwarder(BaseForwarder):
 
 
 def spark_job(context: "SparkContext", chunks: list[Chunk], tasks: int) -> list[Block]:
-    """Run chunks in one Spark job of at most `tasks` tasks.
+    """Run the chunks in one Spark job with at most `tasks` tasks.
 
     Raises:
         TaskDied: a task died with its worker.
@@ -167,7 +170,7 @@ def spark_job(context: "SparkContext", chunks: list[Chunk], tasks: int) -> list[
 
 @contextmanager
 def _asking_java(context: "SparkContext") -> Iterator[None]:
-    """Turn errors of Java, or of the connection to Java, into the errors that ``spark_job`` raises."""
+    """Convert the errors of Java, and of the connection to Java, into the errors of ``spark_job``."""
     from py4j.protocol import Py4JError, Py4JJavaError
 
     try:
@@ -185,7 +188,7 @@ def _asking_java(context: "SparkContext") -> Iterator[None]:
 
 
 def _cause(error: Any) -> str:
-    """Return the text of a Java exception about a lost task, in one line."""
+    """Return, as one line, the text of a Java exception that reports a lost task."""
     text = str(error.java_exception.getMessage() or "") if error.java_exception is not None else str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     line = next((line for line in lines if "Lost task" in line), lines[0] if lines else "a Spark job failed")

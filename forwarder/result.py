@@ -79,7 +79,7 @@ class RoundResult:
 
     @property
     def down(self) -> str:
-        """Why nothing can be forwarded now; "" if messages can be forwarded."""
+        """The reason why no message can be forwarded now, or "" if messages can be forwarded."""
         if self.full:
             return no_room(self.full)
         if self.effects.get(Effect.KEPT, 0) == len(self.waiting):
@@ -105,7 +105,7 @@ class RoundResult:
 
 
 def add_counts(counts: dict[str, int], more: Mapping[str, int]) -> None:
-    """Add counts by name to other counts."""
+    """Add the second counts to the first counts, name by name."""
     for name, count in more.items():
         counts[name] = counts.get(name, 0) + count
 
@@ -118,7 +118,7 @@ class Summary:
     failures: the failures by kind.
     left: after a run with ``once``, the number of messages left for later because they failed or are held. Messages
         that are delayed by their own control field are not counted.
-    down: why the last round could forward no message, by queue.
+    down: for each queue, why its last round could forward no message.
     errors: the errors that ended a route.
     full: the queues of ``down`` whose messages or replies found no room in another queue.
     """

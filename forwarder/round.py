@@ -40,7 +40,7 @@ Job = Callable[[list[Chunk]], list[Block]]
 
 
 class TaskDied(Exception):
-    """A task ended without a result, and would end without a result in any worker."""
+    """A task ended without a result. The task would end in the same way in any other worker."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,9 @@ class Round:
         return bool(self.held)
 
     def call(self, job: Job, *, tasks: int, calling: float = CALLING_SECONDS) -> None:
-        """Call the service with the claimed messages until the time is over. Without room for answers, make no call.
+        """Call the service with the claimed messages until the time is over.
+
+        If a queue has no room for answers, make no call.
 
         Args:
             job: runs chunks in tasks.
@@ -164,7 +166,7 @@ class Round:
             blocks = []
             for half in whole.parts((len(whole) + 1) // 2):
                 blocks += self._deliver(job, half, tasks, calling)
-                if whole.in_order:  # the second half may have to wait for a message of the first half
+                if whole.in_order:  # messages of the first half may hold up the second half
                     break
             return blocks
 
@@ -173,7 +175,7 @@ class Round:
         self._coordinator.count_calls("the forwarder was ended while the service worked on it", _COUNT_SECONDS)
 
     def commit(self) -> RoundResult:
-        """Commit all outcomes that the result counts, or raise an error. Give back the other messages."""
+        """Commit all outcomes that the result counts, or raise an error. Release the messages without an outcome."""
         if self.result.full:  # (then no call was made)
             self.close()
             return self.result
@@ -202,8 +204,8 @@ class Round:
     def _found_full(self, full: Full) -> RoundResult:
         """Return the result of a round whose commit found no room.
 
-        If the round has one message, and no answer to another message needs the full queue, the message waits and the
-        route goes on.
+        The message waits, and the route goes on, if the round has only this message and the full queue takes answers to
+        no other message.
         """
         held = self.held[0]
         config = self._engine.config().queues.get(held.queue)
@@ -244,9 +246,10 @@ def _count_killer(engine: Engine, chunk: Chunk, error: TaskDied, seconds: float)
 
 
 def split(whole: Chunk, tasks: int) -> list[Chunk]:
-    """Split the work into about two chunks for each task, none of them too large; the messages keep their order.
+    """Split the work into about two chunks for each task. The messages keep their order.
 
-    An ordered queue's messages become one chunk. Messages that do not fit into the chunks wait for the next round.
+    The size of a chunk is limited. The messages of an ordered queue become one chunk. Messages that do not fit
+    into the chunks wait for the next round.
     """
     if whole.in_order:
         return [next(whole.parts(_CHUNK_MESSAGES, _CHUNK_BYTES))]

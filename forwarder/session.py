@@ -1,4 +1,4 @@
-"""The Spark session of a forwarder: started without output, here or on a cluster, and ended together with its Java.
+"""The Spark session of a forwarder, on this machine or on a cluster. Its start prints nothing, and its end ends Java.
 
 The driver starts Java with a pipe to Java's standard input. Java starts one Python daemon with a pipe of the same kind,
 and the daemon forks the workers. Each process ends when its pipe is closed, so no process outlives a killed driver.
@@ -133,7 +133,7 @@ def is_local(master: str) -> bool:
 
 
 def with_places(master: str, more: int) -> str:
-    """Return a local master with places for `more` further tasks; the master of a cluster is returned unchanged."""
+    """Return a local master with room for `more` further tasks. Return the master of a cluster unchanged."""
     found = re.fullmatch(r"local(?:\[(\*|\d+)((?:,[^]]*)?)\])?", master)
     if found is None or not more:
         return master
@@ -162,7 +162,7 @@ def settings(master: str, app_name: str, directory: str) -> dict[str, str]:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.memory": "1g",
-            # With Unix sockets, a job of few messages takes a third of its time with TCP. The sockets ask for no
+            # A job of few messages takes three times as long with TCP as with Unix sockets. The sockets ask for no
             # password, so they lie in a private directory, which the machines of a cluster do not have.
             "spark.python.unix.domain.socket.enabled": str(len(directory) <= _LONGEST_SOCKET_DIRECTORY).lower(),
             "spark.python.unix.domain.socket.dir": directory,
@@ -253,7 +253,10 @@ class _Bridge:
         atexit.register(self.close)
 
     def connect(self, conf: Mapping[str, str], java_is_up: Callable[[], None]) -> "SparkContext":
-        """Start Java, and Spark in it. The output is kept until `passing_on` is set: it tells why a start failed."""
+        """Start Java, and Spark in Java.
+
+        The output is kept until `passing_on` is set, because the output tells why a start failed.
+        """
         from pyspark import SparkConf, SparkContext
         from pyspark.java_gateway import launch_gateway
 
@@ -314,7 +317,7 @@ class _Bridge:
                 try:
                     sys.stderr.write(text)
                 except (OSError, ValueError, AttributeError):
-                    pass  # standard error is closed; reading goes on, because a full pipe would block the workers
+                    pass  # standard error is closed; the loop goes on, because a full pipe would block the workers
 
 
 @contextmanager
@@ -349,7 +352,10 @@ def reason_of(error: BaseException) -> str:
 
 
 def _java_message(error: BaseException) -> str:
-    """Return the first line of a Java exception's text, or the last line of a worker's traceback in it; or ""."""
+    """Return the first line of a Java exception's text, or "" if it says nothing useful.
+
+    If the text has a worker's traceback, return the last line of the traceback instead.
+    """
     exception = getattr(error, "java_exception", None)
     text = (exception and (exception.getMessage() or exception.toString())) or ""
     if "Traceback (most recent call last):" in text:

@@ -41,7 +41,7 @@ class Chunk:
     until: the time after which the task begins no further call, in seconds since the epoch. Messages without a call
         remain in the queue.
     must_call: whether the task makes its first call even after ``until``.
-    in_order: whether a message that goes back to the queue blocks the messages after it.
+    in_order: whether a message that remains in the queue holds up later messages.
     marks: the marks by which the task records calls in progress; None if the task cannot record calls.
     """
 
@@ -78,7 +78,7 @@ class Block(RoundResult):
 
     vote: the prepared branch; None if nothing was written.
     damaged: the messages whose bodies cannot be read, with the reason; the driver moves them to quarantine.
-    error: why the task could not read or write the space, with the machine's name. No message is the cause.
+    error: why the task could not read or write the space, with the machine's name. The cause is not a message.
     """
 
     vote: Vote | None = None
@@ -173,7 +173,10 @@ def _call_service(chunk: Chunk, branch: RemoteBranch) -> Block:
 
 
 def _is_last(chunk: Chunk, found: ReadMessage, outcome: Outcome) -> bool:
-    """Return whether no further call begins: the service was not reached, or a message in order goes back."""
+    """Return whether the task begins no further call after this outcome.
+
+    The reason is that the service was not reached, or that a message remains in an ordered queue.
+    """
     if next_state(State.CALLING, end_of_call(outcome)) is State.ABANDONED:
         return True
     if not chunk.in_order:
@@ -183,7 +186,7 @@ def _is_last(chunk: Chunk, found: ReadMessage, outcome: Outcome) -> bool:
 
 
 def _record(branch: RemoteBranch, chunk: Chunk, found: ReadMessage, outcome: Outcome, at: float, block: Block) -> None:
-    """Write and count the effects of a call that ended at a time. An abandoned attempt writes no effects."""
+    """Write and count the effects of a call. ``at``: when the call ended. An abandoned attempt writes no effects."""
     if isinstance(outcome, Retried) and end_of_call(outcome) is Event.UNREACHED:
         block.retry_after = outcome.delay
         block.count(Effect.KEPT, outcome.reason)
@@ -204,7 +207,7 @@ def _threads(service: Service) -> "ServiceThreads":
 
 
 def threads_of(service: Service) -> int:
-    """Return the most calls of a service that one process may make at a time."""
+    """Return the largest number of concurrent calls of a service in one process."""
     return service.threads if service.watched is None else 1
 
 
@@ -250,7 +253,7 @@ class Calls(Generic[Key]):
 
     @property
     def is_full(self) -> bool:
-        """Whether a call has to end before another may begin."""
+        """Return whether a call has to end before another call may begin."""
         return self.under_way >= self._threads.threads
 
     def begin(self, key: Key, request: Request) -> None:

@@ -39,7 +39,7 @@ def _run(function: Callable[[Any], Any], argument: Any) -> Any:
 class TimeLimit:
     """Calls a function with a time limit in seconds; None means no limit. Only the main thread can limit a call.
 
-    reason: why the function was ended; "" if the function ended by itself.
+    reason: why the time limit ended the function; "" if the function returned or raised in time.
     """
 
     def __init__(self, seconds: float | None) -> None:

@@ -65,7 +65,7 @@ means bytes.
 
 
 def columns(body: bool) -> StructType:
-    """Return the columns of a read. ``body``: whether the bodies of the messages are a column."""
+    """Return the columns of a read. ``body``: whether a column has the bodies of the messages."""
     return StructType([StructField(name, *of) for name, of in COLUMNS.items() if body or name != BODY])
 
 
@@ -123,7 +123,7 @@ def number_option(expected: str, least: int = 1, most: int = MAX_NUMBER) -> Valu
 
 
 def _amount(value: str, units: Mapping[str, int]) -> int:
-    """Return a number from 1 with a unit, e.g. 16m or 30 s, in the smallest of the units."""
+    """Convert an amount with a unit, e.g. 16m or 30 s, into the smallest of the units. The least amount is 1."""
     found = re.fullmatch(r"(\d+) ?([a-z]?)", value.strip().lower())
     if found is None or not int(found[1]) or found[2] not in units:
         raise ValueError
@@ -170,9 +170,10 @@ class ReadOptions:
     path: the directory of the space.
     queues: the names of the queues to read. Without names, all queues are read.
     first, last: the first and the last commit whose messages are read. By default, the last commit is the newest.
-    headers: only messages with these headers are read; a message may have further headers.
-    body: whether the bodies are a column. A program that chooses its columns overrides this option.
-    partition_bytes: the approximate bytes for one task. By default, the number suits the processors and the total size.
+    headers: the headers that a message must have to be read. The message may have further headers.
+    body: whether a column has the bodies. A program that chooses its columns overrides this option.
+    partition_bytes: the approximate bytes for one task. By default, the size of a task depends on the number of
+        processors and the total size.
     """
 
     path: str
@@ -211,7 +212,7 @@ GO_ON = "to continue with the readable messages, start the query with .option('f
 class StreamOptions(ReadOptions):
     """The messages to read as a stream.
 
-    first: a new query begins with the messages of this commit. LATEST stands for the first commit after its start.
+    first: the commit with which a new query begins. LATEST stands for the first commit after the start of the query.
     max_messages, max_bytes: the approximate limits of a batch. None means no limit.
     subscription: the name of the subscription. Without a name, the space keeps no unread messages for the query.
     expiry: the seconds after which the subscription ends unless the query renews it.

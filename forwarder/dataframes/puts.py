@@ -113,7 +113,7 @@ class RowsAsPuts:
 
     @classmethod
     def of(cls, schema: StructType, queue: str | None) -> Self:
-        """Check the columns of a DataFrame. InvalidArgument lists every mistake."""
+        """Check the columns of a DataFrame, and return their ``RowsAsPuts``. InvalidArgument lists every mistake."""
         names = tuple(field.name.lower() for field in schema.fields)
         wrong = list(_wrong_columns(schema, names, queue))
         if wrong:

@@ -29,7 +29,7 @@ def read(
 
     Args:
         boot_id: the boot id of the machine that created the plan.
-        missing: the action for messages that are not at their planned place.
+        missing: the action for a message that is no longer at its planned place.
 
     Raises:
         CorruptedFile: a body is damaged.
@@ -97,7 +97,10 @@ class _Columns:
 
 
 def _described(part: Stretch) -> Message:
-    """Return the first message of a stretch, without the body. All its messages have the same control fields."""
+    """Return the first message of a stretch, without the body.
+
+    All messages of a stretch have the same control fields.
+    """
     id_ = message_id(part.branch, part.in_branch)
     return Message(id_, part.queue, None, part.committed_at, Position(part.number, part.first), part.attributes)
 
@@ -135,7 +138,7 @@ def _lengths(pieces: Sequence[ReadMessages]) -> "array[int]":
 
 
 def _bodies(pieces: Sequence[ReadMessages], of: pa.DataType) -> "pa.Array[Any]":
-    """Return the bodies as one column: all bodies are joined at once, without a separate copy of each body."""
+    """Return the bodies as one column. All bodies are joined at once, so no body is copied separately."""
     ends = array("i", accumulate(_lengths(pieces), initial=0))
     joined = b"".join(chain.from_iterable(piece.bodies for piece in pieces))
     return pa.Array.from_buffers(of, len(ends) - 1, [None, pa.py_buffer(ends), pa.py_buffer(joined)])

@@ -31,7 +31,7 @@ _TASKS_A_PROCESSOR = 2
 class Partition(InputPartition):
     """The messages that one task reads.
 
-    missing: the action for messages that the task cannot read.
+    missing: the action for a message that the task cannot read.
     boot_id: the boot id of the machine that created the plan.
     """
 
@@ -50,8 +50,8 @@ class BatchReader(DataSourceReader):
         self._options = options
         self._schema = check_columns(schema)
 
-    def partitions(self) -> list[InputPartition]:  # (Spark takes no other sequence)
-        """Plan at least one task. A single task may have nothing to read.
+    def partitions(self) -> list[InputPartition]:  # (Spark accepts only a list)
+        """Plan the tasks. If no message can be read, plan one task without messages.
 
         Raises:
             QueueNotFound: one of the queues does not exist.

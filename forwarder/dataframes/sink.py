@@ -5,16 +5,16 @@ branches of the attempts that Spark chose, in the order of the partitions. ``coo
 processes of a write, and the effects of their deaths.
 
 If a process commits and dies before it reports the commit, Spark calls ``abort()`` and fails the job. So ``abort()``
-does not decide the outcome. It ends the coordinator, and branches that are not committed are rolled back. A program
+does not decide the outcome. ``abort()`` ends the coordinator and rolls back branches that are not committed. A program
 that repeats such a job names the job by the options ``applicationId`` and ``batchId``. The commit records both, so a
 batch is not written again (``spool.policies.applications``).
 
-Spark commits a micro-batch to its checkpoint after the commit of the rows, so after a crash in between Spark runs the
-same micro-batch again. The stream's name is the option ``applicationId``, or else the id of the query. Spark keeps the
-id in the checkpoint, so a query that is restarted on its checkpoint has the same id. Only the tasks get the id, so they
-return the id in their messages. A stream with a new checkpoint counts its batches from 0 again. If the stream had the
-name of an older stream, its first batches would be lost. The commit therefore also records the id of the query, and
-refuses a batch of another query.
+Spark commits a micro-batch to its checkpoint after the commit of the rows. After a crash between these two commits,
+Spark runs the same micro-batch again. The stream's name is the option ``applicationId``, or else the id of the query.
+Spark keeps the id in the checkpoint, so a query that is restarted on its checkpoint has the same id. Only the tasks get
+the id, so they return the id in their messages. A stream with a new checkpoint counts its batches from 0 again. If the
+stream had the name of an older stream, its first batches would be lost. The commit therefore also records the id of the
+query, and refuses a batch of another query.
 """
 
 import logging
@@ -55,7 +55,7 @@ _BOTH = {
 }
 _BATCH: Mapping[str, ValueCheck] = {**_BOTH, "batchId": number_option("a whole number from 0", least=0)}
 _ANY = ValueCheck("a text", str)
-_STREAM: Mapping[str, ValueCheck] = {**_BOTH, "checkpointLocation": _ANY, "queryName": _ANY}  # the last two are Spark's
+_STREAM: Mapping[str, ValueCheck] = {**_BOTH, "checkpointLocation": _ANY, "queryName": _ANY}  # last two: Spark's own
 
 
 def _refuse_overwriting(overwrite: bool, instead: str) -> None:
@@ -70,8 +70,8 @@ class Job:
     path: the directory of the space.
     rows: the object that turns the rows into puts.
     batch: the name of this write, i.e. an application and a number; None if the program did not name the write.
-    is_numbered: whether the program gave the batch its number. Otherwise every write of the application has the same
-        number.
+    is_numbered: whether the program gave the batch its number. If the program gave no number, all writes of the
+        application have the same number.
     """
 
     path: str
@@ -81,7 +81,7 @@ class Job:
 
     @classmethod
     def of(cls, given: Options, schema: StructType, *, overwrite: bool) -> Self:
-        """Return the job for the options and the columns of a write. InvalidArgument if either is wrong."""
+        """Return the job for the options and the columns of a write. InvalidArgument if one of them is wrong."""
         found = parse_options(given, _BATCH, "writing to a space")
         _refuse_overwriting(overwrite, ".mode('append'); spool-admin queue purge empties a queue")
         if "batchId" in found and "applicationId" not in found:
@@ -144,7 +144,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     """
 
     def __init__(self, job: Job, application: str | None, key: str | None) -> None:
-        """``key``: the name of the stream in its space, the same in every process; None if the stream has no name."""
+        """``key``: the name of the stream in its space, or None. Every process uses the same name for the stream."""
         self.job = job
         self.application = application
         self.key = key
@@ -161,7 +161,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return cls(Job(found["path"], RowsAsPuts.of(schema, found.get("queue"))), application, key)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Begin the write, because Spark sends only the writer for the tasks."""
+        """Begin the write when Spark pickles the writer, because Spark pickles only the writer for the tasks."""
         if self.coordinator is None:
             self.coordinator = self.job.begin(self.key)
         return self.__dict__
@@ -266,7 +266,7 @@ def commit(path: str, coordinator: Coordinator, messages: Sequence[Written], bat
     """Commit the branches of the attempts that Spark chose, and roll back all others.
 
     Returns:
-        True if the rows were written now, False if the batch was committed before.
+        True if this call has written the rows, False if the batch was committed before.
 
     Args:
         messages: the messages of all partitions, in order.

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 
 class SpoolSource(DataSource):
-    """Queues of a space as DataFrames. Modules are imported at first use, because Spark often looks up a format."""
+    """Queues of a space as DataFrames. Modules are imported when used, because Spark looks up formats often."""
 
     @classmethod
     def name(cls) -> str:

@@ -10,7 +10,7 @@ the query ends. The tasks read like the tasks of a batch read.
 
 For a query with a *subscription*, the space keeps all commits after the registration (Rule 15), and the query reads
 these commits from their files. The query reads earlier commits like any other query. The offsets of this query also
-have the number of the commit that registered the subscription. The number distinguishes subscriptions with the same
+contain the number of the commit that registered the subscription. This number distinguishes subscriptions with the same
 name.
 """
 
@@ -108,7 +108,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {NUMBER: self._published()}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Let the query end after the present messages: the query reads no newer messages."""
+        """Make the query end once it has read the present messages. The query does not read newer messages."""
         self._target = self._published()
 
     def _limits(self, limit: ReadLimit) -> tuple[float, float]:
@@ -125,9 +125,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _within(self, begin: int, newest: int, most: float, most_bytes: float) -> int:
         """Return the last commit up to which the messages after ``begin`` fit into these limits.
 
-        The first commit with messages always counts as fitting. With a subscription, the returned commit put messages,
-        so this commit is durable. A power cut may undo later commits that only count attempts. New messages would then
-        get the same commit numbers, and the query would skip these messages.
+        The first commit with messages always counts as fitting. With a subscription, the returned commit is one that
+        put messages, so this commit is durable. A power cut may undo later commits that only count attempts. New
+        messages would then get the same commit numbers, and the query would skip these messages.
         """
         self._forget_up_to(begin)
         end, messages, size, at = begin, 0, 0, 0
@@ -167,7 +167,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Plan the tasks of a batch. The tasks read the messages that still exist between the two offsets."""
         begin, last = start[NUMBER], end[NUMBER]
-        kept_from = max(begin, end[SINCE]) if SINCE in end else last  # (without a subscription, SINCE is missing)
+        kept_from = max(begin, end[SINCE]) if SINCE in end else last  # (offsets have SINCE only with a subscription)
         parts: list[InputPartition] = []
         if begin < min(last, kept_from):
             found = self._backlog().items(begin + 1, min(last, kept_from))
@@ -234,7 +234,7 @@ class Subscriber:
         """Return the commit that registered the subscription, for a query that continues after ``start``.
 
         Renew the subscription when half of its time has passed. If a commit after ``start`` was not kept, raise
-        InvalidArgument, or register the subscription again if the query goes on after a loss.
+        InvalidArgument. If the query is to continue after a loss, register the subscription again instead.
         """
         known, wrong = self._check(start)
         if known is None:
@@ -249,11 +249,11 @@ class Subscriber:
     def kept(self, backlog: "Backlog", begin: int, end: Mapping[str, int]) -> list[tuple[Item, int]]:
         """Return the places of the messages in the commits after ``begin`` up to ``end``.
 
-        Each place has the size of its bodies in bytes. InvalidArgument if a commit was not kept. CorruptedFile if a
-        commit is damaged.
+        Each place is paired with the size of its bodies in bytes. InvalidArgument if a commit was not kept.
+        CorruptedFile if a commit is damaged.
         """
         found, lost = backlog.kept_items(begin + 1, end[NUMBER])
-        # Check after the reading: a subscription that still exists has kept all commits that were read.
+        # Check after the read, because a subscription that still exists has kept all commits that were read.
         known, wrong = self._check({**end, NUMBER: begin})
         if known is None or lost:
             wrong = wrong or f"commit {lost[0]} is kept for the subscription {self._name!r}, and cannot be read"
@@ -273,9 +273,9 @@ class Subscriber:
         return self._engine.register_subscription(self._name, self._queues, self._options.expiry, anew=anew)
 
     def _check(self, start: Mapping[str, int]) -> tuple[Subscription | None, str]:
-        """Return the subscription if it has kept all commits after ``start`` since its registration.
+        """Return the subscription if it has kept all commits after ``start``; otherwise return None and the reason.
 
-        Otherwise return None and the reason.
+        ``start`` may lie before the registration; commits before the registration do not count.
         """
         known, begin = self._engine.subscription(self._name), start[NUMBER]
         if known is None:

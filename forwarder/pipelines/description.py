@@ -75,7 +75,7 @@ class Destination:
     outbound: hooks, called before the service.
     stopped: whether delivery is stopped, so that the messages wait.
     ordered: whether messages are delivered one after the other, so that a message that fails holds up later messages.
-        By default, the option of the pipeline applies.
+        The default is the pipeline's own option ``ordered``.
     on_failure: the effect if the service refuses a message, as for a ``Forwarder``.
     timeout: the time limit of a call in seconds.
     threads: the most calls at a time, if the service allows several and messages are not ordered.
@@ -186,7 +186,7 @@ class Description:
         return [*stages, self.errors, self.failures]
 
     def is_of_another_shape(self, queue: str) -> bool:
-        """Return whether a queue's name is that of a stage's queue, but this description lacks the stage."""
+        """Return whether the queue has the name of a stage's queue, but this description does not have the stage."""
         is_stage = queue == f"{self.name}.translate" or queue.startswith(f"{self.name}.to.")
         return is_stage and queue not in self.queue_names
 
@@ -270,7 +270,7 @@ def _read(kind: type[T], given: object, place: str, mistakes: list[str]) -> T | 
 
 
 def _read_all(metadata: Mapping[str, Any], given: object, place: str, mistakes: list[str]) -> Any:
-    """Return the tables of a list, or the tables of a table by name. Each name has to be valid for a queue."""
+    """Read several tables, from a list or from a table that names them. Each name has to be valid for a queue."""
     if "each" in metadata:
         found = _list_of(given)
         read: Any = tuple(

@@ -43,7 +43,7 @@ class Changes(TypedDict, total=False):
 
 
 class Continue:
-    """The message goes on, perhaps changed: to the next hook, and then to the next stage."""
+    """The message goes on to the next hook, and after the last hook to the next stage. The message may be changed."""
 
     def __init__(self, body: Any = BODY, **changes: Unpack[Changes]) -> None:
         self.body, self.changes = body, changes

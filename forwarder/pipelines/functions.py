@@ -10,9 +10,9 @@ from spool.workers.functions import ServiceError, check_function, find_function
 
 @dataclass(frozen=True)
 class Function:
-    """A function that takes a message.
+    """A function whose argument is a message.
 
-    name: ``package.module:function``, by which other processes import the function.
+    name: the name ``package.module:function``. Other processes import the function by this name.
     given: the function object, if the pipeline was declared with an object. Threads of this process call the object.
     """
 
@@ -21,7 +21,7 @@ class Function:
 
     @classmethod
     def of(cls, value: object) -> "Function":
-        """Return a description's value as a Function. ValueError if the value is neither a name nor a function."""
+        """Convert a value of a description into a Function. ValueError if it is neither a name nor a function."""
         if isinstance(value, Function):
             return value
         if isinstance(value, str) and value.count(":") == 1:
@@ -35,7 +35,7 @@ class Function:
         """Return the function object. A function that is given by name is imported.
 
         Raises:
-            ServiceError: the function cannot be imported, or takes no message.
+            ServiceError: the function cannot be imported, or cannot be called with a message.
         """
         return _imported(self.name) if self.given is None else check_function(self.name, self.given)
 

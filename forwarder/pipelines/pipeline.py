@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class MessagesLeft(ServiceError):
-    """A pipeline was changed while messages waited in its former queues, which no route serves now.
+    """Messages wait in former queues of a changed pipeline. No route serves these queues now.
 
-    queues: the number of messages by queue.
+    queues: the number of waiting messages in each queue.
     """
 
     def __init__(self, queues: Mapping[str, int]) -> None:
@@ -160,13 +160,13 @@ class Pipeline:
 
         Raises:
             MessagesLeft: messages wait in former queues; no message was handled.
-            ServiceError, SparkUnavailable: as for ``Forwarder``.
+            ServiceError, SparkUnavailable: the same errors as in ``Forwarder``.
         """
         self._check_left(path, leave)
         return Forwarder(path, self.routes(), spark, master=master).run(once)
 
     def work(self, path: str, *, once: bool = False, leave: bool = False) -> Summary:
-        """Run the pipeline in threads of this process, without Spark. Arguments, result and errors as for ``run``."""
+        """Run the pipeline in threads of this process, without Spark. ``run`` describes the arguments and errors."""
         self._check_left(path, leave)
         return ThreadForwarder(path, self.routes(by_name=False)).run(once)
 
@@ -208,7 +208,7 @@ def _queue_options(description: Description) -> dict[str, dict[str, Any]]:
 
 
 def _routes(of: Description) -> Iterator[Route]:
-    """Yield the route of each queue. The forwarder checks the services."""
+    """Yield the route of each queue. The services are not checked here, because the forwarder checks them."""
     ends = tuple((name, of.last_queue(name)) for name in of.destinations)
 
     def hooks(queue: str, functions: tuple[Function, ...], into: str, step: int) -> Route:

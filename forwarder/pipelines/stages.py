@@ -86,7 +86,7 @@ def _apply(
 
 @dataclass(frozen=True)
 class Way:
-    """A route of a translation, see ``description.RouteDescription``; or the hooks of a stage, without a name.
+    """A route of a translation (see ``description.RouteDescription``), or the hooks of a stage. Hooks have no name.
 
     into: the queues for the resulting messages, e.g. the first queue of each destination.
     """
@@ -133,7 +133,7 @@ class Stage(Service):
 
     @property
     def watched(self) -> float | None:
-        """The time limit of a call, because a function may hang its process."""
+        """The time limit of a call. A limit is needed because a function may hang its process."""
         return self.timeout
 
     def open(self) -> PythonCaller:

@@ -54,7 +54,7 @@ class Loop(ABC):
     @property
     @abstractmethod
     def is_working(self) -> bool:
-        """Whether the loop has claimed messages, or commits their outcomes."""
+        """Return whether the loop has claimed messages, or commits their outcomes."""
 
     @abstractmethod
     def count_calls(self) -> None:
@@ -63,7 +63,7 @@ class Loop(ABC):
     @property
     @abstractmethod
     def is_busy(self) -> bool:
-        """Whether the loop has claimed messages, or pauses."""
+        """Return whether the loop has claimed messages, or pauses."""
 
     def _add(self, result: RoundResult) -> None:
         if self.once:
@@ -122,10 +122,10 @@ class BaseForwarder:
         self._stop_because("it was asked to")
 
     def abandon(self, end: Callable[[], object]) -> None:
-        """For signal handlers: let `run` end the process by `end`, without waiting for the calls in progress.
+        """Let `run` call `end` without waiting for the calls in progress. `end` ends the process.
 
-        Each of these calls counts as an attempt for its message; nothing else is committed. If no route has a claimed
-        message, this method calls `end` at once.
+        Signal handlers call this method. Each call in progress counts as an attempt for its message. Nothing else is
+        committed. If no route has a claimed message, this method calls `end` at once.
         """
         self._stop_because("it was asked to")
         if not any(loop.is_working for loop in self._loops):
@@ -133,7 +133,7 @@ class BaseForwarder:
         self._end = end
 
     def _forward(self, space: Space, once: bool, made: Callable[..., Loop]) -> None:
-        """Run a loop for each route, until all loops have ended. ``made``: creates the loop of a route."""
+        """Run a loop for each route, until all loops have ended. ``made``: the function that creates a loop."""
         self._say("forwarding")
         self._tell(Begun([route.queue for route in self.routes]))
         self._now = space.engine.clock.monotonic
@@ -171,7 +171,7 @@ class BaseForwarder:
     def _join(self, threads: list[threading.Thread]) -> None:
         for thread in threads:
             while thread.is_alive():
-                thread.join(0.2)  # a short wait, because signal handlers run in this thread, between two joins
+                thread.join(0.2)  # a short wait, because signal handlers run only between two joins
                 self._end_if_idle(0)
                 self._tell_of_the_end()
                 if self._end is not None:
@@ -237,8 +237,8 @@ class BaseForwarder:
 def in_steps(routes: Sequence[Route], once: bool, summary: Summary) -> Iterator[list[Route]]:
     """Yield the routes that run at the same time: all routes, or with ``once`` the routes of each step.
 
-    If a route found no room, and other routes have forwarded messages since then, a queue may have room now. In this
-    case the steps are repeated, without the routes whose service was not reached.
+    If a route found no room, and other routes have forwarded messages since then, a queue may have room now. The steps
+    are then repeated, without the routes whose service was not reached.
     """
     if not once:
         yield list(routes)

@@ -1,7 +1,8 @@
-"""Forward queues to services in threads of this process: with the routes of a ``Forwarder``, without Spark and rounds.
+"""Forward queues to services in threads of this process, without Spark and without rounds.
 
-Each message has a separate transaction. So the loop can give up a single call that hangs. A call that ends the process
-counts as an attempt only for its own message. Rounds in one process would make both impossible.
+The routes are the same as for a ``Forwarder``. Each message has a separate transaction. So the loop can give up a
+single call that hangs. A call that ends the process counts as an attempt only for its own message. Neither would be
+possible with rounds in one process.
 """
 
 from contextlib import closing
@@ -25,7 +26,9 @@ from spool.workers.worker import Worker
 
 
 class ThreadForwarder(BaseForwarder):
-    """Take messages from queues and call a service for each, in threads. The arguments are those of ``Forwarder``.
+    """Take messages from queues, and call a service for each message in a thread.
+
+    The arguments are those of ``Forwarder``.
 
     The number of threads of a queue is the number of calls that its service allows. A watched service has one thread.
 
@@ -116,7 +119,7 @@ class ThreadLoop(Loop):
         self._under_way.discard(position)
 
     def _add_kept(self) -> None:
-        """Add the messages without an attempt to the summary last, so that the summary keeps their reason."""
+        """Add the messages without an attempt to the summary. A result that is added later replaces their reason."""
         kept, self._kept = self._kept, RoundResult()
         if kept.messages:
             self._add(kept)

@@ -35,7 +35,7 @@ class RouteLoop(Loop):
 
     job: Job
     tasks: Callable[[], int]
-    pace: Pace = field(default_factory=lambda: Pace(1))  # 1 task, until the first round asks for the number of tasks
+    pace: Pace = field(default_factory=lambda: Pace(1))  # 1 task until the first round sets the number
 
     def __post_init__(self) -> None:
         self._calling: Round | None = None
@@ -85,7 +85,7 @@ class RouteLoop(Loop):
         return self.once and (self.pace.down != "" or len(self.attempted) > _MOST_ATTEMPTED)
 
     def _begin(self) -> bool:
-        """Begin a round if a message can be claimed within half a second; return whether the loop goes on."""
+        """Begin a round if a message can be claimed within half a second. Return whether the loop goes on."""
         self._next = self._claim(0.0 if self.once else _WAIT_SECONDS, ahead=False)
         if self._next is not None:
             self._is_working = True
@@ -118,7 +118,7 @@ class RouteLoop(Loop):
         self._calling, self._next, self._seconds = round_, None, self._caller.submit(call)
 
     def _run(self, chunks: list[Chunk]) -> list[Block]:
-        if self.stopped.is_set():  # also after the death of a task: no other task gets its messages
+        if self.stopped.is_set():  # also if a task has died: its messages go to no other task
             return []
         return self.job(chunks)
 

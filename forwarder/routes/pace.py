@@ -1,4 +1,4 @@
-"""The pace of a route's rounds, decided from the results of earlier rounds, without I/O."""
+"""The pace of a route's rounds: the results of earlier rounds decide the next round. This module does no I/O."""
 
 from forwarder.result import RoundResult
 from forwarder.round import RoundSize
@@ -12,10 +12,10 @@ class Pace(Pauses):
     """Decides the size and the time of a route's next round, and the pause before the round.
 
     Args:
-        tasks: how many tasks of a round run at the same time.
+        tasks: how many tasks of the first round run at the same time.
 
     tasks: the present number of tasks, which the loop updates.
-    limit: the most messages of the next round.
+    limit: the largest number of messages for the next round.
     pause: the seconds of the pause before the next round.
     """
 
@@ -30,8 +30,8 @@ class Pace(Pauses):
         """Return whether the next round is claimed while this round calls the service.
 
         A prefetched round saves time under three conditions. This round is full, so that more messages are likely; the
-        previous round handled all its messages; and rounds no longer grow. If this round is smaller, messages that
-        arrive meanwhile are claimed after its end, in one round.
+        previous round handled all its messages; and rounds no longer grow. If this round is not full, messages that
+        arrive during the round are claimed after it, together in one round.
         """
         if calling.in_order or calling.is_bounded or self.down:
             return False
@@ -55,8 +55,8 @@ class IdleTime:
     """Decides when an idle forwarder ends.
 
     Args:
-        limit: the seconds without a message after which the forwarder ends. With None, the forwarder never ends.
-        now: the time in seconds of the monotonic clock, as in ``is_over``.
+        limit: the longest time in seconds without a message. The forwarder then ends. None means no limit.
+        now: the time in seconds of the monotonic clock. ``is_over`` uses the same clock.
     """
 
     def __init__(self, limit: float | None, now: float) -> None:
@@ -77,13 +77,13 @@ class IdleTime:
 def is_through(messages: int, result: RoundResult) -> bool:
     """Return whether each message of a round has an answer or a counted attempt.
 
-    Otherwise the messages that the round leaves have to be claimed before the messages of the prefetched round.
+    Otherwise some messages remain in the queue, and have to be claimed again before the messages of a prefetched round.
     """
     return not result.down and result.messages >= messages
 
 
 def next_limit(limit: int, messages: int, seconds: float, tasks: int) -> int:
-    """Return the most messages of the next round, so that a round lasts about two seconds.
+    """Return the largest number of messages for the next round, so that the round lasts about two seconds.
 
     Two seconds are much longer than the cost of a round, and short enough that a killed forwarder repeats little work.
     Each task has at least one message, however slow the service is.

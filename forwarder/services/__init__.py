@@ -37,8 +37,8 @@ def parse(
     Args:
         timeout: the time limit of a call in seconds.
         max_reply: the largest reply in bytes.
-        threads: the most calls of each task at a time, if the kind of service allows several. With None, the kind's
-            default applies.
+        threads: the largest number of concurrent calls in each task, if this kind of service allows concurrent calls.
+            None means the default of this kind.
 
     Raises:
         ServiceError: no kind of service has URLs of this form.
@@ -66,11 +66,11 @@ def parse(
 
 
 def named_as(queue: str, services: str) -> str:
-    """Return the URL of the service that has the queue's name.
+    """Return the URL of the service whose name is the name of the queue.
 
     Args:
-        services: the module of the functions (`python:package.module`); or a URL, a directory or the brokers of Kafka.
-            The queue's name is appended to a URL, a directory or brokers as a path.
+        services: the module of the functions (`python:package.module`), a URL, a directory, or the brokers of Kafka.
+            The queue's name becomes the name of the function, or the last part of the path.
     """
     if services.startswith("python:"):
         return f"{services}{'.' if ':' in services[len('python:') :] else ':'}{queue}"

@@ -36,7 +36,9 @@ _PIPE_BYTES = 65536  # the capacity of a pipe
 
 @dataclass(frozen=True)
 class ExecService(Service):
-    """`exec:command argument…`, quoted as in a shell; `timeout` is in seconds, `max_reply` in bytes.
+    """The service `exec:command argument…`, whose command is quoted as in a shell.
+
+    `timeout` is in seconds, `max_reply` in bytes.
 
     threads: the number of commands that one task runs at a time.
     """
@@ -70,7 +72,7 @@ class ExecCaller(Stateless):
         try:
             with _started(self.words, variables(request.message)) as process:
                 return _outcome(process, request.raw, self.timeout, self.max_reply)
-        except OSError as error:  # the command does not exist, memory lacks, or too many processes run
+        except OSError as error:  # the command does not exist, or memory or processes have run out
             return Retried(describe(error), counted=False)
 
 

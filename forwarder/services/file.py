@@ -1,15 +1,15 @@
 """A directory as a service. Each message becomes a whole file, which is flushed before the message is done.
 
-The service writes a file under a temporary name, flushes and renames the file, and flushes the directory. The name has
-the message's id. If a killed forwarder writes a message again, the second file replaces the first.
+The service writes a file under a temporary name, flushes and renames the file, and flushes the directory. The file's
+name contains the message's id. If a killed forwarder writes a message again, the second file replaces the first.
 
-The directory belongs to the user. The service refuses a mirror of a space. The service also refuses a directory in a
-space, because only ``spool.disk`` may change its files. Each directory is checked at the start and before each file.
-For a drop folder, use the service ``queue:NAME@SPACE`` instead.
+The directory belongs to the user. The service refuses a directory that is a mirror of a space. The service also refuses
+a directory in a space, because only ``spool.disk`` may change its files. Each directory is checked at the start and
+before each file. For a drop folder, use the service ``queue:NAME@SPACE`` instead.
 
-The service opens the directory and asks the kernel for the path of the descriptor. A symbolic link that changes in
-between has no effect. The service does not notice a bind mount of a space's directory, because the path of the
-mount does not lead into the space.
+The service opens the directory and asks the kernel for the path of the descriptor. So a symbolic link that changes
+after the opening has no effect. The service does not notice a bind mount of a space's directory, because the path of
+the mount does not lead into the space.
 """
 
 import errno
@@ -149,8 +149,8 @@ def _opened(directory: str) -> Iterator[int]:
     """Open a directory for changes in it.
 
     Raises:
-        ServiceError: the path, without symbolic links, is in a space, or the directory is a mirror. Mirroring
-            removes files that the space of the mirror does not have.
+        ServiceError: the path, without symbolic links, is in a space, or the directory is a mirror. Files in a mirror
+            would be lost, because mirroring removes every file that the space does not have.
     """
     place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -84,7 +84,7 @@ class HttpCaller:
         self._limits = {"timeout": httpx.Timeout(timeout).as_dict()}
         self._trusted = httpx.create_ssl_context()  # created once, because this reads all certificates of the machine
         self._threads = threading.local()
-        self._client()  # raises for an unusable proxy before the first call
+        self._client()  # raises here, and not in the first call, if the proxy is unusable
 
     def _client(self) -> "httpx.Client":
         import httpx
@@ -151,7 +151,10 @@ def judge(status: int, body: bytes | None, headers: "httpx.Headers", max_reply: 
 
 
 def retry_after(value: str | None, now: float) -> float | None:
-    """Return the seconds to wait by a `Retry-After` header, or None if the header has neither seconds nor a date."""
+    """Return how many seconds a `Retry-After` header asks to wait.
+
+    Return None if the header has neither seconds nor a date.
+    """
     if value is None:
         return None
     if re.fullmatch(r"[0-9]+", value := value.strip()):

@@ -55,7 +55,7 @@ class KafkaService(Service):
     threads: int = THREADS
 
     def open(self) -> "KafkaCaller":
-        """Return the caller. Unreachable brokers are found at the first call."""
+        """Return the caller. If the brokers cannot be reached, only the first call fails, not this method."""
         url = f"kafka:{self.target}"
         found = re.fullmatch(r"//([^/?]+)/([\w.-]{1,249})(?:\?(.*))?", self.target, re.ASCII)
         if found is None:

@@ -95,7 +95,7 @@ class OtherSpaceCaller:
         except (Full, MessageInUse, QueueNotFound) as error:
             return Retried(describe(error), counted=False)
         except (SpoolError, OSError) as error:
-            # After CommitUnknown, the next attempt has the same deduplication key, so it puts no second message.
+            # After CommitUnknown, the next attempt has the same deduplication key, so the queue gets no second message.
             self._let_go(space)
             return Retried(describe(error), counted=False)
 
@@ -119,7 +119,10 @@ class OtherSpaceCaller:
 
 
 def fields(message: Message) -> PutOptions:
-    """Return the options of the put. The reply and failure queue are left out, because both are in this space."""
+    """Return the options of the put, without the reply queue and the failure queue.
+
+    These two queues are omitted because they are in this space.
+    """
     options: dict[str, Any] = {
         "correlation_id": message.correlation_id or message.id,
         "content_type": message.content_type,

@@ -36,9 +36,10 @@ class Request:
 
 
 class Caller(Protocol):
-    """An opened service in one worker process. If the service has several `threads`, they call it concurrently.
+    """An opened service in one worker process.
 
-    An exception is a failed attempt. The exception `Reject` is a final failure.
+    If the service has several `threads`, these threads call the caller concurrently. An exception in a call counts as a
+    failed attempt. The exception `Reject` counts as a final failure.
     """
 
     def __call__(self, request: Request, /) -> Outcome:
@@ -49,7 +50,7 @@ class Caller(Protocol):
         """
 
     def close(self) -> None:
-        """Release connections and files: the worker no longer needs the service."""
+        """Release connections and files, because the worker no longer needs the service."""
 
 
 class Stateless:
@@ -62,14 +63,15 @@ class Stateless:
 class Service(Protocol):
     """A description of a service: small, hashable and picklable, e.g. a frozen dataclass.
 
-    Each worker process opens a service once. Equal services are the same service.
+    Each worker process opens a service once. Services that compare as equal share one opened service.
     """
 
     @property
     def watched(self) -> float | None:
-        """The time limit of a call in seconds, if a call may hang. None if the service itself limits the time.
+        """The time limit of a call in seconds, for services whose calls may hang.
 
-        If a call hangs, its process is ended five seconds after the time limit.
+        None if the service itself limits the time. If a call hangs, its process is ended five seconds after the time
+        limit.
         """
         return None
 
@@ -85,7 +87,8 @@ class Service(Protocol):
     def open(self) -> Caller:
         """Prepare the service in this process.
 
-        An exception means that the service was not reached: no attempt is counted, and the next round opens it again.
+        An exception means that the service was not reached. No attempt is counted, and the next round opens the service
+        again.
         """
 
 

@@ -1,4 +1,4 @@
-"""The coordinator of a write: a lock that is held from before the first task until the outcome is decided.
+"""The coordinator of a write: a lock. The lock is held from before the first task until the outcome is decided.
 
 The processes and their calls (PySpark 4.3, ``pyspark/sql/worker``; batch and stream alike):
 
@@ -8,18 +8,18 @@ The processes and their calls (PySpark 4.3, ``pyspark/sql/worker``; batch and st
   machine gets another attempt, and speculation makes two attempts at the same time. For each task, Spark chooses one of
   the attempts that returned.
 * ``commit()`` or ``abort()`` runs in another worker beside the driver, with the messages of the chosen attempts. For a
-  task without such an attempt, the message is None. Spark calls ``abort()`` when a task failed for good, and also when
-  ``commit()`` raised or its process died, before or after the commit. A stream's ``abort()`` gets a separate writer,
-  which has only the options.
+  task without such an attempt, the message is None. Spark calls ``abort()`` when a task failed for good. Spark also
+  calls ``abort()`` when ``commit()`` raised an error or the process of ``commit()`` died. The rows may already be
+  committed at that time. For a stream, ``abort()`` runs on a separate writer, which has only the options.
 
-So each of these processes may end before the write ends. A separate small process, the holder (``lock_holder``), has
+So each of these processes may end before the write ends. A separate small process, the holder (``lock_holder``), holds
 the lock of the write. The prepared branches belong to the holder (rule 6: a process is alive while it holds a lock).
-The worker that creates the writer opens the space, and thereby recovers the space if need be. The worker then locks the
-coordinator's id, and locks the space as open a second time. At last the worker starts the holder, which inherits only
-these two locks. The holder ends
+The worker that creates the writer opens the space, and thereby recovers the space if the space needs recovery. The
+worker then locks the coordinator's id, and takes a second lock that marks the space as open. At last the worker starts
+the holder, which inherits only these two locks. The holder ends
 
-* when ``commit()`` or ``abort()`` ends the holder. The same process, or the next process that finds undecided
-  branches, rolls these branches back, even the branches of late attempts;
+* when ``commit()`` or ``abort()`` ends the holder. The process that runs the call then rolls undecided branches back.
+  Any later process that finds such branches rolls them back, too, e.g. the branches of late attempts;
 * when the daemon of the worker ends, together with the Spark context. So if the driver was killed or the context was
   stopped, the write is rolled back, like any transaction of a dead process;
 * when the holder is killed. The branches are then rolled back, and ``commit()`` finds no branch and raises. A commit
@@ -32,8 +32,9 @@ A process ends the holder through a socket in Linux's abstract namespace, which 
 aborted without any message, the writer does not know its coordinator. For a stream, the name of the socket is therefore
 a hash of the space and of the stream's name. The next batch of the same stream also ends a holder that still lives.
 
-A stream without an application id has no name if its checkpoint was set for the session. After such an abort, its
-holder remains until the Spark context ends. The only harm is that the branches remain prepared until then, too.
+A stream has no name if the program gave no application id and set the checkpoint for the whole session. If a
+micro-batch of this stream is aborted without any message, its holder remains until the Spark context ends. The only
+harm is that the branches remain prepared until then, too.
 """
 
 import contextlib
@@ -70,7 +71,7 @@ class Coordinator:
 
 
 def start(space: spool.Space, key: str | None = None, parent: int | None = None) -> Coordinator:
-    """Start the holder of a new coordinator, and return the locked coordinator. The caller has the space open.
+    """Start the holder of a new coordinator, and return the coordinator. The caller has the space open.
 
     Args:
         key: the name of the stream in the space, or None. ``start`` ends a holder of the stream's previous batch.
@@ -99,7 +100,10 @@ def address_of(path: str, key: str | None) -> str:
 
 
 def end_at(address: str) -> bool:
-    """End any holder at an address, and wait for the release of its locks. Return False if the holder goes on."""
+    """End the holder at an address, if one exists, and wait for the release of its locks.
+
+    Return False if the holder goes on.
+    """
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(_END_SECONDS)
@@ -122,7 +126,8 @@ def _listen(address: str) -> socket.socket:
             return listening
         except OSError:
             listening.close()
-            # The old holder releases its locks before the address: its process has a few instructions left to run.
+            # The old holder releases its locks first and its address later, because its process still runs a few
+            # instructions.
             if not end_at(address) or time.monotonic() > until:
                 raise
             time.sleep(0.001)
