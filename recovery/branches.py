@@ -1,8 +1,8 @@
 """Branches of transactions: files in ``prepared/``, and files in ``committed/`` that a commit adopted.
 
 `decide_files` decides about files: a branch whose commit did not survive is moved back to ``prepared/``, and a damaged
-branch is moved to quarantine. After the index is built, `decide_votes` decides about votes: a prepared branch is
-committed, in doubt, or its coordinator has died.
+branch is moved to quarantine. After the index is built, `decide_votes` decides about votes: whether a prepared branch
+is committed, is in doubt, or lost its coordinator.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -47,7 +47,7 @@ class PreparedFiles:
 
     whole: for each branch, whether its file is whole.
     foreign: the paths of entries that are not branches.
-    named: the highest sequence number in the commands of all these branches.
+    named: the highest sequence number in the commands of all whole branches.
     """
 
     whole: Mapping[Xid, bool]
@@ -61,8 +61,8 @@ class AdoptedFiles:
     """The branches in ``committed/``, and the commits that adopt branches.
 
     branches: the branch in each file; None if the file is damaged.
-    adopters: for each commit, by its number, the branches that it adopts. An unpublished commit is included if its file
-        is whole.
+    adopters: for the number of each commit that adopts branches, these branches. An unpublished commit is included if
+        its file is whole.
     """
 
     branches: Mapping[CommittedName, Xid | None]
@@ -90,7 +90,7 @@ def read_prepared(disk: Disk, xids: LockFile) -> PreparedFiles:
             continue
         contents = contents_or_none(disk, path)
         if contents is None and not disk.exists(path):
-            continue  # another process decided and moved the branch after the directory was listed
+            continue  # after the directory was listed, another process committed the branch or rolled it back
         whole[xid] = contents is not None and is_branch_file(contents.header, xid)
         if contents is not None and whole[xid]:
             commands = [command for table in contents.tables for command in table.commands]
@@ -194,9 +194,9 @@ def decide_votes(
 
 
 def return_to_prepared(disk: Disk, name: str, xid: Xid) -> None:
-    """Put a branch back into ``prepared/``, durably."""
+    """Put a branch back into ``prepared/``. The change is durable when this call returns."""
     target = layout.prepared(xid)
-    if disk.exists(target):  # this is the same file under a second name, or the file that has the vote
+    if disk.exists(target):  # the target is the same file under a second name, or the file with the vote
         disk.unlink(name)
         return
     disk.rename(name, target)

@@ -33,7 +33,7 @@ from .decision import Decision, Reason, Step, distinct
 
 
 def check(store: Store) -> list[Finding]:
-    """Return every finding of a space, damage first. Nothing is changed."""
+    """Return every finding of a space, the findings of damage first. The check changes nothing."""
     return distinct([decision.finding(not_done(decision)) for decision in find_problems(store)])
 
 
@@ -92,7 +92,7 @@ class Examination:
     missing: whether the file does not exist.
     bad_tables: the defect of each damaged table.
     bad_bodies: (ordinal in the file, defect) of each damaged body.
-    surplus: the number of bytes after the end that the header names.
+    surplus: how many bytes the file has after the end that its header gives.
     """
 
     header: Header | None = None
@@ -206,7 +206,7 @@ def _content(view: View, name: str, found: Examination, number: int, first: int)
     """Check the bodies of messages that are still in a queue, and the file's length.
 
     Args:
-        first: the ordinal of the file's first message within its commit.
+        first: the ordinal that the file's first message has in its commit.
     """
     with view.mutex:
         live = [
@@ -222,7 +222,7 @@ def _content(view: View, name: str, found: Examination, number: int, first: int)
 
 
 def _still_needed(store: Store, number: int) -> bool:
-    """Return whether the index has a commit, and the commit has live messages or is not being reclaimed."""
+    """Return False if the index lacks a commit, or if the commit has no live message and is being reclaimed."""
     catch_up(store)
     with store.view.mutex:
         state = store.view.index.files.get(number)
@@ -284,7 +284,7 @@ def _strays(disk: Disk, counters: Counters) -> Iterator[Decision]:
     """Find foreign entries in the space's own directories."""
     for directory, is_ours in layout.OWN_NAMES.items():
         entries = sorted(disk.names(directory))
-        last = highest_number(disk, counters.read())  # after the names: other processes commit
+        last = highest_number(disk, counters.read())  # read this after the names, because other processes commit
         for entry in entries:
             name = f"{directory}/{entry}"
             identity = disk.identity(name)
@@ -292,7 +292,7 @@ def _strays(disk: Disk, counters: Counters) -> Iterator[Decision]:
                 continue
             parsed = layout.parse_committed(entry) if directory == layout.COMMITTED else None
             irregular = not identity.is_regular and directory in (layout.FREE, layout.RUN, layout.ACTIVE)
-            captured = entry.startswith(layout.CAPTURE_PREFIX)  # the name of a directory of dropped files
+            captured = entry.startswith(layout.CAPTURE_PREFIX)  # the entry has the name of a directory of dropped files
             is_capture = captured and directory == layout.ACTIVE and identity.is_directory
             if not is_ours(entry) or (irregular and not is_capture) or (captured and not is_capture):
                 yield Decision(Kind.STRAY, name, Reason.FOREIGN, Step.QUARANTINE)
@@ -307,8 +307,8 @@ _UNFINISHED = tuple(f"{name}.tmp" for name in _FILES)
 def _foreign_files(disk: Disk) -> Iterator[Decision]:
     """Find files beside the space's directories, and reason files in quarantine that are not regular files.
 
-    Repair does not touch these. A crash may leave a half-written ``.tmp`` file of the space, or a reason file without
-    the quarantined file: neither is a problem.
+    Repair does not touch these files. A crash may leave a half-written ``.tmp`` file of the space, or a reason file
+    without the quarantined file: neither is a problem.
     """
     names = [name for name in disk.names("") if name not in (*_FILES, *layout.DIRECTORIES)]
     kept_names = set(disk.names(layout.QUARANTINE))

@@ -91,7 +91,8 @@ class Decision:
     """A decision about one file, or about messages or a queue in that file.
 
     name: the path of the file, relative to the space.
-    xid, number, positions, queue: the branch, commit, messages or queue that the step changes, besides the file.
+    xid, number, positions, queue: the branch, the commit, the messages or the queue that the step changes in addition
+        to the file.
     count: the number that `detail` contains: a number of messages, bytes or files, or a file mode.
     cause: the state of the file as its reader reports it, e.g. why the file is unreadable.
     """
@@ -153,7 +154,8 @@ _ACTIONS = {
 
 
 def distinct(findings: Iterable[Finding]) -> list[Finding]:
-    """Return one finding for each kind and file, damage first. Each lost queue in space.toml has a separate finding."""
+    """Return one finding for each kind and file, damage first. Each queue that space.toml has lost has a separate
+    finding."""
 
     def key(finding: Finding) -> tuple[str, ...]:
         return (finding.kind, finding.name, finding.detail if finding.name == layout.SETTINGS else "")

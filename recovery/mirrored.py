@@ -3,10 +3,11 @@
 After a power cut, the space may lack commits that the mirror has, and the mirror may lack commits that the space has. A
 commit that only the mirror has may have been acknowledged, so the space gets that commit back.
 
-A mirror of a later state than the space is refused. Each file names a mark: the highest number that was durable in the
-space when the file's writer began. A power cut never takes a durable number, so a space whose numbers end below a mark
-was restored from a backup. Reclaim and merges leave gaps among the mirror's numbers only below a mark. So if no mark is
-above the space's newest number, the mirror has every commit that the space lacks.
+A mirror is refused if its state is later than the state of the space. Each file names a mark: the highest number that
+was durable in the space when the file's writer began. A power cut never takes a commit with a durable number. So if the
+numbers of the space end below a mark, the space was restored from a backup. Reclaim and merges leave gaps among the
+numbers of the mirror, but only below a mark. So if no mark is above the space's newest number, the mirror has every
+commit that the space lacks.
 """
 
 from dataclasses import dataclass
@@ -27,13 +28,13 @@ from .unfinished import read as read_active
 
 
 def check_mirror(files: Files, evidence: NumberedFiles | None) -> None:
-    """Raise MirrorMismatch unless the mirror belongs to this space and is of no later state. The error leaves
-    everything unchanged.
+    """Raise MirrorMismatch if the mirror belongs to another space, or if its state is later than the state of the
+    space. An error changes nothing.
 
-    Afterwards this process holds the mirror, together with the other processes that have the space open.
+    When this call returns, this process holds the mirror, as do the other processes that have the space open.
 
     Args:
-        evidence: the numbers of the space; None if other processes have it open.
+        evidence: the numbers of the space; None if other processes have the space open.
     """
     space, mirror = files.disk, files.mirror
     if mirror is None:
@@ -53,7 +54,8 @@ def check_mirror(files: Files, evidence: NumberedFiles | None) -> None:
 
 
 def look_at_mirror(space: Disk, mirror: Mirror, evidence: NumberedFiles) -> None:
-    """Raise MirrorMismatch unless the mirror belongs to this space and is of no later state. Nothing is changed."""
+    """Raise MirrorMismatch if the mirror belongs to another space, or if its state is later than the state of the
+    space. The call changes nothing."""
     check_ids(space, mirror.disk)
     newest, numbers = count(evidence).issued, mirror.numbers()
     durable, last = 0, max(numbers, default=0)
@@ -78,7 +80,8 @@ def look_at_mirror(space: Disk, mirror: Mirror, evidence: NumberedFiles) -> None
 
 
 def with_mirrored(mirror: Mirror | None, evidence: NumberedFiles) -> NumberedFiles:
-    """Return the evidence with the commits that the space lost in a power cut and the mirror has whole."""
+    """Return ``evidence`` plus the commits that the space lost in a power cut and whose files are whole in the
+    mirror."""
     if mirror is None:
         return evidence
     numbers = count(evidence)

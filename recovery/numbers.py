@@ -1,4 +1,5 @@
-"""Sequence numbers: which were issued, which were published, and which commits have no name or no publisher.
+"""Sequence numbers when a space opens: which were issued, which were published, and which commits lost their name or
+their writer.
 
 The first opener reads the numbered files above the highest number that is certainly durable (`read`). The opener works
 out which numbers were issued and published (`count`), and decides about each number (`decide`). Then the opener
@@ -51,14 +52,15 @@ NO_FILE = NumberedFile(Condition.MISSING, "no file")
 
 @dataclass(frozen=True)
 class NumberedFiles:
-    """The evidence about sequence numbers.
+    """The evidence about sequence numbers, from the files and the counters.
 
     page: the counters as the last process left them.
     same_boot: whether the machine has not been restarted since the last process wrote ``page``.
-    seen: every number in the space: in names of files, in the counters, in prepared branches and claim journals.
+    seen: every number that occurs in the space: in names of files, in counters, in prepared branches or in claim
+        journals.
     newest: the highest number whose file is whole; 0 if no file is whole.
     mark: the highest number that a whole file records as durable.
-    unnamed: the commits that lost their names in a power cut: for each number, the present path of its file.
+    unnamed: for the number of each commit that lost its name in a power cut, the present path of its file.
     files: the numbered files above the highest number that is certainly durable.
     from_mirror: the numbers of ``files`` that only the mirror has.
     """
@@ -73,7 +75,8 @@ class NumberedFiles:
     from_mirror: tuple[int, ...] = ()
 
     def with_mirrored(self, headers: Mapping[int, Header]) -> "NumberedFiles":
-        """Return the evidence with these commits, which recovery will copy from the mirror into the space."""
+        """Return the evidence plus the commits with these headers, which recovery will copy from the mirror into the
+        space."""
         if not headers:
             return self
         found = {
@@ -96,7 +99,7 @@ class Numbers:
 
     issued, published: the highest sequence numbers issued and published.
     same_life: whether no power cut has happened since a process last had the space open.
-    unpublished: for each number that was issued and not published, its file, or `NO_FILE`.
+    unpublished: for each number that was issued but not published, its file, or `NO_FILE`.
     """
 
     issued: int
@@ -114,7 +117,7 @@ def read(disk: Disk, counters: Counters, names: Iterable[str], named: int) -> Nu
     Args:
         names: the names of the entries in ``committed/``.
         named: the highest number that a prepared branch or a claim journal refers to. A power cut may take an unflushed
-            commit and leave a reference to its number, so that number must not be issued again.
+            commit and leave a reference to its number. A number that has a reference must not be issued again.
     """
     parsed = [p for p in map(layout.parse_committed, names) if p is not None]
     places = {p.number: layout.committed(p.number) for p in parsed if not p.adoption}
@@ -138,8 +141,8 @@ def _newest_whole(disk: Disk, places: Mapping[int, str]) -> tuple[int, int]:
     """Return the number of the newest whole file, and the highest number that a whole file records as durable. Both are
     0 if no file is whole.
 
-    A file may name an older mark than the file before it, because a writer reads the counters before it waits for the
-    number lock. So this function reads every file above the mark.
+    A writer reads the counters before it waits for the number lock. So a file may name an older mark than the file with
+    the number before. So this function reads every file above the mark.
     """
     newest = mark = 0
     for number in sorted(places, reverse=True):
@@ -230,7 +233,7 @@ def count(evidence: NumberedFiles) -> Numbers:
     published = min(evidence.mark, issued)
     unflushed = range(page.durable + 1, page.published + 1)
     same_life = evidence.same_boot and all(files.get(n, NO_FILE).condition is Condition.WHOLE for n in unflushed)
-    if evidence.same_boot:  # after a failed flush, believe only commits that were durable before the failure
+    if evidence.same_boot:  # after a failed flush, trust only the commits that were durable before
         believed = page.published if same_life and not page.is_stopped else page.durable
         published = min(issued, max(published, believed))
     unpublished = {number: files.get(number, NO_FILE) for number in range(published + 1, issued + 1)}
@@ -238,11 +241,11 @@ def count(evidence: NumberedFiles) -> Numbers:
 
 
 def last_in_reach(seen: Iterable[int], newest: int) -> int:
-    """Return the highest issued number: the last number of `seen` that is not far ahead of the number before it.
+    """Return the highest issued number: the last number of `seen` before the first large gap.
 
     Args:
-        newest: the newest number whose file is whole; 0 if no file is whole. If it is 0, the lowest number in `seen` is
-            trusted.
+        newest: the newest number whose file is whole; 0 if no file is whole. If ``newest`` is 0, the lowest number in
+            `seen` is trusted.
     """
     numbers = sorted(number for number in seen if number > newest)
     last = newest or (numbers[0] if numbers else 0)
@@ -256,8 +259,8 @@ def last_in_reach(seen: Iterable[int], newest: int) -> int:
 def decide(evidence: NumberedFiles) -> list[Decision]:
     """Decide about unnamed commits, then about unpublished numbers, each group in ascending order.
 
-    Names are given in this order, so that after an interrupted recovery the unnamed commits are again above the highest
-    name.
+    Names are given in this order. So if recovery is interrupted, the commits that still lack a name are again above the
+    highest name.
     """
     decisions = [
         Decision(Kind.MOVED, place, Reason.LOST_NAME, Step.NAME, number=number)
@@ -301,7 +304,7 @@ def apply(store: Store, evidence: NumberedFiles, decisions: Iterable[Decision]) 
     store.shared.counters.start(
         issued=numbers.issued,
         published=numbers.published,
-        # After a power cut *published* was itself read from a durable mark.
+        # After a power cut, ``numbers.published`` was itself read from a durable mark.
         durable=min(numbers.published, page.durable) if numbers.same_life else numbers.published,
         suspect=evidence.same_boot and (page.is_stopped or page.is_suspect),
     )

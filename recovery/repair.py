@@ -1,4 +1,5 @@
-"""Repair the problems that a check finds, or move files to quarantine. Other processes may have the space open.
+"""Repair the problems that a check finds; move files that cannot be repaired to quarantine. Other processes may have
+the space open.
 
 The repair holds the reclaim lock, so no file is recycled meanwhile. As any process does, the repair locks a branch or a
 message before it changes the branch or message. If another process holds the lock of a branch or message, the repair
@@ -32,7 +33,8 @@ _MAX_ROUNDS = 4
 
 
 def repair(store: Store) -> list[Finding]:
-    """Carry out the decision about each problem; return every finding with the action that was taken, damage first.
+    """Carry out the decision about each problem; return every finding with the action that was taken, the findings of
+    damage first.
 
     Raises:
         SystemFailure: another process has held the reclaim lock for 30 seconds.
@@ -67,7 +69,7 @@ def _repair(store: Store) -> list[Finding]:
 
 
 def _carry_out(store: Store, problem: Decision) -> str:
-    """Carry a decision out as ``_apply`` does; an error is logged, and prevents it."""
+    """Carry a decision out as ``_apply`` does. If that fails, log the error and return an empty string."""
     try:
         return _apply(store, problem)
     except FlushFailed:
@@ -152,9 +154,9 @@ def _quarantine_number(store: Store, problem: Decision) -> str:
 
 
 def _quarantine_vote(store: Store, problem: Decision, xid: Xid) -> str:
-    """Remove a prepared branch from the list, as a rollback does, and keep its file in quarantine.
+    """Remove a prepared branch from the list of prepared branches, as a rollback does, and keep its file in quarantine.
 
-    Nothing is done while a process holds the branch's lock.
+    If a process holds the lock of the branch, do nothing.
     """
     deadline = store.deadline()
     with store.shared.xids.trying(xid_byte(xid)) as ours:
@@ -171,7 +173,7 @@ def _quarantine_vote(store: Store, problem: Decision, xid: Xid) -> str:
 
 
 def _quarantine_messages(store: Store, problem: Decision) -> str:
-    """Quarantine each message that no process has claimed, as a get does that finds a damaged body."""
+    """Move each damaged message to quarantine, as a get does. Messages that a process has claimed are not moved."""
     deadline = store.deadline()
     done = 0
     for position in problem.positions:
@@ -192,7 +194,7 @@ def _quarantine_messages(store: Store, problem: Decision) -> str:
 
 
 def _reset_digest(store: Store, problem: Decision) -> str:
-    """Count the missing files as removed.
+    """Record a new digest, in which the missing files count as removed.
 
     If the mirror has these files, raise SystemFailure, because the next opener would remove the files from the mirror,
     too.
@@ -210,7 +212,7 @@ def _reset_digest(store: Store, problem: Decision) -> str:
 
 
 def _only_in_mirror(store: Store) -> set[int]:
-    """Return the numbers of published commits in the mirror that the space lacks and has not reclaimed."""
+    """Return the numbers of published commits that the mirror has, and that the space lacks and has not reclaimed."""
     if store.files.mirror is None:
         return set()
     catch_up(store)

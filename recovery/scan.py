@@ -1,4 +1,4 @@
-"""The scan when a space opens, in phases: each phase reads its evidence, decides, and carries its decisions out.
+"""The scan when a space opens. It has phases: each phase reads its evidence, decides, and carries its decisions out.
 
 The phases, in order: sequence numbers, files of branches, the index, votes of branches, unfinished work, foreign files.
 A phase reads its evidence once, and a decision is a pure function of that evidence. A dry run (`plan`) goes through the
@@ -35,7 +35,7 @@ def scan(store: Store, *, alone: bool) -> RecoveryReport:
     open lock.
 
     Args:
-        alone: whether no other process has the space open; then the scan recovers the space.
+        alone: whether no other process has the space open. If so, the scan recovers the space.
     """
     begun = store.clock.monotonic()
     report = _Scan(store, alone=alone, dry=False).run()
@@ -45,7 +45,7 @@ def scan(store: Store, *, alone: bool) -> RecoveryReport:
 
 
 def plan(store: Store, *, alone: bool = True) -> RecoveryReport:
-    """Report the decisions of a `scan`, and change nothing; the store's disk may refuse every change."""
+    """Report the decisions of a `scan` without changing anything, so the disk of the store may be read-only."""
     return _Scan(store, alone=alone, dry=True).run()
 
 
@@ -68,7 +68,7 @@ class _Scan:
             known = numbers.count(evidence)
             adopted = branches.read_adopted(disk, xids, names, known)
             unnamed, issued = {*evidence.unnamed.values()}, known.issued
-            absent = (*evidence.unnamed, *evidence.from_mirror)  # in a dry run no step has put these commits in place
+            absent = (*evidence.unnamed, *evidence.from_mirror)  # a dry run does not put these commits in place
             published = min([known.published, *(number - 1 for number in absent)])
         else:
             self._store.shared.counters.read().check()
@@ -87,7 +87,7 @@ class _Scan:
         return RecoveryReport(self._alone, self._findings, in_doubt, index.applied)
 
     def _numbers(self, names: Iterable[str], named: int) -> numbers.NumberedFiles:
-        """Settle the sequence numbers, once the mirror is known to be of no later state."""
+        """Check that the mirror fits the space, then settle the sequence numbers."""
         store = self._store
         evidence = numbers.read(store.files.disk, store.shared.counters, names, named)
         if not self._dry:
@@ -152,7 +152,7 @@ class _Scan:
             case Step.QUARANTINE:
                 quarantine(store.files.disk, name, Reason(decision.detail, Cause.UNFLUSHED))
             case Step.MOVE:
-                finish_moves(store)  # of every committed branch
+                finish_moves(store)  # it moves every committed branch
             case Step.REMOVE:
                 unfinished.remove(store.files.disk, store.shared.xids, name, xid)
             case Step.RETURN if xid is not None:

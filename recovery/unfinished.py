@@ -40,7 +40,7 @@ class ActiveFiles:
 
 
 def read(disk: Disk, xids: LockFile) -> ActiveFiles:
-    """Read the names and the locks."""
+    """Read the names of the entries, and the locks of their owners."""
     journals, branches, copies, foreign = all_journals(disk), [], [], []
     captured = {}
     for name in sorted(disk.names(layout.ACTIVE)):
@@ -65,7 +65,7 @@ def _is_irregular(disk: Disk, name: str) -> bool:
 
 
 def highest_named(disk: Disk, active: ActiveFiles) -> int:
-    """Return the highest number that a claim journal names; 0 if no journal names any."""
+    """Return the highest number that a claim journal names; 0 if no journal names a number."""
     return max((number for xid in active.journals for number, _, _ in read_journal(disk, xid).ranges), default=0)
 
 

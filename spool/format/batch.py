@@ -23,8 +23,8 @@ _ENTRY_BYTES = 64  # the largest size of a run, a command or a fact in the table
 
 
 class Section(NamedTuple):
-    """A section ready to be written: its ``parts``, in order. ``entry.offset`` is 0 until the section has a place in
-    the file."""
+    """A section ready to be written. ``parts``: its bytes, in order. ``entry.offset`` is 0 until the section has a
+    place in the file."""
 
     table: Table
     entry: SectionEntry
@@ -32,7 +32,7 @@ class Section(NamedTuple):
 
 
 def section_of(table: Table, bodies: Sequence[bytes]) -> Section:
-    """Encode a section, whose table has the lengths and checksums of the bodies."""
+    """Encode a section. Its table already has the lengths and checksums of the bodies."""
     columns: dict[str, Any] = {}
     if type(table) is CompactedTable:  # the search keys come first: a reader finds them without unpacking the rest
         columns = {"ids": table.ids, "correlations": table.correlations, "origins": list(table.origins)}
@@ -40,7 +40,7 @@ def section_of(table: Table, bodies: Sequence[bytes]) -> Section:
         "queues": table.queues, "attributes": table.attributes, "runs": table.runs, "lengths": table.lengths.tolist(),
         "checksums": table.checksums.tolist(), "commands": table.commands, "facts": table.facts,
     }  # fmt: skip
-    encoded: bytes = msgpack.Packer().pack(columns)  # (``packb`` makes a packer, too)
+    encoded: bytes = msgpack.Packer().pack(columns)  # (``packb`` would create a packer, too)
     new = tuple.__new__  # (NamedTuple's own ``__new__`` runs Python code)
     parts, size, count, bodies_bytes = [encoded], len(encoded), len(bodies), 0
     if count:
@@ -58,7 +58,8 @@ class CommitBatch:
     messages, commands, facts: the numbers of messages, commands and facts. Ordinals count the messages from 0.
     branches: the branches in order, each with the range of the messages that were added to it.
     sections: the closed sections, ready to be written.
-    adopts, adopted: the prepared branches that the file commits, as its header names them, and their contents.
+    adopts: the prepared branches that the file commits, as its header names them.
+    adopted: the contents of these prepared branches.
     supersedes: the numbers of the commits whose content the file repeats.
     """
 
@@ -105,7 +106,8 @@ class CommitBatch:
         self._shared = None
 
     def shared_branch(self) -> tuple[str, int]:
-        """Return (id in hex, next ordinal) of the branch that neighbouring messages without a branch share."""
+        """Return the id (in hex) and the next ordinal of the branch that neighbouring messages share if they belong to
+        no branch."""
         if self._shared is None:
             id_bytes = os.urandom(BRANCH_ID_BYTES)
             xid = tuple.__new__(Xid, (FORMAT_LOCAL, id_bytes, b""))
@@ -152,7 +154,7 @@ class CommitBatch:
         return first
 
     def _next_piece(self, bodies: Sequence[bytes]) -> Sequence[bytes]:
-        """Return the first bodies that fit into the section, at least one; a full section is closed first."""
+        """Return the first bodies that fit into the section, at least one body. A full section is closed before."""
         if self.section_is_full:
             self.close_section()
         room, count, size = SECTION_BYTES - self._bytes, 0, 0
@@ -240,7 +242,8 @@ class CommitBatch:
         self._command(["take", directory, name])
 
     def leave(self, first: int, count: int) -> None:
-        """Record that compaction does not move these messages after all. ``first``: the first ordinal in this file."""
+        """Record that compaction does not move these messages after all. ``first``: the ordinal of the first message in
+        this file."""
         self._command(["left", first, count])
 
     def fact(self, key: str, value: Any, expiry: float | None = None) -> None:
@@ -259,7 +262,7 @@ class CommitBatch:
             self._addressed += command[3]
 
     def close_section(self) -> None:
-        """Encode the content that was added since the last section, if there is any."""
+        """Encode the content that was added since the last section was closed, if any."""
         table = self._table
         if not (self._bodies or table.commands or table.facts):
             return
@@ -285,5 +288,6 @@ def is_large(messages: int, size: int) -> bool:
 
 
 def _table_bytes(carried: Any) -> int:
-    """Return the number of bytes that an entry adds to its section's table. Readers refuse a table over the limit."""
+    """Return about how many bytes an entry adds to the table of its section. Readers refuse a table that is too
+    large."""
     return _ENTRY_BYTES + (len(msgpack.packb(carried)) if carried else 0)

@@ -1,11 +1,11 @@
 """The header of a file of messages, as ``docs/format.md`` says. Pure.
 
-A file is a plain msgpack stream: a header map, then sections, each a table-of-contents map followed by its bodies, one
-``bin`` each. The header's checksum covers the length and checksum of every section's table, and a table holds the
-length and checksum of every body. So one number, the header's checksum, vouches for the whole file.
+A file is a plain msgpack stream: a header map, then sections. Each section is a table-of-contents map and then its
+bodies, one ``bin`` each. The header's checksum covers the length and checksum of every section's table, and a table
+holds the length and checksum of every body. So one number, the header's checksum, vouches for the whole file.
 
 The header starts with fields of fixed width, so that the sequence number can be stamped into a finished file by one
-write. The header's checksum does not cover the number, which has a separate checksum.
+write. The header's checksum does not cover the sequence number, which has a separate checksum.
 """
 
 import struct
@@ -35,7 +35,8 @@ SECTION_MESSAGES = 65_536
 _START = b"\xa6format\xa7xaspool\xa7version\xcd"
 _NUMBER = struct.Struct(">Q")
 _CHECKSUM = struct.Struct(">I")
-# A file begins with the map's first byte, format and version (uint 16), then three fields that are stamped or patched.
+# A file begins with the map's first byte, format and version (uint 16), then three fields that are stamped or patched
+# later.
 _NUMBER_KEY, _NUMBER_CHECK_KEY, _LENGTH_KEY = b"\xa6number\xcf", b"\xacnumber_check\xce", b"\xa6length\xce"
 _VERSION_AT = 1 + len(_START)
 _NUMBER_AT = _VERSION_AT + 2 + len(_NUMBER_KEY)
@@ -66,7 +67,7 @@ _DURABLE_MARK_KEY, _FLUSHED_KEY, _PADDING_KEY = b"\xacdurable_mark\xcf", b"\xa7f
 _TAIL = b"\xa8checksum\xce"
 _AROUND_BYTES = len(_FRONT) + 4 + _REST.size + len(_TAIL) + 4  # the header's bytes without the fields in the middle
 
-# Errors of parsing msgpack that matches its checksum: a value can still have the wrong type.
+# Parsing can raise these errors even if the msgpack data match their checksum, because a value can have the wrong type.
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OverflowError, msgpack.UnpackException)
 
 
@@ -82,8 +83,8 @@ class BranchEntry:
 
 @dataclass(slots=True)
 class Adoption:
-    """A prepared branch that this numbered file commits; ``size`` and the ``checksum`` of its header identify the
-    bytes."""
+    """A prepared branch that this numbered file commits. The ``size`` of the branch's file and the ``checksum`` of its
+    header identify the branch's bytes."""
 
     xid: Xid
     size: int
@@ -132,8 +133,8 @@ class Header(NamedTuple):
 
 
 def encode_header(header: Header, *, room: int = 0) -> bytes:
-    """Return the header's bytes with number 0. ``room``: pad to at least this length, because the sections were written
-    already."""
+    """Return the header's bytes with number 0. ``room``: the least length of the header, if the sections were written
+    after this room already."""
     branches: list[bytes] = []
     for branch in header.branches:
         if branch.xid == (FORMAT_LOCAL, branch.id, b"") and len(branch.id) == BRANCH_ID_BYTES:  # as for nearly all
@@ -171,7 +172,7 @@ def encode_header(header: Header, *, room: int = 0) -> bytes:
 
 
 def pad_header(encoded: bytes, length: int) -> bytes:
-    """Pad an encoded header, which has no padding, to this length in bytes."""
+    """Pad an encoded header that has no padding yet, up to ``length`` bytes."""
     padding = length - len(encoded)
     content = encoded[len(_FRONT) + 4 : -(4 + len(_TAIL) + 4)]  # up to the length of the padding
     behind = _CHECKSUM.pack(length) + content + _CHECKSUM.pack(padding) + bytes(padding) + _TAIL
@@ -179,7 +180,8 @@ def pad_header(encoded: bytes, length: int) -> bytes:
 
 
 def header_checksum(encoded: bytes) -> int:
-    """Return CRC-32 of the header up to its checksum, with the number and the number's checksum left out."""
+    """Return the CRC-32 of the header up to its checksum, without the sequence number and the checksum of that
+    number."""
     crc = zlib.crc32(encoded[:_NUMBER_AT])
     crc = zlib.crc32(encoded[_NUMBER_AT + 8 : _NUMBER_CHECK_AT], crc)
     return zlib.crc32(encoded[_NUMBER_CHECK_AT + 4 :], crc)
@@ -192,7 +194,9 @@ def stamp(number: int) -> tuple[int, bytes]:
 
 
 def header_length(start: bytes) -> int:
-    """Return the header's length from a file's first ``FIXED_BYTES`` or more; CorruptedFile if it is no commit file."""
+    """Return the length of a file's header. ``start``: at least the first ``FIXED_BYTES`` bytes of the file.
+
+    Raises CorruptedFile if the file is no commit file."""
     if len(start) < FIXED_BYTES or start[0] & 0xF0 != 0x80 or start[1:_VERSION_AT] != _START:
         raise CorruptedFile("it does not begin with a header")
     length = int.from_bytes(start[_LENGTH_AT : _LENGTH_AT + 4], "big")
@@ -202,9 +206,10 @@ def header_length(start: bytes) -> int:
 
 
 def decode_header(data: bytes, file_size: int) -> Header:
-    """Return the header from a file's first bytes. CorruptedFile if the header does not match its checksum.
+    """Return the header from a file's first bytes. Raises CorruptedFile if the header does not match its checksum.
 
-    A number that does not match its own checksum is returned as -1: the rest of the header is still valid.
+    A sequence number that does not match its own checksum is returned as -1. The rest of the header is then still
+    valid.
     """
     length = header_length(data)
     if len(data) < length:
@@ -214,7 +219,7 @@ def decode_header(data: bytes, file_size: int) -> Header:
     if header_checksum(data[:-4]) != checksum:
         raise CorruptedFile("its header does not match its checksum")
     version = int.from_bytes(data[_VERSION_AT : _VERSION_AT + 2], "big")
-    if version > VERSION:  # checked only now: the checksum proves that this is no flipped bit
+    if version > VERSION:  # checked only now, because the checksum rules out a flipped bit
         raise NewerFormat(f"it has format version {version}; this program reads version {VERSION}: use a later one")
     if version < VERSION:
         raise CorruptedFile(f"it has format version {version}, which no program writes")
@@ -268,7 +273,7 @@ _last_writer: tuple[object, bytes] = (None, b"")
 
 
 def _pack_writer(writer: Mapping[str, Any]) -> bytes:
-    """Encode a writer, and cache the result: a process names the same writer in all of its files."""
+    """Encode a writer, and cache the result, because a process names the same writer in all of its files."""
     global _last_writer
     _last_writer = writer, msgpack.packb(writer)
     return _last_writer[1]
@@ -281,8 +286,8 @@ def _array_head(count: int) -> bytes:
 
 
 def _following(first: Any, count: Any, end: int) -> int:
-    """Return the end of ``count`` ordinals from ``first`` on. ValueError unless ``first`` is ``end``, the end of the
-    ordinals before them."""
+    """Return the end of the range of ``count`` ordinals from ``first`` on. Raises ValueError unless the range begins at
+    ``end``, the end of the range before."""
     if first != end:
         raise ValueError("its ordinals do not follow each other")
     if type(count) is not int or not 0 <= count <= MAX_ORDINAL + 1 - end:
@@ -291,9 +296,10 @@ def _following(first: Any, count: Any, end: int) -> int:
 
 
 def _branch_xid(text: str, branch_id: Any) -> Xid:
-    """Parse a branch's xid. Nearly all xids are local, so the text is first compared with the local xid of the id.
+    """Parse a branch's xid. Nearly all xids are local, so the text is first compared with the local xid that belongs to
+    the branch id.
 
-    ValueError if no branch can have this id.
+    Raises ValueError if no branch can have this id.
     """
     if type(branch_id) is not bytes or len(branch_id) != BRANCH_ID_BYTES:
         raise ValueError(f"{branch_id!r:.40} is no branch's id")

@@ -1,4 +1,4 @@
-"""Read a file of messages: headers and tables for the index, one body at a time, or the whole file to verify the file.
+"""Read a file of messages: its header and tables for the index, a single body, or the whole file to verify it.
 
 Names and open descriptors can lead to other content at any time, so every read is checked against
 a checksum that the reader already trusts.
@@ -14,7 +14,8 @@ from spool.errors import CorruptedFile
 from spool.format.header import Header, SectionEntry, decode_header, header_length
 from spool.format.table import Table, body_head, decode_table
 
-# Errors of an open if the name leads to a directory, a symlink or a socket: another attempt would fail, too.
+# An open fails with these errors if the name leads to a directory, a symlink or a socket. Another attempt would fail,
+# too.
 NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENXIO)
 
 FIRST_READ_BYTES = 16 << 10
@@ -48,7 +49,7 @@ def _read_start(disk: Disk, handle: int) -> tuple[Header, bytes]:
 def read_contents(disk: Disk, handle: int, *, salvage: bool = False) -> FileContents:
     """Read header and tables; a small file takes one read.
 
-    ``salvage``: a damaged table counts as empty, so that the messages of other tables can be served.
+    ``salvage``: whether a damaged table counts as empty, so that the messages of other tables can be served.
     """
     header, start = _read_start(disk, handle)
     tables: list[Table] = []
@@ -66,7 +67,7 @@ def read_contents(disk: Disk, handle: int, *, salvage: bool = False) -> FileCont
 
 
 def open_file(disk: Disk, name: str) -> int:
-    """Open a file for reading. Raises CorruptedFile if the name is not that of a regular file."""
+    """Open a file for reading. Raises CorruptedFile if the name leads to an entry that is no regular file."""
     try:
         return disk.open(name)
     except OSError as error:
@@ -74,16 +75,17 @@ def open_file(disk: Disk, name: str) -> int:
 
 
 def cannot_open(name: str, error: OSError) -> OSError | CorruptedFile:
-    """Return the error to raise for a failed open: CorruptedFile if the name is not that of a regular file."""
+    """Return the error to raise for a failed open: CorruptedFile if the entry is no regular file."""
     return CorruptedFile(f"{name}: it cannot be opened: {error.strerror}") if error.errno in NO_FILE else error
 
 
 def contents_of(
     disk: Disk, name: str, *, salvage: bool = False, known: FileContents | None = None
 ) -> FileContents | None:
-    """Read header and tables of a file; None if the file does not exist. Raises CorruptedFile, which names the file.
+    """Return the header and tables of a file; None if the file does not exist. Raises a CorruptedFile that names the
+    file.
 
-    ``known``: contents that were read earlier; they are returned if the file still has the same header.
+    ``known``: contents that were read earlier. These contents are returned if the file still has the same header.
     """
     try:
         handle = open_file(disk, name)
@@ -114,7 +116,8 @@ def body_place(table: Table, entry: SectionEntry, row: int) -> BodyPlace:
 
 
 def prove(disk: Disk, handle: int) -> FileContents:
-    """Read the whole file: header, tables, every body and its ``bin`` head. CorruptedFile if anything is wrong."""
+    """Read the whole file: header, tables, every body and its ``bin`` head. Raises CorruptedFile if anything is
+    wrong."""
     contents = read_contents(disk, handle)
     for entry, table in zip(contents.header.sections, contents.tables, strict=True):
         for _, wrong in bad_bodies(disk, handle, entry, table):

@@ -1,7 +1,7 @@
 """The values that a table of contents may have: control fields, commands, facts. Other values raise ValueError.
 
-A right checksum proves that a program wrote the table, not that the table makes sense. After these checks types are
-right, ranges are bounded, and a path names nothing but a captured file, so the index checks nothing again.
+A right checksum proves that a program wrote the table, not that the table makes sense. After these checks, all types
+are right, all ranges are bounded, and a path can only name a captured file. So the index checks nothing again.
 """
 
 from collections.abc import Mapping
@@ -14,9 +14,10 @@ from spool.model.xid import BRANCH_ID_BYTES
 
 TOTALS_FACT = "totals"
 COMMANDS = ("remove", "update", "take", "left")
-ADDRESSING = ("remove", "update")  # commands on messages: number, first ordinal, count
-MOST_ADDRESSED = 1 << 20  # messages, by the commands of one table: a few damaged bytes cannot claim more memory
-_MESSAGES = MAX_ORDINAL + 1  # of one commit
+ADDRESSING = ("remove", "update")  # these commands address messages by number, first ordinal and count
+# The most messages that the commands of one table address, so that a few damaged bytes cannot claim more memory.
+MOST_ADDRESSED = 1 << 20
+_MESSAGES = MAX_ORDINAL + 1  # the most messages of one commit
 _MOST = 2**64 - 1  # msgpack has no larger whole number
 _NUMBER, _TEXT = (int, float), (str,)
 _FIELDS: dict[str, tuple[type, ...]] = {
@@ -46,8 +47,10 @@ def check_attributes(found: Any, known: Mapping[str, tuple[type, ...]] = _FIELDS
 
 
 def _check_before(place: list[Any]) -> None:
-    """Check a place before another message: ``[number, ordinal, priority, time, top, number, ordinal, …]``; see
-    ``model.order``."""
+    """Check the place of a message that was put before another message (see ``model.order``).
+
+    The place is ``[number, ordinal, priority, time, top, number, ordinal, …]``.
+    """
     target, in_target, priority, time, top, *chain = place
     if type(top) is not bool or len(chain) % 2 or len(chain) > 2 * MOST_BEFORE:
         raise ValueError("the place before another message is malformed")
@@ -93,7 +96,8 @@ def check_commands(found: Any) -> list[list[Any]]:
 
 
 def _check_captured(directory: Any, name: Any) -> None:
-    """Check the path of a captured file: applying the command removes it, so it must lie in a capture directory."""
+    """Check the path of a captured file. Applying the command removes the file, so the path must lie in a capture
+    directory."""
     if not isinstance(directory, str) or not directory.startswith(CAPTURE_PREFIX) or {"/", "\0"} & set(directory):
         raise ValueError(f"{directory!r:.40} is no directory of taken files")
     if not isinstance(name, bytes) or name in (b"", b".", b"..") or b"/" in name or b"\0" in name:
@@ -126,9 +130,10 @@ def _check_totals(value: Any) -> None:
 
 
 def check_time(value: Any) -> float:
-    """Return a time in seconds before or after the epoch, neither infinite nor NaN. ValueError for anything else.
+    """Return a time in seconds before or after the epoch, neither infinite nor NaN. Raises ValueError for anything
+    else.
 
-    (A put allows 1e12; a delay is added to the time of its commit.)
+    (A put allows times up to 1e12, but a delay is added to the time of the commit.)
     """
     return seconds(value, 2.0**53, -(2.0**53))
 

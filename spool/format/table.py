@@ -16,12 +16,12 @@ from spool.format.schema import check_attributes, check_branch_id, check_command
 from spool.model.checks import whole
 from spool.model.layout import MAX_NUMBER, MAX_ORDINAL, ORDINAL_BITS
 
-SECTION_BYTES = 16 << 20  # bytes of bodies at which a section is closed
+SECTION_BYTES = 16 << 20  # a section is closed when its bodies have this many bytes
 
 
 class Origins(NamedTuple):
-    """The origins of compacted messages, as columns with one entry for each run: the position of the run's first
-    message, the time of its commit, its branch, and its ordinal in the branch."""
+    """The origins of compacted messages, as columns with one entry for each run. An entry has the position of the run's
+    first message, the time of the message's commit, its branch, and its ordinal in the branch."""
 
     numbers: list[int]
     ordinals: list[int]
@@ -33,9 +33,9 @@ class Origins(NamedTuple):
 class Places(NamedTuple):
     """A compacted table sorted by position.
 
-    starts, ends: the positions of the runs, sorted, each as one number.
-    order: for each of these runs, its place in the table.
-    rows: the first row of each run, in the order of the table; last, the number of rows.
+    starts, ends: the first position of each run, and the end of its positions, sorted, each as one number.
+    order: for each of these runs, its index in the table.
+    rows: the first row of each run, in the order of the table. The last element is the number of all rows.
     """
 
     starts: list[int]
@@ -80,8 +80,8 @@ class Table:
 class CompactedTable(Table):
     """The table of a section that compaction wrote: messages of one queue that keep their positions.
 
-    ``origins`` has one entry for each run. ``ids`` and ``correlations``: the runs by id and by correlation id, sorted
-    (see ``index.segment``).
+    ``origins`` has one entry for each run. ``ids`` and ``correlations``: sorted keys to find runs by id and by
+    correlation id (see ``index.segment``).
     """
 
     origins: Origins = field(default_factory=lambda: Origins([], [], [], [], []))

@@ -1,6 +1,6 @@
 """Write a branch's file in ``active/``: the sections first, then the header at the front, and the number last.
 
-A small branch is one ``write``. A large branch streams: the writer leaves room at the front, and writes the header
+A small branch takes one ``write``. A large branch streams: the writer leaves room at the front, and writes the header
 there last. If the header is larger than the room, the sections move to a second file.
 """
 
@@ -104,9 +104,9 @@ class CommitFileWriter:
 
         Args:
             time: seconds since the epoch.
-            durable_mark: the durable number of any counters page that was read; an older number is also valid.
+            durable_mark: the durable number that was last read from the counters; an older number is also valid.
             flushed: whether the file will be flushed.
-            pool: the recycled files to overwrite, if this file will get a number.
+            pool: the recycled files, one of which this file may overwrite if it will get a number.
         """
         batch.close_section()
         if self.handle is not None:
@@ -131,7 +131,8 @@ class CommitFileWriter:
             return
         encoded = encode_header(header)
         size += len(encoded)
-        keep = 2 if batch.messages else 1 if batch.commands else 0  # a removal must succeed on a full disk
+        # Leave files for removals, which must succeed on a full disk.
+        keep = 2 if batch.messages else 1 if batch.commands else 0
         taken = None if pool is None else pool.take(self.name, size, keep=keep)
         self.recycled = taken is not None
         if taken is None:
@@ -155,7 +156,7 @@ class CommitFileWriter:
         return encoded
 
     def _move_sections(self, start: int) -> None:
-        """Move the sections to a new file, after a larger header."""
+        """Move the sections to a new file, in which a larger header has room before them."""
         assert self.handle is not None
         old = self.handle
         self.disk.unlink(self.name)

@@ -1,8 +1,9 @@
 """Read bodies and tables from the files of messages, with a bounded cache of open files and of tables.
 
-A name or a descriptor can lead to another file at any time, because files move and the recycler overwrites old ones. So
-every read compares a checksum that the index has kept since it applied the commit. This is the checksum of the body, or
-that of the table, which has the checksums of its bodies.
+A name or a descriptor can lead to another file at any time, because files move and the recycler overwrites old files.
+So every read is compared with a checksum that the index has kept since it applied the commit. If the body is the only
+one of its section, this is the checksum of the body. Otherwise it is the checksum of the table, and the table has the
+checksums of the bodies.
 """
 
 import zlib
@@ -20,20 +21,20 @@ from spool.index.run import Run
 from spool.index.stretch import Stretch
 from spool.model import layout
 
-_CHUNK_BYTES = 1 << 20  # the bytes of bodies in one read
+_CHUNK_BYTES = 1 << 20  # the most bytes in one read, unless a single body has more
 _MAX_OPEN = 32
 _MAX_TABLES = 512
-_MAX_MESSAGES = 65_536  # messages in all cached tables together; the table used last may have more
+_MAX_MESSAGES = 65_536  # the most messages in all cached tables together, unless the table used last alone has more
 
 
 _Body = TypeVar("_Body", bytes, memoryview)
-Stored = Run | Stretch  # neighbouring messages and the place of their bodies
+Stored = Run | Stretch  # neighbouring messages and the places of their bodies
 
 
 class FileCache:
     """Reads bodies and tables. It keeps the most recently used tables and open files. The caller holds the mutex.
 
-    Raises CorruptedFile, which names the file, if the file is missing or was changed.
+    Raises CorruptedFile if a file is missing or was changed; the error names the file.
     """
 
     def __init__(self, disk: Disk) -> None:
@@ -89,7 +90,7 @@ class FileCache:
     def bodies(self, run: Stored, ordinal: int, count: int, kind: Callable[[bytes], _Body]) -> list[_Body]:
         """Return ``count`` neighbouring bodies of a run, from ``ordinal`` on. ``kind``: see ``read_bodies``."""
         file, where = run.file, run.bodies
-        if type(where) is BodyPlace:  # the only message of its section: nothing else is read from the file
+        if type(where) is BodyPlace:  # the section has only this message, so only its body is read from the file
             handle = self._open_one(file)
             try:
                 body = self.disk.read_at(handle, where.offset, where.length)
@@ -173,8 +174,8 @@ def read_bodies(
     """Read the bodies of neighbouring messages in as few reads as possible. ``ends``: the offset at which each body
     ends.
 
-    ``kind``: ``bytes``, or ``memoryview`` for views of the data that was read: a caller that joins the bodies saves a
-    copy.
+    ``kind``: ``bytes`` or ``memoryview``. With ``memoryview``, the bodies are views of the data that was read, so a
+    caller that joins the bodies saves a copy.
 
     Raises CorruptedFile if a body does not match its checksum.
     """

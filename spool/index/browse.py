@@ -1,8 +1,8 @@
-"""Read through a queue, without claiming messages and without making runs of segments.
+"""Read through a queue without claiming messages, and without turning segments into runs.
 
-A cursor continues after the last sort key that it returned, even if messages were removed or compacted meanwhile. The
-cursor returns each message that remains in the queue the whole time exactly once. It may miss a delayed message that
-becomes due meanwhile, because the cursor may have passed the new place of the message.
+A cursor continues after the last sort key that it returned, even if messages were removed or compacted meanwhile. If a
+message remains in the queue the whole time, the cursor returns the message exactly once. The cursor may miss a delayed
+message that becomes due meanwhile, because the cursor may have passed the new place of the message.
 """
 
 from collections import deque
@@ -36,8 +36,8 @@ class Slice(NamedTuple):
 class Filter:
     """The conditions of a search: a message matches if it fulfils each given condition.
 
-    ``headers``: the message has at least these headers. ``older_than``: its put was committed more than this many
-    seconds ago.
+    ``headers``: the message has at least these headers. ``older_than``: the put of the message was committed more than
+    this many seconds ago.
     """
 
     message_id: str | None = None
@@ -50,7 +50,7 @@ class Filter:
         """Return a filter for a caller's keyword arguments.
 
         Raises:
-            TypeError: no filter has this name.
+            TypeError: an argument has a name that no filter has.
             InvalidArgument, BadMessageId: a value can never match anything.
         """
         for name in filters.keys() - MessageFilters.__annotations__.keys():
@@ -59,7 +59,7 @@ class Filter:
         return cls(**filters).checked()
 
     def checked(self) -> Self:
-        """Return this filter; InvalidArgument or BadMessageId if a value can never match anything."""
+        """Return this filter. Raises InvalidArgument or BadMessageId if a value can never match anything."""
         if self.message_id is not None:
             parse_message_id(self.message_id)
         if self.older_than is not None and not (isinstance(self.older_than, int | float) and self.older_than >= 0):
@@ -70,7 +70,7 @@ class Filter:
         return replace(self, headers=found.get("headers"))
 
     def matches(self, attributes: Mapping[str, Any], committed_at: float, now: float) -> bool:
-        """Return whether a message fulfils all conditions but ``message_id``."""
+        """Return whether a message fulfils all conditions except ``message_id``."""
         return (
             self.correlation_id in (None, attributes.get("correlation_id"))
             and (not self.headers or self.headers.items() <= attributes.get("headers", {}).items())
@@ -79,9 +79,10 @@ class Filter:
 
 
 class Cursor:
-    """A position in a queue that moves in the order of delivery, and through delayed messages last.
+    """A position in a queue. It moves in the order of delivery, and through the delayed messages at the end.
 
-    ``unread``: segments with damaged tables, and the damage of each; their messages are not returned.
+    ``unread``: each segment whose table is damaged, with the damage in words. The cursor does not return messages of
+    these segments.
     """
 
     def __init__(self, queue: str, wanted: Filter) -> None:
@@ -89,12 +90,12 @@ class Cursor:
         self._wanted = wanted
         self._delayed = False
         self._last: Key | None = None  # the last sort key that was returned
-        self._newest: int | None = None  # later commits do not count, so that the cursor comes to an end
-        self._ends: dict[Segment, Key] = {}  # of segments that were read: the sort key of their last message
+        self._newest: int | None = None  # messages of later commits are skipped, so that the cursor comes to an end
+        self._ends: dict[Segment, Key] = {}  # for each segment that was read, the sort key of its last message
         self.unread: dict[Segment, str] = {}
 
     def next(self, index: Index, now: float, count: int) -> list[Slice]:
-        """Return the next slices, at most ``count``; [] at the end. Caller holds the mutex.
+        """Return the next slices, at most ``count``; [] at the end. The caller holds the mutex.
 
         ``now``: seconds since the epoch.
         """
@@ -134,11 +135,13 @@ class Cursor:
                 yield Slice(run.number, run.ordinals, run.attributes, run.committed_at)
 
     def _in_order(self, index: Index, queue: Queue) -> Iterator[Run]:
-        """Merge the lists and segments of the queue after the last key; read a segment when its first key is next."""
+        """Yield the queue's runs after the last key, merged from lists and segments. A segment is read when its first
+        key is next."""
         last = self._last
         heap: list[_Entry] = []
         for rank, runs in enumerate([queue.delayed] if self._delayed else [queue.ready, queue.waiting]):
-            listed: Any = last if last is None or not self._delayed else (last[0], last[1:])  # as the list's own keys
+            # In the form of the list's own keys.
+            listed: Any = last if last is None or not self._delayed else (last[0], last[1:])
             _push(heap, -rank, iter(runs) if last is None else runs.irange_key(listed, None, (False, True)))
         behind: deque[Segment] = deque()
         for rank, segment in enumerate(queue.delayed_segments if self._delayed else queue.segments, 1):
@@ -176,7 +179,8 @@ _NO_END: Key = (float("inf"),)
 
 
 def _push(heap: list[_Entry], rank: int, runs: Iterator[Run]) -> None:
-    """Add the rest of ``runs``. ``rank`` decides between equal keys."""
+    """Add the remaining ``runs`` to the heap. Of two entries with equal keys, the entry with the lower ``rank`` is
+    first."""
     run = next(runs, None)
     if run is not None:
         heappush(heap, (_sort_key(run), rank, run, runs))

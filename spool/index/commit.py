@@ -18,7 +18,8 @@ class FileRef(NamedTuple):
     """The file in which messages lie. The ``checksum`` of its header distinguishes the file from other files with the
     same name.
 
-    ``adoption``: 0 for the commit's own file, k for its k-th adopted branch, whose xid is ``xid``.
+    ``adoption``: 0 for the commit's own file, k for the file of its k-th adopted branch. ``xid``: the xid of that
+    branch.
     """
 
     number: int
@@ -28,8 +29,8 @@ class FileRef(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One file of a commit: its header and tables, without bodies. ``first``: the ordinal, in the commit, of the file's
-    first message."""
+    """One file of a commit: its header and tables, without bodies. ``first``: the ordinal that the file's first message
+    has in the commit."""
 
     adoption: int
     xid: Xid | None
@@ -40,7 +41,8 @@ class Part(NamedTuple):
         return tuple.__new__(FileRef, (number, self.adoption, self.xid, self.contents.header.checksum))
 
     def left(self, first: int, count: int) -> list[tuple[int, int]]:
-        """Return (row, count) of a compacted section's messages that were removed before the compaction's commit."""
+        """Return, as (row, count), the messages of a compacted section that were removed before the compaction was
+        committed."""
         spans = []
         for table in self.contents.tables:
             for command in table.commands:
@@ -82,18 +84,19 @@ class Retention:
     adopted: xids of the branches that the commit adopted; each has a separate file.
     live, live_bytes: messages that lie in these files now, and their bodies' bytes.
     body_bytes: bytes of all bodies that these files hold or held.
-    addressed: commits that the commit's commands address, and commits in whose files the addressed messages lay.
-    supersedes: commits whose messages a compaction copied here, or whose commands these files repeat (merged
-        tombstones).
+    addressed: the commits whose messages this commit's commands address, and the commits whose files held these
+        messages.
+    supersedes: commits whose messages a compaction copied into these files, or whose commands these files repeat
+        (merged tombstones).
     superseded_by: the latest commit that supersedes this one; 0 if there is none.
     pinned_by: commits with claimed messages; a reader may still read these messages from this commit's files (see
         ``reclaim``).
-    span: the least and the greatest commit whose messages a compaction copied here.
-    captured: dropped files that an intake captured, as the commit records.
+    span: the lowest and the highest commit whose messages a compaction copied into these files.
+    captured: the dropped files that the commit records as captured by an intake.
     facts: the number of the commit's facts that are the newest of their keys.
     damaged: whether one of the files could not be read whole.
     mergeable: whether a later commit may repeat the commands and facts of this commit.
-    tally: per queue [enqueued, dequeued, failed, expired].
+    tally: for each queue, [enqueued, dequeued, failed, expired].
 
     Each commit has one Retention, and most commits are small, so empty fields share one value.
     """
@@ -120,7 +123,8 @@ def add_tallies(sums: dict[str, list[int]], tally: Mapping[str, list[int]]) -> N
 
 
 def add_target(state: Retention, number: int) -> None:
-    """Keep these files until the files of commit ``number`` are removed, because a command addresses that commit."""
+    """Record that a command in the files of ``state`` addresses commit ``number``, whose files must be removed
+    first."""
     if number in state.addressed:
         return
     if len(state.addressed) < 2:
@@ -131,7 +135,7 @@ def add_target(state: Retention, number: int) -> None:
     state.addressed.add(number)
 
 
-@lru_cache(maxsize=1024)  # nearly all commits have the tally of one queue, with the same counts as other commits
+@lru_cache(maxsize=1024)  # nearly all commits have a tally of one queue, and share its counts with other commits
 def shared_tally(queue: str, *counts: int) -> Mapping[str, list[int]]:
     return MappingProxyType({queue: list(counts)})
 
@@ -139,8 +143,9 @@ def shared_tally(queue: str, *counts: int) -> Mapping[str, list[int]]:
 def totals_of(files: Mapping[int, Retention], recorded: Mapping[str, Any] | None) -> dict[str, list[int]]:
     """Return, per queue, [enqueued, dequeued, failed, expired] since the space was created.
 
-    The counts of reclaimed files are ``recorded`` in a fact, which also names the commits that it covers. If the
-    process died between writing the fact and removing these files, some files of covered commits still exist.
+    ``recorded``: the value of the totals fact, or None. The value has the counts of reclaimed commits, and the numbers
+    of these commits. Some of their files still exist if a process died after it wrote the fact and before it removed
+    the files.
     """
     covered = set[int]() if recorded is None else set(recorded["folded"])
     sums = {} if recorded is None else {queue: list(counts) for queue, counts in recorded["queues"].items()}
@@ -156,11 +161,12 @@ SUBSCRIPTION_FACT = "subscription:"
 
 
 class Subscription(NamedTuple):
-    """A non-consuming reader: commits into the queues are kept until the reader has read these commits (Rule 15).
+    """A non-consuming reader. Commits with messages for its queues are kept until the reader has read these commits
+    (Rule 15).
 
     queues: the names of the queues; empty for all queues.
-    since: the commit that registered the subscription; earlier commits are not kept. 0 while the number of that commit
-        is not known.
+    since: the commit that registered the subscription; earlier commits are not kept for it. ``since`` is 0 while the
+        number of the registering commit is not known.
     after: the reader has read all commits up to this one.
     expires: the time from which any process may end the subscription, in seconds since the epoch.
     """
@@ -172,7 +178,7 @@ class Subscription(NamedTuple):
 
     @classmethod
     def of(cls, value: Any) -> Self | None:
-        """Return the subscription that the value of a fact describes; None if it describes none."""
+        """Return the subscription that the value of a fact describes; None if the value describes no subscription."""
         match value:
             case [list(queues), int(since), int(after), float(expires)]:
                 return cls(tuple(map(str, queues)), since, after, expires)
@@ -189,11 +195,12 @@ class Subscription(NamedTuple):
         return range(low + 1, high + 1)
 
     def has_unread(self, number: int, state: Retention) -> bool:
-        """Return whether the reader has not read the commit, and the commit put messages into its queues."""
+        """Return whether the commit put messages into the subscription's queues that the reader has not read yet."""
         return number > self.after and self.messages_of(state) > 0
 
     def messages_of(self, state: Retention) -> int:
-        """Return the number of messages that a commit put into the subscription's queues; a compaction puts none."""
+        """Return the number of messages that a commit put into the subscription's queues; a compaction puts no
+        messages."""
         if state.span is not None:
             return 0
         queues: Iterable[str] = self.queues or state.tally

@@ -1,8 +1,8 @@
-"""The queues in memory, as a function of the commits that were applied, in the order of their sequence numbers.
+"""The queues in memory: a function of the commits, which are applied in the order of their sequence numbers.
 
-Neighbouring messages of one commit with the same queue and control fields are one *run*, so a commit of a thousand
-messages costs a few entries; thousands of compacted messages are one *segment*. Bodies and tables remain on disk.
-Claims, prepared branches and the time also decide whether a message can be claimed *now*; callers check these.
+Neighbouring messages of one commit with the same queue and control fields are one *run*. So a commit of a thousand
+messages costs a few entries. Thousands of compacted messages are one *segment*. Bodies and tables remain on disk.
+Claims, prepared branches and the time also decide whether a message can be claimed *now*; callers check all three.
 
 The index finds a message by its position, which never changes. The file in which the message lies may change.
 """
@@ -43,24 +43,27 @@ from spool.model.position import Position, PositionRanges
 from spool.model.settings import QueueConfig
 from spool.model.xid import Xid
 
-_COUNTED_AS = {"dequeued": DEQUEUED, "failed": FAILED, "expired": EXPIRED}  # by the reason of a removal
+# By the reason of a removal, the count that the removal adds to.
+_COUNTED_AS = {"dequeued": DEQUEUED, "failed": FAILED, "expired": EXPIRED}
 LEAST_SEGMENT = 32  # a section of fewer compacted messages becomes runs at once
 
 
 class Index:
-    """All queues of a space after the commit ``applied``.
+    """All queues of a space, as they are after the commit ``applied``.
 
     messages: the live messages.
     files: for each commit that still has files, the reasons to keep them.
-    restored: all commits up to this one came from a checkpoint.
-    idle, idle_bytes: commits without live messages, which may be reclaimed; the bytes of all bodies in their files.
+    restored: all commits up to this number came from a checkpoint.
+    idle: the commits without live messages that may be reclaimed.
+    idle_bytes: the bytes of all bodies in the files of the idle commits.
     unread: commits without live messages that are kept for a subscription.
     subscriptions: the subscriptions, by the keys of their facts.
     retired: the idle commits that reclaim has recorded before it removes their files.
-    unflushed: commits that were published without a flush; the commits up to the durable mark were flushed afterwards.
-    facts: by key, the newest fact: (commit, value, expiry time or None).
+    unflushed: commits that were published without a flush. Of these, the commits up to the durable mark were flushed
+        afterwards.
+    facts: for each key, the newest fact, as (commit, value, expiry time or None).
     adopted: the branches that a commit adopted, each with the number of that commit.
-    captured: dropped files that an intake captured, as a commit records.
+    captured: the dropped files that a commit records as captured by an intake.
     damage: (file, problem) for each file that could not be read whole.
     changed_since: during a compaction, the positions that were removed or changed since its start; None if no
         compaction runs.
@@ -78,7 +81,7 @@ class Index:
         self.retired: set[int] = set()
         self.unflushed: set[int] = set()
         self.facts: dict[str, tuple[int, Any, float | None]] = {}
-        self._expiries: list[tuple[float, str]] = []  # of facts: a heap of (time, key)
+        self._expiries: list[tuple[float, str]] = []  # a heap of (expiry time of a fact, key)
         self.adopted: dict[Xid, int] = {}
         self.captured: set[tuple[str, bytes]] = set()
         self.damage: list[tuple[str, str]] = []
@@ -127,7 +130,7 @@ class Index:
         compacted = False
         for table in tables:
             compacted = compacted or type(table) is CompactedTable
-        begins: list[int] = []  # first ordinals of branches: a run has ids of one branch only
+        begins: list[int] = []  # the first ordinals of branches; a run has messages of one branch only
         for branch in header.branches:
             if branch.count and not compacted:
                 begins.append(ordinal + branch.first)
@@ -136,7 +139,7 @@ class Index:
             base = first = ordinal
             ordinal += entry.messages  # a damaged table counts, too, so that later messages keep their ordinals
             if not table.runs:
-                continue  # it has no messages, or is damaged
+                continue  # the table has no messages, or is damaged
             if type(table) is CompactedTable:
                 self._add_compacted(file, entry, table, part.left(base, entry.messages), state)
                 continue
@@ -172,14 +175,15 @@ class Index:
     # -- commands ---------------------------------------------------------------------------------------------------
 
     def _command(self, state: Retention, number: int, command: list[Any]) -> None:
-        """Apply one command of commit ``number``. A message that is not live was removed before; that is no error."""
+        """Apply one command of commit ``number``. If a message is not live, an earlier commit removed it; this is no
+        error."""
         name = command[0]
         if name == "take":
             state.captured += ((command[1], command[2]),)
             self.captured.add((command[1], command[2]))
             return
         if name == "left":
-            return  # ``Part.left`` reads this command together with its messages
+            return  # ``Part.left`` has read this command already
         _, target, ordinal, count, how = command
         end = ordinal + count
         if target != number:
@@ -207,7 +211,7 @@ class Index:
             ordinal = stop
 
     def _remove_next(self, number: int, ordinal: int, end: int) -> tuple[Queue | None, int, int]:
-        """Remove neighbouring messages from position ``number``/``ordinal`` on, at most to ordinal ``end``.
+        """Remove neighbouring messages from position ``number``/``ordinal`` on, but none from ordinal ``end`` on.
 
         Returns their queue, the number of the commit in whose files the messages lay, and the ordinal after the last
         message. If the first message is not live, returns None, 0, and the ordinal at which the caller continues."""
@@ -233,7 +237,7 @@ class Index:
         queue.bytes -= size
         state.live -= stop - ordinal
         state.live_bytes -= size
-        if not (state.live or state.damaged):  # (until now the commit had live messages, and was not idle)
+        if not (state.live or state.damaged):  # (the commit had live messages until now, so it was not idle)
             if self.subscriptions:
                 self.mark_idle(file)
             else:
@@ -244,7 +248,7 @@ class Index:
         return queue, file, stop
 
     def _update(self, run: Run, ordinal: int, count: int, changes: Mapping[str, Any]) -> None:
-        """Move messages of a run of the table to a separate run, with changed control fields."""
+        """Change the control fields of some messages of a run. These messages move to a separate run."""
         messages = self.messages
         attributes = updated(run.attributes, changes)
         old = messages.queues[run.queue.name]
@@ -255,7 +259,7 @@ class Index:
                 _count(state, old.name, _COUNTED_AS.get(changes.get("why", ""), FAILED), count)
             _count(state, queue.name, ENQUEUED, count)
         branch, in_branch = messages.branch_of(Position(run.number, ordinal))
-        if run.first == ordinal and run.live > count:  # the new run may have this run's key
+        if run.first == ordinal and run.live > count:  # remove this run first: the new run may get its key
             rest = run.tail(ordinal + count)
             messages.remove(old, run)
             messages.insert(rest, branch, in_branch + count)
@@ -276,7 +280,8 @@ class Index:
     # -- facts ------------------------------------------------------------------------------------------------------
 
     def _fact(self, number: int, state: Retention, key: str, value: Any, expiry: float | None) -> None:
-        """Apply a fact of commit ``number``, which replaces the fact with its key; the value None removes that fact."""
+        """Apply a fact of commit ``number``. It replaces the earlier fact with the same key. A fact with the value None
+        only removes the earlier fact."""
         old = self.facts.pop(key, None)
         if old is not None and old[0] in self.files:
             self.files[old[0]].facts -= 1
@@ -316,8 +321,8 @@ class Index:
     ) -> None:  # fmt: skip
         """Add the messages of a compacted section, and remove the entries for their earlier places.
 
-        ``removed``: (row, count) of the messages that were removed or changed before the compaction was committed. The
-        other messages' earlier entries are replaced; a rebuilt index may not have these entries.
+        ``removed``: the messages that were removed or changed before the compaction was committed, as (row, count). The
+        earlier entries of the other messages are removed. A rebuilt index may lack these entries.
         """
         messages = self.messages
         queue = messages.queue(table.queues[table.runs[0][0]])
@@ -346,7 +351,7 @@ class Index:
             messages.insert_piece(segment, table, piece)
 
     def _supersede(self, number: int, state: Retention, supersedes: tuple[int, ...], *, repeats: bool) -> None:
-        """Record the commits that commit ``number`` supersedes, if they still have files. ``repeats``: whether commit
+        """Record the commits that commit ``number`` supersedes and that still have files. ``repeats``: whether commit
         ``number`` repeats all commands of these commits."""
         there = [known for known in supersedes if known in self.files]
         for known in there:
@@ -393,7 +398,7 @@ class Index:
             self.idle_bytes += state.body_bytes
 
     def _follow_subscription(self, key: str) -> None:
-        """Check again which commits are kept for a subscription, after its registration, its progress or its end."""
+        """Check again which commits are kept for a subscription, because it was registered, moved on or ended."""
         old, (_, value, _) = self.subscriptions.pop(key, None), self.facts.get(key, (0, None, None))
         new = Subscription.of(value)
         if new is not None:
@@ -425,10 +430,10 @@ class Index:
                 self._retire(number)
 
     def _retire(self, number: int) -> None:
-        """Drop the messages of a commit, and its counts, which reclaim's record has.
+        """Drop the messages and the counts of a commit. The record of reclaim includes these counts.
 
-        The files can hold live messages: somebody may have restored the files after reclaim removed the commits that
-        consumed these messages.
+        The files can hold live messages, because somebody may have restored the files after reclaim removed the commits
+        that consumed these messages.
         """
         state = self.files[number]
         state.tally = {}
@@ -482,7 +487,7 @@ class Index:
 
 
 def _count(state: Retention, queue: str, what: int, count: int) -> None:
-    """Add to a queue's tally. ``what``: ENQUEUED, DEQUEUED, FAILED or EXPIRED."""
+    """Add ``count`` to one of the four counts in a queue's tally. ``what``: ENQUEUED, DEQUEUED, FAILED or EXPIRED."""
     tally = state.tally
     if not tally or (len(tally) == 1 and queue in tally):
         counts = list(tally.get(queue, (0, 0, 0, 0)))

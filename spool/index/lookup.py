@@ -30,8 +30,9 @@ REFILL_MESSAGES = 256  # how many messages of a segment become runs at once
 class BranchIds:
     """The branches of the messages that lie in runs.
 
-    A message's id is the 96-bit id of its branch and its ordinal in the branch. For all messages of a branch, the
-    ordinals in the commit and in the branch differ by the same number, so one entry for each branch is enough.
+    A message's id is the 96-bit id of its branch and its ordinal in the branch. The difference between the ordinal in
+    the commit and the ordinal in the branch is the same for all messages of a branch. So one entry for each branch is
+    enough.
     """
 
     def __init__(self) -> None:
@@ -40,7 +41,8 @@ class BranchIds:
         self.in_number: dict[int, list[tuple[int, bytes, int]]] = {}
 
     def add(self, number: int, first: int, branch: bytes, begin: int) -> None:
-        """Record the branch of a commit's messages from ordinal ``first`` on; the branch begins at ``begin``."""
+        """Record the branch of a commit's messages from ordinal ``first`` on. ``begin``: the ordinal at which the
+        branch begins."""
         self.begins[branch] = (number, begin)
         known = self.in_number.get(number)
         if known is None:
@@ -72,8 +74,8 @@ class BranchIds:
 class MessageTable:
     """All live messages, by queue and by position.
 
-    ``configs``: the options of the queues. ``drop_damaged`` is called with each segment whose table cannot be read any
-    more, and the reason; it must remove the segment.
+    ``configs``: the options of the queues. ``drop_damaged``: a function that removes a segment whose table cannot be
+    read any more. Its arguments are the segment and the reason.
     """
 
     def __init__(
@@ -81,9 +83,9 @@ class MessageTable:
     ) -> None:
         self.queues: dict[str, Queue] = {}
         self._cache = cache
-        self.runs: dict[int, list[Run]] = {}  # by commit, each list sorted by the first ordinals
+        self.runs: dict[int, list[Run]] = {}  # the runs of each commit, sorted by their first ordinals
         self.segments: SortedKeyList[Segment, int] = SortedKeyList(key=_low_of)
-        self.segments_added = 0  # the number of segments added so far: a new segment may hold new messages
+        self.segments_added = 0  # how many segments were added so far: each may hold new messages
         self.branch_ids = BranchIds()
         self._configs = configs
         self._drop_damaged = drop_damaged
@@ -106,12 +108,12 @@ class MessageTable:
     ) -> tuple[Run | None, int]:
         """Find the run that holds a live message.
 
-        A message in a segment remains in the segment, and only the caller gets its run, unless ``of_segment`` is
-        ``materialize``.
+        If the message is in a segment, the caller gets a new run of it, and the message remains in the segment. If
+        ``of_segment`` is ``materialize``, the message moves from the segment to the run.
 
         Returns:
-            The run, and the ordinal at which it ends, at most ``end``. If the message is not live: None, and the
-            ordinal at which the search can continue.
+            The run, and the ordinal at which the run ends, but at most ``end``. If the message is not live, None, and
+            the ordinal at which the search can continue.
         """
         run, stop = self.run_at(number, ordinal, end)
         if run is not None or not self.segments:
@@ -141,7 +143,8 @@ class MessageTable:
         return None, min(end, runs[at + 1].first) if at + 1 < len(runs) else end
 
     def piece_at(self, number: int, ordinal: int, stop: int) -> tuple[Segment | None, Piece | None, int]:
-        """Search like ``run_from``, but only in segments, up to ``stop``, at most the start of the next run."""
+        """Search like ``run_from``, but only in segments. ``stop``: the end of the search; the next run starts there or
+        later."""
         first = pack_position(number, ordinal)
         for segment in self.segments.irange_key(None, pack_position(number, stop - 1), reverse=True):
             if segment.high > first:
@@ -169,7 +172,7 @@ class MessageTable:
         return None
 
     def _or_dropped(self, read: Callable[[FileRef, SectionEntry], _Read], segment: Segment) -> _Read | None:
-        """Read a part of a segment's table; if it is damaged, drop the segment and return None."""
+        """Read a part of a segment's table. If the table is damaged, drop the segment and return None."""
         try:
             return read(segment.file, segment.entry)
         except (CorruptedFile, FileNotFoundError) as error:
@@ -219,8 +222,9 @@ class MessageTable:
         return known.correlated(correlation_id)
 
     def is_in_memory(self, queue: str, id: tuple[bytes, int] | None, correlation_id: str | None) -> bool:
-        """Return whether a run of the queue has the message with this id (branch id, ordinal in the branch), or a
-        message with this correlation id. Segments are not searched, so no file is read."""
+        """Return whether a run of the queue has the message with this id, or a message with this correlation id.
+
+        Segments are not searched, so no file is read. ``id``: (branch id, ordinal in the branch)."""
         if id is not None:
             position = self.branch_ids.find(*id)
             run = None if position is None else self.run_at(*position, position.ordinal + 1)[0]
@@ -229,18 +233,18 @@ class MessageTable:
         return known is not None and correlation_id is not None and known.has_correlated(correlation_id)
 
     def table_of(self, segment: Segment) -> CompactedTable:
-        """Read the table of a segment; CorruptedFile or FileNotFoundError if its file was changed or removed."""
+        """Read the table of a segment. Raises CorruptedFile or FileNotFoundError if the file was changed or removed."""
         return self._cache.compacted_table(segment.file, segment.entry)
 
     # -- runs ---------------------------------------------------------------------------------------------------------
 
     def insert(self, run: Run, branch: bytes, in_branch: int) -> None:
-        """Add a run whose first message has the ordinal ``in_branch`` in its branch."""
+        """Add a run. ``in_branch``: the ordinal that its first message has in the branch ``branch``."""
         self.branch_ids.add(run.number, run.first, branch, run.first - in_branch)
         self.add(run)
 
     def add(self, run: Run) -> None:
-        """Add a run whose branch is known."""
+        """Add a run whose branch is recorded already."""
         insort(self.runs.setdefault(run.number, []), run, key=_first_of)
         queue = self.queues[run.queue.name]
         queue.add(run)
@@ -248,10 +252,11 @@ class MessageTable:
             self.keep_apart(queue, run)
 
     def keep_apart(self, queue: Queue, run: Run) -> None:
-        """Split runs of the queue, so that a message that was put before another one stands between two runs.
+        """Split runs of the queue, so that a message that was put before another message has its place between two
+        runs.
 
-        Split this run where other messages were put before its messages, and split other runs where this run's messages
-        were put before theirs.
+        Split ``run`` at each of its messages before which another message was put. Split other runs at each message
+        before which a message of ``run`` was put.
         """
         for ordinal in queue.cuts_in(run.number, run.first, run.end):
             self._split_at(queue, run.number, ordinal)
@@ -262,7 +267,7 @@ class MessageTable:
         run, _ = self.run_at(number, ordinal, ordinal + 1)
         if run is None or run.queue is not queue.order:
             return
-        if run.first == ordinal:  # its first messages may have been removed: its key becomes that of this message
+        if run.first == ordinal:  # earlier messages may have been removed, so the run gets the key of this message
             queue.remove(run)
             run.key = queue.order.key_of(number, ordinal, run.attributes, run.committed_at)
             queue.add(run)
@@ -298,12 +303,12 @@ class MessageTable:
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def has_expired(self, queue: str, now: float) -> bool:
-        """Return whether the queue has, or a segment may have, messages whose expiry time has passed."""
+        """Return whether a run of the queue has expired messages, or a segment may have expired messages."""
         known = self.queues.get(queue)
         return known is not None and bool(known.expiring) and (known.expiring[0].expires or 0.0) <= now
 
     def expired(self, queue: str, now: float) -> Iterator[Run]:
-        """Yield runs of expired messages; runs of segments are added to the table."""
+        """Yield runs of expired messages. Expired messages of segments move to runs first."""
         expiring = self.queue(queue).expiring
         at = 0
         while at < len(expiring):
@@ -345,7 +350,8 @@ class MessageTable:
         self.segments.remove(segment)
 
     def set_sort_key(self, segment: Segment, table: CompactedTable) -> bool:
-        """Set the sort key of a segment that is not in the table yet; return False if its queue's order changed."""
+        """Set the sort key of a segment before it is added. Return False if its messages are no longer in the queue's
+        order."""
         keys, dues = [], []
         for piece in segment.pieces(table):
             run = self._run_of(segment, table, piece)
@@ -387,14 +393,14 @@ class MessageTable:
         return self.insert_piece(segment, table, piece)
 
     def insert_piece(self, segment: Segment, table: CompactedTable, piece: Piece) -> Run:
-        """Add, as a run, messages that are not in the segment, or were removed from it."""
+        """Add a run of messages that were never in the segment, or were removed from the segment."""
         run = self._run_of(segment, table, piece)
         ordinal, in_branch = table.origins.ordinals[piece.run], table.origins.places[piece.run]
         self.insert(run, table.origins.branches[piece.run], in_branch + piece.first - ordinal)
         return run
 
     def remove_piece(self, segment: Segment, piece: Piece, size: int) -> None:
-        """Remove messages from a segment; ``size``: their bodies' bytes."""
+        """Remove messages from a segment; ``size``: the bytes of their bodies."""
         segment.remove(piece.row, piece.length, size)
         if not segment.live:
             self.remove_segment(segment)
@@ -411,7 +417,7 @@ class MessageTable:
 
 
 def correlation_hash(correlation_id: str) -> bytes:
-    """Return the hash by which compacted tables are sorted and searched."""
+    """Return the hash of a correlation id. The search keys of compacted tables are sorted by this hash."""
     return blake2b(correlation_id.encode("utf-8", "surrogatepass"), digest_size=HASH_BYTES).digest()
 
 

@@ -15,16 +15,16 @@ from spool.model.message import due_time
 from spool.model.order import Key, cuts
 from spool.model.settings import QueueConfig
 
-MOST_WAITING = 65_536  # runs that wait for others of their groups, in memory
+MOST_WAITING = 65_536  # the most runs in memory that wait for other runs of their groups
 
 
 class Queue:
     """The live messages of one queue.
 
-    Every run is in one of three lists: ``ready``; ``delayed``, until its due time; ``waiting``, after the first run of
-    its group. A run that failed and waits for its next attempt keeps its group waiting; a run that was put with a delay
-    takes its place in the group when it is due. Segments are in ``segments`` or, until they are due, in
-    ``delayed_segments``. ``expiring``: all runs and segments with an expiry time.
+    Every run is in one of three lists. It is in ``delayed`` until its due time, in ``waiting`` if it follows another
+    run of its group, and otherwise in ``ready``. A run that failed and waits for its next attempt keeps its group
+    waiting. A run that was put with a delay takes its place in the group when it is due. Segments are in ``segments``
+    or, until they are due, in ``delayed_segments``. ``expiring``: all runs and segments with an expiry time.
 
     ``refill``: a function of the message table, which turns the next messages of a segment into runs.
     """
@@ -43,7 +43,8 @@ class Queue:
         self.live = 0
         self.bytes = 0
         self.served = 0  # messages dequeued since the index was built; compaction compares two values of this counter
-        # By commit, the ordinals at which its runs must end, because other messages were put before its messages.
+        # For each commit, the ordinals at which a run of the commit must end, because other messages were put before
+        # these ordinals.
         self.cuts: dict[int, Counter[int]] = {}
         self._refill = refill
         self._groups: dict[str, SortedKeyList[Run, Any]] = {}
@@ -72,7 +73,7 @@ class Queue:
         self._remove_keys(run)
 
     def _link(self, run: Run) -> None:
-        """Put a run into the list, and the group, to which it belongs now."""
+        """Put a run into its present list and into its group."""
         if run.due is not None:
             self.delayed.add(run)
             self._beside += 1
@@ -123,7 +124,7 @@ class Queue:
             self.ready.add(members[0])
 
     def _add_keys(self, run: Run) -> None:
-        """Index a run by its correlation id, its expiry time and the message that it was put before."""
+        """Index a run by its correlation id, its expiry time and the message before which it was put."""
         if (correlation := run.attributes.get("correlation_id")) is not None:
             insort(self._correlated.setdefault(correlation, []), run, key=_by_key)
         self._add_bounds(run, cuts(run.attributes))
@@ -137,7 +138,8 @@ class Queue:
         self._remove_bounds(run, cuts(run.attributes))
 
     def _add_bounds(self, entry: Run | Segment, cuts: Iterable[tuple[int, int]]) -> None:
-        """Index a run or segment by its expiry time and its cuts."""
+        """Index a run or segment by its expiry time and by its cuts: the messages before which its messages were
+        put."""
         if entry.expires is not None:
             self.expiring.add(entry)
             self.may_expire = True
@@ -157,16 +159,16 @@ class Queue:
                 del self.cuts[number]
 
     def cuts_in(self, number: int, first: int, end: int) -> list[int]:
-        """Return the ordinals between ``first`` and ``end`` at which a run of that commit must end."""
+        """Return the ordinals between ``first`` and ``end`` at which a run of commit ``number`` must end."""
         counts = self.cuts.get(number)
         return [] if counts is None else sorted(ordinal for ordinal in counts if first < ordinal < end)
 
     def correlated(self, correlation_id: str) -> list[Run]:
-        """Return the runs with that correlation id, in order, delayed runs included."""
+        """Return the runs with this correlation id, in order, delayed runs included."""
         return list(self._correlated.get(correlation_id, ()))
 
     def has_correlated(self, correlation_id: str) -> bool:
-        """Return whether a run has that correlation id."""
+        """Return whether a run has this correlation id."""
         return correlation_id in self._correlated
 
     def in_order(self, now: float) -> Iterable[Run]:
@@ -176,10 +178,11 @@ class Queue:
         return self.ready
 
     def _in_order(self, now: float) -> Iterator[Run]:
-        """Yield the runs that can be delivered now. Refill from a segment when its messages are next.
+        """Yield the runs that can be delivered now. When the messages of a segment are next, turn some of them into
+        runs.
 
-        At most MOST_WAITING runs wait in memory. At that number the iteration ends, even if segments have further
-        messages.
+        At most MOST_WAITING runs wait in memory. When MOST_WAITING runs wait, the iteration ends, even if segments have
+        further messages.
         """
         self.promote_due(now)
         last: Key | None = None
@@ -201,7 +204,8 @@ class Queue:
             self.promote_due(now)
 
     def in_group(self, group: str) -> Iterator[Run]:
-        """Yield the group's runs in order, up to a run that waits for its next attempt or may follow a segment."""
+        """Yield the group's runs in order. Stop before a run that waits for its next attempt, or before which a segment
+        may come."""
         for run in self._groups.get(group, ()):
             if run.due is not None or (self.segments and self.segments[0].key < run.key):
                 return
@@ -253,7 +257,8 @@ class Queue:
                 self._link(run)
 
     def next_due(self) -> float | None:
-        """Return when the next delayed message becomes due, in seconds since the epoch; None if none is delayed."""
+        """Return when the next delayed message becomes due, in seconds since the epoch; None if no message is
+        delayed."""
         dues = [run.due for run in self.delayed[:1]] + [segment.key[0] for segment in self.delayed_segments[:1]]
         return min((due for due in dues if due is not None), default=None)
 

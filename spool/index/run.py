@@ -1,7 +1,7 @@
 """Runs: neighbouring messages of one commit with the same queue and control fields, as one entry of the index.
 
-All messages of a run are live. The removal of messages from its middle splits the run, so no search ever passes removed
-messages.
+All messages of a run are live. If messages in the middle of a run are removed, the run is split, so no search ever
+passes removed messages.
 """
 
 from array import array
@@ -17,15 +17,15 @@ from spool.model.settings import FIFO, QueueConfig
 
 _FIFO = (FIFO,)
 _WHOLE_QUEUE = ""  # the group of every message of an ordered queue; the name of any other group is not empty
-Lengths = int | array  # type: ignore[type-arg]  # (one length for all, or one for each row of the section)
+Lengths = int | array  # type: ignore[type-arg]  # (one length for all bodies, or one for each row)
 
 
 class QueueOrder:
     """How a queue sorts and groups its messages. It is immutable: a queue whose options change gets another order.
 
-    ``criteria`` and ``ordered`` are the options ``order`` and ``ordered`` of the queue. ``is_plain``: a message without
-    control fields belongs to no group, and neighbours are delivered in the order of their positions. ``is_fifo``: the
-    position alone decides the place of such a message.
+    ``criteria`` and ``ordered`` are the options ``order`` and ``ordered`` of the queue. ``is_plain``: whether a message
+    without control fields belongs to no group, and neighbouring messages are delivered in the order of their positions.
+    ``is_fifo``: whether the position alone decides the place of a message without control fields.
     """
 
     __slots__ = ("criteria", "is_fifo", "is_plain", "name", "ordered")
@@ -48,18 +48,19 @@ class QueueOrder:
         return order_key(self.criteria, number, first, attributes, committed_at)
 
     def group_of(self, attributes: Mapping[str, Any]) -> str | None:
-        """Return the group of a message with these control fields; None if it belongs to no group."""
+        """Return the group of a message with these control fields; None if the message belongs to no group."""
         return _WHOLE_QUEUE if self.ordered else attributes.get("group")
 
 
 class Run:
     """The messages ``first`` to ``end - 1`` of commit ``number``.
 
-    queue: the order of their queue. (The message table has the queue itself.)
+    queue: the order of the messages' queue. (The message table has the queue itself.)
     file: the file that holds the messages.
-    bodies: the place of the body if its section has no other body, else the section, whose table has the places.
+    bodies: the place of the body if its section has no other body; otherwise the section. The table of the section has
+        the places of the bodies.
     base: ordinal o is row ``o - base`` of the section.
-    due, expires: seconds since the epoch, or None. ``due`` becomes None when that time has come.
+    due, expires: seconds since the epoch, or None. ``due`` becomes None once the messages are due.
     key: the sort key in the queue. It does not change when messages at the front are removed.
     """
 
@@ -103,7 +104,7 @@ class Run:
 
     @property
     def group(self) -> str | None:
-        """The group of its messages, or None. Only one transaction at a time may claim messages of a group."""
+        """The group of the run's messages, or None. Only one transaction at a time may claim messages of a group."""
         return self.queue.group_of(self.attributes)
 
     @property
@@ -127,7 +128,7 @@ class Run:
         return self.expires is not None and self.expires <= now
 
     def bytes_of(self, ordinal: int, count: int = 1) -> int:
-        """Return the bytes of the bodies of ``count`` messages, from ``ordinal`` on."""
+        """Return the total size, in bytes, of the bodies of ``count`` messages from ``ordinal`` on."""
         if isinstance(self.lengths, int):
             return self.lengths * count
         row = ordinal - self.base
@@ -144,7 +145,7 @@ class Run:
 
 
 def lengths_of(lengths: "array[int]") -> Lengths:
-    """Return a section's lengths as its runs keep them: one number if all are equal, which is the usual case."""
+    """Return the lengths of a section's bodies in the form that runs keep: one number if all are equal, as is usual."""
     if lengths and lengths.count(lengths[0]) == len(lengths):
         return lengths[0]
     return lengths

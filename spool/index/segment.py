@@ -19,8 +19,8 @@ from spool.model.order import Key, cuts
 
 
 class Piece(NamedTuple):
-    """``length`` neighbouring messages of a segment, from position ``number``/``first`` on. ``run``: their run in the
-    table; ``row``: the row of the first message."""
+    """``length`` neighbouring messages of a segment, from position ``number``/``first`` on. ``run``: the run of these
+    messages in the table. ``row``: the row of the first message."""
 
     run: int
     row: int
@@ -34,13 +34,13 @@ class Segment:
 
     queue: the order of its queue.
     file, entry: the file, and the entry of the section in the header.
-    live, bytes: the number of live messages, and their bodies' bytes.
-    removed: one bit a row, set for a message that was removed.
+    live, bytes: the number of live messages, and the bytes of their bodies.
+    removed: one bit for each row; the bit is set if the message was removed.
     next_row: every message before this row was removed.
-    low, high: the least position, and the end of the last range of positions, each as ``pack_position`` returns it.
+    low, high: the lowest position, and the end of the highest range of positions, each packed by ``pack_position``.
     oldest, expires: the earliest commit time and the next expiry time, in seconds since the epoch.
     key: the sort key of its next message; if ``delayed`` is true, the key begins with the message's due time.
-    cuts: (number, ordinal) at which runs must end, because messages of this segment were put before others.
+    cuts: the positions (number, ordinal) before which messages of this segment were put; a run must end at each.
     """
 
     __slots__ = (
@@ -67,7 +67,8 @@ class Segment:
         self.key: Key = ()
 
     def next_expiry(self, table: CompactedTable) -> float | None:
-        """Return when the first of its live messages expires, in seconds since the epoch; None if none expires."""
+        """Return the earliest expiry time of the live messages, in seconds since the epoch; None if none of them
+        expires."""
         if not any("expires_at" in fields or "time_to_live" in fields for fields in table.attributes):
             return None
         times = (
@@ -88,10 +89,10 @@ class Segment:
         return live_pieces(table, self.removed, row)
 
     def piece_at(self, table: CompactedTable, number: int, ordinal: int, end: int) -> tuple[Piece | None, int]:
-        """Find the live messages from position ``number``/``ordinal`` on, at most to ordinal ``end``.
+        """Find the live messages from position ``number``/``ordinal`` on, but none from ordinal ``end`` on.
 
         Returns:
-            The messages, and the ordinal after the last of them. If the first message is not live: None, and the
+            The messages, and the ordinal after the last message. If the first message is not live, None, and the
             ordinal at which the search can continue.
         """
         places = table.places()
@@ -122,7 +123,7 @@ def live_pieces(table: CompactedTable, removed: bytes | bytearray, row: int = 0)
 
 
 def _live_spans(removed: bytes | bytearray, row: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield (row, count) of neighbours that are live, from ``row`` up to ``end``."""
+    """Yield neighbouring live messages as (row, count), from row ``row`` up to row ``end``."""
     while row < end:
         if removed[row >> 3] & 1 << (row & 7):
             row += 1
@@ -146,7 +147,8 @@ HASH_BYTES = 8
 
 
 def pack_ids(entries: list[tuple[bytes, int, int]]) -> bytes:
-    """Sort the entries (branch id, ordinal in the branch of a run's first message, run); return them as bytes."""
+    """Sort the entries, and return them as bytes. An entry: (branch id, ordinal of a run's first message in the branch,
+    run)."""
     return b"".join(
         branch + first.to_bytes(_ORDINAL_BYTES, "big") + run.to_bytes(_RUN_BYTES, "big")
         for branch, first, run in sorted(entries)

@@ -1,7 +1,7 @@
 """Neighbouring messages for a process without an index: their control fields, and the places of their bodies.
 
-A task of Spark gets stretches from the process that has the space open: one stretch for all neighbours
-with the same control fields, not one for each message.
+A task of Spark gets stretches from the process that has the space open. All neighbouring messages with the same control
+fields are one stretch, so the task does not get an entry for each message.
 """
 
 import sys
@@ -21,7 +21,7 @@ class Stretch(NamedTuple):
     """Neighbouring messages of one commit with the same queue and control fields.
 
     file, bodies, base: as in a ``Run``.
-    branch, in_branch: the id of their branch, and the ordinal of the first message in the branch.
+    branch, in_branch: the id of their branch, and the ordinal that the first message has in this branch.
     committed_at: seconds since the epoch.
     """
 
@@ -49,7 +49,7 @@ class Stretch(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """The approximate number of bytes of their bodies. The exact number would need the table of their section."""
+        """The approximate number of bytes of the bodies. The exact number would need the table of the section."""
         if isinstance(self.bodies, BodyPlace):
             return self.bodies.length
         return self.bodies.bodies_bytes * self.length // self.bodies.messages
@@ -63,7 +63,7 @@ def stretch_of(run: Run, branch: bytes, in_branch: int, config: QueueConfig | No
     """Return the messages of a run as a stretch.
 
     Args:
-        in_branch: the ordinal of the first message in its branch.
+        in_branch: the ordinal that the run's first message has in its branch.
         config: the options of the queue; None if the settings lack the queue.
     """
     attributes = run.attributes if config is None else with_defaults(config, run.attributes)

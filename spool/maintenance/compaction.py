@@ -1,11 +1,11 @@
 """Compaction: it moves a backlog out of memory, and from many small files into a few large files.
 
-A compaction writes live messages of many files into one numbered file. The file of a message changes; its position, the
-byte of its claim and its order do not. So a process that has claimed a message does not notice a compaction. Messages
-can be removed, changed or moved after the compaction has chosen these messages. Under the number lock, the compaction
-finds these messages and names them in its file as *left*. So the file is correct when it gets its number. The
-compaction does not move messages that a process has claimed or a prepared branch holds. The caller holds the reclaim
-lock.
+A compaction writes live messages of many files into one numbered file. Each message is then in another file, but keeps
+its position, its place in the order, and the byte that a claim locks. So a process that has claimed a message does not
+notice a compaction. After the compaction has chosen its messages, some of them can be removed, changed or moved. While
+the compaction holds the number lock, it finds these messages and names them in its file as *left*. So the file is
+correct when it gets its number. The compaction does not move messages that a process has claimed or a prepared branch
+holds. The caller holds the reclaim lock.
 """
 
 import logging
@@ -44,7 +44,7 @@ MIN_MESSAGES = 64  # to compact fewer messages would cost more than it saves
 SMALL_RUN = 64  # a longer run is as cheap in memory as a segment, and its file is large enough
 SEGMENT_MESSAGES = 4_096
 SEGMENT_BYTES = 16 << 20  # the most bytes of a segment, and of a whole file
-MAX_WASTE = 0.10  # the share of the live bytes that may be wasted, besides one segment
+MAX_WASTE = 0.10  # wasted bytes may be this share of the live bytes, plus one segment
 MAX_EXTENTS = 1 << 16  # the most extents of one round: this bounds the memory
 SMALL_FILE = 1_024  # a file with fewer live messages counts as small
 SMALL_FILES = 16
@@ -55,7 +55,7 @@ _FILE_SEGMENTS = 8
 class Extent:
     """Neighbouring messages that the compaction will move, in their present state.
 
-    in_branch: the ordinal of the first message in its branch.
+    in_branch: the ordinal that the first message has in its branch.
     """
 
     run: Run
@@ -90,7 +90,8 @@ def select_runs(queue: Queue, files: Mapping[int, Retention], served: int, held:
 
 
 def _must_stay(run: Run, held: Collection[Position]) -> bool:
-    """Return whether one of a run's messages is held, or the run keeps its group waiting, as only a run can."""
+    """Return whether a run cannot become part of a segment, because one of its messages is held, or the run keeps its
+    group waiting."""
     if run.blocks_group:
         return True
     return bool(held) and any(Position(run.number, ordinal) in held for ordinal in range(run.first, run.end))
@@ -99,8 +100,8 @@ def _must_stay(run: Run, held: Collection[Position]) -> bool:
 def fragmented(files: Mapping[int, Retention], newest: int) -> set[int]:
     """Return the numbers whose files need compaction even if their queues are fast.
 
-    If all files together waste too much space, these are the files with the largest wasted share. If earlier
-    compactions left many small files, these files are added.
+    If all files together waste too much space, the result has the files with the largest wasted share. If earlier
+    compactions left many small files, the result has these files, too.
 
     Args:
         newest: the newest number at the beginning of the round. Files that the round itself wrote do not count. If they
@@ -203,7 +204,7 @@ def _extents(
 def _with_fragmented(
     index: Index, queue: Queue, runs: list[Run], fragmented_files: set[int], held: Collection[Position]
 ) -> list[Run]:
-    """Add the runs of a queue that lie in fragmented files, in order."""
+    """Return ``runs`` and the other runs of the queue that lie in fragmented files, in order."""
     chosen = {id(run) for run in runs}
     found = list(runs)
     for run in queue.runs():
@@ -216,7 +217,8 @@ def _with_fragmented(
 
 
 def _extents_of(index: Index, run: Run) -> Iterator[Extent]:
-    """Yield a run as extents in the order of delivery: one extent, or one for each message of a backward run."""
+    """Yield a run as extents in the order of delivery: one extent, or one for each message if the last message is
+    delivered first."""
     branch, in_branch = index.messages.branch_of(Position(run.number, run.first))
     if not run.is_backwards:
         yield Extent(run, run.first, run.live, branch, in_branch, run.bytes_of(run.first, run.live))
@@ -239,7 +241,8 @@ def _grouped_into_files(extents: Iterable[Extent]) -> Iterator[list[list[Extent]
 
 
 def _grouped(items: Iterable[_Item], most: int, measure: Callable[[_Item], tuple[int, int]]) -> Iterator[list[_Item]]:
-    """Yield neighbouring items in groups of at most ``most`` and SEGMENT_BYTES; ``measure`` returns both of an item."""
+    """Yield neighbouring items in groups. ``measure`` returns the count and the bytes of an item; a group has at most
+    ``most`` as its count, and SEGMENT_BYTES bytes."""
     group: list[_Item] = []
     count = size = 0
     for item in items:
@@ -257,7 +260,7 @@ def _write(store: Store, index: Index, sections: list[list[Extent]]) -> int:
     """Write and commit one file; return 1, or 0 if no message can be moved."""
     store.guard.check()  # a closing process waits for at most one file
     sources = {extent.run.file.number for section in sections for extent in section}
-    written: list[Extent] = []  # in the order of the file
+    written: list[Extent] = []  # in the order that they have in the file
     reading = FileCache(store.files.disk)  # not the store's cache, which gets use under the mutex
     with own_file(store, store.deadline(), len(sources)) as file:
         batch = CommitBatch()
@@ -270,7 +273,7 @@ def _write(store: Store, index: Index, sections: list[list[Extent]]) -> int:
             reading.close()
         if file.handle is None:
             return 0
-        store.files.disk.flush(file.handle)  # most bytes are durable before the number lock makes others wait
+        store.files.disk.flush(file.handle)  # flush most bytes before the number lock makes others wait
         batch.supersedes = tuple(sorted({extent.run.file.number for extent in written}))
         commit(store, file, batch, check=lambda _: _exclude_changed(store.view, index, written, batch))
     return 1
@@ -299,7 +302,7 @@ def _add(batch: CommitBatch, section: list[Extent], reading: FileCache) -> list[
 
 
 def _exclude_changed(view: View, index: Index, extents: list[Extent], batch: CommitBatch) -> None:
-    """Record in the file, as *left*, the messages that changed meanwhile (Rule 5). Caller holds the number lock."""
+    """Record in the file, as *left*, the messages that changed meanwhile (Rule 5). The caller holds the number lock."""
     if view.index is not index:
         raise Overtaken
     begins: dict[int, list[tuple[int, Extent]]] = {}
@@ -341,7 +344,7 @@ def _make_searchable(table: CompactedTable, extents: list[Extent]) -> None:
 
 
 def _united(ranges: PositionRanges) -> list[tuple[int, int]]:
-    """Return the union of ranges, as sorted (first, count)."""
+    """Return the union of the ranges, as a sorted list of (first, count)."""
     found: list[tuple[int, int]] = []
     for _, first, count in sorted(ranges):
         if found and first <= found[-1][0] + found[-1][1]:

@@ -27,8 +27,7 @@ from spool.store.edits import notice_edits
 from spool.store.store import Store, log
 
 # While no process commits, small steps follow without a pause. After a commit, a pause follows each of the next hundred
-# steps. So an application that commits ten times a second has the disk and the interpreter for most of the time. While
-# the applications are idle, no step waits.
+# steps. So an application that commits ten times a second has the disk and the interpreter for most of the time.
 PAUSE_SECONDS = 0.001
 PAUSES_AFTER_A_COMMIT = 100
 _APPLIED_AT_ONCE = 64
@@ -43,10 +42,12 @@ class Housekeeper:
         self._reclaimed_at = store.view.index.applied
         restored, extent = store.view.index.restored, self._extent()
         self._saved = IndexSize(restored, extent.files, extent.segments if restored else 0)
-        self._published = self._trimmed_at = store.view.index.applied  # at the last round; at the last quiet round
+        # The published number at the last round, and at the last quiet round.
+        self._published = self._trimmed_at = store.view.index.applied
         # Before this number is applied, the space calls ``committed`` only because of marks or large files.
         self.next_look = 0
-        self._seen, self._pauses = store.shared.counters.read(), 0  # the counters at the last step; pauses still due
+        # The counters at the last step, and the number of pauses that are still due.
+        self._seen, self._pauses = store.shared.counters.read(), 0
         self._may_lose = False  # whether a queue had no durability when this process flushed last
         self._wake = threading.Event()
         self._busy = threading.Lock()
@@ -68,7 +69,8 @@ class Housekeeper:
             self._reclaim(schedule.RETAINED_FOR_READERS)
 
     def _is_large(self) -> bool:
-        """Return whether idle files are large, even if few. With other openers, the newest files remain anyway."""
+        """Return whether the idle files are large, even if there are few. Return False while other processes have the
+        space open, because the newest files then remain."""
         return (
             self._store.view.index.idle_bytes >= schedule.RECLAIM_BYTES
             and not self._store.shared.open_lock.has_others()
@@ -130,7 +132,8 @@ class Housekeeper:
         return True
 
     def _do_steps(self, *, due: bool) -> None:
-        """Do the steps of a round, in order. ``due``: whether the steps of every ``EVERY_SECONDS`` are due, too."""
+        """Do the steps of a round, in order. ``due``: whether the steps that are done every ``EVERY_SECONDS`` are due,
+        too."""
         self._undo_dropped()
         if due:
             self._look_again()
@@ -163,7 +166,8 @@ class Housekeeper:
         self._forget_flushed()
 
     def _flush(self, *, due: bool, most: int | None = None) -> None:
-        """Flush commits that were published without a flush, unless another process reclaims and so flushes them.
+        """Flush commits that were published without a flush. Do nothing while another process reclaims, because
+        reclaim flushes these commits, too.
 
         If no queue may lose messages, only counts of attempts are unflushed, and these wait for the next reclaim. After
         a queue that may lose messages was removed from the settings, its last messages are flushed once.
@@ -186,7 +190,7 @@ class Housekeeper:
 
     def _check_marks(self) -> None:
         if self._store.settings.known.config.has_marks:
-            from spool.policies.capacity import check_marks  # imports subprocess, so only if needed
+            from spool.policies.capacity import check_marks  # it imports subprocess, so only if needed
 
             check_marks(self._store)
 
@@ -199,13 +203,14 @@ class Housekeeper:
             self._pause()
 
     def _expire(self) -> None:
-        """Remove expired messages, also of queues without a consumer; end expired subscriptions."""
+        """Remove expired messages, even from queues without a consumer; end expired subscriptions."""
         end_expired(self._store)
         for queue in list(self._store.settings.known.config.queues):
             expire(self._store, queue, self._store.deadline())
 
     def _is_quiet(self) -> bool:
-        """Return whether nothing was committed since the last round; then the recycler gives files back to the disk."""
+        """Return whether nothing was committed since the last round. If so, the recycler gives files back to the
+        disk."""
         published = self._store.shared.counters.read().published
         quiet, self._published = published == self._published, published
         if quiet and published > self._trimmed_at:
@@ -216,8 +221,8 @@ class Housekeeper:
     def _is_elected(self) -> bool:
         """Return whether this process compacts.
 
-        Consumers compact, because their index is up to date anyway. If no process consumes, a lock elects one producer,
-        because a producer has to read all commits only for compaction.
+        Consumers compact, because their index is up to date anyway. If no process consumes, a lock elects one producer.
+        Not every producer compacts, because a producer reads all commits only for the compaction.
         """
         control, follows = self._store.shared.control, self._store.view.was_read
         self._store.view.was_read = False
@@ -238,7 +243,8 @@ class Housekeeper:
                 self._busy.release()
 
     def _extent(self) -> IndexSize:
-        """Return the approximate extent of the index, without the lock, for which a closing process would wait."""
+        """Return the approximate extent of the index. The call does not take the mutex, because a closing process would
+        wait for the mutex."""
         index = self._store.view.index
         return IndexSize(index.applied, len(index.files), len(index.messages.segments))
 
@@ -251,7 +257,7 @@ class Housekeeper:
                 self._saved = self._extent()
 
     def _pause(self) -> None:
-        """Sleep between small steps if any process commits: this thread keeps the interpreter from other threads."""
+        """Sleep between small steps if any process commits, because a step keeps other threads from the interpreter."""
         self._store.guard.check()
         page = self._store.shared.counters.read()
         if page.data != self._seen.data:

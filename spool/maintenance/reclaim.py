@@ -7,12 +7,12 @@ A numbered file is needed in each of these cases:
 - it removed a message whose file could come back, or took a dropped file that could come back;
 - one of its facts is the newest of its key.
 
-Reclaim removes the files of messages first, then adopted branches, then heads, with a flush between. So after any power
-cut, the file of a removed message is gone before the record of the removal.
+Reclaim removes the file of a removed message before the file that records the removal, and adopted branches before the
+commit that adopted them. A flush separates these steps. So no power cut brings a removed message back.
 
-Each number up to the published number has a file or was reclaimed. The fact with the totals contains a digest of the
-reclaimed numbers: their count and their sum. The fact also lists the reclaimed numbers whose files may still exist. So
-the space notices that another program deleted files, and can name the file if only one is missing.
+Each number up to the published number has a file or was reclaimed. The totals fact contains a digest of the reclaimed
+numbers: their count and their sum. The totals fact also lists the reclaimed numbers whose files may still exist. So the
+space notices that another program deleted files, and can name the file if only one is missing.
 """
 
 import os
@@ -44,8 +44,8 @@ _MODULUS = 2**64  # msgpack's largest integers; far above any difference of two 
 def next_to_go(files: Mapping[int, Retention], idle: Iterable[int], published: int, durable: int) -> list[list[int]]:
     """Return the numbers whose files can be removed, level by level: each level must be removed before the next one.
 
-    A commit removes or supersedes lower numbers only, so one pass over the numbers is enough. Numbers above ``durable``
-    remain, because the removal or compaction of a message must be durable before its file is deleted.
+    A commit refers only to commits with lower numbers, so one pass over the numbers is enough. Numbers above
+    ``durable`` remain, because the removal or compaction of a message must be durable before its file is deleted.
 
     Args:
         idle: numbers without a live message, in order.
@@ -69,11 +69,11 @@ def next_to_go(files: Mapping[int, Retention], idle: Iterable[int], published: i
 
 
 def note_pins(number: int, state: Retention, claimed: Set[int]) -> None:
-    """Record the claims that keep a superseded file, because a process with an older claim reads its message from that
-    file.
+    """Record the claims that keep a superseded file. A process that claimed a message before the compaction still reads
+    it from this file.
 
-    A process that claims a message later finds the message in its new file. So only claims that exist at the first
-    check count, until they end.
+    A process that claims a message later finds the message in its new file. So only the claims that exist at the first
+    check keep the file, until these claims end.
 
     Args:
         claimed: the numbers with claimed messages.
@@ -120,7 +120,8 @@ def reclaim(store: Store, pause: Callable[[], None] = lambda: None, behind: int 
 
 
 def _remove_idle(store: Store, newest: int | None, pause: Callable[[], None]) -> int:
-    """Remove idle files below ``newest`` (None: the newest published number) in one pass; return how many.
+    """Remove idle files below ``newest`` (None: the newest published number) in one pass; return how many numbers were
+    removed.
 
     Files freed by this pass are left to the next pass. All levels of a batch share one record, because a full disk may
     have room for one record only.
@@ -190,7 +191,7 @@ def _record_totals(store: Store, batch: list[int]) -> None:
         fresh = [number for number in batch if number not in index.retired]
         superseded, value, _ = index.facts.get(TOTALS_FACT, (None, None, None))
         if fresh and superseded is not None and superseded not in fresh:
-            fresh.append(superseded)  # otherwise each record would need a further record
+            fresh.append(superseded)  # otherwise the removal of the earlier record would need a further record
         record = CommitBatch()
         record.fact(TOTALS_FACT, _totals_with(index, value, fresh))
     if fresh:
@@ -200,7 +201,8 @@ def _record_totals(store: Store, batch: list[int]) -> None:
 
 
 def _totals_with(index: Index, known: Mapping[str, Any] | None, fresh: Sequence[int]) -> dict[str, Any]:
-    """Return the ``known`` totals with the ``fresh`` numbers, which will be removed. Caller holds the mutex."""
+    """Return the ``known`` totals plus the counts of the ``fresh`` numbers, which will be removed. The caller holds the
+    mutex."""
     sums: dict[str, list[int]] = {}
     add_tallies(sums, {} if known is None else known["queues"])
     for number in fresh:
@@ -210,7 +212,7 @@ def _totals_with(index: Index, known: Mapping[str, Any] | None, fresh: Sequence[
 
 
 def reset_retired_digest(store: Store, numbers: Iterable[int]) -> None:
-    """Record a new digest, according to which only these numbers have a file. Caller holds the reclaim lock."""
+    """Record a new digest, in which all numbers except these are reclaimed. The caller holds the reclaim lock."""
     with store.view.mutex:
         index = store.view.index
         superseded, known, _ = index.facts.get(TOTALS_FACT, (None, None, None))
@@ -224,9 +226,10 @@ def reset_retired_digest(store: Store, numbers: Iterable[int]) -> None:
 
 
 def _remove(files: Files, view: View, batch: list[int], pause: Callable[[], None]) -> int:
-    """Delete the files of a batch, adopted branches durably before their heads, and forget its numbers.
+    """Delete the files of a batch of numbers, and forget the numbers. The removal of adopted branches is durable before
+    the commits that adopted them are removed.
 
-    Returns how many numbers were removed: fewer if the space closes meanwhile.
+    Returns how many numbers were removed: fewer than the batch has, if the space closes meanwhile.
     """
     with view.mutex:
         adopted = {number: view.index.files[number].adopted for number in batch if view.index.files[number].adopted}
@@ -257,7 +260,7 @@ def _remove(files: Files, view: View, batch: list[int], pause: Callable[[], None
     files.recycler.release(given)
     with view.mutex:
         for number in gone:
-            if number in view.index.files:  # an index that was rebuilt meanwhile does not have the number
+            if number in view.index.files:  # an index that was rebuilt meanwhile may lack the number
                 view.index.forget(number)
     return len(gone)
 
@@ -297,7 +300,7 @@ def recorded_digest(totals: Mapping[str, Any] | None) -> RetiredDigest:
 
 
 def kept_numbers(numbers: Iterable[int], applied: int, totals: Mapping[str, Any] | None) -> set[int]:
-    """Return the numbers with a file that reclaim has not recorded as removed."""
+    """Return the numbers that have a file and that reclaim has not recorded as removed."""
     return {number for number in numbers if number <= applied} - set(() if totals is None else totals["folded"])
 
 
@@ -307,8 +310,9 @@ def digest_mismatch(
     """Compare the recorded digest with the existing files.
 
     Returns:
-        None if the digest and the files agree. Otherwise a pair: how many files are missing, below 0 if too many exist;
-        and the number of the file if only one file differs.
+        None if the digest and the files agree. Otherwise, a pair. The first element is the number of missing files,
+        which is negative if too many files exist. The second element is the sequence number of the file if only one
+        file differs, else None.
     """
     known = recorded_digest(totals)
     actual = RetiredDigest.of_missing(applied, kept_numbers(numbers, applied, totals))

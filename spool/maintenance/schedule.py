@@ -9,11 +9,11 @@ FLUSHED_AT_THE_END = 64  # the most files that a close flushes: a close that tak
 RECLAIM_EVERY_COMMITS = 512
 # The recycler holds few large files: a writer finds one only if reclaim returns files as fast as writers take them.
 RECLAIM_LARGE_EVERY_COMMITS, RECLAIM_BYTES = 16, recycler.MAX_BYTES // 2
-# The newest commit files, in this number, remain while other processes have the space open. A reader whose next file
-# was deleted must list the whole directory again, which costs far more than these files.
+# This many of the newest commit files remain while other processes have the space open. A reader whose next file was
+# deleted must list the whole directory again, which costs far more than these files.
 RETAINED_FOR_READERS = 512
 TIDY_FROM = 64
-CHECKPOINT_FROM = 256  # the least number of files that an opener would have to read, and of new commits
+CHECKPOINT_FROM = 256  # a checkpoint needs this many files that an opener would read, and as many new commits
 _SEGMENT_COSTS = 256  # reading the table of one segment takes as long as reading this many small files
 
 
@@ -56,7 +56,7 @@ def is_checkpoint_due(now: IndexSize, saved: IndexSize, least: int, *, lasting: 
 
     Args:
         saved: the extent of the last checkpoint.
-        least: the least number of files to read, and the least number of new files.
+        least: a checkpoint is due if at least this many files must be read, and at least as many are new.
         lasting: whether no file is likely to be reclaimed soon. If so, a checkpoint is also due if only reclaim has
             changed the files since the last checkpoint.
     """
@@ -68,5 +68,6 @@ def is_checkpoint_due(now: IndexSize, saved: IndexSize, least: int, *, lasting: 
 
 
 def checkpoint_from(files: int) -> int:
-    """Return ``least`` of `is_checkpoint_due` while the space is used: more files make checkpoints rarer."""
+    """Return the argument ``least`` of `is_checkpoint_due` while the space is used. The more files exist, the rarer
+    checkpoints are."""
     return CHECKPOINT_FROM + files // 4

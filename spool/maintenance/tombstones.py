@@ -1,8 +1,8 @@
 """Tombstone merging: the removals and facts of many commits are written again in one file.
 
-A commit without live messages is kept for its facts, and for its removals (tombstones) while the files of the removed
-messages may come back. When many of these commits have piled up, one file repeats their removals and facts, and
-supersedes their files. A second removal of a message changes nothing, so this is safe.
+A commit without live messages is kept for its facts. It is also kept for its removals (tombstones), as long as the
+files of the removed messages may come back. When many of these commits have piled up, one file repeats their removals
+and facts, and supersedes their files. A second removal of a message changes nothing, so this is safe.
 """
 
 import os
@@ -34,7 +34,7 @@ class Overtaken(Exception):
 def merge_tombstones(store: Store) -> int:
     """Merge the tombstones of many commits, if enough have piled up; return how many files were written.
 
-    The caller holds the reclaim lock and has caught up.
+    The caller holds the reclaim lock, and has applied all published commits.
     """
     with store.view.mutex:
         index = store.view.index
@@ -67,7 +67,8 @@ def _merge(store: Store, numbers: list[int]) -> None:
 
 
 def _is_mergeable(index: Index, number: int) -> bool:
-    """Return whether a file is kept only for a few removals or facts; not for the totals, which reclaim renews."""
+    """Return whether a file is kept only for a few removals or facts. The file of the totals does not count, because
+    reclaim renews the totals."""
     state = index.files[number]
     if not state.mergeable or state.facts > _MAX_FACTS or len(state.addressed) > _MAX_TARGETS:
         return False
@@ -76,7 +77,8 @@ def _is_mergeable(index: Index, number: int) -> bool:
 
 
 def _content_of(disk: Disk, view: View, numbers: list[int]) -> tuple[list[list[Any]], Facts]:
-    """Return removals whose messages may have files, by position, and facts that are the newest of their keys."""
+    """Return the removals of messages that may still have files, sorted by position, and the facts that are the newest
+    of their keys."""
     removals: list[list[Any]] = []
     facts: Facts = {}
     for number in numbers:
