@@ -24,10 +24,12 @@ def advice(error: OSError, otherwise: str = "remove the cause, then try again") 
 
 
 def as_failure(doing: str, error: OSError, kept: str = "", directory: str = "") -> DiskFailure:
-    """Return the error of the operating system as an error of the library: the call, the failure, the advice.
+    """Return the error of the operating system as an error of the library.
+
+    Its text names the call, the failure and the advice.
 
     Args:
-        doing: the call, as the beginning of the text.
+        doing: the name of the failed call, with which the text begins.
         kept: a note about the space's messages.
         directory: the place to name if the error names no file, as after a write to a full disk.
     """
@@ -37,7 +39,10 @@ def as_failure(doing: str, error: OSError, kept: str = "", directory: str = "") 
 
 
 def _about_owners(error: OSError) -> str:
-    """Return the advice about a file that this process may not use: a space belongs to its directory's owner."""
+    """Return the advice about a file that this process may not use.
+
+    A space belongs to the user who owns its directory.
+    """
     name = error.filename
     path = os.fsdecode(name) if isinstance(name, str | bytes) else ""
     root = space_of(path) or os.path.dirname(path)
@@ -62,7 +67,7 @@ def _about_owners(error: OSError) -> str:
 
 
 def space_of(path: str) -> str | None:
-    """Return the directory of the space in which an absolute path lies; return None if the path lies in no space."""
+    """Return the directory of the space in which an absolute path lies, or None if the path lies in no space."""
     while len(path) > 1:
         if os.path.lexists(os.path.join(path, layout.SETTINGS)):
             return path
@@ -71,8 +76,8 @@ def space_of(path: str) -> str | None:
 
 
 def _user_name(user: int, *, quoted: bool = False) -> str:
-    """Return a user's name, or the user's number without one; `quoted`: return the form that sudo takes."""
-    import pwd  # imported only when an error needs it
+    """Return a user's name, or the user's number if no name is known. `quoted`: return a number as sudo takes it."""
+    import pwd  # imported here, because only the text of an error needs the module
 
     try:
         return pwd.getpwuid(user).pw_name

@@ -24,7 +24,7 @@ def opened(disk: Disk, name: str, *, write: bool = False) -> Iterator[int]:
 
 @contextmanager
 def new_file(disk: Disk, name: str) -> Iterator[int]:
-    """Create a file, and close it at the end; FileExistsError if the name is taken."""
+    """Create a file, and close it at the end. Raises FileExistsError if the name is taken."""
     handle = disk.create(name)
     try:
         yield handle
@@ -33,7 +33,7 @@ def new_file(disk: Disk, name: str) -> Iterator[int]:
 
 
 def open_first(disk: Disk, names: Iterable[str]) -> int | None:
-    """Open the first of these names that exists; a file may move from one name to the next at any time."""
+    """Open a file by the first of these names that exists. The file may move to the next name at any time."""
     for name in names:
         with suppress(FileNotFoundError):
             return disk.open(name)
@@ -49,9 +49,8 @@ def read_start(disk: Disk, name: str, length: int) -> bytes:
 def opened_ahead(disk: Disk, names: Sequence[str], length: int) -> Generator[int | None, None, None]:
     """Open files one after the other for reading; yield each handle, or None for a file that cannot be opened.
 
-    The kernel reads the first ``length`` bytes of a group of files ahead, while the caller reads earlier files.
-    Otherwise the caller would wait for each file that is not in memory, and the disk would be idle while the caller
-    works.
+    The kernel reads the first ``length`` bytes of a group of files ahead, while the caller reads earlier files. Without
+    this, the caller would wait for each file that is not in memory, and the disk would be idle while the caller works.
     """
     for begin in range(0, len(names), _FILES_AHEAD):
         handles: list[int | None] = []
@@ -68,7 +67,10 @@ def opened_ahead(disk: Disk, names: Sequence[str], length: int) -> Generator[int
 
 
 def chunks(disk: Disk, handle: int, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-    """Read a file in pieces up to the offset ``end``, or to its end. Raises OSError if the file ends before ``end``."""
+    """Read a file in pieces, from ``start`` to the offset ``end``. Raises OSError if the file ends before ``end``.
+
+    Without ``end``, read to the end of the file.
+    """
     offset = start
     while offset != end:
         data = disk.read_at(handle, offset, _CHUNK_BYTES if end is None else min(_CHUNK_BYTES, end - offset))
@@ -81,14 +83,17 @@ def chunks(disk: Disk, handle: int, start: int = 0, end: int | None = None) -> I
 
 
 def write_chunks(disk: Disk, handle: int, pieces: Iterable[bytes], offset: int = 0) -> None:
-    """Write the pieces one after the other, from ``offset`` on."""
+    """Write the pieces one after the other, the first piece at ``offset``."""
     for data in pieces:
         disk.write_at(handle, offset, data)
         offset += len(data)
 
 
 def write_new(disk: Disk, name: str, data: bytes, *, durable: bool) -> None:
-    """Write a new file; FileExistsError if the name is taken. ``durable``: make its bytes and its name durable."""
+    """Write a new file. Raises FileExistsError if the name is taken.
+
+    ``durable``: whether to make the bytes and the name of the file durable.
+    """
     with new_file(disk, name) as handle:
         disk.write_at(handle, 0, data)
         if durable:
@@ -96,17 +101,22 @@ def write_new(disk: Disk, name: str, data: bytes, *, durable: bool) -> None:
 
 
 def copy(disk: Disk, source: str, target: str) -> None:
-    """Copy a file to a new name; the copy is durable when this returns. FileExistsError if the name is taken."""
+    """Copy a file to a new name. Raises FileExistsError if the name is taken.
+
+    The copy is durable when this call returns.
+    """
     with opened(disk, source) as read, new_file(disk, target) as written:
         write_chunks(disk, written, chunks(disk, read))
         disk.make_durable(written, directory_of(target))
 
 
 def replace(disk: Disk, name: str, pieces: Iterable[bytes], temporary: str) -> None:
-    """Give a name new content on a new inode atomically; the content is durable when this returns.
+    """Replace the file of this name atomically by a new file with this content.
 
-    ``temporary``: a free name in a directory of the same file system. The bytes are durable before the file gets the
-    name. The file remains open during the rename, because on some file systems a flush of the file then makes the name
+    ``temporary``: a free name in a directory of the same file system. The bytes are durable before the new file gets
+    the name. The content and the name are durable when this call returns.
+
+    The file remains open during the rename, because on some file systems a flush of the file then makes the name
     durable, too.
     """
     with new_file(disk, temporary) as handle:
@@ -117,7 +127,7 @@ def replace(disk: Disk, name: str, pieces: Iterable[bytes], temporary: str) -> N
 
 
 def replace_by_copy(disk: Disk, name: str, temporary: str) -> None:
-    """Replace a file by a copy with the same bytes on a new inode; the copy is durable when this returns."""
+    """Replace a file by a copy with the same bytes on a new inode. The copy is durable when this call returns."""
     with opened(disk, name) as handle:
         replace(disk, name, chunks(disk, handle), temporary)
 
@@ -135,7 +145,7 @@ def unlink_unless_gone(disk: Disk, name: str) -> None:
 
 
 def is_directory(disk: Disk, name: str) -> bool:
-    """Return whether a directory, and not a link to one, has this name."""
+    """Return whether this is the name of a directory. A symlink to a directory is no directory here."""
     identity = disk.identity(name)
     return identity is not None and identity.is_directory
 
@@ -151,12 +161,12 @@ def same_bytes(disk: Disk, one: str, other: str) -> bool:
 
 
 def ensure_directory(disk: Disk, name: str) -> None:
-    """Create a missing directory and make it durable: the loss of a directory would be the loss of its files."""
+    """Create a missing directory and make it durable, because with a directory all of its files would be lost."""
     disk.make_directory(name)
     for directory in (name, directory_of(name)):
         disk.flush_directory(directory)
 
 
 def directory_of(name: str) -> str:
-    """Return the directory of a file, by its path in the space."""
+    """Return the directory part of a file's path in the space."""
     return name.rpartition("/")[0]

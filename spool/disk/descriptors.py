@@ -1,7 +1,7 @@
-"""The open descriptors of directories, and the guard of openings against forks.
+"""The open descriptors of directories, and the lock that no fork interrupts the opening of a file.
 
-The kernel releases a lock when its descriptor is closed. So a ``Disk`` keeps a table of its descriptors: a close, a
-fork or a reused descriptor number must not release a lock by mistake.
+The kernel releases a lock when its descriptor is closed. So a ``Disk`` keeps a table of its descriptors, because no
+close, fork or reused descriptor number may release a lock by mistake.
 """
 
 import errno
@@ -12,14 +12,14 @@ from contextlib import suppress
 from spool.errors import DiskFailure
 from spool.model import layout
 
-# A thread holds this lock from a file's opening until the handle is in a table. A fork in between would leave the child
-# an unknown copy of the descriptor, and thereby the locks of the parent.
+# A thread holds this lock from the opening of a file until the handle is in a table, and no fork happens meanwhile.
+# Otherwise the child would have a copy of the descriptor that is in no table, and would keep the parent's locks.
 opening = threading.RLock()
 os.register_at_fork(before=opening.acquire, after_in_parent=opening.release, after_in_child=opening.release)
 
 STAGES = frozenset((layout.ACTIVE, layout.PREPARED, layout.COMMITTED, layout.FREE))
 _KEPT = STAGES | {"", layout.RUN}
-_AS_PLACE = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC  # to use names in the directory, not to read or lock it
+_AS_PLACE = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC  # only to resolve names; it is neither read nor locked
 
 
 def not_open() -> OSError:
@@ -30,8 +30,8 @@ def not_open() -> OSError:
 class Directory(int):
     """The descriptor of a directory, used as ``dir_fd`` by calls on names in the directory.
 
-    The descriptor is closed once, by ``close`` or with the last reference, because afterwards its number may belong to
-    another file.
+    ``close`` or the removal of the last reference closes the descriptor. It is never closed twice, because after the
+    first time its number may belong to another file.
     """
 
     _is_open = True
@@ -46,16 +46,15 @@ class Directory(int):
 
 
 class Directories(dict[str, Directory]):
-    """The directories of a space, by name relative to the space: ``""`` is the space itself.
+    """The directories of a space by their names relative to the space. ``""`` is the space itself.
 
-    A directory is opened below its parent's descriptor, and no symlink is followed, except one to the space itself. So
-    the owner of the space cannot rename directories to lead a process of root to files outside the space.
+    A directory is opened below its parent's descriptor, and no symlink is followed, except a symlink to the space
+    itself. So the owner of the space cannot make a process of root use files outside the space by a renamed directory.
 
-    The space, its four stages and ``run/`` are opened once; a space whose ``run/`` was removed has stopped. Other
-    directories are opened for each call: a queue's drop folder can be removed and created again while the space is
-    open.
+    The space, its four stages and ``run/`` are opened once. Any other directory is opened again for each call, because
+    a queue's drop folder can be removed and created again while the space is open.
 
-    owner: for a process of root, the user who owns the space. That process opens no directory of another user.
+    owner: in a process of root, the user who owns the space. The process opens no directory of another user.
     """
 
     def __init__(self, root: str, owner: int | None = None) -> None:
@@ -63,7 +62,7 @@ class Directories(dict[str, Directory]):
         self._owner = owner
 
     def __missing__(self, name: str) -> Directory:
-        # Only the result holds a descriptor: the traceback of an error would keep other variables alive.
+        # Only the result holds a new descriptor: the traceback of an error would keep any other variable alive.
         if self.root is None:
             raise not_open()
         parent, _, last = name.rpartition("/")
@@ -82,7 +81,7 @@ class Directories(dict[str, Directory]):
         return found
 
     def _of(self, error: OSError, name: str) -> OSError:
-        """Return the error with the whole path; for a symlink, an error that names the symlink as the cause."""
+        """Return the error with the whole path. If a symlink is the cause, the error says so."""
         path = f"{self.root}/{name}" if name else self.root
         if error.errno == errno.ENOTDIR and name and os.path.islink(str(path)):
             return OSError(errno.ELOOP, "it is a symlink, and none is followed", path)
@@ -116,7 +115,7 @@ class Directories(dict[str, Directory]):
     def disown(self) -> None:
         """Close all descriptors in a forked child; later uses raise OSError (EBADF).
 
-        References may remain: the frames of the parent's other threads are never cleared in the child.
+        References to directories may remain, because the child never clears the frames of the parent's other threads.
         """
         self.root = None
         for directory in self.values():

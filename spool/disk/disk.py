@@ -3,10 +3,10 @@
 No other code of the project renames, flushes, unlinks or locks a file of a space. So a test can replace the disk by a
 simulated one, and cut the power between any two calls.
 
-Names are relative to the space's directory; the kernel resolves each name below the descriptor of its directory
-(openat(2), renameat2(2)), see ``Directories``. Handles are small integers. Errors are ``OSError``. A failed flush
-raises ``FlushFailed`` and is never retried: the kernel has dropped the pages, and would report success the second time.
-``spool.disk.durability`` makes names durable.
+Names are relative to the space's directory. The kernel resolves each name below the descriptor of the name's directory
+(openat(2), renameat2(2)). ``Directories`` keeps these descriptors. Handles are small integers. Errors are ``OSError``.
+A failed flush raises ``FlushFailed`` and is never retried: the kernel has dropped the pages, and would report success
+the second time. ``spool.disk.durability`` makes names durable.
 """
 
 import errno
@@ -31,10 +31,10 @@ from spool.disk.stat import FileIdentity, FileSystem, identity_of
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
-PASSAGE_MODE = 0o711  # of the space and drop/, if a group may drop files: other users may enter, not list
-SHARED_MODE = 0o2770  # of a folder for a group: dropped files belong to the group, too
+PASSAGE_MODE = 0o711  # if a group may drop files: other users may enter the space and drop/, but not list them
+SHARED_MODE = 0o2770  # for a folder in which a group drops files: the dropped files belong to the group, too
 
-_BY_NAME_ALONE = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW  # any kind of file, of any mode; nothing is read
+_BY_NAME_ALONE = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW  # opens a file of any kind and any mode, but not for reading
 _TO_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _TO_WRITE = _TO_READ | os.O_RDWR
 _ENCODING = sys.getfilesystemencoding()
@@ -46,15 +46,15 @@ class FlushFailed(OSError):
 
 
 class Disk:
-    """The files of one space on a real file system, for one opening of the space at a time.
+    """The files of one space on a real file system. A disk serves one opening of the space at a time.
 
     flushes: the number of flushes so far.
-    durability: the strategy that makes names durable here.
+    durability: the strategy that makes names durable on this file system.
     """
 
-    # In a process of root in another user's space, that user and group; otherwise None.
+    # The user and the group that own the space, if this process runs as root and another user owns it. Otherwise None.
     owner: tuple[int, int] | None = None
-    futexes: Futexes | None = None  # wake the waiters for byte locks, if processes can wake each other
+    futexes: Futexes | None = None  # they wake threads that wait for byte locks; None if that is impossible
 
     def __init__(self, root: str, owner: tuple[int, int] | None = None) -> None:
         self.root = os.path.abspath(root)
@@ -69,15 +69,15 @@ class Disk:
         self._directories = Directories(self.root, owner and owner[0])
 
     def use_sync_method(self, sync_method: str) -> None:
-        """Make names durable as the settings of the space say; "auto" chooses the way by the file system."""
+        """Make names durable in the way that the settings of the space say. "auto" keeps the way of the file system."""
         if sync_method != "auto":
             self.durability = durability_of(self._guarantees, sync_method)
 
     def sibling(self, root: str) -> "Disk":
-        """Return a disk for a mirror's directory; files in the mirror get the same owner.
+        """Return a disk for a mirror's directory. Files in the mirror get the same owner as files in the space.
 
-        Raises DiskFailure in a process of root if the directory and the space belong to different users, because every
-        user with write access to ``space.toml`` can choose the directory.
+        Every user with write access to ``space.toml`` can choose the directory. So a process of root raises
+        DiskFailure if the directory and the space belong to different users.
         """
         side = Disk(root, self.owner)
         if os.path.isdir(side.root):
@@ -88,9 +88,9 @@ class Disk:
         return f"{self.root}/{name}" if name else self.root
 
     def _complete(self, error: OSError, name: str, other: str | None = None) -> None:
-        """Set the whole paths in an error, because the kernel got only names within a directory.
+        """Put whole paths into an error, because the kernel got only names within a directory.
 
-        Raises OSError (ESTALE) for a FileNotFoundError if a stage was moved or removed.
+        If the error is FileNotFoundError because a stage was moved or removed, raise OSError (ESTALE) instead.
         """
         if isinstance(error, FileNotFoundError):
             for used in (name, other or name):
@@ -109,7 +109,7 @@ class Disk:
             raise
 
     def _open_named(self, name: str, flags: int, mode: int = 0) -> int:
-        """Open the file or directory of this name; returns its handle."""
+        """Open the file or directory with this name, and return the handle."""
         directory, _, last = name.rpartition("/")
         try:
             with opening:
@@ -127,7 +127,7 @@ class Disk:
         del self._handles[handle]
         os.close(handle)
 
-    _close = close  # the methods here call this: a subclass counts the calls of ``close``
+    _close = close  # for the methods of this class: a subclass counts only the calls of ``close`` by others
 
     def _opened(self, opener: Callable[..., int], *args: Any) -> int:
         """Call the opener, and register its descriptor."""
@@ -137,7 +137,10 @@ class Disk:
         return handle
 
     def _checked(self, handle: int) -> int:
-        """Return the handle if it is open here. Otherwise raise EBADF: its number may belong to another file by now."""
+        """Return the handle if it is open here. Otherwise raise OSError (EBADF).
+
+        The number of a closed handle may already belong to another file.
+        """
         if handle not in self._handles:
             raise not_open()
         return handle
@@ -148,7 +151,7 @@ class Disk:
         while self._memory:
             self._memory.pop().close()
         for handle in reversed(list(self._handles)):
-            with suppress(OSError):  # the descriptor is closed all the same (close(2))
+            with suppress(OSError):  # close(2) closes the descriptor even if it reports an error
                 self.close(handle)
         self._directories.clear()
 
@@ -203,7 +206,7 @@ class Disk:
         return handle
 
     def open_to_overwrite(self, name: str) -> tuple[int, int, bool]:
-        """``open`` a file for writing; returns its handle, its size, and whether it has only this name."""
+        """Open a file for writing. Return the handle, the size, and whether the file has only this name."""
         handle = self.open(name, write=True)
         found = os.fstat(handle)
         return handle, found.st_size, found.st_nlink == 1
@@ -253,7 +256,7 @@ class Disk:
     def exists(self, name: str) -> bool:
         """Return whether the name exists; a symlink is not followed.
 
-        Raises OSError if the file system gives no answer: False always means that the name does not exist.
+        Raises OSError if the file system gives no answer. So False always means that the name does not exist.
         """
         directory, _, last = name.rpartition("/")
         try:
@@ -266,7 +269,10 @@ class Disk:
         return True
 
     def set_mode(self, name: str, mode: int, group: int | None = None) -> None:
-        """Set the permissions of a file or a directory; not flushed. A symlink is not followed."""
+        """Set the permissions of a file or a directory. A symlink is not followed.
+
+        The change is not flushed.
+        """
         handle = self._open_named(name, _TO_READ)
         try:
             if group is not None:
@@ -276,7 +282,7 @@ class Disk:
             self._close(handle)
 
     def identity(self, name: str) -> FileIdentity | None:
-        """Return the identity of the file of this name, or None. Only a symlink to the space itself is followed."""
+        """Return the identity of the file with this name, or None. Only a symlink to the space itself is followed."""
         directory, _, last = name.rpartition("/")
         try:
             place = self._directories[directory]
@@ -291,7 +297,8 @@ class Disk:
     def same_file(self, name: str, identity: FileIdentity) -> bool:
         """Return whether the name still leads to the file with this identity.
 
-        The name is resolved by its path, as another process would: locks on a file that was moved away exclude nobody.
+        The kernel resolves the whole path, as it does for other processes. So the caller learns that a locked file was
+        moved away, where the lock excludes nobody.
         """
         try:
             found = os.lstat(f"{self.root}/{name}")
@@ -323,7 +330,7 @@ class Disk:
                 raise
             return False
         flags = _BY_NAME_ALONE | os.O_DIRECTORY
-        # A new mirror does not belong to the owner yet, so it cannot be opened as a directory of a space.
+        # The directory of a new mirror does not belong to the owner yet, so ``Directories`` would refuse to open it.
         handle = self._open_named(name, flags) if name else self._opened(os.open, self.root, flags)
         try:
             if stat.S_IMODE(os.fstat(handle).st_mode) != DIRECTORY_MODE:
@@ -344,7 +351,7 @@ class Disk:
         self._directories.pop(name, None)
 
     def open_directory(self, name: str) -> int:
-        """Open a directory, to lock or flush it. Raises OSError for a symlink, except one to the space itself."""
+        """Open a directory, to lock or flush it. Raises OSError for a symlink, except a symlink to the space."""
         try:
             with opening:
                 handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._directories[name])
@@ -377,7 +384,7 @@ class Disk:
         os.posix_fadvise(self._checked(handle), 0, length, os.POSIX_FADV_WILLNEED)
 
     def write_at(self, handle: int, offset: int, data: bytes) -> None:
-        """Write all of the data; a short write is continued. Raises OSError, e.g. on a full disk."""
+        """Write all of the data, by several calls if necessary. Raises OSError, e.g. on a full disk."""
         if handle not in self._handles:
             raise not_open()
         written = os.pwrite(handle, data, offset)
@@ -398,7 +405,7 @@ class Disk:
         return memory
 
     def set_modified(self, handle: int, modified_ns: int) -> None:
-        """Set the time of a file's last change, in nanoseconds since the epoch; not flushed."""
+        """Set the time of a file's last change, in nanoseconds since the epoch. The time is not flushed."""
         os.utime(self._checked(handle), ns=(modified_ns, modified_ns))
 
     def handle_identity(self, handle: int) -> FileIdentity:
@@ -423,8 +430,8 @@ class Disk:
         """Flush all bytes and names of the file system. For many files this is much faster than a flush of each.
 
         Args:
-            handle: a handle that was open before the files were written. A handle that was opened later would miss an
-                error that another program got first.
+            handle: a handle that was open before the files were written. For a handle that was opened later, the kernel
+                would not report an error that it has already reported to another program.
         """
         self._flush_once(kernel.syncfs, handle)
 
@@ -434,11 +441,11 @@ class Disk:
             self.flush(handle)
 
     def make_durable(self, handle: int, directory: str, *, new: bool = False, stamped: bool = False) -> None:
-        """Flush the data, and the file's name in ``directory`` too unless recovery can restore the name.
+        """Flush the data of a file, and its name in ``directory`` unless recovery can restore the name.
 
         Args:
-            new: whether the handle was open when a rename gave the file its name, and no other file had this name
-                before.
+            new: whether the name is new: the handle was open when a rename gave the file this name, and no other file
+                had the name before.
             stamped: whether the file carries the number from which recovery restores its name.
         """
         self.durability.commit_name(self, handle, directory, new=new, stamped=stamped)
@@ -448,7 +455,7 @@ class Disk:
     def watch(self, name: str) -> int:
         """Watch a file for writes from now on (inotify(7)); returns a handle for ``wait_for_change``.
 
-        Raises OSError if the kernel grants no watch, because a user has few watches.
+        Raises OSError if the kernel refuses the watch. The kernel limits the number of watches of each user.
         """
         directory, _, last = name.rpartition("/")
         try:
@@ -463,20 +470,23 @@ class Disk:
         poll.register(self._checked(handle), select.POLLIN)
         if not poll.poll(1000 * seconds):
             return False
-        with suppress(BlockingIOError):  # another thread has read the events
+        with suppress(BlockingIOError):  # if another thread has read the events
             os.read(handle, kernel.EVENTS_BYTES)
         return True
 
     @contextmanager
     def descriptor_path(self, directory: str) -> Iterator[bytes]:
-        """Yield a path to a directory of the space by its descriptor, so that the path leads to no other directory."""
-        descriptor = self._directories[directory]  # closed with the last reference
+        """Yield a path that leads to this directory of the space by its descriptor.
+
+        So the path leads to no other directory, even after a rename.
+        """
+        descriptor = self._directories[directory]  # the removal of the last reference closes the descriptor
         yield os.fsencode(f"{kernel.by_descriptor(descriptor)}/.")
 
     # -- locks --------------------------------------------------------------------------------------------------
 
     def lock(self, handle: int, start: int, length: int = 1, *, shared: bool = False) -> bool:
-        """Try an open-file-description lock (fcntl(2)); return False if another description holds one of the bytes."""
+        """Try to lock bytes for this open file description (fcntl(2)); return False if another one holds a byte."""
         if handle not in self._handles:
             raise not_open()
         asked = FLOCK.pack(F_RDLCK if shared else F_WRLCK, os.SEEK_SET, start, length, 0)
@@ -495,7 +505,7 @@ class Disk:
         fcntl.fcntl(handle, F_OFD_SETLK, FLOCK.pack(F_UNLCK, os.SEEK_SET, start, length, 0))
 
     def some_lock(self, handle: int, start: int, length: int) -> tuple[int, int] | None:
-        """Return (start, length) of some lock in the range that another description holds, or None."""
+        """Return (start, length) of a lock that another open file description holds in this range, or None."""
         asked = FLOCK.pack(F_WRLCK, os.SEEK_SET, start, length, 0)
         try:
             kind, _, found, size, _ = FLOCK.unpack(fcntl.fcntl(self._checked(handle), F_OFD_GETLK, asked))
@@ -504,7 +514,7 @@ class Disk:
         return None if kind == F_UNLCK else (found, size)
 
     def flock(self, handle: int) -> bool:
-        """Try to lock a whole file or directory (flock(2)); return False if another description holds it."""
+        """Try to lock a whole file or directory (flock(2)); return False if another description holds the lock."""
         try:
             fcntl.flock(self._checked(handle), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -518,12 +528,12 @@ class Disk:
         fcntl.flock(self._checked(handle), fcntl.LOCK_UN)
 
     def lock_holders(self, handle: int, start: int) -> list[str]:
-        """Return the processes that hold the byte or the file, for error texts: ``["process 4711 (python3)"]``."""
+        """Return the processes that lock the byte or the file, as error texts name them: ``process 4711 (python3)``."""
         return kernel.lock_holders(self._checked(handle), start)
 
     @contextmanager
     def exclusively(self, name: str) -> Iterator[bool]:
-        """Hold the maintenance lock on a separate file; yields False at once if another process holds the lock."""
+        """Hold a lock for maintenance on a separate file. Yields False at once if another process holds the lock."""
         found = self.identity(name)
         if found is None:  # a new file would not exclude the holder of the old file
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path(name))
@@ -542,7 +552,7 @@ class Disk:
             self._close(handle)
 
     def run_beside(self, name: str, run: Callable[[], None]) -> bool:
-        """Start a thread; return False on a disk without threads, so that the caller does the work."""
+        """Run the function in a new thread. A disk without threads returns False, and the caller runs the function."""
         threading.Thread(target=run, name=name, daemon=True).start()
         return True
 

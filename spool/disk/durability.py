@@ -1,19 +1,18 @@
-"""How names reach the disk: the strategies of three kinds of file systems, behind one interface.
+"""Make names durable: one strategy for each of three kinds of file systems, with one interface.
 
 * ``Journaled``: ext4 with a journal. If a file is overwritten and keeps its size and blocks, ``fdatasync`` makes only
-  its bytes durable. Renames reach the disk later, in their order, with the journal.
+  its bytes durable. The journal writes earlier renames to the disk later, in their order.
 * ``Ordered``: xfs and btrfs. ``fsync`` of a file makes its bytes and every earlier rename durable.
-* ``Strict``: any other file system. A flush of the directory that a name moved to makes the name durable. The directory
-  that the name left is not flushed: at worst the file is in both directories after a power cut, and recovery uses the
-  file in the later stage.
+* ``Strict``: any other file system. After a move, the strategy flushes the new directory, but not the old directory. At
+  worst the file is in both directories after a power cut, and recovery uses the file in the later stage.
 
-ext4 without a journal is ``Strict`` with one flush fewer, because a flush of a file with a new name also writes the
-directory of that name (``ext4_sync_parent``). A name is not new if another file had it before: the rename then only
-points the existing entry to another file.
+On ext4 without a journal, the strategy is ``Strict``, but it omits the second flush: a flush of a file with a new name
+also writes the directory of the name (``ext4_sync_parent``). A name is not new if another file had it before, because
+the rename then only points the existing entry to another file.
 
 If we cannot tell whether a file system has a journal, we use ``Strict``, which is correct without one.
 
-Without a journal ext4 keeps a list of a directory's unwritten blocks, and a flush takes the whole list. A second flush
+Without a journal, ext4 keeps a list of a directory's unwritten blocks, and a flush takes the whole list. A second flush
 at the same moment finds nothing to write and returns, although the names are not on the disk. (We saw this on Linux
 6.18, with either kind of flush, a few times in ten thousand.) So on such a file system only one process at a time
 flushes a directory's names.
@@ -58,16 +57,19 @@ class Move:
         return self.target.rpartition("/")[0]
 
     def rename(self) -> None:
-        """Move the file in one step, where renames are ordered."""
+        """Move the file in one step. The caller uses this only if the file system orders renames."""
         self.disk.rename_new(self.source, self.target)
 
     def link(self) -> bool:
-        """Give the file its second name, where renames are not ordered; return False if the move ends here."""
+        """Give the file its second name. Return False if the move of this file ends with this step.
+
+        The caller uses this only if the file system does not order renames.
+        """
         self.disk.link(self.source, self.target)
         return True
 
     def release(self) -> None:
-        """Remove the first name; the second name is durable."""
+        """Remove the first name. The caller has made the second name durable."""
         self.disk.unlink(self.source)
 
 
@@ -77,7 +79,7 @@ class Durability(ABC):
     description: the flushes of a commit, as a text for ``spool-admin doctor``.
     needs_links: whether ``move`` gives a file two names for a moment.
     is_assumed: whether only the settings of the space say that this file system orders renames. If False, the kind of
-        the file system decides.
+        the file system determines the strategy.
     """
 
     description: str
@@ -98,7 +100,7 @@ class Durability(ABC):
         Args:
             exclusion: a context that keeps others away from the names; it is entered only if files have two names for a
                 moment.
-            durably: whether the new names are durable when this returns.
+            durably: whether the new names are durable when this call returns.
         """
 
     @abstractmethod
@@ -107,18 +109,20 @@ class Durability(ABC):
 
     @abstractmethod
     def defers_removal(self, suspect: bool) -> bool:
-        """Return whether nothing may be removed until the machine restarts, because a flush failed (``suspect``). Rule
-        7."""
+        """Return whether no file may be removed until the machine restarts (Rule 7).
+
+        ``suspect``: whether a flush has failed.
+        """
 
     @abstractmethod
     def keeps_spares(self, after_power_cut: bool) -> bool:
-        """Return whether a file in ``free/`` certainly has no other name."""
+        """Return whether every file in ``free/`` certainly has no other name. Otherwise recovery removes the files."""
 
     def note_two_steps(self) -> None:  # noqa: B027 (only one file system's flushes depend on it)
-        """Record that the kernel cannot rename a file to a free name in one step, but only by a link."""
+        """Record that the kernel cannot rename a file to a free name in one step: a link and an unlink do it."""
 
     def flush_all(self, disk: NameCalls, handle: int) -> bool:
-        """Call ``Disk.flush_everything``; return False if no single call reliably flushes all on this file system."""
+        """Call ``Disk.flush_everything``. Return False if this call is not reliable on this file system."""
         if self._guarantees.flushes_all:
             disk.flush_everything(handle)
         return self._guarantees.flushes_all
@@ -127,8 +131,8 @@ class Durability(ABC):
     def turn(self, disk: NameCalls, directory: str) -> Iterator[int]:
         """Open a directory to flush its names. If the file system needs it, keep other threads and processes out.
 
-        The directory of the space itself is exempt: only one process at a time flushes that directory, under another
-        lock.
+        The directory of the space itself needs no lock here: its callers hold another lock, so only one process at a
+        time flushes it.
         """
         handle = disk.open_directory(directory)
         try:
@@ -136,14 +140,14 @@ class Durability(ABC):
                 await_turn(disk.flock, handle, directory)
             yield handle
         finally:
-            if self._guarantees.needs_turns:  # (a copy in a forked child would keep the lock)
+            if self._guarantees.needs_turns:  # (a copy of the handle in a forked child would keep the lock)
                 with suppress(OSError):
                     disk.funlock(handle)
             disk.close(handle)
 
 
 class Ordered(Durability):
-    """Renames reach the disk in their order, so one flush makes every earlier rename durable."""
+    """Renames reach the disk in their order, so one flush of a file makes every earlier rename durable."""
 
     description = "flush mode ordered: one flush a commit"
     needs_links = False
@@ -164,7 +168,7 @@ class Ordered(Durability):
             _flush_folders(moved)
 
     def flush_arrivals(self, disk: NameCalls, directory: str) -> None:
-        """Do nothing: the flush of the directory that the names left made the new names durable, too."""
+        """Do nothing. The caller flushed the directory that the names left, and thereby made the new names durable."""
 
     def defers_removal(self, suspect: bool) -> bool:
         return False  # the file system itself stops after a failed flush
@@ -174,14 +178,14 @@ class Ordered(Durability):
 
 
 class Journaled(Ordered):
-    """A commit in an overwritten file is flushed without its name: recovery restores the name (Rule 13)."""
+    """For a commit in an overwritten file, only the bytes are flushed: recovery restores the name (Rule 13)."""
 
     def commit_name(self, disk: NameCalls, handle: int, directory: str, *, new: bool, stamped: bool) -> None:
         disk.flush(handle, data_only=stamped)
 
 
 class Strict(Durability):
-    """For a file system without ordered renames: each rename is flushed, and a file has two names while it moves."""
+    """The strategy if renames are not ordered: each rename is flushed, and a file has two names while it moves."""
 
     description = "flush mode strict: two flushes a commit"
     needs_links = True
@@ -209,13 +213,13 @@ class Strict(Durability):
         disk.flush_directory(directory)
 
     def defers_removal(self, suspect: bool) -> bool:
-        return suspect  # a removed file may remain on the disk, and reappear when the record of its removal is gone
+        return suspect  # a removed file may remain on the disk, and reappear after the record of its removal is gone
 
     def keeps_spares(self, after_power_cut: bool) -> bool:
         return not after_power_cut  # the file may also have the name that it left
 
     def note_two_steps(self) -> None:
-        self._carries_new_names = False  # the kernel may write the directory of the first name
+        self._carries_new_names = False  # a flush of the file may write the directory of its first name instead
 
 
 def _flush_folders(moves: Iterable[Move]) -> None:
@@ -224,7 +228,7 @@ def _flush_folders(moves: Iterable[Move]) -> None:
 
 
 def durability_of(guarantees: Guarantees, sync_method: str = "auto") -> Durability:
-    """Return the strategy that ``sync_method`` of the space's settings asks for; "auto" follows the guarantees."""
+    """Return the strategy for ``sync_method``, a setting of the space. For "auto", the guarantees decide."""
     if sync_method == "ordered":
         return Ordered(guarantees)
     if sync_method == "strict":

@@ -29,17 +29,17 @@ EVENTS_BYTES = 4096
 FLOCK = struct.Struct("hhqqi4x")
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # errors of a file system without locks
 
-# How long a flush waits for its turn, and the pause between two attempts. The thread that has the turn flushes, or was
-# stopped.
+# How long a flush waits for its turn, and the pause between two attempts. Meanwhile another thread is flushing the
+# directory, or was stopped during its flush.
 _TURN_SECONDS, _TURN_POLL_SECONDS = 30.0, 0.0002
 
 
 class Unsupported(OSError):
-    """The file system lacks a call that the protocol needs: a retry does not help."""
+    """The file system lacks a call that the protocol needs, so a retry does not help."""
 
 
 def as_unsupported(error: OSError, *codes: int) -> OSError:
-    """Return the error, as ``Unsupported`` if its code is in ``codes``."""
+    """Return the error. If its code is in ``codes``, convert it to ``Unsupported``."""
     if error.errno not in codes:
         return error
     return Unsupported(error.errno, error.strerror, error.filename, None, error.filename2)
@@ -51,7 +51,7 @@ def last_error(path: str | None = None, other: str | None = None) -> OSError:
 
 
 def check_no_such_rename(source: str, target: str) -> None:
-    """Raise the error of ``renameat2``, unless the kernel or the file system has no such rename."""
+    """Raise the error of ``renameat2``. Return if the cause is that the kernel or the file system lacks this call."""
     if ctypes.get_errno() not in (errno.EINVAL, errno.ENOSYS):
         raise as_unsupported(last_error(source, target), errno.EXDEV)
 
@@ -69,7 +69,7 @@ def set_mode(descriptor: int, mode: int) -> None:
 
 
 def owner_of(root: str) -> tuple[int, int] | None:
-    """Return user and group of a directory, or None if the directory belongs to root."""
+    """Return the user and the group of a directory, or None if the directory belongs to root."""
     found = os.stat(root)
     return None if found.st_uid == 0 else (found.st_uid, found.st_gid)
 
@@ -77,9 +77,9 @@ def owner_of(root: str) -> tuple[int, int] | None:
 def give(descriptor: int, owner: tuple[int, int], path: str) -> None:
     """Give an open file to this user and group, if this process runs as root.
 
-    The call uses the descriptor, because the owner may rename files meanwhile; ``path`` is for the error text.
+    The call uses the descriptor, because the owner may rename files meanwhile. ``path``: the path in an error's text.
     """
-    if os.geteuid() != 0:  # (the process may have given up root's rights since it opened the space)
+    if os.geteuid() != 0:  # (after the process opened the space, it may have given up root's rights)
         return
     if os.fstat(descriptor).st_uid == owner[0]:
         return
@@ -90,7 +90,10 @@ def give(descriptor: int, owner: tuple[int, int], path: str) -> None:
 
 
 def by_descriptor(descriptor: int) -> str:
-    """Return a path that leads to an open file even after a rename; fchown(2) and fchmod(2) refuse O_PATH."""
+    """Return a path that leads to an open file even after a rename.
+
+    Some callers need this path because fchown(2) and fchmod(2) refuse a descriptor that was opened with O_PATH.
+    """
     return f"/proc/self/fd/{descriptor}"
 
 
@@ -134,7 +137,7 @@ def has_writer(descriptor: int) -> bool | None:
 
 @contextmanager
 def file_locked(directory: int, name: str, mode: int) -> Iterator[bool]:
-    """Hold a file in ``directory`` as a lock (filelock); yields False at once if another process holds it."""
+    """Hold the lock on a file in ``directory`` (filelock). Yields False at once if another process holds the lock."""
     import filelock  # imported late: the import is slow, and short commands do not need it
 
     guard = filelock.FileLock(f"{by_descriptor(directory)}/{name}", timeout=0, mode=mode)
@@ -152,7 +155,7 @@ def file_locked(directory: int, name: str, mode: int) -> Iterator[bool]:
 def await_turn(flock: Callable[[int], bool], descriptor: int, directory: str) -> None:
     """Wait until ``flock`` locks the directory. Raises TimeoutError after a while, because the holder may be stopped.
 
-    On a file system without such locks this returns at once, because no space is opened there.
+    If the file system has no locks, this returns at once, because no space can be open on that file system.
     """
     until = time.monotonic() + _TURN_SECONDS
     try:
@@ -167,7 +170,7 @@ def await_turn(flock: Callable[[int], bool], descriptor: int, directory: str) ->
 
 
 def lock_holders(descriptor: int, start: int) -> list[str]:
-    """Return the holders of the byte or of the whole file, for error texts, e.g. ``["process 4711 (python3)"]``."""
+    """Return the processes that lock the byte or the whole file, as error texts name them."""
     # A line of /proc/<pid>/fdinfo, e.g. ``lock: 1: OFDLCK ADVISORY WRITE -1 fe:00:123 7 7``, ends with inode and range.
     locked = re.compile(rf"^lock:.*:{os.fstat(descriptor).st_ino} (\d+) (\d+|EOF)$", re.MULTILINE)
     found = []

@@ -1,4 +1,4 @@
-"""A disk that refuses every change of the space: it shows the effects of an opening in advance."""
+"""A disk that refuses every change of the space, so that a dry run can show the effects of an opening."""
 
 import errno
 import os
@@ -10,7 +10,7 @@ from spool.model import layout
 
 
 class LookingDisk(Disk):
-    """A `Disk` that reads and locks, and changes nothing.
+    """A `Disk` that can read and lock files, but changes nothing.
 
     If a file of ``run/`` is missing, an empty file in memory takes its place.
     """

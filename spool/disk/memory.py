@@ -1,10 +1,10 @@
-"""A file as memory that processes share: all processes see a write at once, without a system call.
+"""A file as memory that processes share. All processes see a write at once, without a system call.
 
 A thread can sleep until another thread of any process changes a word of such memory (futex(2)).
 
 If a page of a mapped file cannot be written or read, the kernel ends the process (SIGBUS). So a file is mapped only on
-file systems that overwrite blocks in place: a full disk cannot refuse such a write. On other file systems the same
-bytes are read and written by calls, which can fail with OSError.
+file systems that overwrite blocks in place, where a full disk cannot refuse a write. On other file systems the bytes
+are read and written by system calls. A failed call raises OSError.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ WORD_BYTES = 4
 FUTEX_BYTES = 2 * WORD_BYTES
 CLEAR, SET = bytes(WORD_BYTES), (1).to_bytes(WORD_BYTES, sys.byteorder)
 
-# The numbers of futex(2), for which glibc has no function. On other machines no thread is woken.
+# The numbers of the system call futex(2), for which glibc has no function. On other machines no thread is woken.
 _NUMBERS = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "loongarch64": 98, "ppc64le": 221, "s390x": 238}
 _FUTEX = _NUMBERS.get(os.uname().machine, 0) if sys.maxsize > 1 << 32 else 0
 _WAIT, _WAKE, _ALL = 0, 1, (1 << 31) - 1
@@ -34,10 +34,10 @@ _futex.argtypes = (
 
 
 class SharedBytes(Protocol):
-    """The first bytes of a file, as slices. A process may see half of a change that another process makes.
+    """The first bytes of a file, read and written as slices.
 
-    ``wakes``: whether threads can sleep on words. A word has ``WORD_BYTES`` bytes, and its offset is a multiple of this
-    size.
+    A process may see half of a change that another process makes. ``wakes``: whether threads can sleep until a word
+    changes. A word has ``WORD_BYTES`` bytes, and its offset is a multiple of this size.
     """
 
     @property
@@ -48,7 +48,10 @@ class SharedBytes(Protocol):
     def __setitem__(self, place: slice, data: bytes, /) -> None: ...
 
     def wait(self, at: int, value: bytes, seconds: float) -> bool:
-        """Sleep at most ``seconds`` while the word has this value; return whether it changed. Signals end the sleep."""
+        """Sleep at most ``seconds`` while the word has this value. Return whether the word changed.
+
+        A signal ends the sleep.
+        """
 
     def change(self, at: int, value: bytes) -> None:
         """Store a value in the word, and wake all threads that sleep on the word."""
@@ -88,7 +91,7 @@ class Mapped(mmap.mmap):
 
 
 class ByCalls:
-    """The bytes of an open file, read and written by calls."""
+    """The bytes of an open file, read and written by system calls."""
 
     wakes: ClassVar[bool] = False
 
@@ -110,7 +113,7 @@ class ByCalls:
         self[at : at + WORD_BYTES] = value
 
     def close(self) -> None:
-        """The handle remains open: it belongs to the caller."""
+        """Do nothing. The handle remains open, because it belongs to the caller."""
 
 
 class Futexes:
@@ -122,8 +125,8 @@ class Futexes:
     stores the current time, and wakes the sleepers. A thread that was about to sleep then finds another time, even if a
     third thread has set the mark again.
 
-    Many bytes share a futex, and a dying holder changes no futex. So a wake only means that the thread must check
-    again.
+    Many bytes share a futex, and a process that dies with a lock changes no futex. So a woken thread must check again
+    whether its byte is free.
     """
 
     def __init__(self, memory: SharedBytes, first: int, count: int) -> None:
@@ -136,9 +139,9 @@ class Futexes:
         """Ask to be woken by the thread that releases the byte. The caller checks the byte once more, and then waits.
 
         Returns:
-            A function that waits at most the given seconds until the byte is released; it returns at once if the byte
-            was released since this call. The function returns whether the byte was released, and asks to be woken
-            again.
+            A function that takes a number of seconds, and waits at most that long until the byte is released. If the
+            byte was released since this call, the function returns at once. The function returns whether the byte was
+            released, and asks to be woken again.
         """
         mark = self._at(byte)
         kept = self._expect(mark)
@@ -152,7 +155,8 @@ class Futexes:
         return wait
 
     def _expect(self, mark: int) -> bytes:
-        kept = self.memory[mark + WORD_BYTES : mark + FUTEX_BYTES]  # first: a waking thread stores the time last
+        # The time is read before the mark is set, because a waking thread stores the time last.
+        kept = self.memory[mark + WORD_BYTES : mark + FUTEX_BYTES]
         self.memory[mark : mark + WORD_BYTES] = SET
         return kept
 

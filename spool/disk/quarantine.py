@@ -1,7 +1,7 @@
-"""Move unreadable files to quarantine, each with a reason file beside it, instead of deleting them.
+"""Move unreadable files to quarantine instead of deleting them, and write a reason file beside each.
 
-A reason file has a sentence for people. Its last line is a JSON object for programs: the kind of the file, and for a
-message or a dropped file also the queue and the name of the dropped file.
+A reason file has a sentence for people. Its last line is a JSON object for programs, with the kind of the
+file. For a message or a dropped file the object also has the queue. For a dropped file it has the former name, too.
 """
 
 import enum
@@ -17,12 +17,12 @@ from spool.model import layout
 log = logging.getLogger("spool")
 
 MAX_REASON_BYTES = 64 << 10
-_MAX_TEXT = 8 << 10  # characters: with the JSON object, the reason stays below MAX_REASON_BYTES
+_MAX_TEXT = 8 << 10  # in characters; a text of this length and the JSON object need less than MAX_REASON_BYTES
 _MAX_STEM = 200
 
 
 class Cause(enum.StrEnum):
-    """The kind of a file in quarantine. Only a file of the first two kinds had acknowledged messages."""
+    """The kind of a file in quarantine. Only files of the kinds DAMAGED and MESSAGE had acknowledged messages."""
 
     DAMAGED = "damaged"  # a file of the space whose bytes were durable
     MESSAGE = "message"  # one message whose body is damaged
@@ -37,10 +37,10 @@ class Cause(enum.StrEnum):
 
 
 class Reason(NamedTuple):
-    """The reason for which a file is in quarantine.
+    """The reason why a file is in quarantine.
 
     text: the sentence for people.
-    cause: None if no reason is recorded.
+    cause: the kind of the file, or None if no kind is recorded.
     queue: the queue of a dropped file or a message.
     dropped: the name under which a file was dropped.
     """
@@ -59,7 +59,7 @@ class Reason(NamedTuple):
 
 
 def decode_reason(data: bytes) -> Reason:
-    """Read a reason file. A file that another program wrote has no cause."""
+    """Read a reason file. The reason has no cause if another program wrote the file."""
     text, _, last = data.decode("utf-8", "replace").strip().rpartition("\n")
     try:
         fields = json.loads(last)
@@ -74,8 +74,8 @@ def decode_reason(data: bytes) -> Reason:
 def quarantine(disk: Disk, name: str, reason: Reason) -> str:
     """Move a file to quarantine under a free name; returns the new name.
 
-    The reason is written first. The move is durable when this returns. Otherwise a power cut could undo the move but
-    keep a later file under the old name, and the moved file would be lost.
+    The reason is written before the move. The move is durable when this call returns. Otherwise a power cut could undo
+    the move after another file got the old name, and the moved file would be lost.
     """
     target = _free_name(disk, name, reason)
     disk.give_to_owner(name)
@@ -87,7 +87,7 @@ def quarantine(disk: Disk, name: str, reason: Reason) -> str:
 
 
 def quarantine_bytes(disk: Disk, name: str, data: bytes, reason: Reason) -> str:
-    """Keep bytes of acknowledged messages that have no separate file, e.g. a damaged body; returns the new name."""
+    """Write bytes of acknowledged messages, e.g. a damaged body, to a file in quarantine; return the file's name."""
     target = _free_name(disk, name, reason)
     write_new(disk, target, data, durable=True)
     log.warning("%s was kept as %s: %s", name, target, reason.text)
@@ -114,7 +114,7 @@ def keep_copy(disk: Disk, name: str, reason: Reason) -> str:
 
 
 def _free_name(disk: Disk, name: str, reason: Reason) -> str:
-    """Write the reason beside a free name; returns that name."""
+    """Find a free name in quarantine, write the reason file for this name, and return the name."""
     stem = stem_of(name)
     attempt = 0
     while True:
@@ -130,7 +130,7 @@ def _free_name(disk: Disk, name: str, reason: Reason) -> str:
 
 
 def stem_of(name: str) -> str:
-    """Return the beginning of a file's name in quarantine; only a number may follow it."""
+    """Return the beginning of a file's name in quarantine. Only a number may follow this beginning."""
     stem = name.rpartition("/")[2]
     while len(stem.encode("utf-8", "surrogateescape")) > _MAX_STEM:
         stem = stem[: len(stem) - 8]

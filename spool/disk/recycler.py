@@ -1,14 +1,14 @@
 """Consumed files, kept so that later commits can overwrite them.
 
-To create a file, with an inode and blocks, would be half the cost of a small commit.
+The creation of a file, with its inode and its blocks, would be half the cost of a small commit.
 
 No file system orders an overwrite in place before a rename. So after a power cut a recycled file can have its new name
-and its old, valid bytes. The number in the file then differs from the number of the name, so only files that carry
-their own number and have one name are recycled.
+and its old, valid bytes. The number in the file then differs from the number in its name. So a file is recycled only if
+it carries its number and has only one name.
 
-On ext4 with a journal a power cut can also leave a recycled file in ``free/`` with the new bytes of a commit. That
-commit counts. So the name in ``free/`` records the file's former number: any other number in the file is a commit (Rule
-13).
+On ext4 with a journal, a power cut can also leave a recycled file in ``free/`` with the new bytes of a commit. That
+commit counts. So the name in ``free/`` records the file's former number. If the file carries another number, it holds a
+commit (Rule 13).
 """
 
 import os
@@ -22,10 +22,10 @@ from spool.disk.disk import Disk
 from spool.disk.quarantine import Cause, Reason, quarantine
 from spool.model import layout
 
-MAX_BYTES = 64 << 20  # under load, enough for the files that are consumed between two reclaims
+MAX_BYTES = 64 << 20  # this is enough for the files that are consumed between two reclaims under load
 QUIET_BYTES = 4 << 20
 MAX_FILE_BYTES = 4 << 20
-_LEAST_BYTES = 32 << 10  # a smaller file counts as this size: too many names would be slow to list
+_LEAST_BYTES = 32 << 10  # a smaller file counts as this size, because it would be slow to list many names
 _NEW_SUFFIX = ".new"
 _FREE_NAME = re.compile(r"([0-9]{1,10})-[0-9a-f]+").fullmatch
 _TRIES = 3
@@ -35,7 +35,7 @@ _NUMBER = "%010x"
 
 
 class Recycler:
-    """The consumed files in ``free/`` that this process knows; other processes take and give files as well."""
+    """The consumed files in ``free/`` that this process knows. Other processes also add and take files."""
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
@@ -77,7 +77,7 @@ class Recycler:
                 identity = self.disk.identity(name)
                 if identity is not None and identity.is_regular:
                     raise
-                if identity is not None:  # another program may have planted it in free/
+                if identity is not None:  # another program may have put a FIFO or a directory into free/
                     text = f"it lay in {layout.FREE}/ as {spare}, and is no regular file"
                     quarantine(self.disk, name, Reason(text, Cause.FOREIGN))
                 continue
@@ -85,14 +85,14 @@ class Recycler:
                 return handle, found
             self.disk.close(handle)
             self.disk.unlink(name)  # the file has another name, which may still be in use
-        self.refresh()  # the known names are old
+        self.refresh()  # the list of names is out of date
         return None
 
     def _pop(self, size: int, keep: int) -> str | None:
-        """Forget a file of the nearest size, and return its name.
+        """Remove the file with the nearest size from the list, and return its name.
 
-        Of two equally near sizes the larger is taken, because that file need not grow. Of several files of one size,
-        each process takes a different file, so that processes do not compete for the same file.
+        If two sizes are equally near, the larger file is taken, because it need not grow. If several files have this
+        size, each process takes a different file, so that processes do not compete for the same file.
         """
         with self._mutex:
             files = self._files
@@ -122,18 +122,21 @@ class Recycler:
             except OSError:
                 unlink_if_there(self.disk, name)
                 raise
-        if missing > 0:  # a commit that lost its name must be found in free/
+        if missing > 0:  # if a commit in such a file loses its name, recovery must find the file in free/
             self.disk.flush_directory(layout.FREE)
         self.refresh()
 
     # -- giving: only the reclaimer does it -------------------------------------------------------------------------
 
     def room(self) -> int:
-        """Return how many more bytes may be moved into ``free/``."""
+        """Return the number of bytes of files that may still be moved into ``free/``."""
         return MAX_BYTES - sum(map(weight, self.disk.names(layout.FREE)))
 
     def give(self, name: str, room: int) -> str | None:
-        """Move a consumed file to ``free/``, not yet for use; return its name there, or None if it does not qualify."""
+        """Move a consumed file to ``free/``; return the name without suffix, or None for an unsuitable file.
+
+        No commit uses the file before ``release``.
+        """
         identity = self.disk.identity(name)
         if identity is None or not identity.is_plain or identity.size > min(room, MAX_FILE_BYTES):
             return None
@@ -144,7 +147,7 @@ class Recycler:
         return target
 
     def release(self, given: list[str]) -> None:
-        """Release the files for commits to overwrite. The caller has flushed the directory that the files left."""
+        """Let commits overwrite these files. The caller has flushed the directory that the files left."""
         if not given:
             return
         self.disk.durability.flush_arrivals(self.disk, layout.FREE)
@@ -162,14 +165,17 @@ class Recycler:
         self.refresh()
 
     def recover(self, *, after_power_cut: bool) -> None:
-        """Remove files that were being moved into ``free/``, or all files there if they may have other names.
+        """Remove files that were being moved into ``free/``. If files may have other names, remove all files.
 
         Only the first opener calls this.
         """
         self.clear(everything=not self.disk.durability.keeps_spares(after_power_cut))
 
     def clear(self, *, everything: bool) -> None:
-        """Remove files that were being moved in, or all files. Only the first opener calls this."""
+        """Remove files that were being moved into ``free/``. Only the first opener calls this.
+
+        ``everything``: remove all files in ``free/``.
+        """
         for name in self.disk.names(layout.FREE):
             identity = self.disk.identity(f"{layout.FREE}/{name}")
             if identity is not None and identity.is_regular and (everything or name.endswith(_NEW_SUFFIX)):
@@ -178,7 +184,7 @@ class Recycler:
 
 
 def consumed_number(name: str) -> int | None:
-    """Return the former number of a file in ``free/``, by its name, or None."""
+    """Return the former number of a file in ``free/``, or None if the file's name records no number."""
     tail = name.partition("-")[2].removesuffix(_NEW_SUFFIX)
     try:
         number = int(tail, 16)
@@ -188,11 +194,11 @@ def consumed_number(name: str) -> int | None:
 
 
 def weight(name: str) -> int:
-    """Return how many bytes of disk a file in ``free/`` counts for; its name gives the size."""
+    """Return the number of bytes that a file in ``free/`` counts against the limits. Its name gives the size."""
     size = name.partition("-")[0]
     return max(_LEAST_BYTES, int(size)) if size.isdecimal() else _LEAST_BYTES
 
 
 def _sized(names: Iterable[str]) -> list[tuple[int, str]]:
-    """Return (size, name) of the recycler's names, sorted. A name begins with the file's size."""
+    """Return sorted pairs of size and name for the names that the recycler gave. A name begins with the size."""
     return sorted((int(match[1]), match[0]) for match in map(_FREE_NAME, names) if match is not None)

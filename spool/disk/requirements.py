@@ -1,6 +1,6 @@
-"""The requirements of a file system that `spool.create` and `spool.open` check without a trial.
+"""Check the requirements on a file system that `spool.create` and `spool.open` can check without a trial.
 
-`spool.admin.doctor` tests the other requirements by trials.
+`spool.admin.doctor` checks the other requirements by trials.
 """
 
 import errno
@@ -11,12 +11,12 @@ from spool.disk.kernel import Unsupported
 from spool.errors import UnsafeFileSystem
 from spool.model import layout
 
-# No file is renamed between these directories and the others, so they may lie on another device.
+# These directories may lie on another device, because no file is renamed between them and the other directories.
 APART = (layout.DROP, layout.RUN)
 
 
 def check_kind(disk: Disk, allowed: str | None) -> None:
-    """Raise UnsafeFileSystem if the space lies on a network file system, unless its kind is `allowed`."""
+    """Raise UnsafeFileSystem if the space lies on a network file system of another kind than `allowed`."""
     kind = disk.network_file_system()
     if kind is not None and kind != allowed:
         raise UnsafeFileSystem(
@@ -34,7 +34,7 @@ def check_stages(disk: Disk) -> None:
 
 
 def misplacement(disk: Disk, name: str) -> str:
-    """Return the reason why a directory of the space cannot be used in its place, or "" without a reason."""
+    """Return the reason why a directory of the space cannot be used in its place, or "" if it can be used."""
     space, directory = disk.identity(""), disk.identity(name)
     if directory is None or space is None:
         return ""
@@ -47,7 +47,7 @@ def misplacement(disk: Disk, name: str) -> str:
 
 
 def on_another_machine(root: str) -> UnsafeFileSystem:
-    """Return the error for a task that runs on another machine (under another kernel) than its space."""
+    """Return the error for a task that does not run on the machine (under the kernel) of its space."""
     return UnsafeFileSystem(
         f"{root} is open on another machine, whose locks are not seen here: a task has to run on the machine of its "
         "space (spool-admin docs scaling)"
@@ -55,7 +55,7 @@ def on_another_machine(root: str) -> UnsafeFileSystem:
 
 
 def unsafe(disk: Disk, doing: str, error: Unsupported) -> UnsafeFileSystem:
-    """Return the error for an operation that the file system does not support. ``doing``: the call."""
+    """Return the error for an operation that the file system does not support. ``doing``: the name of the call."""
     reason = {
         errno.EXDEV: "a part of the space lies on another device, or is mounted on its own",
         errno.ENOLCK: "it has no locks that keep processes apart",

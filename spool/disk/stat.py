@@ -1,4 +1,4 @@
-"""Facts of stat(2) and statfs(2): the identity of a file, and the guarantees of a file system."""
+"""Results of stat(2) and statfs(2): the identity of a file, and the guarantees of a file system."""
 
 import ctypes
 import os
@@ -24,7 +24,7 @@ _NETWORK = {
 
 
 class FileSystem(NamedTuple):
-    """The file system of a space. ``free_inodes``: None if this kind of file system has no fixed number of inodes."""
+    """The file system of a space. ``free_inodes`` is None if this kind of file system has no fixed number of inodes."""
 
     kind: str
     read_only: bool
@@ -40,12 +40,12 @@ def file_system(path: str) -> FileSystem:
 
 
 def network_file_system(path: str) -> str | None:
-    """Return the kind of network file system, or None."""
+    """Return the kind of the network file system, or None if the file system is local or unknown."""
     return _NETWORK.get(_magic(path))
 
 
 def overwrites_in_place(path: str) -> bool:
-    """Return whether the bytes of a file are overwritten in place, without new blocks, even on a full disk."""
+    """Return whether the file system overwrites bytes in place. So the overwriting succeeds even on a full disk."""
     return _magic(path) in (_EXT, _XFS, _TMPFS)
 
 
@@ -58,16 +58,17 @@ def _magic(path: str) -> int:
 
 
 class Guarantees(NamedTuple):
-    """The guarantees of a file system about flushes; the default guarantees nothing. ``spool.disk.durability`` uses
-    them.
+    """The guarantees of a file system about flushes. By default nothing is guaranteed.
 
-    orders_renames: renames reach the disk in their order.
-    names_follow: renames are ordered, and ``fdatasync`` of an overwritten file makes only its bytes durable. The name
-        becomes durable later.
-    carries_new_names: a flush of a file makes its name durable if no other file had the name before.
-    needs_turns: two flushes of one directory at the same time could lose names.
-    flushes_all: syncfs(2) flushes everything and reports errors. Elsewhere the call may flush nothing and report
-        success (FUSE), or delay the flushes of other processes.
+    ``spool.disk.durability`` chooses a strategy by these guarantees.
+
+    orders_renames: whether renames reach the disk in their order.
+    names_follow: whether renames are ordered, and ``fdatasync`` of an overwritten file makes only its bytes durable.
+        The name then becomes durable later.
+    carries_new_names: whether a flush of a file makes its name durable if no other file had the name before.
+    needs_turns: whether two flushes of one directory at the same time could lose names.
+    flushes_all: whether syncfs(2) flushes everything and reports errors. On other file systems the call may flush
+        nothing and report success (FUSE), or delay the flushes of other processes.
     """
 
     orders_renames: bool = False
@@ -78,7 +79,7 @@ class Guarantees(NamedTuple):
 
 
 def guarantees_of(path: str) -> Guarantees:
-    """Return the guarantees of the file system; none if the path is no directory yet."""
+    """Return the guarantees of the file system. Nothing is guaranteed if the path is no directory yet."""
     if not os.path.isdir(path):
         return Guarantees()
     is_ext, is_ordered = _magic(path) == _EXT, renames_are_ordered(path)
@@ -99,16 +100,19 @@ def renames_are_ordered(path: str) -> bool:
 
 
 def _has_journal(path: str) -> bool:
-    """Return whether an ext file system has a journal: jbd2 then lists its device (proc name ``<device>-<inode>``)."""
+    """Return whether an ext file system has a journal.
+
+    If it has, ``/proc/fs/jbd2`` has an entry ``<device>-<inode>`` for its device.
+    """
     try:
         name = _device_name(path)
         return any(entry.startswith(f"{name}-") for entry in os.listdir("/proc/fs/jbd2"))
     except OSError:
-        return False  # unknown: the sequence for a file system without a journal is always correct
+        return False  # if it is unknown, the flushes for a file system without a journal are correct in any case
 
 
 def is_ext4(path: str) -> bool:
-    """Return whether the ext4 driver serves the path, and lists its device. (ext2 has the same magic number.)"""
+    """Return whether the ext4 driver lists the device of the path. (ext2 has the same magic number as ext4.)"""
     try:
         return _magic(path) == _EXT and os.path.isdir(f"/sys/fs/ext4/{_device_name(path)}")
     except OSError:
@@ -127,7 +131,7 @@ class FileIdentity(NamedTuple):
     """The identity of a file, independent of its names. Times are in nanoseconds since the epoch.
 
     modified_ns: the time of the last change of the bytes; programs can set this time.
-    changed_ns: the time of the last change of any kind, also of a name; no program can set this time.
+    changed_ns: the time of the last change of any kind, e.g. of a name; no program can set this time.
     """
 
     device: int
