@@ -1,7 +1,7 @@
-"""Checks of values: one set for options, messages, routes, pipelines and files. Pure.
+"""Check the values of options, messages, routes, pipelines and files. Pure.
 
-Every error names the argument, the allowed values, and the given one: ``threads is a whole number from 1 to 1000, not
-0``. The error also has the name and the allowed values as data (``InvalidArgument.name``, ``.expected``).
+Every error names the argument, the allowed values and the given value: ``threads is a whole number from 1 to 1000, not
+0``. The error has the name and the allowed values as attributes, too: ``InvalidArgument.name`` and ``.expected``.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -17,7 +17,7 @@ class ValueCheck(NamedTuple):
     """One kind of value.
 
     expected: the allowed values, in words.
-    convert: returns the value in the form in which it is stored; ValueError if the value is not allowed.
+    convert: the function that returns the value in its stored form. Raises ValueError if the value is not allowed.
     metavar: the placeholder of the value in the help of a command. The metavar also decides how the command parses the
         value.
     optional: whether None is allowed, too.
@@ -30,9 +30,9 @@ class ValueCheck(NamedTuple):
 
 
 class Option(NamedTuple):
-    """An option: the check of its values, one sentence of help, and its default.
+    """An option, with the check of its values, one sentence of help, and its default.
 
-    The help names other options in braces: a command writes ``{retry_delay}`` as ``--retry-delay``.
+    The help names other options in braces. A command shows ``{retry_delay}`` as ``--retry-delay``.
     """
 
     check: ValueCheck
@@ -41,7 +41,7 @@ class Option(NamedTuple):
 
 
 def check(name: str, value: object, value_check: ValueCheck, where: str = "") -> Any:
-    """Return the value in the form in which it is stored. InvalidArgument if it is not allowed.
+    """Return the value in its stored form. Raises InvalidArgument if the value is not allowed.
 
     ``where``: the beginning of the error's text, e.g. a file and a queue.
     """
@@ -53,7 +53,7 @@ def check(name: str, value: object, value_check: ValueCheck, where: str = "") ->
         raise unwritable(name, value, where) from None
     except ValueError as error:
         if isinstance(error, InvalidArgument) and error.name is not None:
-            raise  # (this error already names its argument)
+            raise  # (this error already names the argument)
         expected = f"{value_check.expected}, or none" if value_check.optional else value_check.expected
         raise InvalidArgument(where, Argument(name), f" is {expected}, not {given(value)}", expected=expected) from None
 
@@ -61,8 +61,10 @@ def check(name: str, value: object, value_check: ValueCheck, where: str = "") ->
 def check_options(
     options: Mapping[str, Any], checks: Mapping[str, ValueCheck], where: str = "", others: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return options in the form in which they are stored. InvalidArgument also for an unknown name; its text lists the
-    names of ``checks`` and ``others``."""
+    """Return options in their stored form. Raises InvalidArgument if a name is unknown or a value is not allowed.
+
+    For an unknown name, the error's text lists the names in ``checks`` and ``others``.
+    """
     for option in options:
         if option not in checks:
             raise InvalidArgument(
@@ -72,7 +74,7 @@ def check_options(
 
 
 def given(value: object) -> str:
-    """Return a value for the text of an error, in the notation of commands rather than of Python."""
+    """Return a value as the text of an error shows it, in the notation of commands, not of Python."""
     if isinstance(value, Mapping):
         return shortened(", ".join(f"{key}={one}" for key, one in value.items())) or "empty"
     return shortened(",".join(map(str, value))) or "empty" if isinstance(value, list | tuple) else shown(value)
@@ -84,22 +86,24 @@ def unwritable(name: str, value: object, where: str = "") -> InvalidArgument:
 
 
 def whole(value: Any, most: int, least: int = 0) -> int:
-    """Return a whole number in these bounds; ValueError for anything else."""
+    """Return the value if it is a whole number within these bounds. Otherwise raise ValueError."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise ValueError(f"{value!r:.40} is no whole number from {least} to {most}")
     return int(value)
 
 
 def seconds(value: Any, most: float, least: float = 0.0) -> float:
-    """Return a number of seconds from ``least`` to less than ``most``; ValueError for anything else."""
+    """Return the value if it is a number of seconds, ``least <= value < most``. Otherwise raise ValueError."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value < most:
         raise ValueError(f"{value!r:.40} is no number of seconds")
     return float(value)
 
 
 def moment(value: Any, most: float) -> float:
-    """Convert a number, or a datetime with a time zone, to seconds since the epoch, from 0 to less than ``most``;
-    ValueError for anything else."""
+    """Convert a number, or a datetime with a time zone, to seconds since the epoch.
+
+    Raises ValueError for another type, and unless the result is from 0 to less than ``most``.
+    """
     if isinstance(value, datetime):
         if value.utcoffset() is None:
             raise ValueError(f"{value!r:.80} has no time zone")
@@ -108,9 +112,9 @@ def moment(value: Any, most: float) -> float:
 
 
 def text(value: Any, most: int | None = None) -> str:
-    """Return a text of 1 to ``most`` characters; ValueError for anything else.
+    """Return the value if it is a text of 1 to ``most`` characters. Otherwise raise ValueError.
 
-    Raises UnicodeEncodeError, a ValueError, if UTF-8 cannot encode the text, because no file can hold this text.
+    If UTF-8 cannot encode the text, no file can hold it. Then the error is UnicodeEncodeError, a ValueError.
     """
     found = plain(value)
     require(bool(found) and (most is None or len(found) <= most))
@@ -119,13 +123,13 @@ def text(value: Any, most: int | None = None) -> str:
 
 
 def plain(value: Any) -> str:
-    """Return a text as a plain ``str``, even if its class is derived from ``str``; ValueError for anything else."""
+    """Return a text as a plain ``str``, even if its class is derived from ``str``. Otherwise raise ValueError."""
     require(isinstance(value, str))
     return str.__str__(value)
 
 
 def flag(value: Any) -> bool:
-    """Return True or False; ValueError for anything else."""
+    """Return the value if it is True or False. Otherwise raise ValueError."""
     require(isinstance(value, bool))
     return bool(value)
 

@@ -1,5 +1,7 @@
-"""Turn Python values into bytes and back. Bytes are stored unchanged; the codec of any other value is stored with it.
-Nothing is pickled."""
+"""Encode Python values as bytes, and decode them. Nothing is pickled.
+
+Bytes are stored unchanged. Any other value is stored with the name of its codec.
+"""
 
 import json
 from collections.abc import Callable
@@ -19,10 +21,11 @@ BYTES_TYPE = "application/octet-stream"
 
 
 class _NotPlain(TypeError):
-    """A value that no codec of the library can express. The error's text suggests another value."""
+    """No codec of the library can encode the value. The error's text suggests another value."""
 
 
-# Types that neither msgpack nor JSON has, by name, each with the expression to put instead. None of them is imported.
+# The names of types that neither msgpack nor JSON has, each with an expression for a value that a caller can put
+# instead. The types need not be imported.
 _INSTEAD = {
     "Enum": "value.value", "date": "value.isoformat()", "time": "value.isoformat()", "set": "list(value)",
     "frozenset": "list(value)", "Decimal": "str(value)", "UUID": "str(value)", "PurePath": "str(value)",
@@ -31,7 +34,7 @@ _INSTEAD = {
 
 
 def _refuse(value: object) -> None:
-    """Raise _NotPlain: the value is of a type that neither msgpack nor JSON has."""
+    """Raise _NotPlain for a value whose type neither msgpack nor JSON has."""
     kind = type(value)
     if isinstance(value, datetime):
         raise _NotPlain("a datetime without a time zone: put value.astimezone(), or value.isoformat()")
@@ -50,7 +53,7 @@ def _refuse_in_json(value: object) -> None:
 
 
 def _unpack(raw: bytes) -> Any:
-    """Decode msgpack; a map key that is an array becomes a tuple again."""
+    """Decode msgpack. If a key of a map is an array, it becomes a tuple again."""
     try:
         return msgpack.unpackb(raw, strict_map_key=False, timestamp=3)
     except TypeError:
@@ -66,8 +69,8 @@ def _hashable(key: Any) -> Any:
 
 
 class Codec(NamedTuple):
-    """``encode`` turns a value into bytes, and ``decode`` turns these bytes into the value. ``content_type``: the
-    default media type of the message."""
+    """``encode`` turns a value into bytes, and ``decode`` turns these bytes into the value. ``content_type`` is the
+    default media type of a message with such a value."""
 
     content_type: str
     encode: Callable[[Any], bytes]
@@ -89,7 +92,7 @@ _OWN = frozenset(CODECS)
 
 class Encoded(NamedTuple):
     """A body that the caller has already encoded with one of these codecs, e.g. JSON from a file. The bytes are stored
-    unchanged, and a consumer gets the decoded value. ``proven``: ``check_encoded`` has accepted the bytes."""
+    unchanged, and a consumer gets the decoded value. ``proven``: whether ``check_encoded`` has accepted the bytes."""
 
     raw: bytes
     codec: str
@@ -100,12 +103,12 @@ _SPARE_FRAMES = 200
 
 
 def check_encoded(raw: bytes, codec: str) -> None:
-    """Raise ValueError unless ``codec`` can decode the bytes, and can encode their value again.
+    """Raise ValueError unless ``codec`` can decode the bytes, and can encode the decoded value again.
 
-    JSON is UTF-8. NaN, numbers beyond the largest float, and half of a surrogate pair are refused.
+    JSON has to be UTF-8. NaN, numbers beyond the largest float, and half of a surrogate pair are refused.
 
-    The check keeps some stack frames in reserve while it decodes the bytes. So a consumer that is already deeper in its
-    stack can decode them, too.
+    The check leaves some stack frames unused while it decodes the bytes. So a consumer whose stack is already deeper
+    can decode the bytes, too.
     """
 
     def read(spare: int) -> None:
@@ -126,7 +129,7 @@ def check_encoded(raw: bytes, codec: str) -> None:
 
 
 def codec_of(content_type: str | None) -> str | None:
-    """Return the codec of a content type, whose parameters are ignored; None if the type has no codec."""
+    """Return the codec of a content type, or None if the type has no codec. Parameters of the type are ignored."""
     kind = (content_type or "").split(";")[0].strip()
     return {JSON_TYPE: "json", MSGPACK_TYPE: "msgpack"}.get(kind)
 
@@ -135,11 +138,11 @@ _TYPES: dict[type, str] = {}
 
 
 def register_codec(name: str, codec: Codec, *types: type) -> None:
-    """Use a codec, in this process and from now on, for values of these types and of types derived from them.
+    """From now on, use a codec in this process for values of these types and of types derived from them.
 
-    ``name`` is written with each message: a process that takes the message needs the codec, too.
+    ``name`` is stored with each message. A process that takes the message has to register the codec, too.
 
-    InvalidArgument if the name, or a type, has another codec already.
+    Raises InvalidArgument if the name or one of the types already has another codec.
     """
     name = check("the name of a codec", name, SHORT_TEXT)
     if not isinstance(codec, Codec) or not (callable(codec.encode) and callable(codec.decode)):
@@ -168,9 +171,10 @@ def _name_for(value: Any, content_type: str | None) -> str:
 def encode(value: Any, content_type: str | None = None) -> tuple[bytes, str | None, str | None]:
     """Encode a body. Returns (bytes, codec name or None for bytes, content type or None for plain bytes).
 
-    bytes are not changed, str becomes UTF-8, and a value of a registered type is encoded by its codec. Any other value
-    becomes JSON if the content type is JSON, else msgpack; an ``Encoded`` body is not changed. InvalidArgument if the
-    codec cannot express the value, or cannot read the ``Encoded`` body.
+    Bytes and an ``Encoded`` body are not changed. A str becomes UTF-8. A registered codec encodes the values of its
+    types. Any other value becomes JSON if the content type is JSON, and otherwise msgpack.
+
+    Raises InvalidArgument if the codec cannot encode the value, or cannot decode the ``Encoded`` body.
     """
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value), None, content_type
@@ -197,7 +201,7 @@ def encode(value: Any, content_type: str | None = None) -> tuple[bytes, str | No
             f"a body cannot be written as {name}, for it is or holds {error}; or register a codec for the type of the "
             "whole body, with spool.register_codec"
         ) from None
-    except Exception as error:  # any exception: a registered codec is code of the application
+    except Exception as error:  # a registered codec is code of the application, and may raise any exception
         said = storable(error) or class_name(error)
         raise InvalidArgument(
             f"a body of type {type(value).__name__} cannot be written as {name} ({said}): put bytes, str, or "
@@ -209,8 +213,8 @@ def encode(value: Any, content_type: str | None = None) -> tuple[bytes, str | No
 def decode(raw: bytes, name: str | None) -> Any:
     """Return the value that was put.
 
-    Raises CorruptedFile if a codec of the library cannot read the bytes; UnknownCodec if a registered codec is missing
-    in this process or fails: the message then remains in its queue.
+    Raises CorruptedFile if a codec of the library cannot decode the bytes. Raises UnknownCodec if this process has not
+    registered the codec, or if a registered codec fails. The message then remains in its queue.
     """
     if name is None:
         return raw

@@ -8,9 +8,9 @@ from typing import NamedTuple
 from spool.model.xid import Xid
 
 SETTINGS = "space.toml"
-MIRROR_ID = "mirror.id"  # in the space and in its mirror
-MIRROR_SETTINGS = "settings.toml"  # in a mirror: the text of its space's space.toml
-RESTORING = "restore.toml"  # in a directory that becomes a space, until all commits of the mirror are copied
+MIRROR_ID = "mirror.id"  # this file is in the space and in its mirror
+MIRROR_SETTINGS = "settings.toml"  # this file is in a mirror, and has the text of the space's space.toml
+RESTORING = "restore.toml"  # in a new space, until all commits of the mirror are copied
 ACTIVE, PREPARED, COMMITTED = "active", "prepared", "committed"
 DROP, QUARANTINE, FREE, RUN = "drop", "quarantine", "free", "run"
 DIRECTORIES = (ACTIVE, PREPARED, COMMITTED, DROP, QUARANTINE, FREE, RUN)
@@ -22,16 +22,16 @@ CLAIM_FILES = 64
 
 SUFFIX = ".msgpack"
 JOURNAL_SUFFIX = ".claims"
-COMMITTED_FILE = f"{COMMITTED}/%016d{SUFFIX}"  # % the number of a commit: the commit's own file
+COMMITTED_FILE = f"{COMMITTED}/%016d{SUFFIX}"  # % the number of a commit; the file that the commit itself wrote
 COPY_SUFFIX = ".copy"
-REASON_SUFFIX = ".reason.txt"  # of the text file that gives the reason beside a file in quarantine
+REASON_SUFFIX = ".reason.txt"  # of the file beside a file in quarantine; it gives the reason
 CAPTURE_PREFIX = "drop."
-UNFINISHED_SUFFIXES = (".tmp", ".part")  # of dropped files whose writers will rename them
+UNFINISHED_SUFFIXES = (".tmp", ".part")  # of dropped files that their writers will rename
 FIRST_PREFIX = ".first."  # of a file that was dropped while an intake captured a file of the same name
 IMPORTING = f"{SETTINGS}.import"  # an import creates this file first, and removes it from the complete space
 SETTINGS_TEMPORARY = f"{SETTINGS}.tmp"
 
-# A new file system has this directory in its root.
+# The root of a new file system has this directory.
 _LOST_AND_FOUND = "lost+found"
 
 # A claim of a message locks the byte ``number << 24 | ordinal`` of a lock file, and file offsets have 63 bits.
@@ -40,13 +40,13 @@ ORDINAL_BITS = 24
 MAX_ORDINAL = 2**ORDINAL_BITS - 1
 
 _QUEUE_NAME = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,126}"
-is_queue_name = re.compile(_QUEUE_NAME).fullmatch  # each queue has a folder with its name in drop/
+is_queue_name = re.compile(_QUEUE_NAME).fullmatch  # a queue's folder in drop/ has the queue's name
 _CAPTURE_NAME = re.compile(rf"{re.escape(CAPTURE_PREFIX)}{_QUEUE_NAME}\.[0-9a-f]{{16}}")
 _COMMITTED_NAME = re.compile(r"([0-9]{16})(?:-([1-9][0-9]{0,7}))?\.msgpack")
 
 
 def foreign(names: Iterable[str]) -> list[str]:
-    """Return the names that do not belong to a space, sorted."""
+    """Return the sorted names that do not belong to a space."""
     return sorted(set(names) - {SETTINGS, IMPORTING, MIRROR_ID, *DIRECTORIES, _LOST_AND_FOUND})
 
 
@@ -56,8 +56,8 @@ def in_use(names: Iterable[str]) -> set[str]:
 
 
 class CommittedName(NamedTuple):
-    """The parts of the name of a committed file. ``adoption``: 0 for the numbered file itself, k for the k-th branch
-    that it adopted."""
+    """The parts of the name of a committed file. ``adoption``: 0 for the commit's first file, k for the file of the
+    k-th branch that the commit adopted."""
 
     number: int
     adoption: int
@@ -75,7 +75,7 @@ def parse_committed(name: str) -> CommittedName | None:
 
 
 def committed_numbers(names: Iterable[str]) -> set[int]:
-    """Return the sequence numbers with a numbered file among these names in ``committed/``."""
+    """Return the numbers of the commits whose first files are among these names in ``committed/``."""
     return {name.number for name in map(parse_committed, names) if name is not None and not name.adoption}
 
 
@@ -83,7 +83,7 @@ def prepared(xid: Xid) -> str:
     return f"{PREPARED}/{xid}{SUFFIX}"
 
 
-@lru_cache(maxsize=256)  # (many calls have the same xid)
+@lru_cache(maxsize=256)  # (many calls ask for the same xid)
 def active(xid: Xid) -> str:
     return f"{ACTIVE}/{xid}{SUFFIX}"
 
@@ -94,12 +94,12 @@ def claim_journal(xid: Xid) -> str:
 
 
 def copy(xid: Xid) -> str:
-    """Return the name that a file has until it replaces another file."""
+    """Return the name of a new file until it replaces another file."""
     return f"{ACTIVE}/{xid}{COPY_SUFFIX}"
 
 
 def parse_xid(name: str, suffix: str = SUFFIX) -> Xid | None:
-    """Return the xid in a file name of ``active/`` or ``prepared/``, or None for a stray file."""
+    """Return the xid in the name of a file in ``active/`` or ``prepared/``, or None if the name is of another form."""
     if not name.endswith(suffix):
         return None
     try:
@@ -109,7 +109,7 @@ def parse_xid(name: str, suffix: str = SUFFIX) -> Xid | None:
 
 
 def is_unfinished(name: str) -> bool:
-    """Return whether a dropped file's name is that of an incomplete file, which its writer will rename."""
+    """Return whether a dropped file's name says that the file is incomplete. The writer will rename the file."""
     return name.startswith(".") or name.endswith(UNFINISHED_SUFFIXES)
 
 
@@ -119,8 +119,10 @@ def is_capture(name: str) -> bool:
 
 
 def is_captured(name: str) -> bool:
-    """Return whether this name in a directory of captured files is the name of a captured file. An intake creates the
-    other files in the directory."""
+    """Return whether this name in a directory of captured files is the name of a captured file.
+
+    Any other file in the directory was created by an intake.
+    """
     return name.startswith(FIRST_PREFIX) or not is_unfinished(name)
 
 
@@ -129,7 +131,8 @@ def queue_of_capture(directory: str) -> str:
     return directory.removeprefix(CAPTURE_PREFIX).rpartition(".")[0]
 
 
-# The names that belong in each directory; drop/ and quarantine/ may hold any name.
+# For each directory, a test of names: whether a file of the space has such a name. drop/ and quarantine/ may hold any
+# name.
 OWN_NAMES: dict[str, Callable[[str], object]] = {
     COMMITTED: parse_committed,
     PREPARED: parse_xid,

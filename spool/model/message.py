@@ -1,7 +1,7 @@
 """A message as a caller gets it: frozen, with its body and control fields.
 
-Control fields come from the file's table of contents, which has only the fields that differ from the default. A message
-keeps this mapping, and its properties read from it, so that taking a thousand messages does not build twenty thousand
+Control fields come from the file's table of contents, which has only the fields that differ from the default. The
+properties of a message read from this mapping. So a call that takes a thousand messages does not create twenty thousand
 fields.
 """
 
@@ -31,7 +31,7 @@ from spool.model.text import shown
 from spool.model.xid import BRANCH_ID_BYTES
 
 DEFAULT_PRIORITY = 50
-LONGEST_REASON = 1000  # characters: a reason is read by people, and travels with the message
+LONGEST_REASON = 1000  # in characters; people read the reason, and each copy of the message has it
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -43,10 +43,10 @@ FIELDS = (
 
 
 class MessageId(str):
-    """The id that a put with a ``deduplication_key`` returns: a str.
+    """The id that a put with a ``deduplication_key`` returns, a str.
 
-    duplicate: True if an earlier message has the key: this id is then the id of the earlier message, and the put added
-        no message.
+    duplicate: True if an earlier message has the key. Then the put added no message, and this is the id of the earlier
+        message.
     """
 
     __slots__ = ("duplicate",)
@@ -63,8 +63,11 @@ class MessageId(str):
 
 
 class Origin(NamedTuple):
-    """The properties that neighbouring messages share: their branch (its id in hex, its first ordinal in the commit),
-    queue and commit."""
+    """The properties that neighbouring messages share: the branch, the queue, the commit and the control fields.
+
+    branch: the id of the branch, in hexadecimal digits.
+    first: the ordinal of the branch's first message in the commit.
+    """
 
     branch: str
     first: int
@@ -80,7 +83,7 @@ def _field(name: str, default: Any, doc: str) -> Any:
 
 
 class Message:
-    """A message. Times are seconds since the epoch; ``attempts`` is the number of failed attempts."""
+    """A message. Times are in seconds since the epoch. ``attempts`` is the number of failed attempts."""
 
     __slots__ = {
         "_ordinal": None,
@@ -119,7 +122,7 @@ class Message:
         return f"Message(id={self.id!r}, queue={self.queue!r}, body={shown(self.body)})"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return every field by name, as plain values; ``json.dumps`` accepts them if it accepts the body."""
+        """Return the names and plain values of all fields. ``json.dumps`` accepts the dict if it accepts the body."""
         return {**{name: getattr(self, name) for name in FIELDS}, "headers": dict(self.headers)}
 
     @property
@@ -129,7 +132,7 @@ class Message:
 
     @property
     def queue(self) -> str:
-        """The name of the queue that holds the message, or that the message was taken from."""
+        """The name of the queue that holds the message, or from which the message was taken."""
         return self._origin.queue
 
     @property
@@ -139,7 +142,7 @@ class Message:
 
     @property
     def enqueued_at(self) -> float:
-        """When the put of the message was committed, in seconds since the epoch."""
+        """The time at which the put of the message was committed, in seconds since the epoch."""
         return self._origin.committed_at
 
     @property
@@ -154,7 +157,7 @@ class Message:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Names and texts, read-only; empty if the put gave none."""
+        """A read-only map of names to texts. It is empty if the put gave no headers."""
         found = self._origin.attributes.get("headers")
         return _NO_HEADERS if found is None else MappingProxyType(found)
 
@@ -194,39 +197,44 @@ class Message:
     )
 
 
-# The class refuses assignment, so these setters of the slots fill a new message. They run no Python code;
-# object.__setattr__ takes three times as long.
+# The class refuses assignment, so these setters of the slots fill a new message. The setters run no Python code, and
+# object.__setattr__ would take three times as long.
 new_message = partial(Message.__new__, Message)
 set_origin, set_ordinal, set_body = (Message.__dict__[name].__set__ for name in ("_origin", "_ordinal", "body"))
 
 
 def due_time(attributes: Mapping[str, Any], committed_at: float) -> float | None:
-    """Return the time from which the message may be taken; None: at once. A relative time counts from the commit."""
+    """Return the time from which the message may be taken, or None if it may be taken at once.
+
+    A relative time counts from the commit.
+    """
     if "delay" in attributes:
         return committed_at + float(attributes["delay"])
     return attributes.get("not_before")
 
 
 def expiry_time(attributes: Mapping[str, Any], committed_at: float) -> float | None:
-    """Return the time from which the message is not delivered any more; None if it never expires."""
+    """Return the time from which the message is not delivered any more, or None if it never expires."""
     if "time_to_live" in attributes:
         return committed_at + float(attributes["time_to_live"])
     return attributes.get("expires_at")
 
 
 def stored_fields(message: Message) -> Mapping[str, Any]:
-    """Return the control fields of a message that differ from the default, and the reply and failure queues that its
-    queue adds."""
+    """Return the control fields of a message that differ from their defaults.
+
+    A reply queue and a failure queue from the queue's options are among these fields.
+    """
     return message._origin.attributes
 
 
 def message_id(branch_id: bytes, ordinal: int) -> str:
-    """Return 32 hex digits: the branch's 96-bit id and the message's 32-bit ordinal in it."""
+    """Return the message's id, 32 hexadecimal digits: the branch's 96-bit id and the 32-bit ordinal in the branch."""
     return f"{branch_id.hex()}{ordinal:08x}"
 
 
 def parse_message_id(text: object) -> tuple[bytes, int]:
-    """Return (branch id, ordinal in the branch); BadMessageId if the text is not an id."""
+    """Return (branch id, ordinal in the branch). Raises BadMessageId if the text is not a message's id."""
     try:
         raw = bytes.fromhex(text) if isinstance(text, str) and len(text) == 32 else b""
     except ValueError:
@@ -237,11 +245,11 @@ def parse_message_id(text: object) -> tuple[bytes, int]:
 
 
 def _headers(headers: Any) -> dict[str, str] | None:
-    """Read a caller's headers once, and check the copy: a later change of the caller's mapping has no effect."""
+    """Copy a caller's headers, and check the copy. So a later change of the caller's mapping has no effect."""
     require(isinstance(headers, Mapping))
     try:
         copy = dict(headers)
-    except Exception as error:  # the application's own mapping may raise anything
+    except Exception as error:  # a mapping of the application may raise any exception
         raise InvalidArgument(
             Argument("headers"), f" is {_A_MAP}, and this one fails ({shown(error)}): give a dict"
         ) from error
@@ -317,10 +325,10 @@ _EXCLUSIVE = (("delay", "not_before"), ("time_to_live", "expires_at"), ("top", "
 
 
 def attributes_of(**options: Any) -> dict[str, Any]:
-    """Return the control fields that differ from their defaults, checked. InvalidArgument names the allowed values.
+    """Check the options of a put, and return the control fields that differ from their defaults.
 
-    ``before`` is the id of a message; ``validation`` replaces this id by a place in the queue. The deduplication key
-    is left out.
+    Raises InvalidArgument, with the allowed values. ``before`` is the id of a message, which ``validation`` later
+    replaces by a place in the queue. The deduplication key is left out.
     """
     for one, other in _EXCLUSIVE:
         if not (options.get(one) is None or options[one] is False or options.get(other) is None):
@@ -344,17 +352,17 @@ def exclusive(one: str, other: str) -> InvalidArgument:
 
 
 def check_content_type(value: object) -> str | None:
-    """Return a content type. InvalidArgument unless it is None or a text that can be stored."""
+    """Return the value if it is None or a content type that can be stored. Otherwise raise InvalidArgument."""
     return check("content_type", value, _TEXT)  # type: ignore[no-any-return]
 
 
 def headers_bytes(headers: Mapping[str, str]) -> int:
-    """Return the size of all names and values together, in bytes."""
+    """Return the size of all names and values of headers together, in bytes."""
     return sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())
 
 
 def with_defaults(config: QueueConfig, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the control fields of a message. If it lacks a reply or failure queue, the queue's option supplies it."""
+    """Return a message's control fields, and add the queue's reply and failure queues if the message has none."""
     defaults = {"reply_queue": config.reply_queue, "failure_queue": config.failure_queue}
     return {**{name: value for name, value in defaults.items() if value is not None}, **attributes}
 
@@ -366,8 +374,8 @@ _RELATIVE = {"not_before": "delay", "expires_at": "time_to_live"}
 def updated(attributes: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return a message's control fields after an update.
 
-    The value None removes a time. ``queue`` and ``why`` belong to the command, not to the message. A message that moves
-    to another queue loses its place at the top or before another message.
+    The value None removes a time. ``queue`` and ``why`` describe the update, so they become no fields of the message.
+    A message that moves to another queue loses its place at the top or before another message.
     """
     fields = {**attributes, **changes}
     for name, relative in _RELATIVE.items():

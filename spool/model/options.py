@@ -1,7 +1,7 @@
 """The options of puts, gets, queues, spaces and filters: names and types, for signatures, type checkers and editors.
 
-Meaning, default and check of each are listed in ``message.PUT_OPTIONS`` and in ``settings``; the documentation of the
-classes here is made from these lists.
+``message.PUT_OPTIONS`` and ``settings`` list the meaning, the default and the check of each option. The documentation
+of the classes here is generated from these lists.
 """
 
 import enum
@@ -17,7 +17,7 @@ _UNITS = {"TIME": "seconds", "SIZE": "bytes", "MOMENT": "seconds since the epoch
 
 
 class Default(enum.Enum):
-    """The default of an argument for which None has another meaning."""
+    """The default of an argument if None is one of its values, and has another meaning."""
 
     JOIN = "JOIN"
     KEEP = "KEEP"
@@ -26,8 +26,8 @@ class Default(enum.Enum):
         return self.value
 
 
-JOIN: Final = Default.JOIN  # the caller's current transaction, if any
-KEEP: Final = Default.KEEP  # the message's present value
+JOIN: Final = Default.JOIN  # use the caller's current transaction, if it exists
+KEEP: Final = Default.KEEP  # keep the message's present value
 Join: TypeAlias = Literal[Default.JOIN]
 Keep: TypeAlias = Literal[Default.KEEP]
 
@@ -70,8 +70,8 @@ class GetOptions(TypedDict, total=False):
 class QueueOptions(TypedDict, total=False):
     """Options of ``create_queue`` and ``change_queue``, and the attributes of a ``QueueConfig``.
 
-    An option that is not given to ``create_queue`` has the space's default for queues, or else the default given here.
-    ``change_queue`` changes only given options, and sets an option that is None back to that default.
+    If ``create_queue`` does not get an option, the option has the space's default for queues, or else the default
+    below. ``change_queue`` changes only the options that it gets. It sets an option that is None back to the default.
     """
 
     order: "str | list[str] | tuple[str, ...] | None"
@@ -99,7 +99,7 @@ class QueueOptions(TypedDict, total=False):
 class SpaceOptions(TypedDict, total=False):
     """Options of ``create``, and the attributes of a ``SpaceConfig``.
 
-    ``defaults`` are options of queues (``QueueOptions``), for the queues that do not set their own.
+    ``defaults`` are options of queues (``QueueOptions``). They apply to each queue that does not set them itself.
     """
 
     defaults: QueueOptions
@@ -115,12 +115,12 @@ class SpaceOptions(TypedDict, total=False):
 
 
 class MessageFilters(TypedDict, total=False):
-    """Filters of ``browse``, ``purge`` and ``redrive``: a message matches if all given filters hold.
+    """Filters of ``browse``, ``purge`` and ``redrive``: a message matches if it passes all given filters.
 
-    message_id: its id is this one.
-    correlation_id: its correlation id is this one.
-    headers: it has at least these headers.
-    older_than: its put was committed more than this many seconds ago.
+    message_id: the id of the message.
+    correlation_id: the correlation id of the message.
+    headers: headers that the message has; it may have others, too.
+    older_than: a number of seconds; the put of the message was committed longer ago.
     """
 
     message_id: str | None

@@ -1,9 +1,11 @@
 """The place of a message in its queue: by the queue's criteria, at the top, or before another message. Pure.
 
-A place is a key; keys are compared as tuples. A key consists of values that never change: the position, and control
-fields that are written with the message. A message B that was put before a message A carries the values of A's key,
-``[number, ordinal, priority, time, top]``, so B keeps its place when A is removed. If A itself had been put before a
-message T, B carries the values of T's key, followed by the positions of the messages between T and B.
+A place is a key. Keys are compared as tuples. A key consists of values that never change: the position, and control
+fields that are written with the message.
+
+If a put inserts a message B in front of a message A (option ``before``), B gets a copy of the values of A's key,
+``[number, ordinal, priority, time, top]``. So B keeps its place when A is removed. If A itself was inserted in front of
+a message T, B gets the values of T's key, followed by the positions of the messages between T and B.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,14 +17,14 @@ from spool.model.position import Position
 from spool.model.settings import LIFO, PRIORITY, TIME
 
 Key = tuple[float, ...]
-MOST_BEFORE = 64  # messages in the longest chain in which each was put before the previous one
+MOST_BEFORE = 64  # the most messages in a chain in which each message was inserted in front of the previous one
 _ABOVE_ALL = float("-inf")
 
 
 def order_key(
     order: tuple[str, ...], number: int, first: int, attributes: Mapping[str, Any], committed_at: float
 ) -> Key:
-    """Return a message's sort key: one part for each criterion, the most significant first."""
+    """Return a message's sort key, with one part for each criterion. The first part is the most significant."""
     if "before" in attributes:
         target, ordinal, priority, time, top, *_ = attributes["before"]
         key = _key(order, target, ordinal, priority, time, top)
@@ -35,26 +37,28 @@ def order_key(
 
 def _key(order: tuple[str, ...], number: int, ordinal: int, priority: int, time: float, top: bool) -> Key:
     if top:
-        return _ABOVE_ALL, -number, -ordinal  # the message that was put last is the first
+        return _ABOVE_ALL, -number, -ordinal  # the newest message is delivered first
     criteria = {PRIORITY: -priority, TIME: time}
     sign = -1 if order[-1] == LIFO else 1
     return *(criteria[criterion] for criterion in order[:-1]), sign * number, sign * ordinal
 
 
 def _time(attributes: Mapping[str, Any], committed_at: float) -> float:
-    """Return the time by which messages are ordered: the due time, or else the time of the commit."""
+    """Return the time for the criterion ``time``: the due time, or else the time of the commit."""
     due = due_time(attributes, committed_at)
     return committed_at if due is None else due
 
 
 def is_backwards(order: tuple[str, ...], attributes: Mapping[str, Any]) -> bool:
-    """Return whether a queue delivers neighbours of one commit from the last to the first."""
+    """Return whether a queue delivers neighbouring messages of one commit from the last to the first."""
     return "before" not in attributes and (order[-1] == LIFO or attributes.get("top", False))
 
 
 def place_before(attributes: Mapping[str, Any], committed_at: float, position: Position) -> list[Any]:
-    """Return the value of ``before`` for a message that is put before the message with these fields and this
-    position."""
+    """Return the field ``before`` of a new message that is inserted in front of an existing message.
+
+    ``attributes`` and ``position`` belong to the existing message.
+    """
     if "before" not in attributes:
         priority = attributes.get("priority", DEFAULT_PRIORITY)
         return [*position, priority, _time(attributes, committed_at), attributes.get("top", False)]
@@ -68,13 +72,13 @@ def place_before(attributes: Mapping[str, Any], committed_at: float, position: P
 
 
 def cuts(attributes: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """Return each (number, ordinal) at which a run must end, so that this message can stand between two runs."""
+    """Return the positions (number, ordinal) where a run must end, so that this message can be between two runs."""
     if "before" not in attributes:
         return []
     return [(number, ordinal + side) for number, ordinal in _positions(attributes["before"]) for side in (0, 1)]
 
 
 def _positions(place: list[Any]) -> Iterator[tuple[int, int]]:
-    """Yield the position of the message whose key is in ``place``, then the positions of the messages between."""
+    """Yield the position of the message whose key begins ``place``, then the positions that follow the key."""
     yield place[0], place[1]
     yield from zip(place[5::2], place[6::2], strict=True)

@@ -21,7 +21,7 @@ AS_BYTES = "bytes"  # a type of dropped files
 
 _SUFFIX = re.compile(r"(\.[A-Za-z0-9_+-]{1,32}){1,3}")
 _MEDIA_TYPE = re.compile(r"[A-Za-z0-9.+-]{1,100}/[A-Za-z0-9.+-]{1,100}( *; *[\w.-]{1,50}=[\w.-]{1,50})*", re.ASCII)
-_LONGEST_TYPES = 1000  # characters: one line of space.toml holds all types
+_LONGEST_TYPES = 1000  # in characters, because one line of space.toml holds all types
 _LARGEST = 2**62
 
 
@@ -66,7 +66,7 @@ def _queue_name(value: Any) -> str:
 
 
 def _drop_types(value: Any) -> dict[str, str]:
-    """Return the types by suffix, in lower case: the suffix of a dropped file matches in any case."""
+    """Return the types by suffix. Suffixes become lower case, because a dropped file's suffix may have any case."""
     require(isinstance(value, Mapping) and all(isinstance(one, str) for pair in value.items() for one in pair))
     found = {suffix.lower(): kind for suffix, kind in value.items()}
     require(len(found) == len(value) and sum(map(len, [*found, *found.values()])) <= _LONGEST_TYPES)
@@ -93,7 +93,7 @@ _TYPES = ValueCheck(
 
 
 def _option(default: Any, check: ValueCheck, help: str) -> Any:
-    """Return a field that is an option."""
+    """Return a dataclass field for an option."""
     metadata = {"option": Option(check, help, default)}
     if isinstance(default, dict):
         return field(default_factory=dict, hash=False, metadata=metadata)
@@ -102,7 +102,7 @@ def _option(default: Any, check: ValueCheck, help: str) -> Any:
 
 @dataclass(frozen=True)
 class QueueConfig:
-    """One queue with its options, checked; ``help(spool.QueueOptions)`` describes them."""
+    """A queue with its checked options. ``help(spool.QueueOptions)`` describes the options."""
 
     name: str
     order: tuple[str, ...] = _option(
@@ -169,9 +169,9 @@ class QueueConfig:
 
 @dataclass(frozen=True)
 class SpaceConfig:
-    """A whole space: its queues by name, and its options, checked; ``help(spool.SpaceOptions)`` describes them.
+    """A space: its queues by name, and its checked options. ``help(spool.SpaceOptions)`` describes the options.
 
-    defaults: options of queues, for queues that do not set their own.
+    defaults: options of queues. They apply to each queue that does not set them itself.
     """
 
     queues: Mapping[str, QueueConfig] = field(default_factory=dict)
@@ -209,7 +209,7 @@ class SpaceConfig:
 
     @cached_property
     def may_lose(self) -> frozenset[str]:
-        """The queues whose messages a power cut may take."""
+        """The queues whose messages a power cut may remove."""
         return frozenset(name for name, queue in self.queues.items() if queue.durability == "none")
 
     @cached_property
@@ -268,7 +268,7 @@ def parse_mark(value: object) -> Mark:
 
 
 def fullness(unit: str, messages: int, size: int, max_messages: int | None, max_bytes: int | None) -> float:
-    """Return how full a queue is, in the unit of a mark. In percent, the nearer limit counts."""
+    """Return how full a queue is, in the unit of a mark. Percentages refer to the limit that is nearer."""
     if unit == MESSAGES:
         return messages
     if unit == BYTES:
@@ -285,24 +285,24 @@ def fullness(unit: str, messages: int, size: int, max_messages: int | None, max_
 
 
 def check_queue_name(name: object, where: str = "") -> str:
-    """Return the name. Raises InvalidArgument, with the rule for names, if no queue can have this name."""
+    """Return the name. If no queue can have this name, raise InvalidArgument, whose text gives the rule for names."""
     if not isinstance(name, str) or not layout.is_queue_name(name):
         raise InvalidArgument(f"{where}{shown(name)} cannot be a queue's name: it takes {_NAME_RULE}")
     return name
 
 
 def check_queue_options(options: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Return checked options of a queue."""
+    """Check the options of a queue, and return them in their stored form."""
     return check_options(options, _QUEUE_CHECKS, where)
 
 
 def queue_config(
     name: str, options: Mapping[str, Any], where: str = "", defaults: Mapping[str, Any] | None = None
 ) -> QueueConfig:
-    """Return a checked queue; InvalidArgument names the option and the allowed values.
+    """Check the options of a queue, and return the queue. Raises InvalidArgument, which names the allowed values.
 
-    ``where``: the beginning of an error's text, e.g. the name of a file. ``defaults``: checked options that replace the
-    options missing from ``options``.
+    ``where``: the beginning of an error's text, e.g. the name of a file. ``defaults``: checked options, which apply if
+    they are not in ``options``.
     """
     check_queue_name(name, where)
     where = f"{where}queue {name}: "
@@ -312,7 +312,7 @@ def queue_config(
         raise InvalidArgument(
             f"{where}a queue cannot be its own ", Argument("error_queue"), ": name another, or leave it out"
         )
-    if config.error_queue == name:  # the error queue of [defaults] has no error queue itself
+    if config.error_queue == name:  # the queue that [defaults] names as error queue has no error queue itself
         config = replace(config, error_queue=None)
     _check_marks(config, where)
     if config.retry_delay_max is not None and config.retry_delay_max < config.retry_delay:
@@ -326,8 +326,10 @@ def queue_config(
 
 
 def differences(present: object, wanted: object, options: Iterable[str]) -> list[str]:
-    """Compare these options of two configurations. Returns the parts of a text that names each difference, e.g.
-    ``retries is 3, not 5``."""
+    """Compare these options of two configurations, and return the parts of a text that names each difference.
+
+    Such a text is e.g. ``retries is 3, not 5``.
+    """
     parts: list[str] = []
     for option in options:
         here, there = getattr(present, option), getattr(wanted, option)
@@ -355,7 +357,7 @@ def _check_marks(config: QueueConfig, where: str) -> None:
 
 
 def space_config(options: Mapping[str, Any], queues: Mapping[str, Mapping[str, Any]], where: str = "") -> SpaceConfig:
-    """Return a checked space with its queues' options; InvalidArgument names the option and the allowed values."""
+    """Check the options of a space and its queues, and return the space. Raises InvalidArgument."""
     options = dict(options)
     defaults = options.pop("defaults", {})
     if not isinstance(defaults, Mapping):

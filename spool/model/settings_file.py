@@ -1,7 +1,7 @@
 """Parse and write ``space.toml``, the settings as a text that people edit. Comments are kept.
 
-Errors for unknown keys and wrong types name the file, the key and the allowed values. ``store.edits`` decides which
-process writes the file, and when.
+Errors for unknown keys and wrong types name the file, the key and the allowed values. ``store.edits`` decides when the
+file is written, and by which process.
 """
 
 import tomllib
@@ -20,15 +20,18 @@ _LEFT_OUT = ""
 
 
 def parse(text: str, name: str) -> SpaceConfig:
-    """Return the settings in a ``space.toml``. The text of InvalidArgument or NewerFormat begins with the file's
-    name."""
+    """Return the settings in the text of a ``space.toml``. Raises InvalidArgument or NewerFormat.
+
+    ``name``: the name of the file, with which the error's text begins.
+    """
     where = f"{name}: "
     if any(len(line) > _MAX_LINE and not line.startswith("#") for line in text.splitlines()):
-        # for a key of many parts, the parser's time and memory grow with the square of their number
+        # if a key has many parts, the parser's time and memory grow with the square of the number of parts
         raise InvalidArgument(f"{where}a line is longer than {_MAX_LINE} characters: shorten it")
     try:
         found = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # no TOML, too many digits in a number, or too deep brackets
+    # no TOML, a number with too many digits, or brackets nested too deeply
+    except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"{where}{error}: fix the file, or take it from a backup") from None
     version = found.pop("format", None)
     if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= 2**31:
@@ -49,7 +52,7 @@ def _values(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def render_new(config: SpaceConfig) -> str:
     """Return the text of a new space's file."""
-    import tomlkit  # only processes that write settings pay for its import
+    import tomlkit  # imported here, because only processes that write settings need it
 
     document = tomlkit.document()
     document.add(tomlkit.comment("A queue space of xaspool. Edit it, or use spool-admin; programs see it in seconds."))
@@ -68,8 +71,10 @@ def render_new(config: SpaceConfig) -> str:
 
 
 def with_queue(text: str, config: QueueConfig, defaults: Mapping[str, Any]) -> str:
-    """Add a queue to the text, or change the queue; return the new text. Comments are kept; options equal to
-    ``defaults`` are left out."""
+    """Add a queue to the text of the settings, or change the queue; return the new text.
+
+    Comments are kept. Options that are equal to ``defaults`` are left out.
+    """
     import tomlkit
 
     document = tomlkit.parse(text)
@@ -87,7 +92,7 @@ def with_queue(text: str, config: QueueConfig, defaults: Mapping[str, Any]) -> s
 
 
 def without_queue(text: str, name: str) -> str:
-    """Return the text without the queue ``name``."""
+    """Return the text of the settings without the queue ``name``."""
     import tomlkit
 
     document = tomlkit.parse(text)
@@ -96,7 +101,7 @@ def without_queue(text: str, name: str) -> str:
 
 
 def with_mirror(text: str, path: str | None) -> str:
-    """Return the text with the directory ``path`` as the mirror, or without a mirror. Comments are kept."""
+    """Return the text of the settings with ``path`` as the mirror; None: with no mirror. Comments are kept."""
     import tomlkit
 
     document = tomlkit.parse(text)

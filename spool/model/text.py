@@ -1,4 +1,4 @@
-"""The words of errors: values cut to a length, the name closest to a mistyped name. Pure."""
+"""Parts of the texts of errors: shortened values, and the name that is closest to a mistyped name. Pure."""
 
 import reprlib
 from collections.abc import Iterable
@@ -10,8 +10,8 @@ _MOST_LISTED = 20
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Return ``; did you mean orders?`` for the end of an error's first sentence; empty if no name is similar."""
-    from difflib import get_close_matches  # imported only where a name was mistyped
+    """Return the end of an error's first sentence, e.g. ``; did you mean orders?``, or "" if no name is similar."""
+    from difflib import get_close_matches  # imported here, because it is needed only after a name was mistyped
 
     lowered = {each.lower(): each for each in names}
     found = get_close_matches(name.lower(), lowered, n=1)
@@ -22,8 +22,8 @@ def no_queue(name: str, queues: Iterable[str], *how: str, where: tuple[str, ...]
     """Return the error for a queue that is not among ``queues``. The text suggests a similar name, lists the queues,
     and says how to create the queue.
 
-    ``name`` has the form of a queue's name (``check_queue_name``). ``how``: the parts of the advice, instead of the
-    command that creates the queue. ``where``: the parts at the beginning of the text.
+    ``name`` has the form of a queue's name (``check_queue_name``). ``how``: the parts of another advice than to create
+    the queue. ``where``: the parts of the text's beginning.
     """
     names = sorted(queues)
     there = ", ".join(names[:_MOST_LISTED]) or "none yet"
@@ -37,12 +37,12 @@ def no_queue(name: str, queues: Iterable[str], *how: str, where: tuple[str, ...]
 def storable(value: object, most: int = 4 * _MOST_CHARACTERS) -> str:
     """Return the text of any value, cut to ``most`` characters. A character that UTF-8 cannot encode is escaped.
 
-    The text is empty if the value's ``__str__`` raises: an application's exception may do so, and the rollback must
-    still happen.
+    The text is empty if the value's ``__str__`` fails. An application's exception may have such a method, and must not
+    prevent the rollback.
     """
     try:
         return str(value)[:most].encode("utf-8", "backslashreplace").decode()[:most]
-    except BaseException:  # (Ctrl-C waits for the end of a rollback, so ``__str__`` itself raised this)
+    except BaseException:  # (not from Ctrl-C, which waits for the end of a rollback: ``__str__`` raised it)
         return ""
 
 
@@ -52,13 +52,13 @@ def class_name(value: object) -> str:
 
 
 def plural(count: int, one: str, many: str = "") -> str:
-    """Return a count with its noun: ``1 file``, ``2 files``, ``1,000 files``. ``many``: the plural; by default,
-    the text of ``one`` with an s."""
+    """Return a count with its noun: ``1 file``, ``2 files``, ``1,000 files``. ``many``: the plural of the noun;
+    by default, the singular with an s."""
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"
 
 
 class _Short(reprlib.Repr):
-    """Cuts the middle out of long values."""
+    """The ``repr`` of long values without their middle."""
 
     def __init__(self) -> None:
         super().__init__()

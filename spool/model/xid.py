@@ -1,7 +1,9 @@
 """X/Open transaction identifiers, and their form as file names.
 
-Source: X/Open CAE Specification "Distributed Transaction Processing: The XA Specification", section 4.2: a format id
-(a signed 32-bit number, -1 is the null xid), a global transaction id of 1..64 bytes and a branch qualifier of 0..64.
+Source: X/Open CAE Specification "Distributed Transaction Processing: The XA Specification", section 4.2.
+
+An xid has three parts: a format id (a signed 32-bit number; -1 is the null xid), a global transaction id of 1 to 64
+bytes, and a branch qualifier of 0 to 64 bytes.
 """
 
 import base64
@@ -15,10 +17,10 @@ from typing import NamedTuple
 MAX_GTRID_BYTES = 64
 MAX_BQUAL_BYTES = 64
 
-# This library has two format ids. Their coordinator holds a lock in run/ while it lives, so a process that finds the
-# lock free rolls an undecided branch back. Any other format id belongs to a foreign coordinator.
+# This library uses two format ids. The coordinator of such an xid holds a lock in run/ while it lives. So a process
+# that finds the lock free rolls back the undecided branch. Any other format id belongs to a foreign coordinator.
 BRANCH_ID_BYTES = 12
-FORMAT_LOCAL = 0x58500001  # a transaction of one process; no coordinator gets the xid
+FORMAT_LOCAL = 0x58500001  # for a transaction of one process, whose xid no coordinator gets
 LOCAL_TEXT = f"{FORMAT_LOCAL}.%s."  # % the gtrid in base64url; a local xid has no bqual
 FORMAT_ROUND = 0x58500002  # a forwarding round or a Spark write: gtrid = its id, bqual = partition and attempt
 FORMATS_BOUND_TO_A_LIFE = frozenset({FORMAT_LOCAL, FORMAT_ROUND})
@@ -28,10 +30,11 @@ _NAME = re.compile(r"(0|[1-9][0-9]{0,9})\.([A-Za-z0-9_-]{2,86})\.([A-Za-z0-9_-]{
 
 
 class Xid(NamedTuple):
-    """A transaction branch: ``format_id`` 0..2**31-1, ``gtrid`` 1..64 bytes, ``bqual`` 0..64 bytes.
+    """The identifier of a transaction branch.
 
-    An xid unpacks as a 3-tuple. ``str(xid)`` is ``format.gtrid.bqual`` in unpadded base64url, a file name of at most
-    184 characters. base64url contains no dot, so :meth:`parse` can split the text again.
+    ``format_id`` is 0 to 2**31-1, ``gtrid`` has 1 to 64 bytes, and ``bqual`` has 0 to 64 bytes. An xid unpacks as a
+    3-tuple. ``str(xid)`` is ``format.gtrid.bqual``, a file name of at most 184 characters. ``gtrid`` and ``bqual`` are
+    in unpadded base64url, which contains no dot. So :meth:`parse` can split the text again.
     """
 
     format_id: int
@@ -45,18 +48,18 @@ class Xid(NamedTuple):
 
     @classmethod
     def checked(cls, format_id: int, gtrid: bytes, bqual: bytes) -> "Xid":
-        """Return the xid of these parts; ValueError if a part exceeds X/Open's limits."""
+        """Return the xid of these parts. Raises ValueError if a part exceeds X/Open's limits."""
         if not isinstance(format_id, int) or not 0 <= format_id < 2**31:
             raise ValueError(f"an xid's format id is 0 to 2147483647, not {format_id!r}")
         if not isinstance(gtrid, bytes) or not 1 <= len(gtrid) <= MAX_GTRID_BYTES:
             raise ValueError(f"an xid's gtrid is 1 to {MAX_GTRID_BYTES} bytes, not {gtrid!r}")
         if not isinstance(bqual, bytes) or len(bqual) > MAX_BQUAL_BYTES:
             raise ValueError(f"an xid's bqual is at most {MAX_BQUAL_BYTES} bytes, not {bqual!r}")
-        return tuple.__new__(cls, (format_id, gtrid, bqual))  # (NamedTuple's own ``__new__`` runs Python code)
+        return tuple.__new__(cls, (format_id, gtrid, bqual))  # (slower: the ``__new__`` of NamedTuple runs Python code)
 
     @classmethod
     def parse(cls, text: str) -> "Xid":
-        """Return the xid whose ``str()`` is this text; ValueError if there is none."""
+        """Return the xid whose ``str()`` is this text. Raises ValueError if no xid has this text."""
         match = _NAME.fullmatch(text)
         if match is None:
             raise ValueError(f"{text!r} is not an xid, which is written format.gtrid.bqual, e.g. 0.b3JkZXI.MQ")
@@ -64,13 +67,14 @@ class Xid(NamedTuple):
             xid = cls.checked(int(match[1]), _decode(match[2]), _decode(match[3]))
         except binascii.Error:
             raise ValueError(f"{text!r} is not an xid, whose parts are unpadded base64url") from None
-        if str(xid) != text:  # base64 has spare bits, but only one text may name a branch
+        # Because base64 has unused bits, several texts decode to one xid, but only one text may name a branch.
+        if str(xid) != text:
             raise ValueError(f"{text!r} is not an xid in its one written form, which is {xid}")
         return xid
 
 
 def new_local_xid() -> Xid:
-    """Return an xid for a transaction that no coordinator gets."""
+    """Return a new xid for a transaction of this process. No coordinator gets the xid."""
     return Xid(FORMAT_LOCAL, os.urandom(12), b"")
 
 

@@ -1,8 +1,10 @@
 """Applications: a space remembers the last batch of each application, so that a repeated batch is not committed twice.
 
-An application numbers its batches upwards. The commit of a batch records the number as a fact, so after a crash both
-the batch and its number exist, or neither. Two programs may have the same application name by mistake, and the numbers
-of both begin at 0. A ``source`` distinguishes the two.
+An application gives its batches increasing numbers. The commit of a batch records the number as a fact. So after a
+crash both the batch and its number exist, or neither.
+
+By mistake, two programs may have the same application name, with numbers that begin at 0. The ``source`` distinguishes
+their batches.
 """
 
 from collections.abc import Mapping
@@ -26,7 +28,7 @@ class BatchOf(NamedTuple):
 
     application: the name of the application, 1 to 255 characters.
     number: the number of the batch.
-    source: the origin of the numbers, e.g. the checkpoint of a stream; "" if the program itself counts.
+    source: the origin of the numbers, e.g. the checkpoint of a stream; "" if the program itself counts its batches.
     """
 
     application: str
@@ -41,8 +43,8 @@ class BatchOf(NamedTuple):
             now: the time in seconds since the epoch.
 
         Raises:
-            InvalidArgument: the application's batches are of another source.
-            CorruptedFile: the record is damaged.
+            InvalidArgument: the last batch of this application has another source.
+            CorruptedFile: the record of the last batch is damaged.
         """
         _, value, expiry = facts.get(self._key, (0, None, None))
         if value is None or (expiry is not None and expiry <= now):
@@ -60,15 +62,15 @@ class BatchOf(NamedTuple):
         return self.number <= number
 
     def fact(self, now: float) -> CommitBatch:
-        """Return the record to commit with the batch. ``now``: the time in seconds since the epoch."""
+        """Return the record that is committed together with the batch. ``now``: the time in seconds since the epoch."""
         batch = CommitBatch()
         batch.fact(self._key, [self.number, self.source], None if self.source else now + REMEMBERED_SECONDS)
         return batch
 
     def record_apart(self, store: Store, number: int) -> None:
-        """Record the batch again in a separate commit, because the first record keeps all files of the batch's commit.
+        """Record the batch again, in a separate commit. The first record would keep all files of the batch's commit.
 
-        Nothing is done if another batch was recorded meanwhile. The caller has reported the batch as committed.
+        If another batch was recorded meanwhile, do nothing. The caller has reported the batch as committed.
 
         Args:
             number: the sequence number of the commit with the batch.

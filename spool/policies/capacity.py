@@ -1,4 +1,4 @@
-"""The capacity command: it runs when a queue reaches its high mark, and not again before the queue is at its low mark.
+"""Run the capacity command when a queue reaches its high mark, but not again before the queue falls to its low mark.
 
 Before the command runs, a commit records durably that the mark was reached. So another process, or this process after a
 restart, does not run the command again. The command runs outside any commit, in a separate thread; its failure is
@@ -28,7 +28,7 @@ _SHOWN_BYTES = 500
 
 
 def check_marks(store: Store) -> None:
-    """Record which queues have reached a mark, and run the commands of queues that have reached the high mark."""
+    """Record the queues that have reached a mark, and run the commands of queues that have reached the high mark."""
     catch_up(store, list_prepared(store))
     for config in store.settings.known.config.queues.values():
         if config.capacity_high is None:
@@ -39,8 +39,10 @@ def check_marks(store: Store) -> None:
 
 
 def _crossing(store: Store, config: QueueConfig) -> tuple[bool | None, Usage]:
-    """Return True if the queue has become full, False if it is no longer full, None if nothing changed; and the
-    usage."""
+    """Compare the fill level of the queue with the recorded state. Return (change, usage).
+
+    change: True if the queue has reached its high mark, False if it has fallen to its low mark, otherwise None.
+    """
     assert config.capacity_high is not None
     high = parse_mark(config.capacity_high)
     low = parse_mark(config.capacity_low or config.capacity_high)
@@ -53,9 +55,9 @@ def _crossing(store: Store, config: QueueConfig) -> tuple[bool | None, Usage]:
 
 
 def _record(store: Store, config: QueueConfig, is_high: bool) -> bool:
-    """Record durably that a mark was reached.
+    """Record durably that the queue has reached a mark.
 
-    Return False if another process has recorded the mark, or the queue has left the mark.
+    Return False if another process has already recorded this, or if the queue is no longer at the mark.
     """
     batch = CommitBatch()
     batch.fact(_fact_key(config.name), _HIGH if is_high else None)
@@ -67,7 +69,7 @@ def _fact_key(queue: str) -> str:
 
 
 def run_command(disk: Disk, config: QueueConfig, usage: Usage) -> None:
-    """Run the command in a separate thread until it ends or its time is over, even after the space was closed.
+    """Run the command in a separate thread until it ends or its time is over. It also runs after the space was closed.
 
     A process of root runs the command as the owner of the space, because the owner may have written the command.
     """
@@ -87,8 +89,7 @@ def _run(space: str, owner: tuple[int, int] | None, config: QueueConfig, usage: 
     }
     what = f"the capacity command of queue {config.name}"
     try:
-        # Output is written to a file, so memory does not grow, and the thread need not wait for children of the
-        # command.
+        # The output goes to a file. So it takes no memory, and the thread need not wait for children of the command.
         with _scratch() as output:
             with subprocess.Popen(
                 config.capacity_command, shell=True, env=environment, cwd="/", start_new_session=True,
@@ -109,7 +110,7 @@ def _run(space: str, owner: tuple[int, int] | None, config: QueueConfig, usage: 
 
 
 def _scratch() -> BinaryIO:
-    """Open a file without a name. On a full disk the command runs all the same, and its output is lost."""
+    """Open a file without a name for the output. If the disk is full, the command runs, but its output is lost."""
     try:
         return cast("BinaryIO", tempfile.TemporaryFile())
     except OSError:

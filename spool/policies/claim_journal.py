@@ -1,14 +1,14 @@
-"""The journal of claims: it records the messages of a transaction, to count an attempt if the process dies.
+"""The journal of a transaction's claims. If the process dies, an attempt is counted for the messages in the journal.
 
 A journal is a file ``active/<xid>.claims``. The file is never flushed, because a journal has to survive a killed
-process, not a power cut. A journal names its owner: a number whose bytes in the claim files are locked while the
-process lives (Rule 6).
+process, not a power cut. A journal names its owner by a number. While the owner lives, the byte of this number is
+locked in every claim file (Rule 6).
 
-A program works on a message as soon as it has claimed the message, so an attempt is counted for each message in its
+A program works on a message as soon as it has claimed the message. So an attempt is counted for each message in the
 journal. A forwarding round, however, claims thousands of messages, and tasks in other processes call the service for
-one message at a time. So the journal of a round has a byte for each message, a *mark*, which a task sets during the
-call. An attempt is counted only for marked messages. The marks are written before the claims. If a round is killed
-while it writes its journal, it has begun no call, and no attempt is counted.
+one message at a time. So the journal of a round has a byte for each message, a *mark*. A task sets the mark during the
+call, and an attempt is counted only for marked messages. A round writes the marks before the claims. If the round is
+killed while it writes its journal, it has begun no call, and no attempt is counted.
 """
 
 import logging
@@ -44,11 +44,11 @@ MARKED, UNMARKED = b"\1", b"\0"
 class JournalContents(NamedTuple):
     """The content of a journal.
 
-    owner: the number of its owner; 0 if the journal cannot be read.
+    owner: the number of the journal's owner; 0 if the journal cannot be read.
     ranges: the claims, each as (number, first ordinal, count).
-    pid, program: the process that wrote the journal, for people; None if unknown.
-    since: the time of the first claim in seconds since the epoch, for people; None if unknown.
-    marks: in the journal of a round, a byte for each message; None in the journal of any other transaction.
+    pid, program: the process that wrote the journal, or None if unknown; only people read this.
+    since: the time of the first claim in seconds since the epoch, or None if unknown; only people read this.
+    marks: a byte for each message in the journal of a round; None in the journal of any other transaction.
     """
 
     owner: int
@@ -60,7 +60,7 @@ class JournalContents(NamedTuple):
 
     @property
     def begun(self) -> list[tuple[int, int, int]]:
-        """Return the messages with an attempt in progress; if the process has died, an attempt is counted for each."""
+        """Return the messages for which an attempt has begun. If the process has died, these attempts count."""
         if self.marks is None:
             return self.ranges
         found, begin = [], 0
@@ -74,9 +74,10 @@ class JournalContents(NamedTuple):
 
 
 class CallMarks(NamedTuple):
-    """Marks in the journal of a round, for messages of one claim.
+    """The place of marks in the journal of a round, for the messages of one claim.
 
-    xid: the xid of the round's transaction. first: the offset of the first mark in the file.
+    xid: the xid of the round's transaction.
+    first: the offset of the first mark in the file.
     """
 
     xid: Xid
@@ -84,8 +85,8 @@ class CallMarks(NamedTuple):
 
 
 class ClaimJournal:
-    """The journal of one transaction; the file of the journal is created with the first claim. Caller holds the lock of
-    the xid."""
+    """The journal of one transaction. The first claim creates the file of the journal. Caller holds the lock of the
+    xid."""
 
     def __init__(self, store: Store, xid: Xid) -> None:
         self.store = store
@@ -100,8 +101,10 @@ class ClaimJournal:
         return self._handle is not None
 
     def add(self, ranges: Iterable[tuple[int, int, int]]) -> None:
-        """Record claims: (number, first ordinal, count). If the disk is full, nothing is recorded, and no attempt is
-        counted."""
+        """Record claims, each as (number, first ordinal, count).
+
+        If the disk is full, nothing is recorded, and no attempt is counted.
+        """
         data, pack = b"", msgpack.Packer().pack
         for one in ranges:
             packed = pack(one)
@@ -109,28 +112,28 @@ class ClaimJournal:
         self._append(data)
 
     def add_marks(self, count: int) -> int | None:
-        """Add marks for the claims that are added next, none of them set.
+        """Add unset marks for the claims that are added next.
 
-        Returns the place of the first mark in the file, or None if the disk is full.
+        Return the offset of the first mark in the file, or None if the disk is full.
         """
         self._append(msgpack.packb(bytes(count)))
         return self._end - count if self.is_begun else None
 
     def _append(self, records: bytes) -> None:
-        """Append records to the file, and create the file if need be. If the disk is full, remove the file."""
+        """Append records to the file, and first create a missing file. If the disk is full, remove the file."""
         try:
             data = records if self._handle is not None else self._begin() + records
             assert self._handle is not None
             self.store.files.disk.write_at(self._handle, self._end, data)
             self._end += len(data)
         except OSError as error:
-            self.remove()  # a torn record would hide the records after it
+            self.remove()  # a reader would stop at an incomplete record, and miss later records
             if error.errno not in NO_ROOM:
                 raise
             log.warning("claims cannot be recorded: %s", error)
 
     def clear_marks(self, first: int, count: int) -> None:
-        """Unset marks. ``first``: the place of the first mark in the file."""
+        """Unset marks. ``first``: the offset of the first mark in the file."""
         if self._handle is not None:
             self.store.files.disk.write_at(self._handle, first, UNMARKED * count)
 
@@ -154,12 +157,12 @@ class ClaimJournal:
 
 
 def _become_owner(store: Store) -> None:
-    """Take an owner number, and lock its byte in every claim file before another process can read the number."""
+    """Get an owner number for this process. Lock its byte in every claim file before others can read the number."""
     if store.shared.claims.owner:
         return
     with number_locked(store.shared.control, store.deadline()):
         if store.shared.claims.owner:
-            return  # another thread was faster; a second number would make the first look like a dead owner
+            return  # another thread got a number; with a second number, the first would look like a dead owner
         owner = store.shared.counters.read().owner + 1
         if owner > layout.MAX_ORDINAL:
             raise SystemFailure("the space has used up its owner numbers: close it in every process and open it again")
@@ -168,9 +171,9 @@ def _become_owner(store: Store) -> None:
 
 
 class Owners:
-    """The owners of claims, and the attempts of owners that died.
+    """The owners of claims that this process knows. If an owner has died, its attempts are counted.
 
-    seen: the owners up to this number are known.
+    seen: this process knows all owners up to this number.
     others: the known owners that may have a journal, except this process.
     """
 
@@ -180,11 +183,12 @@ class Owners:
         self.seen = 0
 
     def count_attempts_of_dead(self, ranges: PositionRanges, page: CounterPage) -> bool:
-        """Count the attempts of the owners that died; return whether any owner has died.
+        """Count the attempts of dead owners. Return whether this call found a dead owner.
 
         Args:
-            ranges: the claims that the caller has just won. The death of an owner releases its byte in each claim file.
-            page: the counters, read after the caller won the claims.
+            ranges: the claims that the caller has just got. Their claim files show the dead owners, because the death
+                of an owner releases its byte in each claim file.
+            page: the counters. The caller has read the counters after it got the claims.
         """
         claims = self.store.shared.claims
         if page.owner > self.seen:
@@ -201,7 +205,7 @@ class Owners:
 
 
 def all_journals(disk: Disk) -> list[Xid]:
-    """List the xids that have a journal. Only regular files count, because a power cut may leave other entries."""
+    """Return the xids that have a journal. A journal is a regular file, and a power cut may leave other entries."""
     found = (layout.parse_xid(name, layout.JOURNAL_SUFFIX) for name in disk.names(layout.ACTIVE))
     return [xid for xid in found if xid is not None and _is_regular(disk, layout.claim_journal(xid))]
 
@@ -212,7 +216,7 @@ def _is_regular(disk: Disk, name: str) -> bool:
 
 
 def read_journal(disk: Disk, xid: Xid) -> JournalContents:
-    """Read a journal, without a torn end. A missing journal has no owner and no ranges."""
+    """Read a journal up to the last complete record. A missing journal has no owner and no ranges."""
     journal = JournalContents(0, [])
     try:
         with opened(disk, layout.claim_journal(xid)) as handle:
@@ -241,7 +245,7 @@ def read_journal(disk: Disk, xid: Xid) -> JournalContents:
 
 
 def _first(name: Any, version: Any, owner: Any, pid: Any, program: Any, since: Any) -> JournalContents:
-    """Read a journal's first record; raise ValueError if the record is not a first record, or has another version."""
+    """Decode a journal's first record. Raises ValueError for another kind of record, or another version."""
     if [name, version] != [_NAME, _VERSION]:
         raise ValueError("no journal of claims")
     return JournalContents(
@@ -260,8 +264,10 @@ def _range(number: int, first: int, count: int) -> tuple[int, int, int]:
 
 
 def count_journal(store: Store, xid: Xid, deadline: Deadline) -> bool:
-    """Count the attempts in a dead owner's journal and remove it. Return False if the xid remains locked, because its
-    owner lives."""
+    """Count the attempts in a dead owner's journal, and remove the journal.
+
+    Return False if the xid remains locked, because the journal's owner lives.
+    """
     byte = xid_byte(xid)
     for _ in deadline.polls():
         if not store.files.disk.exists(layout.claim_journal(xid)):
@@ -272,7 +278,7 @@ def count_journal(store: Store, xid: Xid, deadline: Deadline) -> bool:
         return False
     try:
         ranges = read_journal(store.files.disk, xid).begun
-        if not store.files.disk.exists(layout.prepared(xid)):  # else the branch holds the messages
+        if not store.files.disk.exists(layout.prepared(xid)):  # otherwise the prepared branch holds the messages
             settle_all(store, deadline)
             catch_up(store)
             retries.count_failures(store, _live(store.view, ranges), "the process that held it died", deadline)
@@ -284,7 +290,7 @@ def count_journal(store: Store, xid: Xid, deadline: Deadline) -> bool:
 
 
 def _live(view: View, ranges: Iterable[tuple[int, int, int]]) -> list[Position]:
-    """Return each existing message of these ranges once. (A damaged journal may name overlapping or missing ranges.)"""
+    """Return each existing message of these ranges once. (In a damaged journal, ranges may overlap or not exist.)"""
     found: list[Position] = []
     seen, done = 0, 0
     with view.mutex:
@@ -299,7 +305,7 @@ def _live(view: View, ranges: Iterable[tuple[int, int, int]]) -> list[Position]:
 def clean_up_after_dead(store: Store, deadline: Deadline) -> None:
     """Count an attempt for the claims of dead processes, and remove their unfinished branches from ``active/``.
 
-    The first opener does the same; this function serves spaces that some process always has open.
+    The first opener does the same. This function is for a space that always has an opener.
     """
     for xid in all_journals(store.files.disk):
         if store.shared.xids.is_free(xid_byte(xid)):

@@ -1,8 +1,9 @@
 """Deduplication: a second put with the same key within the queue's window adds no message.
 
-A key is a fact, written with its message and forgotten after the window. A put of the same key returns the id of the
-first message, even if that message has left the queue. A transaction that puts a key holds a byte lock for the key
-until the transaction ends. So another put of the same key waits for the outcome, as at a unique index.
+The commit of a message records its key as a fact, which is forgotten after the window. A later put with the same key
+returns the id of the first message, even if this message has left the queue. A transaction that puts a key holds a byte
+lock for the key until the transaction ends. So another put with the same key waits for the transaction's outcome, as it
+does for a unique index in a database.
 """
 
 from spool.coordination.locks import deduplication_byte
@@ -26,13 +27,13 @@ class DeduplicationKeys:
         """Return the id of the first message with the key. If no message has the key, lock the key and return None.
 
         Raises:
-            MessageInUse: another transaction, or a prepared branch, has the key.
+            MessageInUse: an undecided transaction or a prepared branch has put the key.
         """
         store, name = self._store, fact_key(queue, key)
         if name in self._own:
             return self._own[name]
         byte = deduplication_byte(queue, key)
-        if byte in self._bytes:  # an earlier call took the key, and then put no message
+        if byte in self._bytes:  # an earlier call locked the key, and then put no message
             return None
         try:
             store.shared.xids.lock(byte, store.deadline(), f"the deduplication key {key!r}")
@@ -50,7 +51,7 @@ class DeduplicationKeys:
 
     def _published(self, name: str, key: str) -> str | None:
         store = self._store
-        revalidate(store)  # a process may have died between numbering and publishing its commit
+        revalidate(store)  # a process may have died after the numbering of its commit, before it published the number
         with store.view.mutex:
             for xid, contents in store.view.prepared.branches.items():
                 if any(fact[0] == name for table in contents.tables for fact in table.facts):
@@ -85,12 +86,12 @@ _KEY_FACT = "deduplication:"
 
 
 def fact_key(queue: str, key: str) -> str:
-    """Return the key of the fact for a deduplication key."""
+    """Return the key of the fact that records a deduplication key."""
     return f"{_KEY_FACT}{queue}:{key}"
 
 
 def parse_fact_key(fact: str) -> tuple[str, str] | None:
-    """Return (queue, deduplication key) of a fact's key; None for another kind of fact."""
+    """Return the queue and the deduplication key in a fact's key, or None for another kind of fact."""
     if not fact.startswith(_KEY_FACT):
         return None
     queue, _, key = fact.removeprefix(_KEY_FACT).partition(":")

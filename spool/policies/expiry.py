@@ -1,8 +1,8 @@
 """Expiry: an expired message moves to the error queue or is dropped, as the queue's options say.
 
 No get delivers an expired message. A process removes the expired messages of a queue when it gets from the queue or
-counts its messages. Otherwise the housekeeper of a consumer removes expired messages within seconds. The removing
-commit is not flushed. So after a power cut an expired message may exist again, still expired.
+counts its messages. Otherwise the housekeeper of a consumer removes expired messages within seconds. The commit
+that removes messages is not flushed. So after a power cut, a removed message may exist again, and is still expired.
 """
 
 import logging
@@ -24,7 +24,7 @@ _RUNS_AT_ONCE = 4_096
 
 
 def expire(store: Store, queue: str, deadline: Deadline) -> int:
-    """Remove the expired, unclaimed messages of a queue; return how many. The caller has caught up."""
+    """Remove the expired, unclaimed messages of a queue. Return the number of messages. The caller has caught up."""
     done = 0
     while True:
         settings = store.settings.known
@@ -34,21 +34,21 @@ def expire(store: Store, queue: str, deadline: Deadline) -> int:
             if not expires:
                 return done
             if _goes_to_error_queue(config) and config.error_queue not in settings.config.queues:
-                return done  # until the error queue exists, expired messages remain in the queue, undelivered
+                return done  # until the error queue exists, expired messages remain in the queue, and are not delivered
             claimed: PositionRanges = []
             for run in islice(store.view.index.messages.expired(queue, store.clock.now()), _RUNS_AT_ONCE):
                 claimed += [
                     (run.number, *piece) for piece in store.shared.claims.claim(run.number, run.first, run.live)
                 ]
         if not claimed:
-            return done  # other processes have claimed the rest; after a release, a later call removes the messages
+            return done  # others have claimed the rest; a later call removes messages that they release
         try:
             gone = _expire_claimed(store, config, claimed, deadline)
         finally:
             for number, first, count in claimed:
                 store.shared.claims.release(number, first, count)
         if not gone:
-            return done  # another process was faster, or a prepared branch holds the messages
+            return done  # another process has removed the messages, or a prepared branch holds them
         done += gone
 
 

@@ -1,4 +1,6 @@
-"""Heuristic decisions: an administrator's decision about a prepared branch is a fact until the coordinator forgets it.
+"""Heuristic decisions: an administrator commits or rolls back a prepared branch without its coordinator.
+
+A fact records the decision until the coordinator forgets it.
 
 Source: X/Open CAE Specification "Distributed Transaction Processing: The XA Specification", heuristic completion.
 """
@@ -13,24 +15,24 @@ _HEURISTIC_FACT = "heuristic:"
 
 
 def fact_key(xid: Xid) -> str:
-    """Return the key of the fact with an administrator's decision about a branch."""
+    """Return the key of the fact that records an administrator's decision about a branch."""
     return f"{_HEURISTIC_FACT}{xid}"
 
 
 def heuristic_fact(index: Index, xid: Xid) -> str | None:
-    """Return an administrator's decision about the branch, as the index has it; None if no decision is recorded."""
+    """Return the administrator's decision about the branch in this index, or None if the index has no decision."""
     found = index.facts.get(fact_key(xid))
     return None if found is None else str(found[1])
 
 
 def heuristic_outcome(store: Store, xid: Xid) -> str | None:
-    """Return an administrator's decision about the branch; None if no decision is recorded."""
+    """Return the administrator's decision about the branch, or None if no decision is recorded."""
     catch_up(store)
     return heuristic_fact(store.view.index, xid)
 
 
 def heuristic_outcomes(store: Store) -> dict[str, str]:
-    """Return all decisions of administrators that no coordinator has forgotten; the keys are xids as text."""
+    """Return the decisions of administrators that no coordinator has forgotten. The keys are the texts of xids."""
     catch_up(store)
     with store.view.mutex:
         facts = store.view.index.facts

@@ -1,7 +1,7 @@
 """Options that have no effect with the settings of their queue. A call accepts these options, and logs a warning.
 
 An option that contradicts another option of the same call raises InvalidArgument. An option without effect raises no
-error, because a queue's options change independently of the programs that put messages.
+error, because an administrator can change a queue's options without changing the programs that put messages.
 """
 
 import logging
@@ -16,14 +16,14 @@ _warned: set[tuple[str, str, str]] = set()
 
 
 def warn_of_queue(config: QueueConfig, given: Container[str]) -> None:
-    """Warn of each option without effect that is not the default. ``given``: the options that a call sets."""
+    """Warn of each option that has no effect and is not the default. ``given``: the options that a call sets."""
     for option, why in _of_queue(config):
         if option in given and getattr(config, option) not in (0, QUEUE_OPTIONS[option].default):
             log.warning("queue %s: %s has no effect, because %s", config.name, option, why)
 
 
 def _of_queue(config: QueueConfig) -> Iterator[tuple[str, str]]:
-    """Yield the options without effect, each with the reason."""
+    """Yield the options of a queue that have no effect, each with the reason."""
     if config.retries == 0:
         why = "retries is 0, so no message has another attempt"
         yield from (("retry_delay", why), ("retry_delay_max", why))
@@ -37,7 +37,7 @@ def _of_queue(config: QueueConfig) -> Iterator[tuple[str, str]]:
 def warn_of_put(
     space: str, config: QueueConfig, attributes: Mapping[str, Any], deduplication_key: str | None = None
 ) -> None:
-    """Warn of each option of a put that has no effect, once for each queue in a process.
+    """Warn of each option of a put that has no effect. A process warns once of each option of a queue.
 
     Args:
         space: the path of the space; "" if the path is not known.

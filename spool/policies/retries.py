@@ -37,16 +37,16 @@ def add_failed_attempt(
     not_before: float | None = None,
     name: str = "a message",
 ) -> Mapping[str, Any] | None:
-    """Write the outcome of a failed attempt into a batch; return the changes, or None if the message is dropped.
+    """Add the outcome of a failed attempt to a batch. Return the changed fields, or None if the message is dropped.
 
     Args:
         config: the options of the message's queue, from ``with_error_queue``.
-        attempts: how many attempts failed before this attempt.
+        attempts: the number of attempts that failed before this attempt.
         now: the time in seconds since the epoch.
         delay: the seconds before the next attempt, instead of the queue's retry delay.
         not_before: the message's due time, in seconds since the epoch. The next attempt is not due before this time,
             even if the message was taken earlier by its id.
-        name: the message, for the log.
+        name: the message, as the log names it.
     """
     if not is_last(config, attempts):
         due = max(now + (retry_delay(config, attempts) if delay is None else delay), not_before or 0.0)
@@ -69,12 +69,12 @@ def add_failed_attempt(
 
 
 def is_last(config: QueueConfig, attempts: int) -> bool:
-    """Return whether the attempt that failed now was the last attempt that the message may have."""
+    """Return whether the attempt that has just failed is the last attempt that the message may have."""
     return config.retries is not None and attempts + 1 > config.retries
 
 
 def retry_delay(config: QueueConfig, attempts: int) -> float:
-    """Return the seconds before the next attempt. ``attempts``: how many attempts failed before the latest attempt."""
+    """Return the seconds before the next attempt. ``attempts``: the number of failed attempts before the latest one."""
     if config.retry_delay_max is None:
         return config.retry_delay
     return min(config.retry_delay * 2.0 ** min(attempts, _MOST_DOUBLINGS), config.retry_delay_max)
@@ -83,8 +83,8 @@ def retry_delay(config: QueueConfig, attempts: int) -> float:
 def moved_to(origin: QueueConfig, attempts: int, reason: str) -> dict[str, Any]:
     """Return the control fields of a message that moves to the error queue of ``origin``.
 
-    The message begins a new count of attempts, and records the queue of its origin and how many attempts failed there.
-    The message has no due time, and does not expire: it waits for an administrator.
+    The message starts with 0 attempts. It records its former queue, and the number of failed attempts in this queue. It
+    has no due time and does not expire, because it waits for an administrator.
     """
     assert origin.error_queue is not None
     return {
@@ -99,7 +99,7 @@ def moved_to(origin: QueueConfig, attempts: int, reason: str) -> dict[str, Any]:
 
 
 def add_failure_outcome(batch: CommitBatch, store: Store, settings: Settings, position: Position, reason: str) -> None:
-    """``add_failed_attempt``, if the message exists. Caller holds the mutex."""
+    """Call ``add_failed_attempt`` if the message exists. Caller holds the mutex."""
     run = store.view.index.messages.find(position)
     if run is not None:
         config = with_error_queue(settings.config, run.queue.name)
@@ -108,15 +108,15 @@ def add_failure_outcome(batch: CommitBatch, store: Store, settings: Settings, po
 
 
 def queue_config(config: SpaceConfig, queue: str) -> QueueConfig:
-    """Return the queue's options; defaults for a queue that was deleted while its messages were held."""
+    """Return the queue's options, or the defaults if the queue was deleted while its messages were held."""
     return config.queues.get(queue) or QueueConfig(queue)
 
 
 def with_error_queue(config: SpaceConfig, queue: str) -> QueueConfig:
     """Return the queue's options for a message that fails.
 
-    If the error queue is missing, the queue's messages have unlimited attempts. No program could find the messages in a
-    missing queue, and the options do not allow dropping the messages.
+    If the error queue does not exist, messages have unlimited attempts. In a missing queue no program would find the
+    messages, and the options of their queue do not allow dropping them.
     """
     found = queue_config(config, queue)
     if found.error_queue is not None and found.error_queue not in config.queues:
@@ -130,12 +130,12 @@ def count_failures(
 ) -> None:
     """Count a failed attempt for each of these messages that still exists, in one commit without a flush.
 
-    Messages of a prepared branch are skipped, except those of ``held_by``, which is being rolled back.
+    Skip the messages of prepared branches, but not those of ``held_by``, a branch that is being rolled back.
     """
     places = list(positions)
     while True:
         batch = CommitBatch()
-        settings = store.settings.current()  # a commit into a deleted error queue is refused
+        settings = store.settings.current()  # with old settings, a commit into a deleted error queue would be refused
         with store.view.mutex:
             for position in places:
                 if store.view.prepared.held.get(position, held_by) == held_by:

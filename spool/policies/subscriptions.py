@@ -1,18 +1,17 @@
 """Named subscriptions: readers that claim nothing. The space keeps each message until every subscription has read it.
 
-A subscription is a fact. Commits register, advance and end a subscription; each is decided under the number lock (Rule
-5). Reclaim keeps the files that the newest of these facts names (Rule 15). Reclaim is correct even if the reclaiming
-process has an old view:
+A subscription is a fact. Commits register, advance and end a subscription. Each of these commits is decided under the
+number lock (Rule 5). Reclaim keeps the files that the newest fact of a subscription names (Rule 15). Reclaim is correct
+even if the reclaiming process has an old view:
 
-1. A subscription starts after all existing commits and only ever releases them, so an older view retains at least as
-   much.
+1. A subscription starts after all existing commits, and afterwards only releases commits. So an older view retains at
+   least as much.
 2. Time alone ends no subscription. An expired subscription counts until a commit ends it. So no clock decides whether a
    file exists, and a late reader gets every message or an error.
 
-A reader reads the commits themselves (``put_by``). The messages of these commits may have left the queues, or a
-compaction may have moved them to a file with another number. *Afterwards* the reader checks its subscription
-(``progress``). If this subscription still exists, and no other reader has advanced it, every file that the reader
-needed existed during the read.
+A reader reads the files of the commits (``put_by``), because the messages may have left the queues, or a compaction may
+have moved them to a file with another number. *Afterwards* the reader checks its subscription (``progress``). If the
+subscription still exists and no other reader has advanced it, every file existed while the reader needed it.
 """
 
 from collections.abc import Sequence
@@ -33,14 +32,15 @@ from spool.store.store import Store, log
 
 @dataclass(frozen=True)
 class SubscriptionState:
-    """A subscription as it is at one moment.
+    """The state of a subscription at one moment.
 
-    queues: the names of its queues; empty for all queues.
-    since: the number of the commit that registered it.
-    read_to: the number of the last commit that it has read.
-    expires_at: the time at which it ends unless its reader advances it before, in seconds since the epoch.
-    unread: the most messages that it has not read; a message that was moved to another queue counts twice.
-    kept_bytes: the bytes of the bodies in files that only subscriptions need, this subscription among them.
+    queues: the names of the subscription's queues; empty for all queues.
+    since: the number of the commit that registered the subscription.
+    read_to: the number of the last commit that its reader has read.
+    expires_at: the time at which the subscription ends, in seconds since the epoch. Its reader can postpone this time
+        by ``advance``.
+    unread: the greatest possible number of unread messages; a message that moved to another queue counts twice.
+    kept_bytes: the bytes of the bodies in files that this subscription needs, and that no queue needs.
     """
 
     queues: tuple[str, ...]
@@ -52,19 +52,18 @@ class SubscriptionState:
 
 
 def register(store: Store, name: str, queues: Sequence[str], seconds: float, *, anew: bool = False) -> int:
-    """Register a subscription; return the number of the commit that registers it. Every message of a later commit is
-    kept for the subscription.
+    """Register a subscription; return the number of the commit that registers it.
 
-    An existing subscription that has read nothing is used again, because its reader may have been killed before it
-    read.
+    The space keeps every message of a later commit for the subscription. If a subscription of this name exists, and its
+    reader has read nothing, it is used again: the reader may have been killed before it read a message.
 
     Args:
         queues: the names of the queues; empty for all queues.
-        seconds: the time until the subscription ends, unless ``advance`` is called before.
+        seconds: the number of seconds after which the subscription ends, unless ``advance`` is called earlier.
         anew: whether to replace an existing subscription of this name.
 
     Raises:
-        InvalidArgument: a subscription of this name exists, and has read messages.
+        InvalidArgument: a subscription of this name exists, and its reader has read messages.
     """
     catch_up(store)
     applied, known = store.view.index.applied, subscription(store.view, name)
@@ -76,8 +75,8 @@ def register(store: Store, name: str, queues: Sequence[str], seconds: float, *, 
             )
         if known.queues == tuple(queues) and advance(store, name, known.since, known.after, seconds):
             return known.since
-    # A commit has no number before its file is written. So a first commit keeps at least the needed files, and a second
-    # commit records the number of the first.
+    # A commit has no number before its file is written. So the first commit does not record its number, but keeps at
+    # least the needed files. A second commit records the number of the first.
     first = Subscription(tuple(queues), 0, applied, store.clock.now() + seconds)
     since = _decide(store, name, known, first)
     if since is None or _decide(store, name, first, first._replace(since=since, after=since)) is None:
@@ -88,24 +87,24 @@ def register(store: Store, name: str, queues: Sequence[str], seconds: float, *, 
 
 
 def subscription(view: View, name: str) -> Subscription | None:
-    """Return a subscription by the commits that this process has applied; None if it does not exist."""
+    """Return a subscription according to the commits that this process has applied, or None if it does not exist."""
     with view.mutex:
         return view.index.subscriptions.get(_key(name))
 
 
 def progress(store: Store, name: str, since: int) -> Subscription | None:
-    """Return the subscription as it is now; None if the subscription registered by commit ``since`` has ended."""
+    """Return the present subscription, or None if the subscription that commit ``since`` registered has ended."""
     catch_up(store)
     known = subscription(store.view, name)
     return known if known is not None and known.since == since else None
 
 
 def advance(store: Store, name: str, since: int, after: int, seconds: float) -> bool:
-    """Record durably that a subscription has read up to commit ``after``, and renew it; return False if it has ended.
+    """Record durably that the reader has read all commits up to ``after``. Return False if the subscription has ended.
 
     Args:
         since: the number of the commit that registered the subscription.
-        seconds: the time until the subscription ends, unless ``advance`` is called again before.
+        seconds: the number of seconds after which the subscription ends, unless ``advance`` is called earlier.
     """
     while (known := progress(store, name, since)) is not None:
         renewed = known._replace(after=max(known.after, after), expires=store.clock.now() + seconds)
@@ -115,8 +114,10 @@ def advance(store: Store, name: str, since: int, after: int, seconds: float) -> 
 
 
 def put_by(store: Store, number: int) -> Index | None:
-    """Return an index of only this commit, with its messages as they were put; None if a file of the commit cannot be
-    read."""
+    """Return an index of this commit alone, which has the messages as they were put.
+
+    Return None if a file of the commit cannot be read.
+    """
     commit = read_commit(store, number)
     if commit is None or commit.damage:
         return None
@@ -126,8 +127,10 @@ def put_by(store: Store, number: int) -> Index | None:
 
 
 def end(store: Store, name: str) -> None:
-    """End a subscription durably, so that reclaim may remove the files kept for it. InvalidArgument if it does not
-    exist."""
+    """End a subscription durably, so that reclaim may remove the files that were kept for the subscription.
+
+    Raises InvalidArgument if the subscription does not exist.
+    """
     catch_up(store)
     while (known := subscription(store.view, name)) is not None:
         if _decide(store, name, known, None) is not None:
@@ -140,7 +143,7 @@ def end(store: Store, name: str) -> None:
 
 
 def end_expired(store: Store) -> None:
-    """End expired subscriptions. A failure is logged, and a later call tries again."""
+    """End expired subscriptions. If this fails, the failure is logged, and a later call repeats the attempt."""
     now = store.clock.now()
     with store.view.mutex:
         expired = [(key, each) for key, each in store.view.index.subscriptions.items() if each.expires <= now]
@@ -156,7 +159,7 @@ def end_expired(store: Store) -> None:
 
 
 def states(store: Store) -> dict[str, SubscriptionState]:
-    """Return all subscriptions by their names."""
+    """Return the states of all subscriptions. The keys are the names."""
     catch_up(store)
     with store.view.mutex:
         return {
@@ -177,9 +180,9 @@ def _key(name: str) -> str:
 
 
 def _decide(store: Store, name: str, known: Subscription | None, new: Subscription | None) -> int | None:
-    """Commit a new state of a subscription (None to end it); return the number of the commit.
+    """Commit the state ``new`` of a subscription, or end the subscription if ``new`` is None.
 
-    Return None if another commit has changed the state ``known``.
+    Return the number of the commit. If the state is no longer ``known``, commit nothing and return None.
     """
     batch = CommitBatch()
     batch.fact(_key(name), None if new is None else new.value)

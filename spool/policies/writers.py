@@ -1,9 +1,11 @@
 """Decide whether a dropped file is complete, or a program may still be writing it.
 
 Only the file's owner and root can ask the kernel whether a program has the file open for writing (a lease, fcntl(2)).
-For another user's file, the evidence is weaker: a rename into place (``arrivals``), or no change for ``drop_settle``
-seconds. A writer may pause for longer, so the intake watches every file that it took because the file had not changed
-(``late_writes``). Without evidence of completeness, a file waits.
+For another user's file, the evidence is weaker: the writer renamed the file into place (``arrivals``), or the file has
+not changed for ``drop_settle`` seconds.
+
+A writer may pause for more than ``drop_settle`` seconds. So after the intake has taken an unchanged file, it watches
+the file (``late_writes``). Without evidence that a file is complete, the file remains where it was dropped.
 """
 
 import enum
@@ -23,13 +25,13 @@ class Evidence(enum.Enum):
 
 
 class Complete(NamedTuple):
-    """A complete file: the evidence of completeness, and the identity that the file had when it was judged."""
+    """A complete file: the evidence that it is complete, and the identity that it had at that moment."""
 
     evidence: Evidence
     identity: FileIdentity
 
     def is_still(self, identity: FileIdentity | None) -> bool:
-        """Return whether ``identity`` is of the same file, unchanged."""
+        """Return whether ``identity`` belongs to the same file, and the file is unchanged."""
         mine = self.identity
         return (
             identity is not None
@@ -41,8 +43,8 @@ class Complete(NamedTuple):
 class Writers:
     """Judges whether dropped files are complete.
 
-    ``waits`` is called with the name of an incomplete file and the reason, ``report`` with the name of an unreadable
-    file and the reason.
+    ``waits`` is called with the name of each incomplete file and the reason. ``report`` is called with the name of each
+    unreadable file and the reason.
     """
 
     def __init__(self, store: Store, waits: Callable[[str, str], None], report: Callable[[str, str], None]) -> None:
@@ -52,13 +54,13 @@ class Writers:
         self._report = report
 
     def judge(self, path: str, identity: FileIdentity, name: str, renamed: Callable[[], bool]) -> Complete | None:
-        """Return the evidence that a regular file is complete; None if the file is incomplete.
+        """Return the evidence that a regular file is complete, or None if the file may be incomplete.
 
         Args:
             path: the present name of the file.
-            identity: the identity that was just read from ``path``.
+            identity: the identity of the file, which the caller has just read from ``path``.
             name: the name under which the file was dropped, for reports.
-            renamed: returns whether the file was renamed into place.
+            renamed: a function that returns whether the file was renamed into place.
         """
         try:
             writer = self._disk.has_writer(path)
@@ -80,8 +82,8 @@ class Writers:
         return None
 
     def _is_unchanged(self, identity: FileIdentity) -> bool:
-        """Return whether the file has not changed for ``drop_settle`` seconds. (A future time means that the clock was
-        set back after the change.)"""
+        """Return whether the file has not changed for ``drop_settle`` seconds. (If the time of the
+        change is in the future, the clock was set back after the change.)"""
         since = abs(self._store.clock.now() - identity.changed_ns / 1e9)
         return since >= self._store.settings.known.config.drop_settle
 

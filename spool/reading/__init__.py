@@ -1,1 +1,1 @@
-"""Reading messages without taking them: their places from the index, and their bodies from the files."""
+"""Read messages without taking them: get their places from the index, and their bodies from the files."""

@@ -1,4 +1,4 @@
-"""The places and sizes of an open space's messages, by commit, from the index; ``locate`` finds moved messages."""
+"""Get the places and sizes of an open space's messages from the index. ``locate`` finds moved messages."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -34,11 +34,11 @@ class CommitSize(NamedTuple):
 
 
 class Backlog:
-    """The messages of some queues, or of all queues, by commit. Reading a backlog takes no message.
+    """The messages of some queues, or of all queues, by commit. A program can read a backlog without taking messages.
 
     Args:
-        queues: the names of the queues; none: all queues.
-        headers: the headers, with their values, that a message must have; it may have others.
+        queues: the names of the queues; empty for all queues.
+        headers: the headers that a message must have, with their values. The message may have other headers, too.
 
     Raises:
         QueueNotFound: one of the queues does not exist.
@@ -52,21 +52,22 @@ class Backlog:
             if name not in there:
                 raise no_queue(name, there, "name queues of this space, or none to read all of them")
         self._queues = {name: there[name] for name in queues or there}
-        self._all = Subscription(tuple(queues), 0, 0, 0.0)  # (all messages from the first commit on)
+        self._all = Subscription(tuple(queues), 0, 0, 0.0)  # (of all messages, from the first commit on)
 
     @public_call("reading messages")
     def items(self, first: int, last: int) -> list[tuple[Item, int]]:
-        """Return the places of the messages of commits ``first`` to ``last``, each with the size of its bodies."""
+        """Return the places of the messages of commits ``first`` to ``last``. With each place, return the size of the
+        bodies there."""
         return self._told(lambda: list(self._items(first, last)))
 
     @public_call("reading messages")
     def sizes(self, first: int, last: int) -> list[CommitSize]:
-        """Return the sizes of the commits ``first`` to ``last`` that still have messages, in order."""
+        """Return, in order, the sizes of those commits from ``first`` to ``last`` that still have messages."""
         return self._told(lambda: self._sizes(first, last))
 
     @public_call("reading messages")
     def kept_sizes(self, first: int, last: int) -> list[CommitSize]:
-        """Return upper limits of the original sizes of the commits ``first`` to ``last``, in order."""
+        """Return, in order, an upper limit of the original size of each commit from ``first`` to ``last``."""
         catch_up(self._store)
         with self._store.view.mutex:
             files, index = self._store.view.index.files, range(first, last + 1)
@@ -76,11 +77,13 @@ class Backlog:
 
     @public_call("reading messages")
     def kept_items(self, first: int, last: int) -> tuple[list[tuple[Item, int]], list[int]]:
-        """List the messages that the commits ``first`` to ``last`` put, consumed or not, from the commits' files.
+        """List the messages that the commits ``first`` to ``last`` put, from the files of the commits.
+
+        The list includes consumed messages.
 
         Returns:
-            The places where the messages were put, each with the size of its bodies; and the numbers of the commits
-            that put messages but cannot be read.
+            Two lists. The first has the places where the messages were put, each with the size of the bodies there.
+            The second has the numbers of commits that put messages, but cannot be read.
         """
         found: list[tuple[Item, int]] = []
         lost: list[int] = []
@@ -137,7 +140,7 @@ class Backlog:
         return [CommitSize(number, *sums[number]) for number in sorted(sums)]
 
     def _runs(self, first: int, last: int) -> Iterator[Run]:
-        """Yield the runs of these commits that match the queues and headers, in the order of the commits."""
+        """Yield, in the order of the commits, those runs of these commits that match the queues and headers."""
         known, now = self._store.view.index.messages.runs, self._store.clock.now()
         few = range(first, min(last, self._store.view.index.applied) + 1)
         numbers = few if len(few) <= len(known) else sorted(number for number in known if number in few)
@@ -147,7 +150,7 @@ class Backlog:
                     yield run
 
     def _segments(self, first: int, last: int) -> Iterator[tuple[Segment, CompactedTable, list[Piece]]]:
-        """Yield the segments with matching messages of these commits, each with its table and the matching pieces."""
+        """Yield the segments that have matching messages of these commits, each with its table and matching pieces."""
         messages, now = self._store.view.index.messages, self._store.clock.now()
         for segment in messages.segments.irange_key(None, pack_position(last, MAX_ORDINAL)):
             if segment.queue.name not in self._queues or segment.high <= pack_position(first, 0):
@@ -181,11 +184,11 @@ def locate(store: Store, queue: str, number: int, ordinal: int, end: int) -> tup
     """Find the messages of commit ``number`` whose ordinals are in ``range(ordinal, end)``.
 
     Returns:
-        The first messages that are still in the queue, and the ordinal after them; or None, and the ordinal from which
-        to continue.
+        The first neighbouring messages of this range that are still in the queue, and the ordinal after these messages.
+        If the messages at ``ordinal`` have left the queue, None, and the ordinal with which to continue.
 
     Raises:
-        CorruptedFile: a table is damaged.
+        CorruptedFile: the table of a file is damaged.
     """
     with store.guard:
         try:

@@ -1,4 +1,4 @@
-"""The places of messages: a stretch of neighbours in one commit, or the messages left in a compacted section."""
+"""The places of messages: a stretch of neighbours in one commit, or the remaining messages of a compacted section."""
 
 import zlib
 from collections.abc import Iterator, Mapping
@@ -17,10 +17,11 @@ from spool.model.position import PositionRanges
 
 
 class Compacted(NamedTuple):
-    """Compacted messages of one queue in one section. The table of the section has their control fields.
+    """The messages of one queue in one compacted section. The table of the section has their control fields.
 
-    removed: one bit for each row, set for the rows to leave out.
-    positions: the positions of the messages in the other rows, for ``unpacked``. They serve if the file was removed.
+    removed: one bit for each row of the table. The bit is set if the row is to be left out.
+    positions: the positions of the messages in the other rows, as ``packed`` encodes them. A reader uses them if the
+        file was removed.
     """
 
     file: FileRef
@@ -31,7 +32,7 @@ class Compacted(NamedTuple):
     defaults: Mapping[str, str]
 
     def stretches(self, table: CompactedTable) -> Iterator[Stretch]:
-        """Yield the messages, by the table of the section."""
+        """Yield the messages as stretches. ``table``: the table of the section."""
         origins = table.origins
         for piece in live_pieces(table, self.removed):
             run, attributes = piece.run, table.attributes[table.runs[piece.run][1]]
@@ -52,7 +53,8 @@ class Missing(Enum):
     FAIL: raise CorruptedFile.
     SKIP: log a warning and leave the messages out.
 
-    FAIL and SKIP are for messages that are kept for a subscription: such messages lie only where they were put.
+    FAIL and SKIP are for messages that are kept for a subscription, because these messages lie only where they were
+    put.
     """
 
     RELOCATE = "relocate"
@@ -61,7 +63,7 @@ class Missing(Enum):
 
 
 def packed(ranges: PositionRanges) -> bytes:
-    """Encode ranges of positions in few bytes. Most positions are close to each other, so differences are stored."""
+    """Encode ranges of positions in few bytes. Most numbers are close to each other, so differences are stored."""
     ranges = sorted(ranges)
     numbers = [number for number, _, _ in ranges]
     steps = [numbers[0], *map(int.__sub__, numbers[1:], numbers)]

@@ -1,7 +1,7 @@
-"""Reading messages in bulk from their files, by a process that has not opened the space.
+"""Read many messages from their files, in a process that has not opened the space.
 
-The reader gets the places of the messages, and checks each body by its checksum. After the places were listed, another
-process may compact or reclaim a file. If a file is missing or changed, the reader opens the space, finds the current
+The reader gets the places of the messages, and checks each body by its checksum. After the places were listed, other
+processes may compact or reclaim files. If a file is missing or changed, the reader opens the space, finds the current
 places, and leaves out the messages that have left their queue.
 """
 
@@ -51,14 +51,14 @@ class ReadMessages(NamedTuple):
 
 
 class MessageReader:
-    """Reads messages of a space; the caller closes it.
+    """Reads messages of a space. The caller closes the reader.
 
     Args:
         path: the directory of the space.
-        open_space: opens the space; called when a message is not at its place.
+        open_space: a function that opens the space. The reader calls it if a message is not at its place.
         with_body: whether the reader reads bodies.
         missing: the action for messages that are not at their places.
-        largest_body: the size, in bytes, of the largest body that the caller accepts; None: no limit.
+        largest_body: the size of the largest body that the caller accepts, in bytes; None for no limit.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class MessageReader:
     def check_machine(self, boot_id: str) -> None:
         """Raise UnsafeFileSystem unless this process runs on the machine with this boot id.
 
-        To find moved messages the reader opens the space, which only processes of one machine may have open.
+        To find moved messages, the reader opens the space. Only processes of one machine may have a space open.
         """
         if self._disk.boot_id() != boot_id:
             raise on_another_machine(self._disk.root)
@@ -123,7 +123,7 @@ class MessageReader:
             yield from self._read_together(group, table)
 
     def _read(self, whole: Stretch) -> Iterator[ReadMessages]:
-        """Yield neighbouring messages, in parts that fit into a batch."""
+        """Yield the neighbouring messages of a stretch, in parts that fit into a batch."""
         first, end = whole.first, whole.first + whole.length
         while first < end:
             try:
@@ -138,7 +138,7 @@ class MessageReader:
             first += piece.stretch.length
 
     def _without_lost(self, whole: Stretch, problem: CorruptedFile) -> Iterator[ReadMessages]:
-        """Yield the readable messages of ``whole``; with ``Missing.FAIL`` raise CorruptedFile instead."""
+        """Yield the readable messages of ``whole``. If the reader has ``Missing.FAIL``, raise CorruptedFile instead."""
         what = f"that commit {whole.number} put into queue {whole.queue}"
         if self._missing is Missing.FAIL:
             raise CorruptedFile(f"messages {what} cannot be read: {problem}") from problem
@@ -149,7 +149,7 @@ class MessageReader:
             yield from self._read(whole.part(ordinal, 1))
 
     def _read_together(self, group: Sequence[Stretch], table: Table) -> Iterator[ReadMessages]:
-        """Yield messages that follow each other in a section; their bodies are read together."""
+        """Yield messages that follow each other in a section. Read their bodies together."""
         bodies = self._bodies_of(group) if len(group) > 1 else None
         for part in group:
             if bodies is None:
@@ -160,7 +160,9 @@ class MessageReader:
             yield ReadMessages(part, table.lengths[row : row + part.length], bodies[begin : begin + part.length])
 
     def _bodies_of(self, group: Sequence[Stretch]) -> Sequence[memoryview] | None:
-        """Return the bodies of these messages, or [] if none are read; None if each must be read separately."""
+        """Return the bodies of these messages, or None if the bodies must be read one by one.
+
+        If the reader reads no bodies, return an empty list."""
         if not self._with_body:
             return []
         first, last = group[0], group[-1]
@@ -168,12 +170,12 @@ class MessageReader:
         try:
             return self._cache.bodies(
                 first._replace(base=0), begin, end - begin, memoryview
-            )  # (with base 0, ordinals are rows)
+            )  # (with base 0, each ordinal is a row)
         except CorruptedFile:
             return None
 
     def _relocated(self, queue: str, ranges: PositionRanges) -> Iterator[ReadMessages]:
-        """Yield the messages that are still in the queue, from their current places."""
+        """Find the current places of the messages that are still in the queue, and yield these messages."""
         self._opened = self._opened or self._open_space()
         for number, first, count in ranges:
             ordinal, end = first, first + count
@@ -185,7 +187,11 @@ class MessageReader:
     def _next(
         self, opened: OpenedSpace, queue: str, number: int, ordinal: int, end: int
     ) -> tuple[ReadMessages | None, int]:
-        """Read the next messages. If another process moves them before they are read, find them again."""
+        """Read the next messages that are still in the queue.
+
+        If another process moves the messages before they are read, find them again. Return the messages, or None if
+        they have left the queue, and the ordinal with which to continue.
+        """
         problem: Exception
         for _ in range(_MOST_ATTEMPTS):
             try:
@@ -199,7 +205,7 @@ class MessageReader:
         raise CorruptedFile(f"messages of queue {queue} are damaged: {problem}; {WHAT_TO_DO}")
 
     def _read_part(self, whole: Stretch) -> ReadMessages:
-        """Read as many of the messages as fit into a batch, at least one; raises CorruptedFile."""
+        """Read the first messages of ``whole`` that fit into a batch, at least one. Raises CorruptedFile."""
         if isinstance(whole.bodies, BodyPlace):
             part, lengths = whole, array("I", [whole.bodies.length])
         else:
@@ -210,7 +216,8 @@ class MessageReader:
             part, lengths = whole.part(whole.first, stop - row), table.lengths[row:stop]
         if not self._with_body:
             return ReadMessages(part, lengths, [])
-        if self._largest_body is not None and lengths[0] > self._largest_body:  # (such a message is read separately)
+        # A message with a body of this size is always read separately.
+        if self._largest_body is not None and lengths[0] > self._largest_body:
             id_ = message_id(part.branch, part.in_branch)
             large = f"message {id_} of queue {part.queue} has a body of {lengths[0]:,} bytes, more than "
             raise InvalidArgument(large, Argument("largest_body"), f", {self._largest_body:,}")
@@ -224,7 +231,7 @@ class MessageReader:
 
 
 def _neighbours(stretches: Iterator[Stretch], ends: Sequence[int]) -> Iterator[list[Stretch]]:
-    """Yield groups of stretches with neighbouring rows, each no larger than a batch. ``ends``: the end of each body."""
+    """Yield groups of stretches with neighbouring rows. A group fits into a batch. ``ends``: where each body ends."""
     group: list[Stretch] = []
     begin = stop = 0  # rows
     for one in stretches:
