@@ -8,7 +8,7 @@ import click
 
 from xaspool_scripts.common import Program
 
-# By command, its module, and its name in the module.
+# By name of a command: its module, and the name of its function in this module.
 _MODULES = {
     "check": ("admin_check", "check"),
     "docs": ("admin_docs", "docs"),
@@ -27,7 +27,7 @@ _MODULES = {
 
 
 class _Commands(UserDict[str, Any]):
-    """The commands. A command imports its module when it runs."""
+    """The commands. The module of a command is imported when the command is looked up."""
 
     def __getitem__(self, name: str) -> click.Command:
         command: Any = self.data[name]

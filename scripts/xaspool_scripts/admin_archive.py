@@ -34,7 +34,8 @@ def export(file: str, replace: bool, verify: bool) -> None:
     """Write the whole space at one moment into FILE, a tar; - is standard output.
 
     Everything is kept but claims: a message that a program holds is ready in the copy. Dropped files that wait in drop/
-    are kept as well; an incomplete one is left out, and named. Programs may use the space meanwhile.
+    are kept as well; an incomplete dropped file is left out, and the command names it. Programs may use the space
+    meanwhile.
 
     The suffix of FILE chooses the compression: .tar, .tar.gz, .tgz, .tar.bz2, .tbz2, .tar.xz or .txz. With --verify,
     the exit code is 4 if the written bytes cannot be read back; FILE is not created then.
@@ -72,10 +73,10 @@ def export(file: str, replace: bool, verify: bool) -> None:
 @click.argument("file", type=click.Path())
 @click.option("--verify", is_flag=True, help="FILE is proven, and nothing is made.")
 def import_(file: str, verify: bool) -> None:
-    """Make a new space of FILE, which export wrote; - is standard input. -s names the directory, which must be empty.
+    """Make a new space from FILE, which export wrote; - is standard input. -s names the directory, which must be empty.
 
     The command creates no space from a damaged export, and the exit code is 4. The exit code is also 4 if the space was
-    damaged when it was exported; then the new space has every other message.
+    damaged when it was exported. The new space then has every message that was not damaged.
 
     \b
     Examples:
@@ -156,13 +157,13 @@ class _NewFile:
         return self
 
     def _is_ours(self, handle: int) -> bool:
-        """Lock FILE.part. Returns False if another export has locked it, or has just renamed it to FILE."""
+        """Lock FILE.part. Return False if another export has locked FILE.part, or has just renamed it to FILE."""
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         except OSError:
-            pass  # a file system without locks
+            pass  # the file system has no locks
         try:
             return os.path.samestat(os.fstat(handle), os.lstat(self.part))
         except FileNotFoundError:
@@ -176,10 +177,10 @@ class _NewFile:
         with self._writing():
             self._stream.flush()
             os.fsync(self._stream.fileno())
-            os.posix_fadvise(self._stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # so --verify reads the disk
+            os.posix_fadvise(self._stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # so that --verify reads the disk
 
     def publish(self) -> None:
-        """Give the file its name, durably."""
+        """Rename FILE.part to FILE. The new name is durable when this call returns."""
         self._check_free()
         with self._writing():
             os.rename(self.part, self._path)

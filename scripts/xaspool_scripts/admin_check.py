@@ -28,9 +28,9 @@ def check(context: click.Context, repair: bool, as_json: bool) -> None:
     quarantine/, with the reason beside each; it deletes nothing. Other processes may have the space open: the command
     does not repair a file that one of them uses.
 
-    A damaged file counts as damage until it is repaired, or until its remains in quarantine/ are deleted: put again the
-    messages that can be read there, then delete the file with spool-admin quarantine delete. Dropped files that were
-    refused are named, and are no damage.
+    A damaged file counts as damage until it is repaired, or until its remains in quarantine/ are deleted. Put the
+    messages that can be read there again, then delete the file with spool-admin quarantine delete. The command also
+    names dropped files that were refused; they do not count as damage.
 
     Exit codes: 0 clean, 1 repaired, 4 damage left, 8 could not look.
 

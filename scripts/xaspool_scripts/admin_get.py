@@ -49,7 +49,7 @@ def get(
 ) -> None:
     """Take the queue's next message and write its body, byte for byte. Exit code 3: no message can be taken.
 
-    On a terminal, a line end follows a body that has none.
+    On a terminal, the command adds a line end to a body that has none.
 
     The message leaves the queue after its body is written; if the body cannot be written, the message remains in the
     queue.
@@ -90,7 +90,7 @@ def _transaction(space: "Space") -> "Iterator[Transaction]":
 
 
 def _take_many(space: "Space", queue: str, timeout: float | None, count: int | None, writer: "_BodyWriter") -> None:
-    """Take `count` messages in one commit; None: take all, in several commits."""
+    """Take `count` messages in one commit. If `count` is None, take all messages, in several commits."""
     from spool.errors import Empty
 
     limit, taken, total = count or _TAKEN_IN_ONE_COMMIT, 0, 0
@@ -114,14 +114,14 @@ def _take_many(space: "Space", queue: str, timeout: float | None, count: int | N
 
 
 class _BodyWriter:
-    """Writes bodies to standard output, unchanged or as JSON, or each into a file of a directory."""
+    """Writes bodies to standard output, unchanged or as JSON, or writes each body into a separate file."""
 
     def __init__(self, directory: str | None, as_json: bool) -> None:
         self.directory = directory
         self.as_json = as_json
 
     def write(self, message: "Message") -> None:
-        """Write and flush a body. A body in a file is on the disk when this returns."""
+        """Write and flush a body. If the body goes into a file, its bytes are durable when this call returns."""
         if self.directory is None:
             if self.as_json:
                 write_json(message_object(message))
@@ -129,7 +129,7 @@ class _BodyWriter:
                 write_bytes(message.body + (b"\n" if on_terminal() and not message.body.endswith(b"\n") else b""))
             return
         name = os.path.join(self.directory, message.id)
-        with open(name, "wb") as file:  # (an earlier, failed take of this message left a file of this name)
+        with open(name, "wb") as file:  # (the file may exist already, if an earlier command failed)
             file.write(message.body)
             file.flush()
             os.fsync(file.fileno())
@@ -139,6 +139,6 @@ class _BodyWriter:
             write_bytes(os.fsencode(name) + b"\n")
 
     def flush(self) -> None:
-        """Make the names of the new files durable."""
+        """Make the names of the written files durable."""
         if self.directory is not None:
             flush_directory(self.directory)

@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from spool import Holder, QueueEntry
     from spool.model.message import Message
 
-# In text: (column, width, whether it is right-aligned).
+# The columns of plain text: (name, width, whether the column is right-aligned).
 _WRITTEN = (
     ("id", 32, False), ("state", 8, False), ("priority", 8, True), ("attempts", 8, True), ("bytes", 10, True),
     ("enqueued", 25, False), ("waits for", 25, False), ("correlation id", 14, False), ("body", 0, False),
 )  # fmt: skip
-# On a terminal: (column, width, least width of the terminal for it); the body gets the rest.
+# The columns on a terminal: (name, width, the least width of a terminal that shows the column). The body gets the rest
+# of the line.
 _DRAWN = (
     ("id", 32, 0), ("state", 8, 0), ("age", 6, 0), ("attempts", 8, 100), ("bytes", 9, 120), ("waits for", 22, 100),
 )  # fmt: skip
@@ -49,7 +50,7 @@ def message() -> None:
 @filter_options
 @json_option
 def list_(queue: str, limit: int | None, as_json: bool, **options: Any) -> None:
-    """List a queue's messages with their states, in the order of delivery, delayed ones last, and take none.
+    """List a queue's messages with their states, in the order of delivery, and take none. Delayed messages come last.
 
     A message is ready, delayed, claimed by a program, or in doubt, which means held by a prepared transaction. If a
     message is damaged, standard error names it, and the exit code is 4.
@@ -77,7 +78,7 @@ def list_(queue: str, limit: int | None, as_json: bool, **options: Any) -> None:
 
 
 def _readable(entries: "Iterator[QueueEntry]", damaged: list[str]) -> "Iterator[QueueEntry]":
-    """Yield the entries that can be read; print the damage of the others, and add it to `damaged`."""
+    """Yield the entries that can be read. Print the damage of each other entry, and append it to `damaged`."""
     for entry in entries:
         if entry.damage is None:
             yield entry
@@ -92,7 +93,7 @@ def _object(entry: "QueueEntry") -> dict[str, Any]:
 
 
 def _write_table(entries: "Iterator[QueueEntry]") -> int:
-    """Print all entries, each of which has a message; return their number."""
+    """Print all entries, and return their number. No entry is damaged."""
     if on_terminal():
         return _draw(entries)
     names, widths, right = zip(*_WRITTEN, strict=True)
@@ -116,7 +117,7 @@ def _holder_name(holder: "Holder") -> str:
 
 
 def _draw(entries: "Iterator[QueueEntry]") -> int:
-    """Print one table for some hundred entries at a time: a long queue then needs little memory."""
+    """Print a table for every few hundred entries, so that a long queue needs little memory."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

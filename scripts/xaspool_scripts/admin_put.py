@@ -71,14 +71,15 @@ def put(queue: str, body: str | None, file: BinaryIO | None, each_line: bool, as
 
 
 def _object(message_id: str) -> dict[str, Any]:
-    """Return an id for JSON; after a put with a deduplication key, also whether an earlier message has this id."""
+    """Return an id for JSON. After a put with a deduplication key, also say whether the id is that of an earlier
+    message."""
     from spool import MessageId
 
     return {"id": message_id, **({"duplicate": message_id.duplicate} if isinstance(message_id, MessageId) else {})}
 
 
 def _text(argument: str) -> str | bytes:
-    """Return an argument as text, or as the bytes that were typed if they are not UTF-8."""
+    """Return an argument as text. If the typed bytes are not UTF-8, return these bytes."""
     try:
         argument.encode("utf-8")
     except UnicodeEncodeError:
@@ -95,12 +96,12 @@ def _standard_input() -> BinaryIO:
 
 
 def _all_of(space: "Space", file: BinaryIO) -> bytes:
-    """Read the file, at most one byte more than a body may have. The put refuses a body with this extra byte."""
+    """Read the file, but at most one byte more than the largest body has. The put refuses a body of this size."""
     return file.read(space.engine.config().max_body_bytes + 1)
 
 
 def _put_file(space: "Space", queue: str, file: BinaryIO, chosen: dict[str, Any]) -> str:
-    """Put a file's content with the type that belongs to its suffix: see ``type_of`` in ``spool.intake``."""
+    """Put a file's content as one message. The suffix decides the content type: see ``type_of`` in ``spool.intake``."""
     from spool.errors import InvalidArgument
     from spool.intake import body_of, type_of
 
@@ -116,7 +117,7 @@ def _put_file(space: "Space", queue: str, file: BinaryIO, chosen: dict[str, Any]
 
 
 def _with_codec(body: str | bytes, chosen: dict[str, Any]) -> Any:
-    """Mark the body as encoded by the codec of its content type; its bytes are not changed."""
+    """Mark the body as already encoded by the codec of its content type. The bytes are not changed."""
     from spool.model import codecs
 
     codec = codecs.codec_of(chosen.get("content_type"))
@@ -126,7 +127,7 @@ def _with_codec(body: str | bytes, chosen: dict[str, Any]) -> Any:
 
 
 def _put_lines(space: "Space", queue: str, file: BinaryIO, chosen: dict[str, Any]) -> list[str]:
-    """Put one message for each line, without the line end; all or none."""
+    """Put one message for each line, without the line end. All messages are put in one commit."""
     limit = space.engine.config().max_body_bytes + 2
     lines = iter(lambda: file.readline(limit), b"")
     ids: list[str] = []

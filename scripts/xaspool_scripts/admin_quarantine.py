@@ -64,7 +64,8 @@ def show(name: str, as_json: bool) -> None:
 @quarantine.command()
 @_NAME
 def restore(name: str) -> None:
-    """Put a dropped file back into the folder of its queue, under its old name, where the next spool-intake takes it.
+    """Put a dropped file back into the folder of its queue, under its old name. The next spool-intake takes the file
+    there.
 
     If the file itself is wrong, correct it in quarantine/ first. Only dropped files can be put back.
 

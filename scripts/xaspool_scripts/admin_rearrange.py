@@ -140,7 +140,7 @@ def redrive(queue: str, to: str | None, dry_run: bool, as_json: bool, **options:
 
 
 def note_held(queue: str, held: int) -> None:
-    """Print how many messages a bulk command did not change because they are held."""
+    """Print the number of held messages, which a bulk command did not change."""
     if held:
         are_held = "is held and remains" if held == 1 else "are held and remain"
         note(f"{plural(held, 'message')} of queue {queue} {are_held}: see message list")

@@ -47,7 +47,7 @@ def list_(as_json: bool) -> None:
     shown = []
     with _manager() as manager:
         for xid in manager.recover():
-            with suppress(UnknownBranch):  # it was decided meanwhile
+            with suppress(UnknownBranch):  # the transaction was decided meanwhile
                 shown.append(_described(manager, xid))
         shown += [_row(_xid(text), outcome) for text, outcome in manager.space.engine.decisions().items()]
     columns = ("xid", "state", "age" if on_terminal() else "prepared at", "puts", "takes", "prepared by")
@@ -101,7 +101,8 @@ def _described(manager: "ResourceManager", xid: "Xid") -> dict[str, Any]:
 
 
 def _row(xid: "Xid", state: str, about: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return a transaction for JSON; its parts are bytes, written in base64url as in the text form of the xid."""
+    """Return a transaction for JSON. The parts of its xid are bytes, which JSON has in base64url, as the xid's text
+    form."""
     text, unknown = str(xid), dict.fromkeys(("prepared_at", "writer", "puts", "takes"))
     _, gtrid, bqual = text.split(".")
     known = {"xid": text, "format_id": xid.format_id, "gtrid": gtrid, "bqual": bqual, "state": state}
@@ -155,7 +156,7 @@ def forget(xid: "Xid") -> None:
 
 @contextmanager
 def _manager() -> "Iterator[ResourceManager]":
-    """Return the resource manager of the space; its errors become failures of the command."""
+    """Yield the resource manager of the space. An error of the manager becomes a failure of the command."""
     from xa import ResourceManager, XAError
 
     with opened() as space:

@@ -1,4 +1,4 @@
-"""Show bodies: decoded by their codec or content type, and cut to a limit."""
+"""Show bodies, decoded by their codec or content type. A long body is cut."""
 
 import json
 from base64 import b64encode
@@ -13,7 +13,7 @@ from xaspool_scripts.wording import on_terminal, plural, printable
 if TYPE_CHECKING:
     from spool.model.message import Message
 
-_MAX_DECODED = 1 << 20  # bytes; of a larger body, only the beginning is shown
+_MAX_DECODED = 1 << 20  # bytes; only the beginning of a larger body is shown
 _MAX_SHOWN = 1 << 16  # characters
 _PIECE = 120
 _ROW = 16
@@ -25,7 +25,8 @@ class _NoValue(Exception):
 
 
 def value(message: "Message") -> Any:
-    """Return the value that a consumer in Python gets for a JSON or msgpack body; raise `_NoValue` for any other."""
+    """Return the value that a consumer in Python gets for a JSON or msgpack body. Raise `_NoValue` for any other
+    body."""
     from spool.errors import SpoolError
     from spool.model import codecs
 
@@ -64,8 +65,8 @@ def message_object(message: "Message", *, body: bool = True) -> dict[str, Any]:
 
 
 def as_json_fields(name: str, raw: bytes) -> dict[str, str]:
-    """Return the bytes as two fields for JSON. Field `name` has UTF-8 as text, and other bytes in base64; field
-    `name`_encoding tells which."""
+    """Return the bytes as two fields for JSON. The field `name` has the text if the bytes are UTF-8, and base64
+    otherwise. The field `name`_encoding is "utf-8" or "base64"."""
     try:
         text, encoding = raw.decode("utf-8"), "utf-8"
     except UnicodeDecodeError:
@@ -74,7 +75,7 @@ def as_json_fields(name: str, raw: bytes) -> dict[str, str]:
 
 
 def write(message: "Message") -> str:
-    """Print the body, in colours on a terminal; return the words for the printed part, or "" if the whole body was
+    """Print the body, in colours on a terminal. Return a description of the printed part, or "" if the whole body was
     printed."""
     text, structured = _text(message)
     part = ""
@@ -104,7 +105,8 @@ def _text(message: "Message") -> tuple[str, bool]:
 
 
 def _decoded(raw: bytes, *, cut: bool) -> str | None:
-    """Return the bytes as text if they are UTF-8, else None. `cut`: whether the last character may be incomplete."""
+    """Return the text of the bytes if they are UTF-8, else None. `cut`: whether the last character may be
+    incomplete."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -112,7 +114,8 @@ def _decoded(raw: bytes, *, cut: bool) -> str | None:
 
 
 def _as_text(decoded: Any, indent: int | None = None) -> str:
-    """Return a decoded value as JSON, or as Python writes it if JSON has no such value; without indent, on one line."""
+    """Return a decoded value as JSON, or as Python shows it if JSON has no such value. Without `indent`, the text is
+    one line."""
     try:
         return json.dumps(decoded, indent=indent, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):

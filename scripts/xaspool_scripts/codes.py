@@ -14,13 +14,13 @@ def exit_code(
 ) -> int:
     """Return the exit code of a run. If several outcomes hold, the first one in the order of the arguments decides.
 
-    The order puts first the outcomes that a person has to look at. ``left`` is the last argument: the next run handles
-    the messages that this run left, but no later run reports damage or a failure again.
+    Outcomes that a person has to look at come first, because no later run reports them again. ``left`` comes last,
+    because the next run handles the messages that this run left.
 
     Args:
         damaged: a file or a message is damaged.
-        failed: the run did not come to its end, or a service was not reached.
-        failed_for_good: messages or files were refused: rejected, deleted, moved to an error queue or to quarantine.
+        failed: the run ended early, or a service was not reached.
+        failed_for_good: messages or files were rejected, deleted, or moved to an error queue or to quarantine.
         left: messages or files are left for a later run.
     """
     if damaged:
@@ -33,7 +33,7 @@ def exit_code(
 
 
 def code_of_effects(effects: Iterable[str], *, failed: object, left: object) -> int:
-    """Return the exit code of a run that handled messages. ``effects``: the effects that occurred."""
+    """Return the exit code of a run that handled messages. ``effects``: the effects that the run had on them."""
     from spool.workers.effects import FAILURES_FOR_GOOD, Effect
 
     occurred = set(effects)

@@ -33,7 +33,7 @@ AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
 class Failure(click.ClickException):
-    """The command failed; the message is one line for the user. ``code``: the exit code."""
+    """A failure of the command, with a message of one line for the user. ``code``: the exit code."""
 
     def __init__(self, message: str, code: int = FAILED) -> None:
         super().__init__(message)
@@ -44,7 +44,7 @@ class Failure(click.ClickException):
 
 
 class Boundary(click.Command):
-    """A command with the option --version, whose errors become one line on stderr and an exit code."""
+    """A command with the option --version. Each error becomes one line on stderr and an exit code."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -62,7 +62,7 @@ class Boundary(click.Command):
             code = super().main(*args, **{**extra, "prog_name": program, "standalone_mode": False})
             if sys.stdout is not None:
                 sys.stdout.flush()
-        except SystemExit as error:  # a closed pipe, or shell completion
+        except SystemExit as error:  # the pipe is closed, or the shell completes a command
             code = error.code
         except BaseException as error:
             if os.environ.get("SPOOL_DEBUG"):
@@ -111,7 +111,7 @@ class Commands(SpaceCommand, click.Group):
 
 
 class Program(Boundary, Commands):
-    """A program with commands: noun, then verb."""
+    """A program with commands, e.g. ``queue list``."""
 
 
 class SingleProgram(Boundary, SpaceCommand):
@@ -120,7 +120,7 @@ class SingleProgram(Boundary, SpaceCommand):
 
 def _report(program: str, error: BaseException, typed: list[str]) -> int:
     """Print an error; return the exit code. ``typed``: the arguments of the program."""
-    # If a value is wrong, and not the form of the command, the usage would not help.
+    # The usage helps only if the form of the command is wrong, not if a value is wrong.
     is_value = isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter)
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
@@ -172,13 +172,13 @@ def describe(error: BaseException) -> str:
 
 
 def _is_of_engine(error: BaseException, name: str) -> bool:
-    """Tell whether an error is of that class of spool.errors, without importing the engine."""
+    """Return whether an error is of the class ``name`` of spool.errors. The engine is not imported for this."""
     errors = sys.modules.get("spool.errors")
     return errors is not None and isinstance(error, getattr(errors, name))
 
 
 def _forget_unwritten_output() -> None:
-    """Drop output that could not be written: the error is reported, and the interpreter would report it again."""
+    """Drop output that could not be written. Otherwise the interpreter would report the error again when it ends."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -187,7 +187,7 @@ def _forget_unwritten_output() -> None:
 
 
 class _Notes(logging.Handler):
-    """Print the engine's log on stderr, one line a record; with level INFO, also tracebacks."""
+    """Prints the engine's log on stderr, one line for each record. With level INFO, it also prints tracebacks."""
 
     def emit(self, record: logging.LogRecord) -> None:
         level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
@@ -198,7 +198,7 @@ class _Notes(logging.Handler):
 
 
 def log_to_stderr(level: int = logging.WARNING) -> None:
-    """Print the engine's log from this level on."""
+    """Print the records of the engine's log that have at least this level."""
     log = logging.getLogger("spool")
     log.handlers = [handler for handler in log.handlers if not isinstance(handler, _Notes)]
     log.addHandler(_Notes(level))
@@ -208,7 +208,7 @@ def log_to_stderr(level: int = logging.WARNING) -> None:
 
 
 def note(text: str) -> None:
-    """Print a remark on stderr; stdout is only for data. May be called from any thread."""
+    """Print a remark on stderr, because stdout is only for data. Any thread may call this function."""
     _print(_running[-1], text)
 
 
@@ -218,7 +218,7 @@ def note_at_once(text: str) -> None:
 
 
 def _print(program: str, text: str) -> None:
-    """Print a line on stderr. An exception's text may hold anything, so its control characters are escaped."""
+    """Print a line on stderr. Control characters are escaped, because an exception may quote any text."""
     try:
         click.echo(f"{program}: {printable(text, keep=_LINES)}", err=True)
     except OSError:
@@ -236,7 +236,7 @@ def _remember(context: click.Context, parameter: click.Parameter, value: str | N
 # The option may stand before or after the command's name.
 _space_option = click.option(
     "-s", "--space", metavar="PATH", expose_value=False, callback=_remember,
-    type=click.Path(readable=False),  # (an error of the opening says more)
+    type=click.Path(readable=False),  # (if the space cannot be opened, the error of the opening says more)
     help="The directory of the queue space; without it, $SPOOL_SPACE or the current directory.",
 )  # fmt: skip
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, with one object a line.")
@@ -249,7 +249,7 @@ def named_space(context: click.Context | None = None) -> str | None:
 
 
 def new_space_path() -> str:
-    """Return the directory of a space that the command makes: only -s or the environment names this directory."""
+    """Return the directory of the space that the command creates, as named by -s or the environment."""
     path = named_space()
     if path is None:
         raise click.UsageError("name the directory of the new space with -s PATH, or in $SPOOL_SPACE")
@@ -259,8 +259,8 @@ def new_space_path() -> str:
 def space_path(context: click.Context | None = None, otherwise: str = "") -> str:
     """Return the path of the space that the command is about.
 
-    Without -s and $SPOOL_SPACE, this is the current directory if it is a space, and `otherwise` if it is not. Without
-    any of these, the command ends with wrong usage.
+    Without -s and $SPOOL_SPACE, the path is the current directory if that is a space, else `otherwise`. If `otherwise`
+    is empty, the command ends with wrong usage.
     """
     named = named_space(context)
     if named is not None:
@@ -276,7 +276,8 @@ def space_path(context: click.Context | None = None, otherwise: str = "") -> str
 
 @contextmanager
 def opened(*, tell: bool = True) -> Iterator["Space"]:
-    """Open the space. Bodies are bytes, even with a codec. `tell`: whether to print the damaged files."""
+    """Open the space. Each body is delivered as bytes, even if it has a codec. `tell`: whether to print the damaged
+    files."""
     with open_space() as space:
         space.engine.deliver_stored_bytes()
         for finding in space.recovery.damaged if tell else ():
@@ -286,7 +287,8 @@ def opened(*, tell: bool = True) -> Iterator["Space"]:
 
 
 def open_space() -> "Space":
-    """Open the space that the command is about. Wrong settings are a failure, not a wrong value that was typed."""
+    """Open the space that the command is about. Wrong settings of the space are a failure of the command, not wrong
+    usage."""
     import spool
 
     try:
@@ -297,7 +299,7 @@ def open_space() -> "Space":
 
 @contextmanager
 def typed_values() -> Iterator[None]:
-    """Report a value that the engine refuses as wrong usage, with options instead of arguments in the text."""
+    """Report a value that the engine refuses as wrong usage. The text names options, not the engine's arguments."""
     import spool
 
     try:
@@ -319,7 +321,7 @@ def _offers(names: Iterable[str], incomplete: str) -> "list[CompletionItem]":
 
 
 def complete_queue(context: click.Context, parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
-    """Complete the name of a queue, from space.toml, without opening the space."""
+    """Complete the name of a queue. The names are read from space.toml, and the space is not opened."""
     from spool.model.settings_file import parse
 
     try:

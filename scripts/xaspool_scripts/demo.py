@@ -28,7 +28,7 @@ _QUEUES = ("by-python", "by-http")
 _REPLIES, _SAMPLE, _SAMPLE_REPLIES = "replies", "sample", "sample-replies"
 _SERVICES = "python:xaspool_scripts.sample"
 _TIMEOUT_SECONDS = 300.0
-_IDLE_SECONDS = "3"  # longer than the delay of one second after a failed attempt
+_IDLE_SECONDS = "3"  # longer than the second that passes after a failed attempt
 _POLL_SECONDS = 0.002
 ORDERS, _LINES = 400, 3
 _DESTINATIONS = ("shop.to.warehouse", "shop.to.accounts")
@@ -56,14 +56,14 @@ def main(keep: bool, files: int | None) -> None:
 
 
 def standard_library() -> list[tuple[str, Path]]:
-    """Return (name, path) of every source file of the running Python's standard library, the path with dots."""
+    """Return (name, path) for every source file of this Python's standard library. The name is the path with dots."""
     root = Path(sysconfig.get_path("stdlib"))
     found = [(path.relative_to(root).parts, path) for path in sorted(root.rglob("*.py")) if path.is_file()]
     return [(".".join(parts), path) for parts, path in found if not {"site-packages", "dist-packages"} & set(parts)]
 
 
 class _Demo:
-    """The steps, in order. ``stack`` ends the programs that were started."""
+    """The steps of the demonstration, in order. ``stack`` ends the started programs."""
 
     def __init__(self, directory: str, stack: ExitStack) -> None:
         self.path = f"{directory}/space"
@@ -150,7 +150,8 @@ class _Demo:
         return started
 
     def _kill_half_way(self, space: spool.Space, forwarder: Process, least: int) -> tuple[int, int, int]:
-        """Kill the forwarder after ``least`` replies; return how many messages and branches it held, and replies."""
+        """Kill the forwarder after ``least`` replies. Return the number of messages that it had claimed, the number of
+        branches that it had prepared, and the number of replies."""
         counts: list[tuple[int, int, int]] = []
 
         def killed() -> bool:
@@ -170,7 +171,7 @@ class _Demo:
 
 
 def wait(condition: Callable[[], bool], name: str, process: Process) -> None:
-    """Wait until a condition holds. Raises Failure if the process ends before that, or after five minutes."""
+    """Wait until a condition holds. Raise Failure if the process ends earlier, or if five minutes have passed."""
     deadline = time.monotonic() + _TIMEOUT_SECONDS
     while not condition():
         if process.poll() is not None:
@@ -190,7 +191,7 @@ def _end(process: Process, number: int) -> None:
 
 @contextmanager
 def _stopped(process: Process) -> Iterator[None]:
-    """Stop a process for a while, so that nothing changes between the count and the kill."""
+    """Pause a process, so that no number changes between the count and the kill."""
     process.send_signal(signal.SIGSTOP)
     try:
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
@@ -208,7 +209,7 @@ def drop(files: list[tuple[str, Path]], folder: Path) -> None:
 
 
 def waiting_files(path: str) -> bool:
-    """Tell whether a dropped file is not a message yet."""
+    """Return whether any dropped file is not a message yet."""
     captured = Path(path, "active").glob("drop.*")
     return any(any(folder.iterdir()) for folder in (*Path(path, "drop").iterdir(), *captured))
 
@@ -227,7 +228,7 @@ def drained(space: spool.Space, queue: str) -> Iterator[spool.Message]:
 
 
 def compare(files: list[tuple[str, Path]], replies: Iterable[spool.Message]) -> dict[str, int]:
-    """Compare the replies of both services with the expected ones; return counts by name."""
+    """Compare the replies of both services with the expected replies. Return counts by name, e.g. "missing"."""
     right = {name: describe(path.read_bytes()) for name, path in files}
     expected = {(service, name) for service in ("python", "http") for name in right}
     seen: Counter[tuple[str, str]] = Counter()
@@ -248,14 +249,15 @@ def compare(files: list[tuple[str, Path]], replies: Iterable[spool.Message]) -> 
 
 
 def is_perfect(counts: dict[str, int]) -> bool:
-    """Tell whether every expected reply came once, and was right."""
+    """Return whether every expected reply arrived once and is right."""
     return not any(counts[name] for name in ("missing", "doubled", "unexpected", "different"))
 
 
 def kill_pipeline(space: spool.Space, directory: str, start: Start) -> int:
     """Translate orders, kill the program halfway, and let another program do the rest.
 
-    Return the number of orders that were translated at the kill; Failure if one was translated in part, twice or never.
+    Return the number of orders that were translated before the kill. Raise Failure if an order was translated in part,
+    twice or never.
     """
     file = Path(directory, "shop.toml")
     file.write_text(PIPELINE)
@@ -277,7 +279,7 @@ def kill_pipeline(space: spool.Space, directory: str, start: Start) -> int:
 
 
 def _whole(space: spool.Space) -> set[str]:
-    """Return the translated orders. Raises Failure if one was translated in part, twice, or in several commits."""
+    """Return the translated orders. Raise Failure if an order was translated in part, twice, or in several commits."""
     parts = defaultdict[str, list[tuple[str, int]]](list)
     for queue in _DESTINATIONS:
         for message in space.browse(queue):

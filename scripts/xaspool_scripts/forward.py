@@ -32,7 +32,7 @@ _SHOW_CURSOR = "\x1b[?25h"
 
 
 class EventLines:
-    """Writes events to standard output. After a failed write, it writes nothing more, and calls ``stop``."""
+    """Writes events to standard output. After a failed write, the object calls ``stop`` and writes no more events."""
 
     def __init__(self) -> None:
         self.stop: Callable[[], object] = lambda: None
@@ -46,7 +46,7 @@ class EventLines:
             return
         try:
             write_json(as_json(event, time.time()))
-        except OSError:  # the summary cannot be written either, and reports the error
+        except OSError:  # the summary cannot be written either, so it reports the error
             self._is_broken = True
             self.stop()
 
@@ -77,7 +77,7 @@ def _settings(context: click.Context, parameter: click.Parameter, given: tuple[s
 
 
 def _check_combination(context: click.Context) -> None:
-    """Refuse options that have no effect together with the other options."""
+    """Refuse an option that has no effect together with the other options."""
     given = {
         str(option.name): option.opts[0]
         for option in context.command.params
@@ -259,7 +259,7 @@ def main(
         raise Failure(str(error)) from None
     except ServiceError as error:
         *others, last = str(error).splitlines()
-        for mistake in others:  # of a pipeline's file
+        for mistake in others:  # (a pipeline's file may have several mistakes)
             note(mistake)
         raise Failure(last, WRONG_USAGE) from None
     print_summary(summary, as_json, delayed)
@@ -267,7 +267,7 @@ def main(
 
 
 def _exit_code(summary: "Summary", once: bool) -> int:
-    """Return the exit code of a run; without ``once``, only an error counts."""
+    """Return the exit code of a run. Without ``once``, only an error changes the code."""
     if not once:
         return code_of_effects((), failed=summary.errors, left=False)
     effects = {effect for counts in summary.effects.values() for effect, count in counts.items() if count}
@@ -275,7 +275,8 @@ def _exit_code(summary: "Summary", once: bool) -> int:
 
 
 def _left_queues(pipelines: "list[Pipeline]", routes: "list[Route]") -> dict[str, int]:
-    """Return the queues with messages that only earlier versions of the pipelines have, and that no route serves."""
+    """Return the number of messages in each queue that only earlier versions of the pipelines have and no route
+    serves."""
     from forwarder.pipelines.pipeline import left_queues
 
     with opened() as space:
@@ -293,11 +294,11 @@ def _create_queues(pipelines: "list[Pipeline]", as_json: bool) -> None:
 
 
 def _stop_on_signals(forwarder: "Forwarder | ThreadForwarder", end: "Callable[[int], object]" = os._exit) -> None:
-    """Stop the forwarder at the first signal, abandon its calls at the second, end the process at the third."""
+    """At the first signal, stop the forwarder. At the second, abandon its calls. At the third, end the process."""
     counted = itertools.count(1)
 
     def handle(number: int, frame: Any) -> None:
-        count = next(counted)  # one instruction: a second signal cannot come in between
+        count = next(counted)  # one instruction, which a second signal cannot interrupt
         code = ended_by(number)
         if count == 1:
             note_at_once("finishing the calls in progress; once more ends it at once")
@@ -314,7 +315,7 @@ def _stop_on_signals(forwarder: "Forwarder | ThreadForwarder", end: "Callable[[i
 
 def _leave(end: "Callable[[int], object]", code: int) -> None:
     if sys.stderr is not None and sys.stderr.isatty():
-        write_at_once(_SHOW_CURSOR)  # the progress bar hides it
+        write_at_once(_SHOW_CURSOR)  # the progress bar has hidden the cursor
     end(code)
 
 
@@ -322,7 +323,8 @@ def _leave(end: "Callable[[int], object]", code: int) -> None:
 def _shown(
     queues: list[str], lines: EventLines | None
 ) -> "Iterator[tuple[Callable[[Event], None], Callable[[str], None]]]":
-    """Show events as a bar on a terminal; elsewhere print only the steps. Also feed `lines`."""
+    """Show the events as a progress bar on a terminal; elsewhere print only the steps. Also pass each event to
+    `lines`."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield lines.show if lines is not None else lambda event: None, note
         return
@@ -341,7 +343,7 @@ def _shown(
 
 
 def print_summary(summary: "Summary", as_json: bool, delayed: "Mapping[str, str]" = MappingProxyType({})) -> None:
-    """Print the summary of a run. ``delayed``: for each queue, the words for its messages that are not due yet."""
+    """Print the summary of a run. ``delayed``: for each queue, the description of its messages that are not due yet."""
     from forwarder import Effect
 
     if as_json:

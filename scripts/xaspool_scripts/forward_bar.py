@@ -16,7 +16,7 @@ _STARTING = "starting"
 
 
 class _Count(ProgressColumn):
-    """The number of messages handled, of the messages that waited at the start, and the rate a second."""
+    """The number of handled messages, the number of messages that waited at the start, and the rate per second."""
 
     def render(self, task: Task) -> Text:
         done, waiting = int(task.completed), task.total

@@ -61,7 +61,7 @@ def main(context: click.Context, once: bool, as_json: bool) -> None:
 
 
 def _on_terminal() -> bool:
-    """Tell whether standard error is a terminal; in a log, a line for each commit would be too much."""
+    """Return whether standard error is a terminal. In a log, a line for each commit would be too much."""
     return sys.stderr is not None and sys.stderr.isatty()
 
 

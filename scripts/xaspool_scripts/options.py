@@ -23,7 +23,7 @@ _DURATION = re.compile(r"([0-9]*\.?[0-9]+) ?([smhdw]?)")
 
 
 def moment(text: str) -> float:
-    """Parse a moment: seconds since the epoch, or an ISO date and time, local unless it names its zone."""
+    """Parse a moment: seconds since the epoch, or an ISO date and time. A time without a zone is local."""
     for read in (float, lambda text: datetime.fromisoformat(text).timestamp()):
         try:
             return read(text)
@@ -42,7 +42,7 @@ def duration(text: str) -> float:
 
 
 def duration_or_forever(text: str) -> float | None:
-    """Parse a time span as `duration` does, or ``forever``, which is None."""
+    """Parse a time span as `duration` does; ``forever`` gives None."""
     if text == "forever":
         return None
     try:
@@ -105,7 +105,7 @@ def whole(text: str) -> int:
 
 
 class _None:
-    """The value ``none`` on the command line: it removes the option."""
+    """The value ``none`` of an option on the command line, which removes the option from the queue."""
 
     def __repr__(self) -> str:
         return "none"
@@ -115,21 +115,22 @@ NONE = _None()
 
 
 def or_none(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return a type for the values that `read` parses, and for ``none``."""
+    """Return a parser for ``none`` and for the values that `read` parses."""
     return lambda text: NONE if text == "none" else read(text)
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that were given, with None for ``none``."""
+    """Return the options that the user gave. The value ``none`` becomes None."""
     return {name: None if value is NONE else value for name, value in options.items() if value not in (None, ())}
 
 
 def by_queue(
     given: tuple[str, ...], kind: str, form: str, example: str, default: Callable[[str], str] | None = None
 ) -> dict[str, str]:
-    """Parse texts such as ``QUEUE=SERVICE`` into targets by queue. ``kind``, ``form``, ``example``: words for errors.
+    """Parse texts such as ``QUEUE=SERVICE`` into targets by queue. ``kind``, ``form``, ``example``: parts of error
+    texts.
 
-    ``default`` returns the target for a text that names only a queue; None: a text without a target is an error.
+    ``default`` returns the target for a text that names only a queue. If ``default`` is None, such a text is an error.
     """
     targets: dict[str, str] = {}
     for text in given:
@@ -145,7 +146,8 @@ def by_queue(
 
 
 def _pairs(texts: tuple[str, ...], form: str) -> dict[str, str]:
-    """Parse texts such as NAME=VALUE, each name once. ``form``: the form of a text, for the error."""
+    """Parse texts such as NAME=VALUE; no name may occur twice. ``form``: the description of the right form, for the
+    error."""
     pairs: dict[str, str] = {}
     for text in texts:
         name, sign, value = text.partition("=")
@@ -158,7 +160,7 @@ def _pairs(texts: tuple[str, ...], form: str) -> dict[str, str]:
 
 
 def _drop_types(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> Any:
-    """Parse the values of --drop-type; None without values, so that the option counts as not given."""
+    """Parse the values of --drop-type. Without values, return None, so that the option counts as not given."""
     return NONE if values == ("none",) else _pairs(values, "SUFFIX=TYPE, e.g. .csv=text/csv") or None
 
 
@@ -166,7 +168,7 @@ def _headers(context: click.Context, parameter: click.Parameter, values: tuple[s
     return _pairs(values, "NAME=VALUE") or None
 
 
-# By metavar: the type of the option, and the words at the end of its help, which tell how a value is written.
+# By metavar: the parser of an option's values, and the end of its help text, which describes the form of a value.
 _WRITTEN: dict[str, tuple[Callable[[str], Any], str]] = {
     "TIME": (duration, " Written in seconds or e.g. 5m."),
     "SIZE": (size, " Written in bytes or e.g. '1 GiB'."),
@@ -174,7 +176,7 @@ _WRITTEN: dict[str, tuple[Callable[[str], Any], str]] = {
     "N": (whole, ""),
     "ID": (message_id, ""),
 }
-# By metavar, the options that may be given several times: the name of the option, and the parser of its values.
+# The options that may be given several times, by metavar: the name of the option, and the parser of its values.
 _SEVERAL = {"NAME=VALUE": ("--header", _headers), "SUFFIX=TYPE": ("--drop-type", _drop_types)}
 
 
@@ -192,7 +194,8 @@ def options_of(
 ) -> Callable[[AnyFunction], AnyFunction]:
     """Add listed options to a command.
 
-    ``removable``: the options that the value ``none`` removes. ``types``: the types that the metavars do not tell.
+    ``removable``: the options that the value ``none`` removes. ``types``: for some options, a parser
+    that replaces the parser of the metavar.
     """
 
     def add(function: AnyFunction) -> AnyFunction:
@@ -245,7 +248,7 @@ def filter_options(function: AnyFunction) -> AnyFunction:
 
 
 def confirm(question: str, yes: bool, otherwise: str = "nothing was deleted") -> None:
-    """Ask a question on a terminal; unless the answer is yes, the command fails with the text ``otherwise``.
+    """Ask a question on a terminal. If the answer is no, the command fails with the text ``otherwise``.
 
     Without a terminal, or with --yes, the answer is yes.
     """
@@ -255,7 +258,7 @@ def confirm(question: str, yes: bool, otherwise: str = "nothing was deleted") ->
 
 @contextmanager
 def progress(what: str, total: int, *, shown: bool = True) -> Iterator[Callable[[float], None]]:
-    """Show a progress bar on a terminal; yield the function that sets how many are done."""
+    """Show a progress bar on a terminal. Yield the function that sets the number of done steps."""
     from rich.console import Console
     from rich.progress import Progress
 

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 NOTHING = "-"
 
 _STDOUT, _STDERR = 1, 2
-_own_output: BinaryIO | None = None  # standard output, while other code may print
+_own_output: BinaryIO | None = None  # the real standard output, while ``prints_to_stderr`` is active
 
 
 def write_bytes(data: bytes) -> None:
-    """Write bytes to stdout and flush it; OSError if that fails."""
+    """Write bytes to stdout, and flush it. Raise OSError if the write fails."""
     if sys.stdout is None:
         raise OSError(errno.EBADF, "standard output is closed")
     output = _own_output or sys.stdout.buffer
@@ -36,7 +36,8 @@ def write_bytes(data: bytes) -> None:
 
 @contextmanager
 def prints_to_stderr() -> Iterator[None]:
-    """Keep standard output for this program's data: called functions, and programs that they start, print to stderr."""
+    """Keep standard output for this program's data. Functions of the user, and programs that they start, print to
+    stderr."""
     global _own_output
     if sys.stdout is None or sys.stderr is None:
         yield
@@ -61,7 +62,7 @@ def _is_process_output() -> bool:
 
 @contextmanager
 def _kept_apart() -> Iterator[BinaryIO]:
-    """Let programs that are started later print to stderr; yield a file for the old standard output."""
+    """Let the programs that are started meanwhile print to stderr. Yield a file for the real standard output."""
     kept = os.dup(_STDOUT)
     output = open(kept, "wb")  # noqa: SIM115 (closed below)
     os.dup2(_STDERR, _STDOUT)
@@ -69,7 +70,7 @@ def _kept_apart() -> Iterator[BinaryIO]:
         yield output
     finally:
         os.dup2(kept, _STDOUT)
-        with suppress(OSError):  # the error of the write was reported
+        with suppress(OSError):  # the write has reported its error already
             output.close()
 
 
@@ -87,12 +88,12 @@ def _as_json(value: object) -> object:
 
 
 def flush_directory(path: str) -> None:
-    """Make the names of new files durable."""
+    """Make the names of the new files in a directory durable."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # a file system that flushes no directories
+        if error.errno != errno.EINVAL:  # this file system cannot flush directories
             raise
     finally:
         os.close(handle)
@@ -100,7 +101,7 @@ def flush_directory(path: str) -> None:
 
 @contextmanager
 def answering(done: str) -> Iterator[None]:
-    """Wrap output about a completed step: if the output cannot be written, the error says that the step was done."""
+    """Report a failure to print the result of a completed step. The error text says that the step was done."""
     try:
         yield
     except OSError as error:
@@ -108,7 +109,7 @@ def answering(done: str) -> Iterator[None]:
 
 
 def write_answer(count: int, done: str, as_json: bool) -> None:
-    """Write a count to stdout, and the completed step to stderr."""
+    """Write a count to stdout, and the description of the completed step to stderr."""
     with answering(done):
         if as_json:
             write_json({"count": count})
@@ -120,7 +121,8 @@ def write_answer(count: int, done: str, as_json: bool) -> None:
 def write_all(
     found: Sequence[object], as_json: bool, columns: Sequence[str], rows: Iterable[Sequence[object]], nothing: str
 ) -> None:
-    """Write each value as JSON, or all of them as the rows of a table; without any, print the remark ``nothing``."""
+    """Write each value as JSON, or all values as one table. If the table would be empty, print the remark
+    ``nothing``."""
     if as_json:
         for each in found:
             write_json(each)
@@ -196,8 +198,8 @@ def moment(seconds: float | None) -> str | None:
 
 
 def delayed_in(space: "Space", queue: str) -> str:
-    """Describe the messages of a queue that are not due yet: their number, and the time when the first is due; "" if
-    there are none."""
+    """Describe the delayed messages of a queue by their number and the time when the first is due. Return "" if no
+    message is delayed."""
     count, due = space.stats(queue).delayed, space.engine.first_due(queue)
     if not count or due is None:
         return ""

@@ -19,7 +19,7 @@ def describe_message(message: Any) -> dict[str, Any]:
     return {"service": "python", **describe(message.body)}
 
 
-SENTENCE = "this is a q example"  # of the guide to Tuxedo /Q; its service answers in capitals
+SENTENCE = "this is a q example"  # an example in the guide to Tuxedo /Q, where a service answers in capitals
 
 
 def capitals(message: Any) -> str:
@@ -28,20 +28,20 @@ def capitals(message: Any) -> str:
 
 
 def to_lines(message: Any) -> Any:
-    """Translate an order: a message for each line."""
-    from forwarder import Continue  # (not needed by the tour)
+    """Translate an order into one message for each of its lines."""
+    from forwarder import Continue  # (the tour does not need this import)
 
     return [Continue(line) for line in message.body["lines"]]
 
 
 def to_total(message: Any) -> Any:
-    """Translate an order: one message with the total."""
+    """Translate an order into one message with the total."""
     from forwarder import Continue
 
     return Continue({"total": sum(line["count"] for line in message.body["lines"])})
 
 
-# Both destinations are stopped, so that the demonstration can count the messages in their queues.
+# Both destinations are stopped: their messages remain in the queues, where the demonstration counts them.
 PIPELINE = """\
 name = "shop"
 retry_delay = 0.0
@@ -87,7 +87,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Server(ThreadingHTTPServer):
-    """Accepts all connections that the cores of a forwarder may begin at once; the default of five is too small."""
+    """A server that accepts many connections at once. The default of five is too small for a forwarder with many
+    cores."""
 
     request_queue_size = 256
 
@@ -98,7 +99,7 @@ class _Server(ThreadingHTTPServer):
 
 
 def main() -> None:
-    """Serve on a free port of this machine until killed; the first line of the output is the port."""
+    """Serve on a free port of this machine until the process is killed. The first line of the output is the port."""
     server = _Server(("127.0.0.1", 0), _Handler)
     print(server.server_address[1], flush=True)
     server.serve_forever()

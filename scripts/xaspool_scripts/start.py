@@ -17,7 +17,7 @@ def ended_by(number: int) -> int:
 
 def write_at_once(line: str) -> None:
     """Write a line to standard error without Python's buffer, as a signal handler must."""
-    if sys.stderr is not None:  # (otherwise descriptor 2 may be another file)
+    if sys.stderr is not None:  # (without standard error, descriptor 2 may be another file)
         try:
             os.write(sys.stderr.fileno(), f"{line}\n".encode())
         except OSError:
@@ -34,7 +34,7 @@ def _program(name: str) -> Callable[[], None]:
 
     def run() -> None:
         previous = signal.getsignal(signal.SIGINT)
-        if previous is signal.default_int_handler:  # (otherwise it is ignored, as in the background of a shell)
+        if previous is signal.default_int_handler:  # (in the background of a shell, the signal is ignored)
             signal.signal(signal.SIGINT, end)
         program = import_module(f"xaspool_scripts.{name}").main
         signal.signal(signal.SIGINT, previous)

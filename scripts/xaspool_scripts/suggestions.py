@@ -1,4 +1,4 @@
-"""Suggestions for a command, an option or an argument that does not exist: by known synonyms, or by similarity.
+"""Suggestions in place of a wrong command, option or argument, by known synonyms or by similarity.
 
 A suggestion can be pasted into a shell. If no name is similar, nothing is suggested: a wrong guess costs more than no
 guess.
@@ -10,7 +10,7 @@ from shlex import quote
 
 import click
 
-# Words of other systems, each with the verbs of our commands that the word may mean.
+# Words of other systems. Each has the verbs of our commands that the word may mean.
 _VERBS = {
     "add": ("create", "put"), "backup": ("export",), "browse": ("list",), "cat": ("show",), "clear": ("purge",),
     "consume": ("get",), "dequeue": ("get",), "describe": ("show",), "drop": ("delete",), "dump": ("export",),
@@ -22,7 +22,7 @@ _VERBS = {
     "stats": ("list",), "status": ("list",), "take": ("get",), "update": ("change",), "verify": ("check",),
     "view": ("show",),
 }  # fmt: skip
-# Verbs that several nouns have, each with the commands that the verb without a noun may mean.
+# Verbs that several nouns have. Each has the commands that a user may mean by the verb alone.
 _COMMANDS = {verb: (f"queue {verb}", f"message {verb}") for verb in ("change", "delete", "list", "show")}
 _PROGRAMS = {
     "forward": "spool-forward", "forwarder": "spool-forward", "intake": "spool-intake", "recover": "spool-recover",
@@ -38,7 +38,7 @@ _OPTIONS = {
     "--payload": "--body", "--processes": "--threads", "--text": "--body", "--ttl": "--time-to-live",
     "--wait": "--timeout", "--workers": "--threads",
 }  # fmt: skip
-# Commands, each with the option or command that the caller most likely meant by one argument too many, {}.
+# Commands. Each has the text that the user most likely meant by an argument too many; {} is the argument.
 _ARGUMENTS = {
     "spool-admin message put": "--body {}", "spool-admin queue list": "spool-admin queue show {}",
     "spool-forward": "--route {}", "spool-admin import": "-s {}", "spool-admin check": "-s {}",
@@ -69,7 +69,7 @@ def _near(name: str, names: Iterable[str]) -> list[str]:
 
 
 def _command(name: str, context: click.Context) -> list[str]:
-    """Return the commands that a wrong name may mean, from the same group, else from the whole program."""
+    """Return the commands that a wrong name may mean: commands of the same group, or else of the whole program."""
     group, root = context.command, context.find_root()
     assert isinstance(group, click.Group)
     verbs = _VERBS.get(name, (name,))
@@ -98,7 +98,7 @@ def _option(name: str, context: click.Context, typed: list[str]) -> list[str]:
 
 
 def _with_option(name: str, context: click.Context, typed: list[str]) -> str:
-    """Return the typed line with the option ``name`` moved to its end; "" if the command has no such flag."""
+    """Return the typed line with the option ``name`` at its end. Return "" if the command has no such flag."""
     command = context.command
     for word in typed:
         if isinstance(command, click.Group) and word in command.commands:

@@ -1,4 +1,4 @@
-"""Word texts for the command line: numbers, times, and control characters."""
+"""Texts for the command line: numbers, time spans, and escaped control characters."""
 
 import sys
 from collections.abc import Iterator
@@ -8,8 +8,9 @@ _LONG_SECONDS = 60
 
 
 def plural(count: int, singular: str, plural_form: str = "") -> str:
-    """Return ``1 file``, ``2 files``, ``1,000 files``; `plural_form`: the plural if it is not formed by an s."""
-    from spool.model import text  # (not needed for help and completion)
+    """Return ``1 file``, ``2 files``, ``1,000 files``; `plural_form`: the plural, unless it is the singular with an
+    s."""
+    from spool.model import text  # (imported here, because help and completion do not need it)
 
     return text.plural(count, singular, plural_form)
 
@@ -22,7 +23,7 @@ def span(seconds: float) -> str:
 
 
 def age(seconds: float) -> str:
-    """Return a time span in its largest unit: ``31 min``, ``2 d``."""
+    """Return a time span in its largest unit, e.g. ``31 min`` or ``2 d``."""
     return next(_in_units(round(seconds)), "0 s")
 
 
@@ -34,7 +35,7 @@ def _in_units(left: int) -> Iterator[str]:
 
 
 def on_terminal() -> bool:
-    """Tell whether standard output is a terminal."""
+    """Return whether standard output is a terminal."""
     return sys.stdout is not None and sys.stdout.isatty()
 
 

@@ -104,14 +104,15 @@ def main(
         note("interrupted")
         code = ended_by(group.ended)
     if any(worker.summary.abandoned for worker in group.workers.values()):
-        # A thread that hangs, or a thread that its function started, may prevent the end of the interpreter.
+        # A hanging function, or a thread that it started, may prevent the end of the interpreter.
         sys.stdout.flush()
         os._exit(code)
     click.get_current_context().exit(code)
 
 
 class _WorkerGroup:
-    """One worker for each queue, each in a separate thread. The main thread waits for them, and acts on signals."""
+    """One worker for each queue. Each worker runs in a separate thread. The main thread waits for the workers, and acts
+    on signals."""
 
     def __init__(
         self, space: "Space", functions: dict[str, Callable[[Any], Any]], show: "Callable[[str, WorkSummary], None]",
@@ -128,7 +129,7 @@ class _WorkerGroup:
         self.ended = 0  # the number of the signal that ended all workers at once
 
     def run(self) -> None:
-        """Run all workers to their end. An error of one worker ends all of them."""
+        """Run all workers to their end. An error of one worker stops all other workers."""
         previous = {number: signal.signal(number, self._signalled) for number in (signal.SIGTERM, signal.SIGINT)}
         threads = [threading.Thread(target=self._run, args=item) for item in self.workers.items()]
         try:
@@ -136,7 +137,7 @@ class _WorkerGroup:
                 thread.start()
             for thread in threads:
                 while thread.is_alive():
-                    thread.join(_POLL_SECONDS)  # short, because signal handlers run in this thread, the main thread
+                    thread.join(_POLL_SECONDS)  # short, because this main thread runs the signal handlers
                     if len(self.signals) > 1 and not self.ended:
                         self.ended = self.signals[1]
                         for worker in self.workers.values():
@@ -146,7 +147,7 @@ class _WorkerGroup:
                 signal.signal(number, handler)
 
     def exit_code(self, once: bool) -> int:
-        """Return the exit code of the run; without ``once``, only an error counts."""
+        """Return the exit code of the run. Without ``once``, only an error changes the code."""
         from spool.workers.effects import Effect
 
         summaries = [worker.summary for worker in self.workers.values()] if once else []
@@ -174,7 +175,7 @@ class _WorkerGroup:
 
 @contextmanager
 def _status(queues: list[str]) -> "Iterator[Callable[[str, WorkSummary], None]]":
-    """Show the counts of each queue on a terminal, one line for each queue; yield the function that updates a line."""
+    """Show the counts of each queue in one line of a terminal. Yield the function that updates a line."""
     if not sys.stderr.isatty():
         yield lambda queue, summary: None
         return
@@ -197,7 +198,7 @@ def _in_words(summary: "WorkSummary") -> str:
 def print_summary(
     queue: str, summary: "WorkSummary", error: BaseException | None, as_json: bool, delayed: str = ""
 ) -> None:
-    """Print the outcomes of a queue's messages. ``delayed``: the words for the messages that are not due yet."""
+    """Print the outcomes of a queue's messages. ``delayed``: the description of the messages that are not due yet."""
     if as_json:
         write_json({"queue": queue, **vars(summary), "error": None if error is None else describe(error)})
         return
