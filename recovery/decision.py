@@ -42,7 +42,8 @@ class Step(enum.Enum):
 
 
 class Reason(enum.StrEnum):
-    """The reason for a decision, for programs. ``detail``: the template of `Decision.detail`, for people."""
+    """The reason for a decision, as programs read it. ``detail``: the template of `Decision.detail`, which people
+    read."""
 
     detail: str
 

@@ -29,7 +29,7 @@ from .unfinished import read as read_active
 
 def check_mirror(files: Files, evidence: NumberedFiles | None) -> None:
     """Raise MirrorMismatch if the mirror belongs to another space, or if its state is later than the state of the
-    space. An error changes nothing.
+    space. If this error is raised, nothing was changed.
 
     When this call returns, this process holds the mirror, as do the other processes that have the space open.
 

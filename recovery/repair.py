@@ -1,4 +1,4 @@
-"""Repair the problems that a check finds; move files that cannot be repaired to quarantine. Other processes may have
+"""Repair the problems that a check finds. If a file cannot be repaired, move it to quarantine. Other processes may have
 the space open.
 
 The repair holds the reclaim lock, so no file is recycled meanwhile. As any process does, the repair locks a branch or a
@@ -69,7 +69,7 @@ def _repair(store: Store) -> list[Finding]:
 
 
 def _carry_out(store: Store, problem: Decision) -> str:
-    """Carry a decision out as ``_apply`` does. If that fails, log the error and return an empty string."""
+    """Carry a decision out as ``_apply`` does. If the call fails, log the error and return an empty string."""
     try:
         return _apply(store, problem)
     except FlushFailed:

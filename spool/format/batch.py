@@ -106,8 +106,8 @@ class CommitBatch:
         self._shared = None
 
     def shared_branch(self) -> tuple[str, int]:
-        """Return the id (in hex) and the next ordinal of the branch that neighbouring messages share if they belong to
-        no branch."""
+        """Neighbouring messages that belong to no branch share one branch. Return its id in hex, and its next
+        ordinal."""
         if self._shared is None:
             id_bytes = os.urandom(BRANCH_ID_BYTES)
             xid = tuple.__new__(Xid, (FORMAT_LOCAL, id_bytes, b""))
@@ -117,7 +117,8 @@ class CommitBatch:
         return branch, self.messages - first
 
     def adopt(self, contents: FileContents) -> None:
-        """Add a prepared branch that the file commits. Its messages follow all messages that the batch has now."""
+        """Add a prepared branch that the file commits. The messages of the branch follow all messages that the batch
+        has now."""
         header, last = contents.header, self.adopts[-1] if self.adopts else None
         first, count = self.messages if last is None else last.first + last.count, header.messages
         self.adopts.append(Adoption(header.branches[0].xid, header.size, header.checksum, first, count))
@@ -154,7 +155,8 @@ class CommitBatch:
         return first
 
     def _next_piece(self, bodies: Sequence[bytes]) -> Sequence[bytes]:
-        """Return the first bodies that fit into the section, at least one body. A full section is closed before."""
+        """Return the first bodies that fit into the section, at least one body. If the section is full, it is closed
+        first."""
         if self.section_is_full:
             self.close_section()
         room, count, size = SECTION_BYTES - self._bytes, 0, 0
@@ -225,7 +227,7 @@ class CommitBatch:
         self._command(["remove", number, first, count, why])
 
     def update(self, number: int, first: int, count: int, changes: Mapping[str, Any]) -> None:
-        """Add a command that changes control fields, or the queue, of committed messages; neighbouring ranges are
+        """Add a command that changes the control fields or the queue of committed messages; neighbouring ranges are
         joined."""
         if self._addressed + count > MOST_ADDRESSED:
             self.close_section()
@@ -242,8 +244,8 @@ class CommitBatch:
         self._command(["take", directory, name])
 
     def leave(self, first: int, count: int) -> None:
-        """Record that compaction does not move these messages after all. ``first``: the ordinal of the first message in
-        this file."""
+        """Record that compaction does not move these messages after all. ``first``: the ordinal that the first of these
+        messages has in this file."""
         self._command(["left", first, count])
 
     def fact(self, key: str, value: Any, expiry: float | None = None) -> None:

@@ -133,8 +133,8 @@ class Header(NamedTuple):
 
 
 def encode_header(header: Header, *, room: int = 0) -> bytes:
-    """Return the header's bytes with number 0. ``room``: the least length of the header, if the sections were written
-    after this room already."""
+    """Return the header's bytes with number 0. ``room``: the least length of the header. The caller gives ``room`` if
+    it has written the sections already."""
     branches: list[bytes] = []
     for branch in header.branches:
         if branch.xid == (FORMAT_LOCAL, branch.id, b"") and len(branch.id) == BRANCH_ID_BYTES:  # as for nearly all

@@ -82,8 +82,8 @@ def cannot_open(name: str, error: OSError) -> OSError | CorruptedFile:
 def contents_of(
     disk: Disk, name: str, *, salvage: bool = False, known: FileContents | None = None
 ) -> FileContents | None:
-    """Return the header and tables of a file; None if the file does not exist. Raises a CorruptedFile that names the
-    file.
+    """Return the header and tables of a file; None if the file does not exist. If the file is damaged, raises a
+    CorruptedFile that names the file.
 
     ``known``: contents that were read earlier. These contents are returned if the file still has the same header.
     """

@@ -1,7 +1,8 @@
 """The values that a table of contents may have: control fields, commands, facts. Other values raise ValueError.
 
 A right checksum proves that a program wrote the table, not that the table makes sense. After these checks, all types
-are right, all ranges are bounded, and a path can only name a captured file. So the index checks nothing again.
+are right, all ranges are bounded, and a path can only name a captured file. So the index need not check these values
+again.
 """
 
 from collections.abc import Mapping
@@ -105,7 +106,7 @@ def _check_captured(directory: Any, name: Any) -> None:
 
 
 def check_fact(found: Any) -> list[Any]:
-    """Check a fact, and return it: ``[key, value, expiry or None]``.
+    """Check a fact ``[key, value, expiry or None]``, and return it.
 
     Only the value of the totals is checked here; the modules that read other values check them.
     """
@@ -133,7 +134,7 @@ def check_time(value: Any) -> float:
     """Return a time in seconds before or after the epoch, neither infinite nor NaN. Raises ValueError for anything
     else.
 
-    (A put allows times up to 1e12, but a delay is added to the time of the commit.)
+    (A put allows times up to 1e12. The limit is higher here, because a delay is added to the time of the commit.)
     """
     return seconds(value, 2.0**53, -(2.0**53))
 

@@ -33,7 +33,8 @@ class Origins(NamedTuple):
 class Places(NamedTuple):
     """A compacted table sorted by position.
 
-    starts, ends: the first position of each run, and the end of its positions, sorted, each as one number.
+    starts: the first positions of the runs, sorted, each as one number.
+    ends: for each of these runs, the position after its last message.
     order: for each of these runs, its index in the table.
     rows: the first row of each run, in the order of the table. The last element is the number of all rows.
     """
@@ -118,7 +119,7 @@ def head_sizes(lengths: "array[int]") -> list[int]:
 
 
 def bodies_bytes(lengths: "array[int]") -> int:
-    """Return the total size, in bytes, of bodies of these lengths with their heads."""
+    """Return the total size, in bytes, of bodies with these lengths, heads included."""
     if not lengths:
         return 0
     least, most = min(lengths), max(lengths)

@@ -156,7 +156,7 @@ class CommitFileWriter:
         return encoded
 
     def _move_sections(self, start: int) -> None:
-        """Move the sections to a new file, in which a larger header has room before them."""
+        """Move the sections to a new file, which has room for the larger header before the sections."""
         assert self.handle is not None
         old = self.handle
         self.disk.unlink(self.name)

@@ -160,7 +160,7 @@ class Cursor:
                 _push(heap, rank, rest)
 
     def _runs_of(self, index: Index, segment: Segment) -> Iterator[Run]:
-        """Return runs of the live messages of a segment after the last key. The segment does not change."""
+        """Return runs of a segment's live messages whose sort keys follow the last key. The segment does not change."""
         try:
             runs = index.messages.runs_of(segment)
         except (CorruptedFile, FileNotFoundError) as error:

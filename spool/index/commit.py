@@ -88,12 +88,12 @@ class Retention:
         messages.
     supersedes: commits whose messages a compaction copied into these files, or whose commands these files repeat
         (merged tombstones).
-    superseded_by: the latest commit that supersedes this one; 0 if there is none.
+    superseded_by: the latest commit that supersedes this commit; 0 if no commit does.
     pinned_by: commits with claimed messages; a reader may still read these messages from this commit's files (see
         ``reclaim``).
     span: the lowest and the highest commit whose messages a compaction copied into these files.
     captured: the dropped files that the commit records as captured by an intake.
-    facts: the number of the commit's facts that are the newest of their keys.
+    facts: how many of the commit's facts are the newest facts of their keys.
     damaged: whether one of the files could not be read whole.
     mergeable: whether a later commit may repeat the commands and facts of this commit.
     tally: for each queue, [enqueued, dequeued, failed, expired].
@@ -135,13 +135,13 @@ def add_target(state: Retention, number: int) -> None:
     state.addressed.add(number)
 
 
-@lru_cache(maxsize=1024)  # nearly all commits have a tally of one queue, and share its counts with other commits
+@lru_cache(maxsize=1024)  # nearly all commits have a tally of one queue, and many of these tallies are equal
 def shared_tally(queue: str, *counts: int) -> Mapping[str, list[int]]:
     return MappingProxyType({queue: list(counts)})
 
 
 def totals_of(files: Mapping[int, Retention], recorded: Mapping[str, Any] | None) -> dict[str, list[int]]:
-    """Return, per queue, [enqueued, dequeued, failed, expired] since the space was created.
+    """Return, for each queue, [enqueued, dequeued, failed, expired] since the space was created.
 
     ``recorded``: the value of the totals fact, or None. The value has the counts of reclaimed commits, and the numbers
     of these commits. Some of their files still exist if a process died after it wrote the fact and before it removed
@@ -195,7 +195,8 @@ class Subscription(NamedTuple):
         return range(low + 1, high + 1)
 
     def has_unread(self, number: int, state: Retention) -> bool:
-        """Return whether the commit put messages into the subscription's queues that the reader has not read yet."""
+        """Return whether the commit put messages into the subscription's queues, and the reader has not read the commit
+        yet."""
         return number > self.after and self.messages_of(state) > 0
 
     def messages_of(self, state: Retention) -> int:

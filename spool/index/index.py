@@ -43,7 +43,7 @@ from spool.model.position import Position, PositionRanges
 from spool.model.settings import QueueConfig
 from spool.model.xid import Xid
 
-# By the reason of a removal, the count that the removal adds to.
+# For each reason of a removal, the count to which the removal is added.
 _COUNTED_AS = {"dequeued": DEQUEUED, "failed": FAILED, "expired": EXPIRED}
 LEAST_SEGMENT = 32  # a section of fewer compacted messages becomes runs at once
 
@@ -211,7 +211,8 @@ class Index:
             ordinal = stop
 
     def _remove_next(self, number: int, ordinal: int, end: int) -> tuple[Queue | None, int, int]:
-        """Remove neighbouring messages from position ``number``/``ordinal`` on, but none from ordinal ``end`` on.
+        """Remove neighbouring messages from position ``number``/``ordinal`` on, up to but not including ordinal
+        ``end``.
 
         Returns their queue, the number of the commit in whose files the messages lay, and the ordinal after the last
         message. If the first message is not live, returns None, 0, and the ordinal at which the caller continues."""
@@ -415,7 +416,7 @@ class Index:
             self.idle_bytes -= self.files[number].body_bytes
 
     def mark_damaged(self, number: int, name: str, wrong: str) -> None:
-        """Record that the file ``name`` of a commit cannot be read whole: the file is kept until it is repaired."""
+        """Record that the file ``name`` of a commit cannot be read whole. The file is kept until it is repaired."""
         self.damage.append((name, wrong))
         self._unmark_idle(number)
         self.files[number].damaged = True
@@ -455,7 +456,8 @@ class Index:
             self._remove_next(run.number, run.first, run.end)
 
     def keep_only(self, numbers: Iterable[int]) -> None:
-        """Forget all commits but ``numbers``, with their messages: the files of these commits were reclaimed."""
+        """Forget all commits except ``numbers``, with their messages, because the files of the other commits were
+        reclaimed."""
         there = set(numbers)
         gone = [number for number in self.files if number not in there]
         self._drop_messages({number for number in gone if self.files[number].live})
@@ -482,7 +484,7 @@ class Index:
     # -- counts -----------------------------------------------------------------------------------------------------
 
     def totals(self) -> dict[str, list[int]]:
-        """Return, per queue, [enqueued, dequeued, failed, expired] since the space was created."""
+        """Return, for each queue, [enqueued, dequeued, failed, expired] since the space was created."""
         return totals_of(self.files, self.facts.get(TOTALS_FACT, (0, None, None))[1])
 
 

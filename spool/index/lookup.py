@@ -36,8 +36,9 @@ class BranchIds:
     """
 
     def __init__(self) -> None:
-        self.begins: dict[bytes, tuple[int, int]] = {}  # branch id: (commit, ordinal of the branch's first message)
-        # By commit, sorted: (least ordinal, branch id, ordinal of the branch's first message).
+        # For each branch id, (commit, ordinal of the branch's first message).
+        self.begins: dict[bytes, tuple[int, int]] = {}
+        # For each commit, a sorted list of (least ordinal, branch id, ordinal of the branch's first message).
         self.in_number: dict[int, list[tuple[int, bytes, int]]] = {}
 
     def add(self, number: int, first: int, branch: bytes, begin: int) -> None:
@@ -112,8 +113,8 @@ class MessageTable:
         ``of_segment`` is ``materialize``, the message moves from the segment to the run.
 
         Returns:
-            The run, and the ordinal at which the run ends, but at most ``end``. If the message is not live, None, and
-            the ordinal at which the search can continue.
+            The run, and the ordinal at which the run ends, but at most ``end``. If the message is not live, the first
+            element is None, and the second is the ordinal at which the search can continue.
         """
         run, stop = self.run_at(number, ordinal, end)
         if run is not None or not self.segments:
@@ -136,15 +137,15 @@ class MessageTable:
         """Search like ``run_from``, but only in runs."""
         runs = self.runs.get(number)
         if not runs:
-            return None, end  # (a command may name any count)
+            return None, end  # (a command may name a huge count)
         at = bisect_right(runs, ordinal, key=_first_of) - 1
         if at >= 0 and ordinal < (stop := runs[at].end):
             return runs[at], stop if stop < end else end
         return None, min(end, runs[at + 1].first) if at + 1 < len(runs) else end
 
     def piece_at(self, number: int, ordinal: int, stop: int) -> tuple[Segment | None, Piece | None, int]:
-        """Search like ``run_from``, but only in segments. ``stop``: the end of the search; the next run starts there or
-        later."""
+        """Search like ``run_from``, but only in segments. ``stop``: the ordinal at which the search ends, at most the
+        first ordinal of the next run."""
         first = pack_position(number, ordinal)
         for segment in self.segments.irange_key(None, pack_position(number, stop - 1), reverse=True):
             if segment.high > first:

@@ -21,12 +21,12 @@ MOST_WAITING = 65_536  # the most runs in memory that wait for other runs of the
 class Queue:
     """The live messages of one queue.
 
-    Every run is in one of three lists. It is in ``delayed`` until its due time, in ``waiting`` if it follows another
+    Every run is in one of three lists. A run is in ``delayed`` until its due time, in ``waiting`` if it follows another
     run of its group, and otherwise in ``ready``. A run that failed and waits for its next attempt keeps its group
     waiting. A run that was put with a delay takes its place in the group when it is due. Segments are in ``segments``
     or, until they are due, in ``delayed_segments``. ``expiring``: all runs and segments with an expiry time.
 
-    ``refill``: a function of the message table, which turns the next messages of a segment into runs.
+    ``refill``: the function of the message table that turns the next messages of a segment into runs.
     """
 
     def __init__(self, config: QueueConfig, refill: Callable[[Segment], None]) -> None:
@@ -204,8 +204,8 @@ class Queue:
             self.promote_due(now)
 
     def in_group(self, group: str) -> Iterator[Run]:
-        """Yield the group's runs in order. Stop before a run that waits for its next attempt, or before which a segment
-        may come."""
+        """Yield the group's runs in order. Stop before a run that waits for its next attempt, or that messages of a
+        segment may precede."""
         for run in self._groups.get(group, ()):
             if run.due is not None or (self.segments and self.segments[0].key < run.key):
                 return

@@ -40,7 +40,7 @@ class Segment:
     low, high: the lowest position, and the end of the highest range of positions, each packed by ``pack_position``.
     oldest, expires: the earliest commit time and the next expiry time, in seconds since the epoch.
     key: the sort key of its next message; if ``delayed`` is true, the key begins with the message's due time.
-    cuts: the positions (number, ordinal) before which messages of this segment were put; a run must end at each.
+    cuts: the positions (number, ordinal) before which messages of this segment were put; a run must end before each.
     """
 
     __slots__ = (
@@ -89,11 +89,11 @@ class Segment:
         return live_pieces(table, self.removed, row)
 
     def piece_at(self, table: CompactedTable, number: int, ordinal: int, end: int) -> tuple[Piece | None, int]:
-        """Find the live messages from position ``number``/``ordinal`` on, but none from ordinal ``end`` on.
+        """Find the live messages from position ``number``/``ordinal`` on, up to but not including ordinal ``end``.
 
         Returns:
-            The messages, and the ordinal after the last message. If the first message is not live, None, and the
-            ordinal at which the search can continue.
+            The messages, and the ordinal after the last message. If the first message is not live, the first element is
+            None, and the second is the ordinal at which the search can continue.
         """
         places = table.places()
         wanted = pack_position(number, ordinal)

@@ -39,7 +39,7 @@ log = logging.getLogger("spool")
 _Item = TypeVar("_Item")
 
 EVERY_SECONDS = 5.0
-KEPT_MESSAGES = 5  # the messages kept in memory, in addition to the number served since the last round
+KEPT_MESSAGES = 5  # how many messages remain in memory, in addition to the number served since the last round
 MIN_MESSAGES = 64  # to compact fewer messages would cost more than it saves
 SMALL_RUN = 64  # a longer run is as cheap in memory as a segment, and its file is large enough
 SEGMENT_MESSAGES = 4_096
@@ -70,7 +70,7 @@ class Extent:
 
 
 def is_slow(entries: int, served: int) -> bool:
-    """Return whether the entries in memory are more than double the messages served in the interval."""
+    """Return whether the entries in memory are more than double the messages that were served since the last round."""
     return entries > 2 * served
 
 
@@ -241,8 +241,8 @@ def _grouped_into_files(extents: Iterable[Extent]) -> Iterator[list[list[Extent]
 
 
 def _grouped(items: Iterable[_Item], most: int, measure: Callable[[_Item], tuple[int, int]]) -> Iterator[list[_Item]]:
-    """Yield neighbouring items in groups. ``measure`` returns the count and the bytes of an item; a group has at most
-    ``most`` as its count, and SEGMENT_BYTES bytes."""
+    """Yield neighbouring items in groups. ``measure`` returns the count and the bytes of an item. In a group, the
+    counts add up to at most ``most``, and the bytes to at most SEGMENT_BYTES."""
     group: list[_Item] = []
     count = size = 0
     for item in items:
@@ -261,7 +261,7 @@ def _write(store: Store, index: Index, sections: list[list[Extent]]) -> int:
     store.guard.check()  # a closing process waits for at most one file
     sources = {extent.run.file.number for section in sections for extent in section}
     written: list[Extent] = []  # in the order that they have in the file
-    reading = FileCache(store.files.disk)  # not the store's cache, which gets use under the mutex
+    reading = FileCache(store.files.disk)  # not the store's cache, because gets use that cache under the mutex
     with own_file(store, store.deadline(), len(sources)) as file:
         batch = CommitBatch()
         batch.begin_branch(file.xid, os.urandom(BRANCH_ID_BYTES))

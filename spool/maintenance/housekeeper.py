@@ -148,7 +148,8 @@ class Housekeeper:
         index = self._store.view.index
         if schedule.is_reclaim_due(len(index.idle), compacted=compacted, quiet=quiet) or self._is_large():
             self._reclaim(schedule.retained(quiet=quiet), self._pause)
-            # If the space closes meanwhile, this reclaim ends early, and ``tidy_up`` has skipped its own reclaim.
+            # If the space closes meanwhile, this reclaim ends early, and ``tidy_up`` has skipped its own reclaim. So
+            # files remain.
             self._save(schedule.checkpoint_from(len(index.files)), lasting=quiet or self._store.closed)
 
     # -- the steps --------------------------------------------------------------------------------------------------
@@ -222,7 +223,7 @@ class Housekeeper:
         """Return whether this process compacts.
 
         Consumers compact, because their index is up to date anyway. If no process consumes, a lock elects one producer.
-        Not every producer compacts, because a producer reads all commits only for the compaction.
+        The other producers then need not read all commits, which a producer reads only for the compaction.
         """
         control, follows = self._store.shared.control, self._store.view.was_read
         self._store.view.was_read = False

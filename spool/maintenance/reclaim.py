@@ -38,14 +38,15 @@ from spool.store.store import Store, log
 
 _BATCH_FILES = 10_000
 _STEP_FILES = 4
-_MODULUS = 2**64  # msgpack's largest integers; far above any difference of two digests
+_MODULUS = 2**64  # one above msgpack's largest integer, and far above any difference of two digests
 
 
 def next_to_go(files: Mapping[int, Retention], idle: Iterable[int], published: int, durable: int) -> list[list[int]]:
     """Return the numbers whose files can be removed, level by level: each level must be removed before the next one.
 
     A commit refers only to commits with lower numbers, so one pass over the numbers is enough. Numbers above
-    ``durable`` remain, because the removal or compaction of a message must be durable before its file is deleted.
+    ``durable`` remain, because the removal or compaction of a message must be durable before the file of the message is
+    deleted.
 
     Args:
         idle: numbers without a live message, in order.
@@ -70,7 +71,7 @@ def next_to_go(files: Mapping[int, Retention], idle: Iterable[int], published: i
 
 def note_pins(number: int, state: Retention, claimed: Set[int]) -> None:
     """Record the claims that keep a superseded file. A process that claimed a message before the compaction still reads
-    it from this file.
+    the message from this file.
 
     A process that claims a message later finds the message in its new file. So only the claims that exist at the first
     check keep the file, until these claims end.

@@ -22,7 +22,7 @@ from spool.store.store import Store
 
 MERGED_COMMITS = 512
 _MAX_FACTS = 4_096
-_MAX_TARGETS = 4_096  # a file with more tombstones, which a subscription may keep, is not merged again
+_MAX_TARGETS = 4_096  # a file with more tombstones is not merged again (a subscription may keep their targets)
 
 Facts = dict[str, tuple[int, Any, float | None]]
 
