@@ -56,8 +56,8 @@ class Forwarder(BaseForwarder):
             URLs and allow concurrent calls. The default depends on the kind of service.
         idle: the longest time in seconds that `run` waits for a message to forward. `run` then ends. None means no
             limit.
-        on_event: called with each event (``forwarder.Event``): rounds, pauses, the end. Any thread may make the call,
-            one call at a time. The function must not wait for the forwarder.
+        on_event: called with each event (``forwarder.Event``), e.g. a round, a pause, the end. Any thread may make the
+            call, one call at a time. The function must not wait for the forwarder.
         say: called with a few words about each step; without this function, the words are logged.
 
     Raises:
@@ -115,7 +115,7 @@ class Forwarder(BaseForwarder):
         """Let `run` finish the calls in progress, commit their outcomes and return.
 
         `run` returns no later than the duration of a round plus the timeout of one call. Other threads and signal
-        handlers may call this method. If a handler calls it while Spark starts, the start ends, too.
+        handlers may call this method. A call in a handler also ends the start of Spark.
         """
         if not self._is_stopping:
             super().stop()

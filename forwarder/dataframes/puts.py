@@ -86,7 +86,7 @@ COLUMNS: Mapping[str, Kind] = {
 class Put(NamedTuple):
     """Messages with the same options, for ``put``.
 
-    row: the row of the first message in its partition, counted from 0.
+    row: the number of the first message's row in the partition, counted from 0.
     queue: the queue of the messages; None if the rows name no queue.
     bodies: the bodies of the messages; None for a row without a body.
     """

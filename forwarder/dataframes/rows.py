@@ -60,9 +60,9 @@ def read(
 class _Columns:
     """Creates batches with the columns of a schema.
 
-    In most columns, neighbouring messages have the same value. Such a column is created with one value for each piece,
-    and each value is then repeated. A column with one value for the whole batch is kept, because the next batch mostly
-    has the same column.
+    In most columns, neighbouring messages have the same value. So these columns are created with one
+    value for each piece, and the value is then repeated. A column with one value for the whole batch is kept, because
+    the next batch mostly has the same column.
     """
 
     def __init__(self, schema: StructType) -> None:

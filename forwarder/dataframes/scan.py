@@ -18,11 +18,12 @@ from forwarder.dataframes.columns import BODY, ReadOptions, check_columns
 from spool.engine.tasks import Item, Missing, Stretch, boot_id
 from spool.model.layout import MAX_NUMBER
 
-# The costs of a message and of a file without its bodies, as the number of bytes that can be read in the same time.
+# The cost of a message and the cost of a file, apart from the bodies. The unit of a cost is a byte, i.e. the time to
+# read a byte.
 _MESSAGE_BYTES, _FILE_BYTES = 256, 4096
 
 # The start of a Python task costs 60 ms of processor time, as much as reading 40 MiB. With two tasks for each
-# processor, one slow task delays the end less.
+# processor, a single slow task delays the end of the read less.
 _LEAST_TASK_BYTES, _MOST_TASK_BYTES = 4 << 20, 64 << 20
 _TASKS_A_PROCESSOR = 2
 

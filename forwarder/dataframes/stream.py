@@ -112,7 +112,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._published()
 
     def _limits(self, limit: ReadLimit) -> tuple[float, float]:
-        """Return the most messages and bytes of a batch. Spark passes on one limit, but the options may have two."""
+        """Return the limits of messages and bytes in a batch. Spark passes on only one of two limits."""
         most, most_bytes = math.inf, math.inf
         if not isinstance(limit, ReadAllAvailable):
             most, most_bytes = self._options.max_messages or math.inf, self._options.max_bytes or math.inf

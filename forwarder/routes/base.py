@@ -194,7 +194,7 @@ class BaseForwarder:
         self._end_if_idle(result.messages)
 
     def _count_left(self, space: Space) -> None:
-        with suppress(SpoolError, OSError):  # the summary has such an error already
+        with suppress(SpoolError, OSError):  # the summary already has the error
             for queue, attempted in self._attempted.items():
                 stats = space.stats(queue)
                 left = stats.ready + stats.claimed + stats.in_doubt + space.engine.waiting(queue, attempted)

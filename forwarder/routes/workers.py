@@ -92,7 +92,7 @@ def has_workers(context: "SparkContext") -> bool:
 def defects(
     path: str, identity: tuple[int, int] | None, version: str, services: Sequence[Service], _: object = None
 ) -> list[str]:
-    """Return the reasons why this worker process cannot work for the driver, with the machine's name."""
+    """Return why this worker process cannot work for the driver. Each reason names the machine."""
     try:
         if identity_of(path) != identity:
             raise ServiceError(

@@ -56,7 +56,7 @@ class FileService(Service):
 
     @property
     def name(self) -> str:
-        """The pattern of names: text, and fields of the message in braces."""
+        """The pattern of file names. In the pattern, names of message fields are in braces."""
         return self.target.partition("?name=")[2] or "{id}"
 
     def open(self) -> "FileCaller":

@@ -1,1 +1,1 @@
-"""Workers: they call a function with each message; its result or exception decides the effect on the message."""
+"""Workers call a function with each message. The function's result or exception decides the effect on the message."""

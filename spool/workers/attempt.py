@@ -1,9 +1,9 @@
 """One attempt for a message in this process: its transaction, from the claim to the commit of the outcome.
 
-``spool.workers.states`` decides; this module claims, commits and releases. While the attempt lasts, the message remains
-in its queue, claimed. Then one commit has all effects of the outcome. After a success, these are the puts of the
-function, the reply and the removal of the message. After a failure, they are the retry, the move to the error queue or
-the drop, without the puts of the function. The claim is held until that commit has ended.
+``spool.workers.states`` decides, and this module claims, commits and releases. During the attempt, the message is
+claimed and remains in its queue. At the end, one commit has all effects of the outcome. After a success, these effects
+are the puts of the function, the reply and the removal of the message. After a failure, the effect is a retry, a move
+to the error queue or a drop, without the puts of the function. The claim is held until the commit has ended.
 """
 
 import threading
@@ -32,8 +32,8 @@ from spool.workers.outcome import Outcome, Passed, Rejected, Retried, one_line
 from spool.workers.pauses import no_room, not_reached
 from spool.workers.states import Event, State, end_of_call, holds_up_its_message_alone, next_state
 
-_WAIT_FOR_CALL_SECONDS = 0.2  # how long to wait for a put or get of the function before the transaction refuses
-_WAIT_FOR_END_SECONDS = 2.0  # how long to wait for the same put or get after the transaction refuses
+_WAIT_FOR_CALL_SECONDS = 0.2  # the wait for the function's put or get, before the transaction refuses calls
+_WAIT_FOR_END_SECONDS = 2.0  # the further wait for the same put or get, after the transaction refuses calls
 
 
 class _Stopped(Exception):
@@ -57,7 +57,7 @@ class Conclusion(NamedTuple):
 
     @property
     def waits(self) -> bool:
-        """Return whether only this message waits, for room in a queue that no other message names."""
+        """Return whether only this message waits, because the full queue concerns no other message."""
         return self.effect is Effect.KEPT and not self.pause
 
 
@@ -71,7 +71,7 @@ class Attempt:
         on_abandoned: called with the conclusion of an abandoned attempt before the message is released, so that the
             worker pauses before another thread can claim the message.
 
-    transaction: holds the message; puts and gets of the function join it.
+    transaction: the transaction that holds the message. Puts and gets of the function join this transaction.
     message: the claimed message; None before the claim.
     unreadable: why the body could not be decoded; "" if the body was decoded.
     state: the state of the attempt.
@@ -117,13 +117,13 @@ class Attempt:
         """Claim the next message of the queue, and read it.
 
         Args:
-            seconds: how long to wait for a message; None for no limit.
-            passed: positions of messages to pass over.
+            seconds: the longest wait for a message. None means no limit.
+            passed: the positions of the messages to pass over.
             stopping: called ten times a second; the wait ends once it returns True.
 
         Returns:
-            QUARANTINED if the body is damaged: the message is in quarantine, and the attempt has ended. Otherwise None;
-            ``message`` is None if no message was claimed.
+            QUARANTINED if the body is damaged. The message is then in quarantine, and the attempt has ended. Otherwise
+            None. If no message was claimed, ``message`` is None.
         """
 
         def check() -> None:
@@ -165,8 +165,8 @@ class Attempt:
         """Record that the call begins. If this process dies between now and ``conclude``, an attempt is counted.
 
         Returns:
-            False if no call may be made: a queue has no room for the answer (``abandoned`` is the conclusion), or the
-            worker has ended. In both cases the message is released.
+            False if no call may be made. Either a queue has no room for the answer (then ``abandoned`` is the
+            conclusion), or the worker has ended. The message is released in both cases.
         """
         assert self.message is not None
         reply = [self.message.reply_queue] if self._replies and self.message.reply_queue is not None else []
@@ -188,7 +188,7 @@ class Attempt:
         """End the attempt with the outcome of the call. Raises the same errors as ``commit``.
 
         Returns:
-            None if the attempt was withdrawn in the meantime: its result does not count.
+            The conclusion; or None if the attempt was withdrawn in the meantime, so that the outcome does not count.
         """
         if not self._move(end_of_call(outcome)):
             return None
@@ -198,13 +198,13 @@ class Attempt:
         return self._commit(outcome)
 
     def withdraw(self, reason: str, event: Event = Event.LATE) -> Conclusion | None:
-        """End the attempt as failed. Called in a thread other than the function's.
+        """End the attempt as failed. A thread other than the thread of the function calls this method.
 
-        From now on, calls of the function in its transaction raise ProtocolError. If the function is inside one of
-        these calls and the call does not end, the function's thread has to call ``finish_withdrawn``.
+        From now on, every call that the function makes in its transaction raises ProtocolError. If the function is
+        inside such a call, and the call does not end, the function's thread has to call ``finish_withdrawn``.
 
         Returns:
-            None if the call had ended already.
+            The conclusion; or None if the call had already ended.
         """
         if not self._move(event) or self.state is not State.WITHDRAWN:
             return None
@@ -226,7 +226,10 @@ class Attempt:
 
     @public_call("committing")
     def _commit(self, outcome: Outcome) -> Conclusion:
-        """Commit the effects of the outcome. Without room for them, abandon the attempt, unless it is withdrawn."""
+        """Commit the effects of the outcome.
+
+        If a queue has no room for the effects, abandon the attempt, unless the attempt is withdrawn.
+        """
         assert self.message is not None
         with self.transaction.mutex:
             if self.transaction.state is TransactionState.ROLLED_BACK:
@@ -257,7 +260,7 @@ class Attempt:
         return record(branch.batch, policy, message, raw, outcome, self._store.clock.now())
 
     def _note_rollback(self) -> None:
-        """Record the effect of the rollback. After the last attempt, it has moved or dropped the message."""
+        """Record the effect of the rollback. If no attempt is left, the rollback has moved or dropped the message."""
         with self._store.view.mutex:
             run = self._store.view.index.messages.find(self._held.position)
         if run is None:
@@ -293,7 +296,10 @@ class Attempt:
 
 
 def _full_queue(store: Store, queues: Sequence[str]) -> str | None:
-    """Return the first of these queues that is full; None if each has room for a message. Called in a public call."""
+    """Return the first of these queues that is full, or None if each queue has room for a message.
+
+    The caller is inside a public call.
+    """
     settings = store.settings.current()
     configs = [settings.config.queues[queue] for queue in queues if queue in settings.config.queues]
     limits = {config.name: {config.max_messages, config.max_bytes} - {None} for config in configs}

@@ -1,7 +1,7 @@
-"""The effects of an outcome on the queues: a pure function from (message, outcome) to puts and commands of a branch.
+"""The effects of an outcome on the queues. A pure function turns (message, outcome) into puts and commands of a branch.
 
-All effects of one message are in one branch, so they are one commit. After a success, these are the reply and the
-removal. After a failure, these are the reply, the move to the error queue and the count of the attempt.
+All effects of one message are in one branch, so they are one commit. After a success, the effects are the reply and the
+removal. After a failure, the effects are the reply, the move to the error queue and the count of the attempt.
 """
 
 import enum
@@ -42,7 +42,7 @@ class Effect(enum.StrEnum):
     DEAD_LETTERED = "dead_lettered"
     DROPPED = "dropped"
     QUARANTINED = "quarantined"  # the body is damaged
-    KEPT = "kept"  # no attempt is counted: the service was not reached, or a queue had no room
+    KEPT = "kept"  # no attempt is counted, because the service was not reached or a queue had no room
 
     @property
     def words(self) -> str:
@@ -58,8 +58,9 @@ FAILURES_FOR_GOOD = frozenset({Effect.REJECTED, Effect.DEAD_LETTERED, Effect.DRO
 class OutcomePolicy:
     """The options of a queue and of its space, which decide the effects of an outcome.
 
-    on_failure: the effect of a rejection by the service: "reject"; "delete" the message if the failure queue gets the
-        service's reply, and reject it otherwise; or "retry", as after a failed attempt.
+    on_failure: the effect of a rejection by the service. "reject": the message is rejected. "delete": the message is
+        deleted if the failure queue gets the service's reply, and is rejected otherwise. "retry": the rejection counts
+        as a failed attempt.
     """
 
     queue: QueueConfig
@@ -80,14 +81,14 @@ class OutcomePolicy:
 def record(
     batch: CommitBatch, policy: OutcomePolicy, message: Message, raw: bytes, outcome: Outcome, now: float
 ) -> tuple[Effect, str]:
-    """Add to the branch the effects of an outcome. The outcome ends an attempt that counts.
+    """Add the effects of an outcome to the branch. The outcome is not that of an abandoned attempt.
 
     Args:
         raw: the body as stored, for an outcome that passes the body on.
         now: the time in seconds since the epoch, for delays.
 
     Returns:
-        The effect on the message, and the reason of a failure or a note of the function.
+        The effect on the message, and a text: the reason of the failure, or a note of the function.
     """
     outcome = effective_outcome(policy, message, raw, outcome)
     if isinstance(outcome, Rejected):
@@ -108,8 +109,8 @@ def record(
 def effective_outcome(policy: OutcomePolicy, message: Message, raw: bytes, outcome: Outcome) -> Outcome:
     """Return the outcome that takes effect under the policy. ``raw``: the body as stored.
 
-    An answer whose queue does not exist, or is too small for the answer even when empty, is a failed attempt. A new
-    message over the limits of the space is a rejection.
+    The attempt fails if the queue of an answer does not exist. The attempt also fails if the queue would be too small
+    for the answer even when empty. If a new message exceeds the limits of the space, the outcome is a rejection.
     """
     if isinstance(outcome, Translated) and (refused := _over_limits(policy, outcome)):
         outcome = Rejected(refused)
@@ -184,7 +185,10 @@ def _retry(batch: CommitBatch, policy: OutcomePolicy, message: Message, outcome:
 
 
 def _answer(batch: CommitBatch, policy: OutcomePolicy, queue: str, request: Message, answer: Replied) -> None:
-    """Put an answer with the travelling fields, and the correlation id or else the id, of the request."""
+    """Put an answer with the travelling fields of the request, and with its correlation id.
+
+    If the request has no correlation id, the answer has the request's id as its correlation id.
+    """
     attributes: dict[str, Any] = {"correlation_id": request.correlation_id or request.id}
     for name in _TRAVELLING:
         value = getattr(request, name)
@@ -198,7 +202,7 @@ def _answer(batch: CommitBatch, policy: OutcomePolicy, queue: str, request: Mess
 
 
 def _fields_of(policy: OutcomePolicy, new: NewMessage, source: Message) -> dict[str, Any]:
-    """Return the control fields of a new message: its own fields, and by default the correlation id of its source."""
+    """Return the control fields of a new message. A missing correlation id is taken from the source."""
     fields = {"correlation_id": source.correlation_id or source.id, **new.attributes}
     warn_of_put("", policy.space.queues[new.queue], new.attributes)
     return with_first_delay(policy.space.queues[new.queue], fields)

@@ -16,10 +16,10 @@ class ServiceError(ValueError):
 
 
 def find_function(target: str) -> Callable[[Any], Any]:
-    """Import `package.module:function`, from the current directory first, as `python -m` does.
+    """Import `package.module:function`. As with `python -m`, the current directory is searched first.
 
     Raises:
-        ServiceError: the function cannot be imported, is a coroutine function, or takes no message.
+        ServiceError: the function cannot be imported, is a coroutine function, or cannot be called with a message.
     """
     module_name, _, name = target.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), *name.split("."))):
@@ -33,9 +33,10 @@ def find_function(target: str) -> Callable[[Any], Any]:
 
 
 def check_function(name: str, function: Any) -> Callable[[Any], Any]:
-    """Return an object as a function. ServiceError if it cannot be called with a message, or is a coroutine function.
+    """Check that an object is a function that can be called with a message, and return the object.
 
-    ``name``: the name for errors.
+    ServiceError if the object cannot be called with a message, or is a coroutine function. ``name``: the name for
+    errors.
     """
     if not callable(function):
         raise ServiceError(f"{name} is no function but a {type(function).__name__}: name one to be called")

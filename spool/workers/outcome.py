@@ -20,7 +20,7 @@ LONGEST_DELAY = 7 * 86400.0
 class Replied:
     """Success. The reply goes to the reply queue, if one is set; an empty reply has the body b"".
 
-    codec: the codec that decodes `body` into a value ("text", "json", "msgpack"); None for bytes.
+    codec: the codec that decodes `body` into a value ("text", "json" or "msgpack"). None means that the value is bytes.
     """
 
     body: bytes = b""
@@ -102,8 +102,8 @@ _OF_PUT_ALONE = ("top", "before", "deduplication_key")
 class Translated:
     """Any number of new messages, in any queues, replace the message. The commit that puts them removes the message.
 
-    A function returns this outcome instead of a reply. By default, the correlation id of a new message is that of its
-    source, or else the id of its source.
+    A function returns this outcome instead of a reply. By default, a new message has the correlation id of its source.
+    If the source has none, the new message has the source's id as its correlation id.
 
     note: a note for the summary; "" for none.
     """
@@ -123,13 +123,13 @@ Outcome = Replied | Retried | Rejected | Passed | Translated
 
 
 class Retry(Exception):
-    """Raised by a function that handles messages: the attempt has failed, and another attempt follows.
+    """A function raises this exception if the attempt has failed and another attempt has to follow.
 
-    delay: the seconds before the next attempt, a number from 0; None for the queue's own delay. Raises InvalidArgument
-        otherwise.
+    delay: the seconds before the next attempt. None means the queue's own delay. InvalidArgument if the delay is
+        negative or not a number.
     """
 
-    # Also class attributes, for a subclass whose __init__ does not call this __init__.
+    # These defaults apply in a subclass whose __init__ does not call this __init__.
     reason: str = ""
     delay: float | None = None
 
@@ -140,7 +140,7 @@ class Retry(Exception):
 
 
 class Reject(Exception):
-    """Raised by a function that handles messages: the message has failed for good.
+    """A function raises this exception if the message has failed for good.
 
     reply: bytes, str, or a value that msgpack can express.
     """
@@ -155,9 +155,10 @@ class Reject(Exception):
 
 
 def of_value(value: object, max_reply: int) -> Outcome:
-    """Return the outcome of a function's result: a reply, empty for None. ``max_reply``: in bytes.
+    """Return the outcome of a function's result: a reply. For None, the reply is empty.
 
-    A value that no codec can write is a failed attempt. An outcome is returned unchanged.
+    If no codec can write the value, the attempt has failed. A result that is an outcome is returned unchanged.
+    ``max_reply``: the largest size of a reply in bytes.
     """
     return value if isinstance(value, Outcome) else _reply(value, max_reply)
 
@@ -184,7 +185,7 @@ def of_error(error: BaseException, max_reply: int) -> Retried | Rejected:
     reply = _reply(error.reply, max_reply)
     if isinstance(reply, Replied):
         return Rejected(reason, reply)
-    # The rejection stands, because another attempt would only return the same useless reply.
+    # The result is still a rejection, because another attempt would return the same useless reply.
     return Rejected(f"{reason} (its reply is lost: {reply.reason})")
 
 
@@ -195,7 +196,7 @@ def replied(body: bytes, content_type: str | None, codec: str | None, max_reply:
 
 
 def too_large(max_reply: int) -> Rejected:
-    """Return the outcome of a reply of more than `max_reply` bytes."""
+    """Return the outcome of a call whose reply has more than `max_reply` bytes."""
     return Rejected(f"the service's reply is larger than the limit of {max_reply} bytes")
 
 
@@ -205,14 +206,17 @@ def took_too_long(seconds: float | None) -> str:
 
 
 def bounded(delay: float) -> float:
-    """Return a delay in seconds, at most ``LONGEST_DELAY``. InvalidArgument if the delay is no number from 0."""
+    """Return a delay in seconds, reduced to at most ``LONGEST_DELAY``.
+
+    InvalidArgument if the delay is negative or not a number.
+    """
     if not isinstance(delay, int | float) or math.isnan(delay) or delay < 0:
         raise InvalidArgument(f"delay is a number of seconds from 0, not {shown(delay)}")
     return float(min(delay, LONGEST_DELAY))
 
 
 def describe(error: BaseException) -> str:
-    """Return an exception as a reason."""
+    """Return a description of an exception, for use as a reason."""
     text, name = one_line(error), class_name(error)
     return one_line(f"{name}: {text}" if text else name)
 

@@ -1,4 +1,4 @@
-"""How long a worker or route pauses, and how long it passes over one message: decisions that change no space."""
+"""Decide how long a worker or route pauses, and how long it passes over one message. They change no space."""
 
 from spool.model.position import Position
 
@@ -23,7 +23,7 @@ def no_room(full: str) -> str:
 class Pauses:
     """The pauses of a worker or route while nothing can be handled.
 
-    down: the reason of the last pause; "" once a message was handled again.
+    down: the reason of the last pause; "" if a message was handled after the pause.
     """
 
     def __init__(self) -> None:
@@ -45,9 +45,9 @@ class Pauses:
 
 
 class WaitingMessages:
-    """Messages that are passed over, each for a growing time, because a queue that no other message names has no room.
+    """Messages that wait for room in a queue that no other message names.
 
-    Times are in seconds of the monotonic clock.
+    A worker or route passes over these messages, each for a growing time. Times are in seconds of the monotonic clock.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class WaitingMessages:
         return len(self._waits) >= MOST_WAITING
 
     def add(self, position: Position, now: float) -> None:
-        """Pass over a message: at first for a second, then each time for twice as long."""
+        """Pass over a message for a second. Each further call for it doubles the time, up to a minute."""
         _, before = self._waits.pop(position, (0.0, FIRST_PAUSE_SECONDS / 2))
         seconds = min(before * 2, LONGEST_PAUSE_SECONDS)
         self._waits[position] = (now + seconds, seconds)
@@ -67,12 +67,12 @@ class WaitingMessages:
         self._waits.pop(position, None)
 
     def positions(self, now: float) -> list[Position]:
-        """Return the messages to be passed over now. Messages that nobody claimed for a minute are forgotten."""
+        """Return the messages to be passed over now. Forget each message whose wait ended more than a minute ago."""
         for position, (until, _) in list(self._waits.items()):
             if until + LONGEST_PAUSE_SECONDS < now:
                 del self._waits[position]
         return [position for position, (until, _) in self._waits.items() if until > now]
 
     def seconds(self, now: float) -> float | None:
-        """Return the seconds until the first of the waits ends; None if no message waits."""
+        """Return the seconds until the first wait ends, or None if no message waits."""
         return min((until - now for until, _ in self._waits.values() if until > now), default=None)

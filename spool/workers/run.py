@@ -1,4 +1,4 @@
-"""A worker's run, apart from its threads or tasks: which messages may be claimed now, and the summary.
+"""A worker's run, without its threads or tasks. A run decides which messages may be claimed now, and has the summary.
 
 Workers with threads and workers with asyncio tasks share this code. Any thread may call any method.
 """
@@ -36,9 +36,9 @@ class WorkSummary:
     """The number of messages for each ``Effect``.
 
     kept: claims that ended without an attempt, because the service was not reached or a queue had no room.
-    left: after a run with ``once``, messages that remain in the queue: they failed or were kept, other transactions
-        hold them, or the run ended early.
-    abandoned: calls that took too long in their threads, so that the worker gave up the calls.
+    left: after a run with ``once``, messages that remain in the queue, because they failed or were kept, other
+        transactions hold them, or the run ended early.
+    abandoned: calls that the worker gave up because they took too long in their threads.
     reasons: the latest reason for each count, by the name of the count.
     """
 
@@ -70,11 +70,12 @@ class Run:
     Args:
         once: whether the run claims each message only once.
         passed: with ``once``, the messages to pass over, because an earlier run attempted them.
-        on_pause: called with the reason and the seconds when the run pauses; the seconds are 0 if ``once`` ends the
-            run.
+        on_pause: called with the reason and the seconds of a pause. The seconds are 0 if the run ends instead because
+            of ``once``.
 
-    is_over: whether a run with ``once`` ends early, because too many messages failed or the run would pause.
-    summary: the counts so far. mutex: guards the run; while a thread holds it, no other thread changes the run.
+    is_over: whether a run with ``once`` ends early. It ends early if too many messages failed, or instead of a pause.
+    summary: the counts so far.
+    mutex: guards the run. While a thread holds the mutex, no other thread changes the run.
     """
 
     def __init__(
@@ -108,15 +109,17 @@ class Run:
             return frozenset(self._passed.union(self._waiting.positions(self._clock.monotonic())))
 
     def wait_seconds(self) -> float | None:
-        """Return the longest wait for a message; None for no limit."""
+        """Return the longest time in seconds to wait for a message. None means no limit."""
         with self.mutex:
             return 0.0 if self.once else self._waiting.seconds(self._clock.monotonic())
 
     # -- an attempt -------------------------------------------------------------------------------------------------
 
     def begin(self, position: tuple[int, int]) -> bool:
-        """Record that a message is claimed. Return False if the message has to be released, because the run has
-        attempted it since the claim began, or has begun to pause."""
+        """Record that a message is claimed. Return False if the message has to be released.
+
+        The reason is that the run has attempted the message, or has begun a pause, since the claim began.
+        """
         with self.mutex:
             if self.is_over or self.pause_left() > 0 or position in self._passed:
                 return False
@@ -125,7 +128,10 @@ class Run:
             return True
 
     def hold_back(self, position: Position, conclusion: Conclusion) -> None:
-        """Pause, or pass over the message, because its attempt is abandoned. Called before the message is released."""
+        """Pause, or pass over the message, because its attempt is abandoned.
+
+        The message is released only afterwards.
+        """
         with self.mutex:
             if conclusion.waits and not self._waiting.is_full:
                 self._waiting.add(position, self._clock.monotonic())
@@ -161,7 +167,7 @@ class Run:
             hanging: how many of these calls have not ended.
 
         Returns:
-            The error that ends the worker, if too many calls have not ended; otherwise None.
+            The error that ends the worker if too many of these calls have not ended; otherwise None.
         """
         log.error(
             "message %s of queue %s: %s; Python cannot end the thread of the call (%s of at most %s)",

@@ -1,8 +1,8 @@
-"""One attempt for a message, as a state machine: pure, so that threads, asyncio tasks and Spark tasks all follow it.
+"""One attempt for a message, as a pure state machine. Threads, asyncio tasks and Spark tasks all follow it.
 
 An attempt begins when a message is claimed and ends in *concluded*, *withdrawn* or *abandoned*. A driver
 (``spool.workers.worker``, ``spool.aio.worker``, ``forwarder.routes.in_threads``, ``forwarder.task`` with
-``forwarder.round``) turns every occurrence into an ``Event``, and then acts according to the new state.
+``forwarder.round``) turns each thing that happens into an ``Event``, and then acts according to the new state.
 
 | state    | event                         | next      | the driver                                          |
 |----------|-------------------------------|-----------|-----------------------------------------------------|
@@ -29,7 +29,7 @@ from spool.workers.outcome import Outcome, Retried
 
 
 class State(enum.Enum):
-    """The state of an attempt. ``is_end``: whether no event changes the state any more."""
+    """The state of an attempt. ``is_end``: whether the state is final, so that no event changes the state."""
 
     CLAIMED = "claimed"
     CALLING = "calling"
@@ -98,8 +98,8 @@ def holds_up_its_message_alone(full: str | None, named: Collection[str | None], 
     """Return whether a full queue concerns only one message, so that the worker goes on with other messages.
 
     Args:
-        full: the queue; None for the whole space.
-        named: the reply and failure queue of the message.
+        full: the full queue; None if the limit of the whole space is reached.
+        named: the reply queue and the failure queue of the message.
         shared: the queues that also take the answers to other messages.
     """
     return full is not None and full in named and full not in shared

@@ -1,8 +1,8 @@
-"""The loop that takes messages from a queue and calls a function for each, in threads.
+"""The worker that takes messages from a queue, and calls a function with each message, in threads.
 
-The caller's thread supervises: it waits for the threads that call the function, and enforces the time limit. Python
-cannot end a thread. So the worker gives up a call that takes too long. The attempt is withdrawn, and another thread
-replaces the thread of the call. The transaction then refuses further calls of the function.
+The thread that runs the worker waits for the threads that call the function, and enforces the time limit. Python cannot
+end a thread. So the worker gives up a call that takes too long. The attempt is withdrawn, and another thread replaces
+the thread of the call. The transaction then refuses further calls of the function.
 """
 
 import inspect
@@ -66,22 +66,24 @@ class Call:
 
 
 class Worker:
-    """Calls a function with each message of a queue; its result or exception decides the effect on the message.
+    """Calls a function with each message of a queue.
+
+    The function's result or exception decides the effect on the message.
 
     Args:
         threads: how many threads call the function side by side.
-        once: whether to end when each message that can be claimed was claimed once. Otherwise the worker goes on until
-            ``stop()`` is called or the event ``stop`` is set.
+        once: whether the worker ends when each message that can be claimed has been claimed once. Otherwise the worker
+            goes on until ``stop()`` is called or the event ``stop`` is set.
         passed: with ``once``, the positions of messages to pass over.
-        timeout: the most seconds for a call; None for no limit.
+        timeout: the longest time of a call in seconds. None means no limit.
         on_handled: called at the end of each attempt, with the message's position, the conclusion and the seconds since
             the claim. ``on_handled`` runs in a thread of the worker, in one thread at a time.
-        on_pause: called with the reason and the seconds of each pause, in a thread of the worker. The seconds are 0 if
-            ``once`` ends the run instead. Without ``on_pause``, pauses are logged.
-        on_unreadable: called instead of the function if no codec can decode the body of a message: with the message,
-            whose body is the bytes as stored, and the reason. Without ``on_unreadable``, the attempt fails.
+        on_pause: called with the reason and the seconds of each pause, in a thread of the worker. If the run ends
+            instead because of ``once``, the seconds are 0. Without ``on_pause``, pauses are logged.
+        on_unreadable: called instead of the function if no codec can decode the body of a message. The arguments are
+            the message with its body as the stored bytes, and the reason. Without ``on_unreadable``, the attempt fails.
         on_failure: the effect of a rejection, as in ``OutcomePolicy``.
-        into: queues that every outcome may put messages into. While one of them is full, no call begins.
+        into: queues that every outcome may put messages into. While one of these queues is full, no call begins.
         replies: whether an outcome may put a reply into the reply queue of its message.
 
     Raises:
@@ -136,8 +138,8 @@ class Worker:
     def run(self) -> WorkSummary:
         """Handle messages until the end.
 
-        A KeyboardInterrupt ends the run as ``stop`` does, a second KeyboardInterrupt as ``end`` does. The exception is
-        raised afterwards.
+        A first KeyboardInterrupt acts like ``stop``, and a second one acts like ``end``. The KeyboardInterrupt is
+        raised again when the run has ended.
 
         Raises:
             SystemFailure: too many calls that were given up have not ended.
@@ -157,7 +159,7 @@ class Worker:
         return self.summary
 
     def _raise_error(self) -> None:
-        """Raise the error that ended the run, if an error ended it."""
+        """Raise the error that ended the run, if any."""
         error, self._error = self._error, None
         try:
             if error is not None:
@@ -166,7 +168,10 @@ class Worker:
             del error  # the traceback of the error refers to this frame
 
     def stop(self) -> None:
-        """Claim no more messages; ``run`` returns when the calls under way have ended. A signal handler may call it."""
+        """Claim no more messages; ``run`` returns when the calls under way have ended.
+
+        Signal handlers may call this method.
+        """
         self._is_stopping = True
 
     def end(self) -> None:
@@ -185,7 +190,10 @@ class Worker:
 
     @property
     def is_paused(self) -> bool:
-        """Return whether the worker claims nothing now: the service cannot be reached, or a queue has no room."""
+        """Return whether the worker claims no message now.
+
+        The reason is that the service cannot be reached, or that a queue has no room.
+        """
         return self._run.pause_left() > 0
 
     # -- the caller's thread ----------------------------------------------------------------------------------------
@@ -202,7 +210,7 @@ class Worker:
             self._supervise()
 
     def _supervise(self) -> None:
-        """Give up calls that take too long, until no thread serves any more."""
+        """Wait until all threads of the worker have ended. Meanwhile, give up calls that take too long."""
         while True:
             with self._changed:
                 now = self._clock.monotonic()
@@ -282,7 +290,7 @@ class Worker:
                 self._changed.notify_all()
 
     def _next(self) -> Call | None:
-        """Claim a message for a call; return None when the thread has nothing more to do."""
+        """Claim a message and return its call. Return None when the thread has nothing more to do."""
         while not self.is_stopping:
             with self._changed:
                 if self._run.is_over:
@@ -383,7 +391,9 @@ def calling(attempt: Attempt, space: OpenSpace) -> Iterator[None]:
 
 
 def working_space() -> OpenSpace:
-    """Return the space of the worker that calls this function. Puts and gets with it join the message's transaction.
+    """Return the space of the worker that calls this function.
+
+    Puts and gets in this space join the message's transaction.
 
     Raises:
         ProtocolError: no worker calls this function.
@@ -412,7 +422,7 @@ def check_work(space: OpenSpace, queue: str, function: object, timeout: float | 
 
 
 def log_failure(message: Message, error: BaseException) -> None:
-    """Log an exception of the function: with its traceback, unless it is a Retry or Reject."""
+    """Log an exception of the function. Log the traceback, too, unless the exception is a Retry or Reject."""
     if isinstance(error, Retry | Reject):
         log.info("message %s of queue %s: %s", message.id, message.queue, describe(error))
     else:
