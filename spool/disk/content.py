@@ -49,8 +49,8 @@ def read_start(disk: Disk, name: str, length: int) -> bytes:
 def opened_ahead(disk: Disk, names: Sequence[str], length: int) -> Generator[int | None, None, None]:
     """Open files one after the other for reading; yield each handle, or None for a file that cannot be opened.
 
-    The kernel reads the first ``length`` bytes of a group of files ahead, while the caller reads earlier files. Without
-    this, the caller would wait for each file that is not in memory, and the disk would be idle while the caller works.
+    The kernel reads the first ``length`` bytes of a group of files ahead, while the caller reads earlier files. If it
+    did not, the caller would wait for each file, and the disk would be idle while the caller works.
     """
     for begin in range(0, len(names), _FILES_AHEAD):
         handles: list[int | None] = []
@@ -151,7 +151,7 @@ def is_directory(disk: Disk, name: str) -> bool:
 
 
 def same_bytes(disk: Disk, one: str, other: str) -> bool:
-    """Return whether two files hold the same bytes; a file that cannot be opened differs from any other."""
+    """Return whether two files hold the same bytes. Return False if one of them cannot be opened."""
     with ExitStack() as stack:
         try:
             handles = [stack.enter_context(opened(disk, name)) for name in (one, other)]
@@ -161,7 +161,7 @@ def same_bytes(disk: Disk, one: str, other: str) -> bool:
 
 
 def ensure_directory(disk: Disk, name: str) -> None:
-    """Create a missing directory and make it durable, because with a directory all of its files would be lost."""
+    """Create a missing directory and make it durable, because all of its files would be lost with it."""
     disk.make_directory(name)
     for directory in (name, directory_of(name)):
         disk.flush_directory(directory)

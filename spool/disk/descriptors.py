@@ -1,4 +1,4 @@
-"""The open descriptors of directories, and the lock that no fork interrupts the opening of a file.
+"""The open descriptors of directories, and a lock that prevents forks while a file is opened.
 
 The kernel releases a lock when its descriptor is closed. So a ``Disk`` keeps a table of its descriptors, because no
 close, fork or reused descriptor number may release a lock by mistake.
@@ -19,7 +19,7 @@ os.register_at_fork(before=opening.acquire, after_in_parent=opening.release, aft
 
 STAGES = frozenset((layout.ACTIVE, layout.PREPARED, layout.COMMITTED, layout.FREE))
 _KEPT = STAGES | {"", layout.RUN}
-_AS_PLACE = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC  # only to resolve names; it is neither read nor locked
+_AS_PLACE = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC  # to resolve names in it, not to read or lock it
 
 
 def not_open() -> OSError:
@@ -30,8 +30,8 @@ def not_open() -> OSError:
 class Directory(int):
     """The descriptor of a directory, used as ``dir_fd`` by calls on names in the directory.
 
-    ``close`` or the removal of the last reference closes the descriptor. It is never closed twice, because after the
-    first time its number may belong to another file.
+    ``close`` or the removal of the last reference closes the descriptor. No descriptor is closed twice, because after
+    the first close its number may belong to another file.
     """
 
     _is_open = True
@@ -46,10 +46,10 @@ class Directory(int):
 
 
 class Directories(dict[str, Directory]):
-    """The directories of a space by their names relative to the space. ``""`` is the space itself.
+    """The directories of a space. The keys are names relative to the space; ``""`` is the space itself.
 
     A directory is opened below its parent's descriptor, and no symlink is followed, except a symlink to the space
-    itself. So the owner of the space cannot make a process of root use files outside the space by a renamed directory.
+    itself. So the owner of the space cannot rename a directory to make a process of root use files outside the space.
 
     The space, its four stages and ``run/`` are opened once. Any other directory is opened again for each call, because
     a queue's drop folder can be removed and created again while the space is open.
@@ -62,7 +62,7 @@ class Directories(dict[str, Directory]):
         self._owner = owner
 
     def __missing__(self, name: str) -> Directory:
-        # Only the result holds a new descriptor: the traceback of an error would keep any other variable alive.
+        # No other variable holds the new descriptor, because the traceback of an error would keep the variable alive.
         if self.root is None:
             raise not_open()
         parent, _, last = name.rpartition("/")

@@ -127,7 +127,7 @@ class Disk:
         del self._handles[handle]
         os.close(handle)
 
-    _close = close  # for the methods of this class: a subclass counts only the calls of ``close`` by others
+    _close = close  # the methods of this class call this, because a subclass counts the calls of ``close``
 
     def _opened(self, opener: Callable[..., int], *args: Any) -> int:
         """Call the opener, and register its descriptor."""
@@ -276,7 +276,7 @@ class Disk:
         handle = self._open_named(name, _TO_READ)
         try:
             if group is not None:
-                os.fchown(handle, -1, group)  # before fchmod: fchown clears the set-group-ID bit
+                os.fchown(handle, -1, group)  # fchown clears the set-group-ID bit, so fchmod follows
             os.fchmod(handle, mode)
         finally:
             self._close(handle)
@@ -297,8 +297,8 @@ class Disk:
     def same_file(self, name: str, identity: FileIdentity) -> bool:
         """Return whether the name still leads to the file with this identity.
 
-        The kernel resolves the whole path, as it does for other processes. So the caller learns that a locked file was
-        moved away, where the lock excludes nobody.
+        The kernel resolves the whole path, as it does for other processes. A lock on a file that was moved away would
+        exclude nobody.
         """
         try:
             found = os.lstat(f"{self.root}/{name}")
@@ -444,8 +444,8 @@ class Disk:
         """Flush the data of a file, and its name in ``directory`` unless recovery can restore the name.
 
         Args:
-            new: whether the name is new: the handle was open when a rename gave the file this name, and no other file
-                had the name before.
+            new: whether the name is new. Then a rename gave the file this name while the handle was open, and no other
+                file had the name before.
             stamped: whether the file carries the number from which recovery restores its name.
         """
         self.durability.commit_name(self, handle, directory, new=new, stamped=stamped)
@@ -486,7 +486,10 @@ class Disk:
     # -- locks --------------------------------------------------------------------------------------------------
 
     def lock(self, handle: int, start: int, length: int = 1, *, shared: bool = False) -> bool:
-        """Try to lock bytes for this open file description (fcntl(2)); return False if another one holds a byte."""
+        """Try to lock bytes for this open file description (fcntl(2)).
+
+        Return False if another open file description has locked one of the bytes.
+        """
         if handle not in self._handles:
             raise not_open()
         asked = FLOCK.pack(F_RDLCK if shared else F_WRLCK, os.SEEK_SET, start, length, 0)
@@ -514,7 +517,7 @@ class Disk:
         return None if kind == F_UNLCK else (found, size)
 
     def flock(self, handle: int) -> bool:
-        """Try to lock a whole file or directory (flock(2)); return False if another description holds the lock."""
+        """Try to lock a whole file or directory (flock(2)); return False if the lock is held elsewhere."""
         try:
             fcntl.flock(self._checked(handle), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -524,7 +527,7 @@ class Disk:
         return True
 
     def funlock(self, handle: int) -> None:
-        """Release a lock of ``flock``."""
+        """Release a lock that ``flock`` took."""
         fcntl.flock(self._checked(handle), fcntl.LOCK_UN)
 
     def lock_holders(self, handle: int, start: int) -> list[str]:

@@ -78,8 +78,7 @@ class Durability(ABC):
 
     description: the flushes of a commit, as a text for ``spool-admin doctor``.
     needs_links: whether ``move`` gives a file two names for a moment.
-    is_assumed: whether only the settings of the space say that this file system orders renames. If False, the kind of
-        the file system determines the strategy.
+    is_assumed: whether this file system is only assumed to order renames, because the settings of the space say so.
     """
 
     description: str
@@ -119,7 +118,7 @@ class Durability(ABC):
         """Return whether every file in ``free/`` certainly has no other name. Otherwise recovery removes the files."""
 
     def note_two_steps(self) -> None:  # noqa: B027 (only one file system's flushes depend on it)
-        """Record that the kernel cannot rename a file to a free name in one step: a link and an unlink do it."""
+        """Record that the kernel cannot rename a file to a free name in one step, but only by a link."""
 
     def flush_all(self, disk: NameCalls, handle: int) -> bool:
         """Call ``Disk.flush_everything``. Return False if this call is not reliable on this file system."""
@@ -131,8 +130,8 @@ class Durability(ABC):
     def turn(self, disk: NameCalls, directory: str) -> Iterator[int]:
         """Open a directory to flush its names. If the file system needs it, keep other threads and processes out.
 
-        The directory of the space itself needs no lock here: its callers hold another lock, so only one process at a
-        time flushes it.
+        The directory of the space itself is not locked here. Only one process at a time flushes this directory, because
+        the callers hold another lock.
         """
         handle = disk.open_directory(directory)
         try:

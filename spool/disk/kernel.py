@@ -39,7 +39,7 @@ class Unsupported(OSError):
 
 
 def as_unsupported(error: OSError, *codes: int) -> OSError:
-    """Return the error. If its code is in ``codes``, convert it to ``Unsupported``."""
+    """Return the error. An error whose code is in ``codes`` becomes ``Unsupported``."""
     if error.errno not in codes:
         return error
     return Unsupported(error.errno, error.strerror, error.filename, None, error.filename2)
@@ -51,7 +51,7 @@ def last_error(path: str | None = None, other: str | None = None) -> OSError:
 
 
 def check_no_such_rename(source: str, target: str) -> None:
-    """Raise the error of ``renameat2``. Return if the cause is that the kernel or the file system lacks this call."""
+    """Raise the error of ``renameat2``. Return only if the kernel or the file system lacks this kind of rename."""
     if ctypes.get_errno() not in (errno.EINVAL, errno.ENOSYS):
         raise as_unsupported(last_error(source, target), errno.EXDEV)
 

@@ -1,7 +1,8 @@
 """Move unreadable files to quarantine instead of deleting them, and write a reason file beside each.
 
 A reason file has a sentence for people. Its last line is a JSON object for programs, with the kind of the
-file. For a message or a dropped file the object also has the queue. For a dropped file it has the former name, too.
+file. For a message or a dropped file the object also has the queue. For a
+dropped file the object has the former name, too.
 """
 
 import enum
@@ -26,7 +27,7 @@ class Cause(enum.StrEnum):
 
     DAMAGED = "damaged"  # a file of the space whose bytes were durable
     MESSAGE = "message"  # one message whose body is damaged
-    UNFLUSHED = "unflushed"  # a file of the space that was never acknowledged
+    UNFLUSHED = "unflushed"  # a file of the space whose messages were never acknowledged
     FOREIGN = "foreign"  # a file or directory of another program
     REFUSED = "refused"  # a dropped file that cannot become messages
     CHANGED = "changed"  # a dropped file that changed after it became messages

@@ -70,7 +70,7 @@ class Recycler:
             try:
                 self.disk.rename(f"{layout.FREE}/{spare}", name)
             except FileNotFoundError:
-                continue  # another process was faster
+                continue  # another process has taken the file
             try:
                 handle, found, is_alone = self.disk.open_to_overwrite(name)
             except OSError:
@@ -89,7 +89,7 @@ class Recycler:
         return None
 
     def _pop(self, size: int, keep: int) -> str | None:
-        """Remove the file with the nearest size from the list, and return its name.
+        """Remove the file whose size is nearest to ``size`` from the list, and return the file's name.
 
         If two sizes are equally near, the larger file is taken, because it need not grow. If several files have this
         size, each process takes a different file, so that processes do not compete for the same file.
@@ -161,7 +161,7 @@ class Recycler:
         for _, name in _sized(self.disk.names(layout.FREE)):
             kept += weight(name)
             if kept > QUIET_BYTES:
-                unlink_unless_gone(self.disk, f"{layout.FREE}/{name}")  # another process may just have taken it
+                unlink_unless_gone(self.disk, f"{layout.FREE}/{name}")  # (another process may just have taken the file)
         self.refresh()
 
     def recover(self, *, after_power_cut: bool) -> None:
@@ -194,7 +194,7 @@ def consumed_number(name: str) -> int | None:
 
 
 def weight(name: str) -> int:
-    """Return the number of bytes that a file in ``free/`` counts against the limits. Its name gives the size."""
+    """Return the number of bytes that a file in ``free/`` counts against the limits. The file's name gives its size."""
     size = name.partition("-")[0]
     return max(_LEAST_BYTES, int(size)) if size.isdecimal() else _LEAST_BYTES
 

@@ -45,7 +45,7 @@ def network_file_system(path: str) -> str | None:
 
 
 def overwrites_in_place(path: str) -> bool:
-    """Return whether the file system overwrites bytes in place. So the overwriting succeeds even on a full disk."""
+    """Return whether the file system overwrites bytes in place, so that this succeeds even on a full disk."""
     return _magic(path) in (_EXT, _XFS, _TMPFS)
 
 

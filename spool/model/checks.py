@@ -102,7 +102,7 @@ def seconds(value: Any, most: float, least: float = 0.0) -> float:
 def moment(value: Any, most: float) -> float:
     """Convert a number, or a datetime with a time zone, to seconds since the epoch.
 
-    Raises ValueError for another type, and unless the result is from 0 to less than ``most``.
+    Raises ValueError for another type, or if the result is not from 0 to less than ``most``.
     """
     if isinstance(value, datetime):
         if value.utcoffset() is None:

@@ -22,7 +22,7 @@ CLAIM_FILES = 64
 
 SUFFIX = ".msgpack"
 JOURNAL_SUFFIX = ".claims"
-COMMITTED_FILE = f"{COMMITTED}/%016d{SUFFIX}"  # % the number of a commit; the file that the commit itself wrote
+COMMITTED_FILE = f"{COMMITTED}/%016d{SUFFIX}"  # % the number of a commit; the name of the commit's first file
 COPY_SUFFIX = ".copy"
 REASON_SUFFIX = ".reason.txt"  # of the file beside a file in quarantine; it gives the reason
 CAPTURE_PREFIX = "drop."
@@ -94,7 +94,7 @@ def claim_journal(xid: Xid) -> str:
 
 
 def copy(xid: Xid) -> str:
-    """Return the name of a new file until it replaces another file."""
+    """Return the temporary name of a new file that will replace another file."""
     return f"{ACTIVE}/{xid}{COPY_SUFFIX}"
 
 
@@ -131,8 +131,8 @@ def queue_of_capture(directory: str) -> str:
     return directory.removeprefix(CAPTURE_PREFIX).rpartition(".")[0]
 
 
-# For each directory, a test of names: whether a file of the space has such a name. drop/ and quarantine/ may hold any
-# name.
+# For each directory, a function that returns whether a file of the space can have a name. In drop/ and quarantine/ a
+# file may have any name.
 OWN_NAMES: dict[str, Callable[[str], object]] = {
     COMMITTED: parse_committed,
     PREPARED: parse_xid,

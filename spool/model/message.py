@@ -1,8 +1,8 @@
 """A message as a caller gets it: frozen, with its body and control fields.
 
 Control fields come from the file's table of contents, which has only the fields that differ from the default. The
-properties of a message read from this mapping. So a call that takes a thousand messages does not create twenty thousand
-fields.
+properties of a message read their values from this table. So a call that takes a thousand messages does not create
+twenty thousand fields.
 """
 
 from collections.abc import Mapping
@@ -375,7 +375,7 @@ def updated(attributes: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[s
     """Return a message's control fields after an update.
 
     The value None removes a time. ``queue`` and ``why`` describe the update, so they become no fields of the message.
-    A message that moves to another queue loses its place at the top or before another message.
+    A message that moves to another queue loses its place at the top or in front of another message.
     """
     fields = {**attributes, **changes}
     for name, relative in _RELATIVE.items():

@@ -17,7 +17,7 @@ _UNITS = {"TIME": "seconds", "SIZE": "bytes", "MOMENT": "seconds since the epoch
 
 
 class Default(enum.Enum):
-    """The default of an argument if None is one of its values, and has another meaning."""
+    """The default of an argument for which the value None has a separate meaning."""
 
     JOIN = "JOIN"
     KEEP = "KEEP"

@@ -72,7 +72,7 @@ def place_before(attributes: Mapping[str, Any], committed_at: float, position: P
 
 
 def cuts(attributes: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """Return the positions (number, ordinal) where a run must end, so that this message can be between two runs."""
+    """Return the positions (number, ordinal) where a run must end, so that this message fits between two runs."""
     if "before" not in attributes:
         return []
     return [(number, ordinal + side) for number, ordinal in _positions(attributes["before"]) for side in (0, 1)]

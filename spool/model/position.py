@@ -22,7 +22,7 @@ def positions(ranges: Iterable[tuple[int, int, int]]) -> Iterator[Position]:
 
 
 def append_range(ranges: PositionRanges, number: int, first: int, count: int) -> None:
-    """Add a range at the end of the ranges. If it continues the last range, extend the last range instead."""
+    """Add a range at the end of the ranges. If the new range continues the last range, join the two."""
     if ranges and ranges[-1][0] == number and ranges[-1][1] + ranges[-1][2] == first:
         ranges[-1] = (number, ranges[-1][1], ranges[-1][2] + count)
     else:

@@ -268,7 +268,7 @@ def parse_mark(value: object) -> Mark:
 
 
 def fullness(unit: str, messages: int, size: int, max_messages: int | None, max_bytes: int | None) -> float:
-    """Return how full a queue is, in the unit of a mark. Percentages refer to the limit that is nearer."""
+    """Return how full a queue is, in the unit of a mark. A percentage refers to the limit that is nearer."""
     if unit == MESSAGES:
         return messages
     if unit == BYTES:
@@ -302,7 +302,7 @@ def queue_config(
     """Check the options of a queue, and return the queue. Raises InvalidArgument, which names the allowed values.
 
     ``where``: the beginning of an error's text, e.g. the name of a file. ``defaults``: checked options, which apply if
-    they are not in ``options``.
+    ``options`` does not set them.
     """
     check_queue_name(name, where)
     where = f"{where}queue {name}: "
@@ -328,7 +328,7 @@ def queue_config(
 def differences(present: object, wanted: object, options: Iterable[str]) -> list[str]:
     """Compare these options of two configurations, and return the parts of a text that names each difference.
 
-    Such a text is e.g. ``retries is 3, not 5``.
+    An example is ``retries is 3, not 5``.
     """
     parts: list[str] = []
     for option in options:

@@ -15,7 +15,8 @@ from spool.model.settings import OPTIONAL, SPACE_OPTIONS, QueueConfig, SpaceConf
 FORMAT = 1
 MAX_SETTINGS_BYTES = 4 << 20
 _MAX_LINE = 2000
-# TOML has no null. In a queue's table, an empty text for an optional option cancels the value from [defaults].
+# TOML has no null. So for an optional option of a queue, an empty text means that the value in [defaults] does not
+# apply.
 _LEFT_OUT = ""
 
 
@@ -101,7 +102,10 @@ def without_queue(text: str, name: str) -> str:
 
 
 def with_mirror(text: str, path: str | None) -> str:
-    """Return the text of the settings with ``path`` as the mirror; None: with no mirror. Comments are kept."""
+    """Set the mirror to ``path`` in the text of the settings, or remove the mirror if ``path`` is None.
+
+    Return the new text. Comments are kept.
+    """
     import tomlkit
 
     document = tomlkit.parse(text)

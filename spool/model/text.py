@@ -22,8 +22,8 @@ def no_queue(name: str, queues: Iterable[str], *how: str, where: tuple[str, ...]
     """Return the error for a queue that is not among ``queues``. The text suggests a similar name, lists the queues,
     and says how to create the queue.
 
-    ``name`` has the form of a queue's name (``check_queue_name``). ``how``: the parts of another advice than to create
-    the queue. ``where``: the parts of the text's beginning.
+    ``name`` has the form of a queue's name (``check_queue_name``). ``how``: the parts of an advice that replaces the
+    advice to create the queue. ``where``: the parts of the text's beginning.
     """
     names = sorted(queues)
     there = ", ".join(names[:_MOST_LISTED]) or "none yet"
@@ -58,7 +58,7 @@ def plural(count: int, one: str, many: str = "") -> str:
 
 
 class _Short(reprlib.Repr):
-    """The ``repr`` of long values without their middle."""
+    """Formats long values without their middle."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -55,7 +55,7 @@ class Xid(NamedTuple):
             raise ValueError(f"an xid's gtrid is 1 to {MAX_GTRID_BYTES} bytes, not {gtrid!r}")
         if not isinstance(bqual, bytes) or len(bqual) > MAX_BQUAL_BYTES:
             raise ValueError(f"an xid's bqual is at most {MAX_BQUAL_BYTES} bytes, not {bqual!r}")
-        return tuple.__new__(cls, (format_id, gtrid, bqual))  # (slower: the ``__new__`` of NamedTuple runs Python code)
+        return tuple.__new__(cls, (format_id, gtrid, bqual))  # (NamedTuple's ``__new__`` would run Python code)
 
     @classmethod
     def parse(cls, text: str) -> "Xid":

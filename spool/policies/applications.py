@@ -68,9 +68,10 @@ class BatchOf(NamedTuple):
         return batch
 
     def record_apart(self, store: Store, number: int) -> None:
-        """Record the batch again, in a separate commit. The first record would keep all files of the batch's commit.
+        """Record the batch again, in a separate commit.
 
-        If another batch was recorded meanwhile, do nothing. The caller has reported the batch as committed.
+        Otherwise the first record would keep all files of the batch's commit. If another batch was recorded meanwhile,
+        do nothing. The caller has reported the batch as committed.
 
         Args:
             number: the sequence number of the commit with the batch.

@@ -120,7 +120,7 @@ class ClaimJournal:
         return self._end - count if self.is_begun else None
 
     def _append(self, records: bytes) -> None:
-        """Append records to the file, and first create a missing file. If the disk is full, remove the file."""
+        """Append records to the file. A missing file is created first. If the disk is full, remove the file."""
         try:
             data = records if self._handle is not None else self._begin() + records
             assert self._handle is not None
@@ -157,7 +157,10 @@ class ClaimJournal:
 
 
 def _become_owner(store: Store) -> None:
-    """Get an owner number for this process. Lock its byte in every claim file before others can read the number."""
+    """Get an owner number for this process.
+
+    Lock the number's byte in every claim file before other processes can read the number.
+    """
     if store.shared.claims.owner:
         return
     with number_locked(store.shared.control, store.deadline()):
@@ -290,7 +293,7 @@ def count_journal(store: Store, xid: Xid, deadline: Deadline) -> bool:
 
 
 def _live(view: View, ranges: Iterable[tuple[int, int, int]]) -> list[Position]:
-    """Return each existing message of these ranges once. (In a damaged journal, ranges may overlap or not exist.)"""
+    """Return each existing message of these ranges once. (Ranges of a damaged journal may overlap or be invalid.)"""
     found: list[Position] = []
     seen, done = 0, 0
     with view.mutex:

@@ -24,7 +24,7 @@ _RUNS_AT_ONCE = 4_096
 
 
 def expire(store: Store, queue: str, deadline: Deadline) -> int:
-    """Remove the expired, unclaimed messages of a queue. Return the number of messages. The caller has caught up."""
+    """Remove the expired, unclaimed messages of a queue. Return how many were removed. The caller has caught up."""
     done = 0
     while True:
         settings = store.settings.known

@@ -37,7 +37,7 @@ def _of_queue(config: QueueConfig) -> Iterator[tuple[str, str]]:
 def warn_of_put(
     space: str, config: QueueConfig, attributes: Mapping[str, Any], deduplication_key: str | None = None
 ) -> None:
-    """Warn of each option of a put that has no effect. A process warns once of each option of a queue.
+    """Warn of each option of a put that has no effect. A process warns of an option once for each queue.
 
     Args:
         space: the path of the space; "" if the path is not known.

@@ -115,8 +115,8 @@ def queue_config(config: SpaceConfig, queue: str) -> QueueConfig:
 def with_error_queue(config: SpaceConfig, queue: str) -> QueueConfig:
     """Return the queue's options for a message that fails.
 
-    If the error queue does not exist, messages have unlimited attempts. In a missing queue no program would find the
-    messages, and the options of their queue do not allow dropping them.
+    If the error queue does not exist, messages have unlimited attempts. No program would find messages in a
+    missing queue, and the options of their queue do not allow dropping them.
     """
     found = queue_config(config, queue)
     if found.error_queue is not None and found.error_queue not in config.queues:

@@ -5,13 +5,14 @@ number lock (Rule 5). Reclaim keeps the files that the newest fact of a subscrip
 even if the reclaiming process has an old view:
 
 1. A subscription starts after all existing commits, and afterwards only releases commits. So an older view retains at
-   least as much.
+   least as much as a newer view.
 2. Time alone ends no subscription. An expired subscription counts until a commit ends it. So no clock decides whether a
    file exists, and a late reader gets every message or an error.
 
-A reader reads the files of the commits (``put_by``), because the messages may have left the queues, or a compaction may
-have moved them to a file with another number. *Afterwards* the reader checks its subscription (``progress``). If the
-subscription still exists and no other reader has advanced it, every file existed while the reader needed it.
+A reader reads the files of the commits themselves (``put_by``), not the messages in the queues. These messages may have
+left the queues, or a compaction may have moved them to a file with another number. *Afterwards* the reader checks its
+subscription (``progress``). If the subscription still exists and no other reader has advanced it, every file existed
+while the reader needed it.
 """
 
 from collections.abc import Sequence
@@ -55,7 +56,7 @@ def register(store: Store, name: str, queues: Sequence[str], seconds: float, *, 
     """Register a subscription; return the number of the commit that registers it.
 
     The space keeps every message of a later commit for the subscription. If a subscription of this name exists, and its
-    reader has read nothing, it is used again: the reader may have been killed before it read a message.
+    reader has read nothing, the subscription is used again. This reader may have been killed too early to read.
 
     Args:
         queues: the names of the queues; empty for all queues.

@@ -1,8 +1,8 @@
 """Decide whether a dropped file is complete, or a program may still be writing it.
 
 Only the file's owner and root can ask the kernel whether a program has the file open for writing (a lease, fcntl(2)).
-For another user's file, the evidence is weaker: the writer renamed the file into place (``arrivals``), or the file has
-not changed for ``drop_settle`` seconds.
+For another user's file, the evidence is weaker. Either the writer renamed the file into place (``arrivals``), or the
+file has not changed for ``drop_settle`` seconds.
 
 A writer may pause for more than ``drop_settle`` seconds. So after the intake has taken an unchanged file, it watches
 the file (``late_writes``). Without evidence that a file is complete, the file remains where it was dropped.
@@ -25,7 +25,7 @@ class Evidence(enum.Enum):
 
 
 class Complete(NamedTuple):
-    """A complete file: the evidence that it is complete, and the identity that it had at that moment."""
+    """A complete file: the evidence that it is complete, and the identity that it had when it was judged."""
 
     evidence: Evidence
     identity: FileIdentity

@@ -67,7 +67,7 @@ class Backlog:
 
     @public_call("reading messages")
     def kept_sizes(self, first: int, last: int) -> list[CommitSize]:
-        """Return, in order, an upper limit of the original size of each commit from ``first`` to ``last``."""
+        """Return, in order, an upper limit of the size that each commit from ``first`` to ``last`` had at first."""
         catch_up(self._store)
         with self._store.view.mutex:
             files, index = self._store.view.index.files, range(first, last + 1)
@@ -77,9 +77,9 @@ class Backlog:
 
     @public_call("reading messages")
     def kept_items(self, first: int, last: int) -> tuple[list[tuple[Item, int]], list[int]]:
-        """List the messages that the commits ``first`` to ``last`` put, from the files of the commits.
+        """Read from the files of the commits ``first`` to ``last`` which messages these commits put.
 
-        The list includes consumed messages.
+        The result includes consumed messages.
 
         Returns:
             Two lists. The first has the places where the messages were put, each with the size of the bodies there.
@@ -140,7 +140,7 @@ class Backlog:
         return [CommitSize(number, *sums[number]) for number in sorted(sums)]
 
     def _runs(self, first: int, last: int) -> Iterator[Run]:
-        """Yield, in the order of the commits, those runs of these commits that match the queues and headers."""
+        """Yield the runs of these commits that match the queues and headers. The commits are in order."""
         known, now = self._store.view.index.messages.runs, self._store.clock.now()
         few = range(first, min(last, self._store.view.index.applied) + 1)
         numbers = few if len(few) <= len(known) else sorted(number for number in known if number in few)

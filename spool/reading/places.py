@@ -20,8 +20,8 @@ class Compacted(NamedTuple):
     """The messages of one queue in one compacted section. The table of the section has their control fields.
 
     removed: one bit for each row of the table. The bit is set if the row is to be left out.
-    positions: the positions of the messages in the other rows, as ``packed`` encodes them. A reader uses them if the
-        file was removed.
+    positions: the positions of the messages in the other rows, as ``packed`` encodes them. A reader uses this
+        field if the file was removed.
     """
 
     file: FileRef

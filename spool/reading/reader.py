@@ -55,7 +55,7 @@ class MessageReader:
 
     Args:
         path: the directory of the space.
-        open_space: a function that opens the space. The reader calls it if a message is not at its place.
+        open_space: a function that opens the space. The reader calls the function if a message is not at its place.
         with_body: whether the reader reads bodies.
         missing: the action for messages that are not at their places.
         largest_body: the size of the largest body that the caller accepts, in bytes; None for no limit.
@@ -189,8 +189,8 @@ class MessageReader:
     ) -> tuple[ReadMessages | None, int]:
         """Read the next messages that are still in the queue.
 
-        If another process moves the messages before they are read, find them again. Return the messages, or None if
-        they have left the queue, and the ordinal with which to continue.
+        If another process moves the messages before they are read, find them again. Return the messages and the ordinal
+        with which to continue. Return None instead of messages that have left the queue.
         """
         problem: Exception
         for _ in range(_MOST_ATTEMPTS):
@@ -231,7 +231,7 @@ class MessageReader:
 
 
 def _neighbours(stretches: Iterator[Stretch], ends: Sequence[int]) -> Iterator[list[Stretch]]:
-    """Yield groups of stretches with neighbouring rows. A group fits into a batch. ``ends``: where each body ends."""
+    """Yield groups of stretches with neighbouring rows. A group fits into a batch. ``ends``: the end of each body."""
     group: list[Stretch] = []
     begin = stop = 0  # rows
     for one in stretches:
