@@ -33,7 +33,7 @@ def new_file(disk: Disk, name: str) -> Iterator[int]:
 
 
 def open_first(disk: Disk, names: Iterable[str]) -> int | None:
-    """Open a file by the first of these names that exists. The file may move to the next name at any time."""
+    """Open the first existing file of these names. At any time the file may be renamed to the next name."""
     for name in names:
         with suppress(FileNotFoundError):
             return disk.open(name)
@@ -49,8 +49,8 @@ def read_start(disk: Disk, name: str, length: int) -> bytes:
 def opened_ahead(disk: Disk, names: Sequence[str], length: int) -> Generator[int | None, None, None]:
     """Open files one after the other for reading; yield each handle, or None for a file that cannot be opened.
 
-    The kernel reads the first ``length`` bytes of a group of files ahead, while the caller reads earlier files. If it
-    did not, the caller would wait for each file, and the disk would be idle while the caller works.
+    While the caller reads one file, the kernel already reads the first ``length`` bytes of the next files. Otherwise
+    the caller would wait for each file, and the disk would be idle while the caller works.
     """
     for begin in range(0, len(names), _FILES_AHEAD):
         handles: list[int | None] = []

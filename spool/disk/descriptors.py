@@ -1,7 +1,7 @@
 """The open descriptors of directories, and a lock that prevents forks while a file is opened.
 
-The kernel releases a lock when its descriptor is closed. So a ``Disk`` keeps a table of its descriptors, because no
-close, fork or reused descriptor number may release a lock by mistake.
+The kernel releases a lock when its descriptor is closed. No close, fork or reused descriptor
+number may release a lock by mistake. So a ``Disk`` keeps a table of its descriptors.
 """
 
 import errno
@@ -19,7 +19,7 @@ os.register_at_fork(before=opening.acquire, after_in_parent=opening.release, aft
 
 STAGES = frozenset((layout.ACTIVE, layout.PREPARED, layout.COMMITTED, layout.FREE))
 _KEPT = STAGES | {"", layout.RUN}
-_AS_PLACE = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC  # to resolve names in it, not to read or lock it
+_AS_PLACE = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC  # to resolve names, not to read or lock the directory
 
 
 def not_open() -> OSError:

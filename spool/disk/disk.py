@@ -69,7 +69,7 @@ class Disk:
         self._directories = Directories(self.root, owner and owner[0])
 
     def use_sync_method(self, sync_method: str) -> None:
-        """Make names durable in the way that the settings of the space say. "auto" keeps the way of the file system."""
+        """Make names durable as the settings of the space say. "auto" means the strategy for the file system."""
         if sync_method != "auto":
             self.durability = durability_of(self._guarantees, sync_method)
 

@@ -37,8 +37,8 @@ def no_queue(name: str, queues: Iterable[str], *how: str, where: tuple[str, ...]
 def storable(value: object, most: int = 4 * _MOST_CHARACTERS) -> str:
     """Return the text of any value, cut to ``most`` characters. A character that UTF-8 cannot encode is escaped.
 
-    The text is empty if the value's ``__str__`` fails. An application's exception may have such a method, and must not
-    prevent the rollback.
+    The text is empty if the value's ``__str__`` fails. Otherwise an application's exception with a faulty ``__str__``
+    could prevent a rollback.
     """
     try:
         return str(value)[:most].encode("utf-8", "backslashreplace").decode()[:most]
