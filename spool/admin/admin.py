@@ -1,4 +1,4 @@
-"""The calls of an administrator on an open space: queues, messages without taking them, quarantine, export."""
+"""The calls of an administrator on an open space: for queues, messages, subscriptions, quarantine and exports."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -57,7 +57,8 @@ class Administration:
             options: see ``spool.QueueOptions``.
 
         Raises:
-            QueueExists: the queue exists; with ``exist_ok``: it exists with other options, which the text names.
+            QueueExists: the queue exists. With ``exist_ok``, it is raised only if the queue has other options; the text
+                names them.
             QueueNotFound: the options name a queue that does not exist.
             InvalidArgument: an option has a value that is not allowed.
         """
@@ -104,7 +105,7 @@ class Administration:
     def export(
         self, file: BinaryIO, *, compress: bool | str = False, progress: "Callable[[Progress], None] | None" = None
     ) -> "ExportReport":
-        """Write the space as it is at one moment into one file, and return the contents. Claims are not exported.
+        """Write the state of the space at one moment into one file, and return a report of it. Claims are not exported.
 
         ``spool.import_space`` creates a space from the file, and ``spool.verify_export`` proves that the file is whole.
         Other threads and processes may use the space meanwhile.
@@ -119,7 +120,7 @@ class Administration:
             SystemFailure: another process was removing or compacting files for the whole time: try again later.
             CorruptedFile: a file of the space has lost bytes.
         """
-        from spool.admin.export import export  # imported for a rare call
+        from spool.admin.export import export  # imported here, because exports are rare
 
         return export(self._store, file, progress, compress)
 
@@ -127,14 +128,14 @@ class Administration:
 
     @public_call("reading the subscriptions")
     def subscriptions(self) -> dict[str, SubscriptionState]:
-        """Return every subscription, by its name. The space keeps messages for a subscription until its reader has read
-        them."""
+        """Return the state of every subscription, by name. The space keeps messages for a subscription until its reader
+        has read them."""
         return states(self._store)
 
     @public_call("deleting subscription {name}")
     def delete_subscription(self, name: str) -> None:
-        """End a subscription: messages that are kept only for this subscription are removed. The change is durable when
-        this call returns. InvalidArgument if no subscription has this name."""
+        """End a subscription. The messages that are kept only for this subscription are removed. The change is durable
+        when this call returns. InvalidArgument if no subscription has this name."""
         end(self._store, name)
 
     # -- quarantine ------------------------------------------------------------------------------------------------
@@ -154,9 +155,9 @@ class Administration:
 
     @public_call("putting a dropped file back")
     def restore_quarantined(self, name: str) -> str:
-        """Put a dropped file back into its queue's folder, where the next intake takes the file. Returns the new path,
-        relative to the space. The move is durable when this call returns. QueueNotFound; InvalidArgument if the file
-        cannot be put back."""
+        """Put a dropped file back into its queue's folder. The next intake takes the file from there. Returns the new
+        path, relative to the space. The move is durable when this call returns. QueueNotFound; InvalidArgument if the
+        file cannot be put back."""
         self._store.check_usable()
         return quarantined.restore(self._store, name)
 
@@ -171,7 +172,7 @@ class Administration:
     def browse(self, queue: str, **filters: Unpack[MessageFilters]) -> Iterator[Message]:
         """Yield the queue's messages in the order of delivery, delayed messages last. Nothing is claimed.
 
-        A damaged message is left out, with a warning in the log; ``entries`` yields it.
+        A damaged message is left out, and the log has a warning. ``entries`` yields damaged messages, too.
 
         Args:
             filters: see ``spool.MessageFilters``.
@@ -189,7 +190,7 @@ class Administration:
     def entries(self, queue: str, **filters: Unpack[MessageFilters]) -> Iterator[QueueEntry]:
         """Yield the queue's messages, including damaged messages and messages in doubt, each with its state and holder.
 
-        Order and filters are those of ``browse``. Nothing is claimed.
+        The order and the filters are those of ``browse``. Nothing is claimed.
         """
         self._look(queue)
         return self._entries(queue, Cursor(queue, Filter.of(filters)))
@@ -223,7 +224,8 @@ class Administration:
     def stats(self, queue: str) -> QueueStats: ...
     @public_call("counting messages")
     def stats(self, queue: str | None = None) -> dict[str, QueueStats] | QueueStats:
-        """Count the messages: returns the ``QueueStats`` of one queue, or a map from each queue to its ``QueueStats``.
+        """Return the ``QueueStats`` of one queue. Without ``queue``, return a map from each queue to its
+        ``QueueStats``.
 
         Raises QueueNotFound.
         """
@@ -269,13 +271,13 @@ class Administration:
 
     @public_call("moving a message")
     def move(self, message_id: str, queue: str) -> Message:
-        """Move a message to another queue, where its priority and age decide its place. All attempts are permitted
+        """Move a message to another queue. Its priority and age decide its place there. All attempts are permitted
         again.
 
         Returns the changed message. BadMessageId, MessageInUse, QueueNotFound.
         """
         check_queue(self._store.settings, queue, self._store.shared.counters.read())
-        moved = bulk.change_to({"queue": queue, "attempts": 0})  # (its delay, if it has one, remains)
+        moved = bulk.change_to({"queue": queue, "attempts": 0})  # (a delay of the message remains)
         bulk.act_on(self._store, self._owners, message_id, moved)
         return delivery.find_message(self._store, message_id)
 
@@ -291,8 +293,9 @@ class Administration:
         """Change the priority or a time of a message, and return the changed message. BadMessageId, MessageInUse.
 
         Args:
-            priority: 1 to 100.
-            not_before, expires_at: seconds since the epoch, or a datetime with a time zone; None removes the time.
+            priority: the new priority, from 1 to 100.
+            not_before, expires_at: the new time, in seconds since the epoch or as a datetime with a time zone. None
+                removes the time.
         """
         asked = {"priority": priority, "not_before": not_before, "expires_at": expires_at}
         changes = {name: value for name, value in asked.items() if value is not KEEP}
@@ -336,10 +339,10 @@ class Administration:
         progress: Callable[[int], None] | None = None,
         **filters: Unpack[MessageFilters],
     ) -> int:
-        """Move messages of an error queue back to their original queues, or all to one queue; returns how many.
+        """Move messages of an error queue back to their original queues, or to the queue ``to``. Returns their number.
 
-        A moved message is ready at once, with all attempts of a new message. A message that came from no other queue,
-        or from a deleted queue, is moved only if ``to`` names a queue. The other arguments are those of ``purge``.
+        A moved message is ready at once, and all its attempts are permitted again. Without ``to``, a message is not
+        moved if it came from no other queue or from a deleted queue. The other arguments are those of ``purge``.
         """
         chosen = bulk.Bulk(queue, Filter.of(filters), dry_run, progress)
         if to is None:

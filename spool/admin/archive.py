@@ -1,9 +1,9 @@
 """The tar of an export, as a stream: its compression, its members, and the checksum of each.
 
-This module does not use ``tarfile``, which follows headers that refer to headers, allocates the size that a header
-declares, and accepts a compressed stream that ends early. Here each member is a plain file with at most one long name
-before it (as in GNU tar). ``header`` builds the only header that a member can have, so a reader compares headers
-instead of interpreting them, and notices every bit that differs.
+This module does not use ``tarfile``. ``tarfile`` follows headers that refer to headers, allocates the size that a
+header declares, and accepts a compressed stream that ends early. Here each member is a plain file, with at most one
+long name before it (as in GNU tar). ``header`` builds the only header that a member can have. So a reader compares
+headers instead of interpreting them, and notices every wrong bit.
 """
 
 import bz2
@@ -19,12 +19,12 @@ from spool.model.text import shown
 
 PIECE_BYTES = 1 << 20
 
-_MOST_MEMORY_BYTES = 1 << 28  # the strongest level of xz needs a quarter of this; a stream may ask for 4 GiB
+_MOST_MEMORY_BYTES = 1 << 28  # the strongest level of xz needs a quarter of this size, but a stream can demand 4 GiB
 _COMPRESSIONS: dict[str, tuple[bytes, Callable[[], Any], Callable[[], Any]]] = {
     "gz": (b"\x1f\x8b", lambda: zlib.compressobj(wbits=31), lambda: zlib.decompressobj(wbits=31)),
     "bz2": (b"BZh", bz2.BZ2Compressor, bz2.BZ2Decompressor),
     "xz": (b"\xfd7zXZ\0", lzma.LZMACompressor, lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, _MOST_MEMORY_BYTES)),
-}  # by name: the first bytes, a compressor, a decompressor
+}  # by the compression's name: the first bytes, a compressor, a decompressor
 COMPRESSIONS = tuple(_COMPRESSIONS)
 
 _BLOCK_BYTES, _RECORD_BYTES = 512, 10_240
@@ -43,7 +43,8 @@ class Member(NamedTuple):
 
 
 def header(name: bytes, size: int, kind: bytes = _FILE) -> bytes:
-    """Return the block before a member's bytes, in GNU tar's form (tar(5)): mode 0600, no owner, no time."""
+    """Return the block before a member's bytes, in the form of GNU tar (see tar(5)), with mode 0600, no owner and no
+    time."""
     octal = b"%011o\0" % size
     block = b"".join((
         name[:_NAME_BYTES].ljust(_NAME_BYTES, b"\0"), b"0000600\0", b"0000000\0", b"0000000\0",
@@ -65,7 +66,7 @@ class Writer:
     def add(self, name: str, size: int, read: Callable[[int, int], bytes]) -> bool:
         """Add a file of ``size`` bytes; ``read(offset, length)`` returns its bytes.
 
-        Returns False if the file has become shorter: the member then has zeros in place of the missing bytes.
+        Return False if the file has become shorter. The member then has zeros in place of the missing bytes.
         """
         encoded = name.encode("utf-8", "surrogateescape")
         if len(encoded) > _NAME_BYTES:
@@ -89,7 +90,7 @@ class Writer:
         self.add(name, len(data), lambda offset, length: data[offset : offset + length])
 
     def finish(self) -> None:
-        """Write the end: two blocks of zeros, and zeros to the end of a record."""
+        """Write the end mark, which is two blocks of zeros, and more zeros up to the end of the record."""
         self._write(bytes(2 * _BLOCK_BYTES))
         self._pad(_RECORD_BYTES)
         if self._compressor is not None:
@@ -104,9 +105,9 @@ class Writer:
 
 
 class Reader:
-    """Reads the members of an archive in their order, each to its end, and recognises the compression.
+    """Reads the members of an archive in their order, each to its end. The reader recognises the compression.
 
-    Each method raises CorruptedFile if the archive is not as a ``Writer`` wrote it. The stream need not be seekable.
+    Each method raises CorruptedFile if no ``Writer`` could have written the archive. The stream need not be seekable.
     """
 
     def __init__(self, stream: BinaryIO) -> None:
@@ -115,7 +116,8 @@ class Reader:
         self._offset = 0
 
     def next(self) -> tuple[str, int] | None:
-        """Return the name and the size of the next member, or None at the end mark. The caller reads its ``pieces``."""
+        """Return the name and the size of the next member, or None at the end mark. The caller then reads the member's
+        ``pieces``."""
         block = self._exactly(_BLOCK_BYTES)
         if not block.strip(b"\0"):
             return None
@@ -172,7 +174,7 @@ class Reader:
         return data
 
     def _upto(self, length: int) -> bytes:
-        """Return the next bytes: at least one and at most ``length``; none at the end of the stream."""
+        """Return the next bytes, at least one and at most ``length``. At the end of the stream, return no bytes."""
         if self._at == len(self._buffer):
             self._buffer, self._at = next(self._source, b""), 0
         data = self._buffer[self._at : self._at + length]
@@ -204,7 +206,7 @@ def _pieces(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def _decompressed(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the bytes of the archive; the first bytes of the stream tell its compression."""
+    """Yield the uncompressed bytes of an archive. The first bytes of the stream identify its compression."""
     most = max(len(magic) for magic, _, _ in _COMPRESSIONS.values())
     start = b""
     for piece in pieces:
@@ -217,7 +219,8 @@ def _decompressed(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _decoded(pieces: Iterable[bytes], decoder: Any) -> Iterator[bytes]:
-    """Yield the content of one compressed stream, which ends with the last piece; at most ``PIECE_BYTES`` at once."""
+    """Yield the content of one compressed stream, at most ``PIECE_BYTES`` at once. The stream must end with the last
+    piece."""
     for piece in pieces:
         left, full = piece, True
         while not decoder.eof and (left or full):

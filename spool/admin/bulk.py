@@ -1,8 +1,8 @@
 """Delete, move and change one message, or many messages, for an administrator.
 
-Only messages that no transaction holds are changed: a command claims them, looks them up again, and commits durably,
-some thousand messages in one commit. A process that is killed leaves whole commits only. A held message is not changed;
-if a caller named it by its id, the caller gets MessageInUse.
+A command changes only messages that no transaction holds. It claims the messages, looks them up again, and commits
+durably. One commit changes up to a few thousand messages, and a killed process leaves whole commits only. A held
+message is not changed. If the caller named a held message by its id, the caller gets MessageInUse.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -28,12 +28,12 @@ from spool.transactions.validation import check_queue
 
 _AT_ONCE = 4_096
 
-# Returns the changes of the control fields of a run's messages; None: the messages are deleted.
+# Returns the changes to the control fields of a run's messages, or None to delete the messages.
 Edit = Callable[[Run], Mapping[str, Any] | None]
 
 
 def delete(run: Run) -> None:
-    """Delete messages; they count neither as dequeued nor as failed."""
+    """Delete the messages of a run. Deleted messages count neither as dequeued nor as failed."""
 
 
 def change_to(changes: Mapping[str, Any]) -> Edit:
@@ -41,7 +41,8 @@ def change_to(changes: Mapping[str, Any]) -> Edit:
 
 
 def redrive_to(queue: str | None) -> Edit:
-    """Move messages to another queue, or each back to the queue that it came from, with no attempts counted."""
+    """Move messages to the queue, or each back to its original queue if `queue` is None. All their attempts are
+    permitted again."""
 
     def edit(run: Run) -> Mapping[str, Any]:
         changes = {"queue": queue or run.attributes["origin_queue"], "attempts": 0, "not_before": None}
@@ -101,7 +102,7 @@ class Bulk:
 
 
 def act_on_all(store: Store, bulk: Bulk, edit: Edit) -> int:
-    """Apply ``edit`` to all messages that match and are not held; return the number of these messages."""
+    """Apply ``edit`` to all matching messages that are not held. Return their number."""
     page = store.shared.counters.read()
     check_queue(store.settings, bulk.queue, page)
     store.view.was_read = True
@@ -134,7 +135,7 @@ def _not_in_doubt(prepared: PreparedBranches, number: int, first: int, count: in
 
 
 def _count_unclaimed(claims: Claims, wanted: PositionRanges) -> int:
-    """Count the messages that could be claimed now, without taking a lock."""
+    """Count the messages that could be claimed now. No lock is taken."""
     claimed = claims.positions()
     total = sum(count for _, _, count in wanted)
     return total - sum(position in claimed for position in positions(wanted)) if claimed else total

@@ -1,7 +1,8 @@
-"""Prove, by trials, that a directory's file system is good enough for a queue space.
+"""Trials that prove whether the file system of a directory is good enough for a queue space.
 
 The trials run in a separate directory, which is removed afterwards. A space in the tested directory may be in use, or
-may not exist yet. Only the last trials rename an empty file between the space's own directories.
+may not exist yet. Only the last trials use the directories of the space: they rename an empty file between these
+directories.
 """
 
 import errno
@@ -26,13 +27,13 @@ from spool.model.settings_file import MAX_SETTINGS_BYTES, parse
 from spool.runtime.clock import Clock
 
 _LITTLE_ROOM_BYTES, _FEW_INODES = 64 << 20, 1000
-_EARLIEST_TIME = 1_700_000_000.0  # seconds since the epoch; a clock that shows an earlier time is wrong
+_EARLIEST_TIME = 1_700_000_000.0  # in seconds since the epoch. A clock with an earlier time is wrong.
 _CLOCK_TOLERANCE_SECONDS = 5.0
 _ONE_HOLDER = "one descriptor or process at a time holds a lock, and its end frees the lock"
 
 
 class Outcome(StrEnum):
-    """The kind of result that a trial has."""
+    """The kind of a trial's result."""
 
     FINE = "fine"
     WARNING = "warning"
@@ -65,7 +66,7 @@ def _refuse_if(lacks: bool, text: str) -> None:
 
 
 def examine(disk: Disk, clock: Clock) -> list[Proof]:
-    """Test everything that a space needs of this directory's file system; return one result for each need."""
+    """Test every property of the directory's file system that a space needs. Return one result for each property."""
     proofs = [examine_kind(disk), _proof("room", partial(_room, disk)), _proof("owner", partial(_owner, disk))]
     try:
         with _trial_directory(disk) as trial:
@@ -78,7 +79,7 @@ def examine(disk: Disk, clock: Clock) -> list[Proof]:
 
 
 def examine_kind(disk: Disk) -> Proof:
-    """Return the result for the kind of file system, which needs no trial."""
+    """Return the result for the kind of file system. This result needs no trial."""
     return _proof("kind", partial(_kind, disk))
 
 
@@ -103,7 +104,7 @@ def _reason(error: OSError) -> str:
 
 
 def _settings(disk: Disk) -> SpaceConfig:
-    """Return the settings of the space; without a space, the settings of a new space."""
+    """Return the settings of the space. If the directory has no readable settings, return those of a new space."""
     try:
         return parse(read_start(disk, layout.SETTINGS, MAX_SETTINGS_BYTES).decode("utf-8", "replace"), layout.SETTINGS)
     except (OSError, SpoolError):
@@ -159,7 +160,8 @@ def _owner(disk: Disk) -> str:
 
 
 def _maker(disk: Disk) -> int:
-    """Return the owner of the files that this process creates: root gives its files to the directory's owner."""
+    """Return the owner of the files that this process creates. A process of root gives its files to the directory's
+    owner."""
     directory, user = disk.identity(""), os.geteuid()
     return user if user or directory is None else directory.owner
 
@@ -310,7 +312,7 @@ def _prove_exclusion(disk: Disk, open_: Callable[[], int], take: Callable[[int, 
 
 
 def _in_another_process(attempt: Callable[[], bool]) -> bool:
-    """Return the result of an attempt in a child process, which is killed while it holds the lock."""
+    """Return the result of an attempt in a child process. The child is killed while it holds the lock."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

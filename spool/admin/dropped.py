@@ -1,9 +1,8 @@
 """The dropped files of an export: files that an intake would take, and files that intakes have captured.
 
-Intakes continue meanwhile, so an export first reads the files, and then takes its snapshot. A file that became a
-message, or was removed, before the snapshot does not count (``waiting``). So the export has each file once, as a file
-or as a message.
-The reclaim lock, which the caller holds, keeps the record of each captured file.
+Intakes continue meanwhile, so an export first reads the files, and then takes its snapshot. If a file was removed or
+became a message before the snapshot, the export does not count the file (``waiting``). So the export has each file
+once, as a file or as a message. The caller holds the reclaim lock, so that the record of each captured file remains.
 """
 
 import os
@@ -17,7 +16,7 @@ from spool.policies.writers import Writers
 from spool.store.settings import read_settings
 from spool.store.store import Store
 
-Version = tuple[int, int, int, int]  # a file and its content: device, inode, size and time of the last change
+Version = tuple[int, int, int, int]  # a file and its content, as (device, inode, size, time of the last change)
 
 
 def version_of(identity: FileIdentity) -> Version:
@@ -25,14 +24,14 @@ def version_of(identity: FileIdentity) -> Version:
 
 
 class DroppedFile(NamedTuple):
-    """A dropped file: its name below the space's directory, and its identity when it was listed."""
+    """A dropped file: its name, relative to the space, and its identity when it was listed."""
 
     name: str
     identity: FileIdentity
 
 
 class DroppedFiles:
-    """The dropped files of a space. ``left_out``: the reason for each file that is not exported, by name."""
+    """The dropped files of a space. ``left_out``: by name, the reason for each file that is not exported."""
 
     def __init__(self, store: Store) -> None:
         self.left_out: dict[str, str] = {}
@@ -41,7 +40,7 @@ class DroppedFiles:
         self._writers = Writers(store, self._leave_out, self._leave_out)
 
     def to_read(self) -> Iterator[DroppedFile]:
-        """Yield the complete files, those of each queue in the order of their last change.
+        """Yield the complete files, folder by folder, each folder in the order of the last changes.
 
         Captured files are listed after all other files were read, so the list includes files that an intake moves
         meanwhile.
@@ -56,8 +55,8 @@ class DroppedFiles:
     def waiting(self) -> dict[Version, str]:
         """Return the names of the files that wait now, by the files' versions. Caller holds the number lock.
 
-        The search also finds a file that an intake moves meanwhile: no commit gets a number during the search, so no
-        intake removes the file.
+        The search also finds a file that an intake moves meanwhile. No intake removes the file, because no commit gets
+        a number during the search.
         """
         found: dict[Version, str] = {}
         for folder in self._folders():
@@ -93,7 +92,7 @@ class DroppedFiles:
     def _names(self, folder: str) -> list[str]:
         try:
             return self._disk.names(folder)
-        except (FileNotFoundError, NotADirectoryError):  # its intake or the queue was removed meanwhile
+        except (FileNotFoundError, NotADirectoryError):  # the queue, or the intake's directory, was removed meanwhile
             return []
 
     def _dropped(self, folder: str, name: str) -> Iterator[DroppedFile]:

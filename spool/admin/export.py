@@ -1,11 +1,12 @@
-"""Write a space into one file: for a backup, or to move it to another machine. ``unpack`` reads it back.
+"""Write a space into one file, as a backup, or to move the space to another machine. ``unpack`` reads the file back.
 
 The file is a tar of the space's files at one moment: all commits up to one number, branches in doubt, dropped files
 that are no messages yet, and quarantine. So an export has everything that is durable: ids, positions, order, times,
-attempts, facts and counts. It has no claims: a message that a transaction held is ready in the copy. The last member is
-the manifest, which names each file that was left out, with the reason.
+attempts, and the other records of commits. It has no claims, so a message that a transaction held is ready in the copy.
+The last member is the manifest, which names each file that was left out, with the reason.
 
-Other processes may use the space meanwhile. The reclaim lock is held, so that no file of the snapshot is removed.
+Other processes may use the space meanwhile. The export holds the reclaim lock, so that no file of the snapshot is
+removed.
 """
 
 from collections.abc import Callable, Iterator
@@ -39,7 +40,7 @@ class _Snapshot(NamedTuple):
 
 
 def check_stream(stream: object, method: str) -> None:
-    """Raise InvalidArgument if `stream` lacks the method `method`, e.g. because `stream` is the name of a file."""
+    """Raise InvalidArgument if `stream` has no method of this name, e.g. because `stream` is the name of a file."""
     if not callable(getattr(stream, method, None)):
         raise InvalidArgument(f"an export is a file that is open for bytes, not {shown(stream)}")
 
@@ -127,7 +128,8 @@ class _Export:
                 self._left_out[name] = "it is no regular file"
 
     def _still_waiting(self, read: list[DroppedFile], waiting: dict[Version, str]) -> dict[str, int]:
-        """Return the times, by name, of the dropped files that were read and still waited at the export's moment."""
+        """Return the dropped files that were read and still waited at the moment of the snapshot: by name, the time of
+        the last change."""
         waiting = dict(waiting)
         kept = {
             file.name: max(0, file.identity.modified_ns)
@@ -139,7 +141,8 @@ class _Export:
         return kept
 
     def _add(self, name: str, handle: int | None) -> bool | None:
-        """Add an open file, and close it; None if no file is given, False if the file has become shorter meanwhile."""
+        """Add an open file, and close it. Return None without a file, and False if the file has become shorter
+        meanwhile."""
         if handle is None:
             return None
         try:
@@ -153,7 +156,8 @@ class _Export:
         return whole
 
     def _open_of_commit(self, name: str) -> int | None:
-        """Open a file of the snapshot, which a commit may have renamed; None if the branch was rolled back."""
+        """Open a file of the snapshot, even if a commit has renamed the file. Return None if the branch was rolled
+        back."""
         xid = layout.parse_xid(name.rpartition("/")[2]) if name.startswith(layout.PREPARED) else None
         if xid is None:
             return self._disk.open(name)
@@ -163,7 +167,8 @@ class _Export:
 
 
 def messages_of(store: Store) -> dict[str, int]:
-    """Return the number of messages in each queue that is not empty, after the commits that this process has read."""
+    """Return the number of messages in each queue that is not empty, as of the last commit that this process has
+    read."""
     with store.view.mutex:
         return {name: queue.live for name, queue in sorted(store.view.index.messages.queues.items()) if queue.live}
 

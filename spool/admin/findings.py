@@ -10,20 +10,20 @@ class Kind(enum.StrEnum):
     """The kind of a finding. Only a finding of the kind DAMAGED can mean that messages are lost."""
 
     FINISHED = "finished"  # a whole commit whose writer died before it was published
-    TORN = "torn"  # a file whose flush had not ended
+    TORN = "torn"  # a file that was not completely flushed
     EMPTY_NUMBER = "empty number"  # a sequence number that was issued and has no file
     IN_DOUBT = "in doubt"  # a prepared branch that waits for its coordinator
     RETURNED = "returned"  # an adopted branch whose commit did not survive; it is decided like a prepared branch
     MOVED = "moved"  # a committed file that did not have its committed name
     ROLLED_BACK = "rolled back"  # a branch whose owner died
     COUNTED = "counted"  # messages whose holder died: an attempt was counted
-    ALIVE = "alive"  # a live process works on the file
+    ALIVE = "alive"  # a file on which a live process works
     TAKEN = "taken"  # dropped files that an intake captured but did not put as messages
     STRAY = "stray"  # a file that does not belong to a space
     MISSING = "missing"  # a directory of the space that does not exist
     EXPOSED = "exposed"  # a file or directory that other users may read or write
-    DAMAGED = "damaged"  # bytes that were durable cannot be read; also in quarantine, if messages lay in the file
-    QUARANTINED = "quarantined"  # a file in quarantine in which no messages lay
+    DAMAGED = "damaged"  # durable bytes cannot be read; or a file in quarantine that had messages
+    QUARANTINED = "quarantined"  # a file in quarantine that had no messages
 
 
 LEFT_ALONE = "left alone"
@@ -35,9 +35,10 @@ class Finding:
 
     name: the file, relative to the space.
     detail: the problem, as a sentence.
-    action: the repair that was made, or will be made; "" if none.
-    reason: the cause, for programs: one of few texts, e.g. "missing queue"; "" if only the detail says the cause.
-    position: the commit and the ordinal of the damaged message, or of the first of several.
+    action: the repair that was made, or will be made; "" without a repair.
+    reason: the cause, as one of a few fixed texts for programs, e.g. "missing queue"; "" if only the detail names the
+        cause.
+    position: the commit and the ordinal of the first damaged message.
     """
 
     kind: Kind
@@ -60,12 +61,13 @@ class Finding:
 class RecoveryReport:
     """The report of opening a space.
 
-    alone: whether no other process had the space open, so that this process recovered the space.
+    alone: whether this process recovered the space, because no other process had the space open.
     findings: the problems, with their repairs.
     in_doubt: the xids of the branches in doubt, as text.
     published: the highest published sequence number.
     seconds: how long the opening took.
-    others: in the report of a plan, the other processes that have the space open, as far as this user may see them.
+    others: the other processes that have the space open, as far as this user may see them. ``spool.open`` leaves this
+        list empty.
     """
 
     alone: bool

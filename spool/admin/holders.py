@@ -1,6 +1,6 @@
-"""Find the transaction that holds a message: by a claim and its journal, or by a prepared branch.
+"""Find the transaction that holds a message, from a claim and its journal, or from a prepared branch.
 
-A claim is a lock, and only the lock decides whether a message is held; the journal gives people the details. A plain
+A claim is a lock, and only the lock decides whether a message is held. The journal has the details for people. A plain
 get holds its message only while it commits, and writes no journal.
 """
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The transaction that holds a message. Each field but the state is None if it is not known.
+    """The transaction that holds a message. A field other than the state is None if its value is not known.
 
     state: "claimed" (by an active transaction) or "in doubt" (held by a prepared and undecided transaction).
     xid: the identifier of the transaction, as text.
@@ -53,14 +53,14 @@ def holders(disk: Disk, shared: Shared, view: View, queue: str) -> dict[str, Hol
 def by_position(disk: Disk, shared: Shared, view: View) -> dict[Position, Holder]:
     """Return the holder of every message that is held, in any queue.
 
-    The prepared branches come from the last listing.
+    The call does not list the prepared branches again, but uses the last listing.
     """
     claimed = shared.claims.positions()
     held_by = {position: Holder(CLAIMED) for position in claimed}
     places = sorted(claimed)
     for xid in all_journals(disk) if claimed else ():
         if shared.xids.is_free(xid_byte(xid)):
-            continue  # its process died: other transactions may hold its messages
+            continue  # the journal's process died, and other transactions may hold these messages
         journal = read_journal(disk, xid)
         holder = Holder(CLAIMED, str(xid), journal.pid, journal.program, journal.since)
         held_by.update((position, holder) for position in _named_by(journal, places))
@@ -73,7 +73,7 @@ def by_position(disk: Disk, shared: Shared, view: View) -> dict[Position, Holder
 
 
 def _named_by(journal: JournalContents, places: list[Position]) -> Iterable[Position]:
-    """Return the sorted `places` that a journal names. A damaged journal may name a range of any length."""
+    """Return those of the sorted `places` that a journal names. A damaged journal may name a range of any length."""
     for number, first, count in journal.ranges:
         start, end = (bisect_left(places, Position(number, ordinal)) for ordinal in (first, first + count))
         yield from places[start:end]

@@ -20,7 +20,7 @@ READY, DELAYED, DAMAGED = "ready", "delayed", "damaged"
 class QueueEntry(NamedTuple):
     """One message of a queue.
 
-    id, position: None for a damaged table, whose messages cannot be distinguished.
+    id, position: the id and the position of the message; None if the whole table of the message is damaged.
     state: ready, delayed, claimed, in doubt or damaged.
     message: the message; None if it is damaged.
     holder: the transaction that holds the message; None if no transaction holds it.
@@ -36,7 +36,7 @@ class QueueEntry(NamedTuple):
 
 
 def entries_of(store: Store, queue: str, slices: list[Slice]) -> Iterator[QueueEntry]:
-    """Yield the entries of the messages in these slices that are still in the queue and have not expired."""
+    """Yield an entry for each message of the slices that is still in the queue and has not expired."""
     held = by_position(store.files.disk, store.shared, store.view)
     for part in slices:
         for ordinal in part.ordinals:
@@ -70,7 +70,7 @@ def entry_of(store: Store, wanted_id: str) -> QueueEntry:
 
 
 def _current_entry(store: Store, run: Run, position: Position, held: Mapping[Position, Holder]) -> QueueEntry | None:
-    """Return the entry of a message; None if it has left the queue meanwhile."""
+    """Return the entry of a message, or None if the message has left the queue meanwhile."""
     try:
         message = delivery.peek(store, position)
     except CorruptedFile as error:
@@ -88,7 +88,7 @@ def _current_entry(store: Store, run: Run, position: Position, held: Mapping[Pos
 
 
 def unread(store: Store, cursor: Cursor, queue: str) -> list[QueueEntry]:
-    """Return an entry for each table that a cursor could not read: only the number of its messages is known."""
+    """Return an entry for each table that a cursor could not read. Only the number of the table's messages is known."""
     if not cursor.unread:
         return []
     catch_up(store)  # a table that was reclaimed meanwhile is not damaged

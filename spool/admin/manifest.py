@@ -1,9 +1,9 @@
-"""The manifest of an export: its last member, which lists the contents. Where the manifest and the files disagree, a
-reader trusts the manifest.
+"""The manifest of an export, which is the last member and lists the contents. Where the manifest and the files
+disagree, a reader trusts the manifest.
 
-The manifest is JSON, one object a line: a summary, then each file with its size and the SHA-256 of its bytes, in their
-order in the export, and last the SHA-256 of all lines before. The first member of an export names the format, and also
-ends with the checksum of its lines.
+The manifest is JSON, with one object a line. The first line is a summary. A line follows for each file, in the order of
+the export, with the size and the SHA-256 of its bytes. The last line has the SHA-256 of all earlier lines. The first
+member of an export names the format, and also ends with the checksum of its lines.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ _MAX_LINE_BYTES = 1 << 13
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The number of files that are done; ``of``: the approximate number of all files."""
+    """The progress: the number of files that are done. ``of``: the approximate number of all files."""
 
     files: int
     of: int
@@ -39,10 +39,10 @@ class ExportReport:
 
     files: the number of files of the space.
     newest: the number of its last commit.
-    messages: the number of messages in each queue, without messages that transactions in doubt put.
-    dropped: for each dropped file that is no message yet, by name below the space's directory, the time of its last
+    messages: the number of messages in each queue. Messages that a transaction in doubt puts do not count.
+    dropped: the dropped files that are no messages yet. For each name, relative to the space: the time of the last
         change, in nanoseconds since the epoch.
-    left_out: for each file that is not in the export, by name below the space's directory, the reason.
+    left_out: the files that are not in the export. For each name, relative to the space: the reason.
     """
 
     files: int
@@ -82,7 +82,7 @@ def manifest(report: ExportReport, members: Iterable[Member]) -> bytes:
 
 
 def max_manifest_bytes(members: int) -> int:
-    """Return the largest size, in bytes, of a manifest with this number of members."""
+    """Return the largest possible size, in bytes, of the manifest of an export with this number of members."""
     return _MAX_SUMMARY_BYTES + members * _MAX_LINE_BYTES
 
 
@@ -90,7 +90,7 @@ def read_manifest(data: bytes, members: Collection[Member]) -> ExportReport:
     """Return the manifest's summary.
 
     Raises:
-        CorruptedFile: the manifest's own checksum is wrong, or the manifest lists other members.
+        CorruptedFile: the manifest's own checksum is wrong, or the manifest does not list exactly these members.
     """
     summary, _, listed = _unsealed(data).partition(b"\n")
     found = _object(summary, format=int, **_FIELDS)
@@ -127,7 +127,7 @@ def _sealed(lines: bytes) -> bytes:
 
 
 def _unsealed(data: bytes) -> bytes:
-    """Return the lines without the checksum at their end. CorruptedFile if the checksum is wrong."""
+    """Return the lines before the checksum. CorruptedFile if the checksum is wrong."""
     lines = data[: data.rfind(b"\n", 0, -1) + 1]
     if data != _sealed(lines):
         raise CorruptedFile("its manifest or its first member is damaged")
@@ -135,7 +135,7 @@ def _unsealed(data: bytes) -> bytes:
 
 
 def _object(line: bytes, **types: type) -> dict[str, Any]:
-    """Parse an object that has at least these keys, with values of these types. A later format may have other keys."""
+    """Parse an object that has at least these keys, with values of these types. A later format may add keys."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):

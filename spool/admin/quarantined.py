@@ -1,12 +1,12 @@
 """Show the files in ``quarantine/``, with advice for each, and put dropped files back.
 
-Only a dropped file can be put back: ``restore`` moves it to its queue's folder, and the next intake takes it. A damaged
-file cannot be put back: its undamaged messages are delivered anyway, and nothing proves that its other messages are
-whole.
+Only a dropped file can be put back. ``restore`` moves the file to its queue's folder, and the next intake takes it
+there. A damaged file cannot be put back: its undamaged messages are delivered anyway, and nothing proves that its other
+messages are whole.
 
-Where renames are not ordered, a file that is put back has both names for a moment, and no intake may read the folder
-during that moment. If the process dies then, the next intake or the next ``restore`` removes the name in quarantine
-first.
+If the file system does not order renames, a file that is put back has both names for a moment. No intake may read the
+folder during that moment. If the process dies then, the next intake or the next ``restore`` first removes the name in
+quarantine.
 """
 
 import os
@@ -36,17 +36,18 @@ BEGINNING_BYTES = 1024
 class QuarantinedFile:
     """A file in ``quarantine/``.
 
-    name: its name in ``quarantine/``.
-    since: when it was moved into ``quarantine/``, in seconds since the epoch; None if no reason is recorded.
-    size: its size in bytes; None if it is no regular file.
-    kind: one of the kinds in docs/commands.md, e.g. ``refused``; None if no reason is recorded.
-    reason: the kind of file and its problem, as a sentence.
-    is_damage: whether acknowledged messages of the space lay in it; if so, the space counts as damaged until the file
-        is deleted.
+    name: the name of the file in ``quarantine/``.
+    since: the time when the file was moved into ``quarantine/``, in seconds since the epoch; None if no reason is
+        recorded.
+    size: the size in bytes; None if the entry is no regular file.
+    kind: the kind of reason, as listed in docs/commands.md, e.g. ``refused``; None if no reason is recorded.
+    reason: a sentence about the kind of file and its problem.
+    is_damage: whether the file had acknowledged messages of the space. If so, the space counts as damaged until the
+        file is deleted.
     queue: the queue that a file was dropped for, or that a damaged message was in; None for other files.
-    can_be_restored: whether ``restore_quarantined`` accepts it.
+    can_be_restored: whether ``restore_quarantined`` accepts the file.
     advice: the next step for an administrator.
-    beginning: its first bytes, 1,024 at most.
+    beginning: the first bytes of the file, at most 1,024.
     """
 
     name: str
@@ -62,7 +63,7 @@ class QuarantinedFile:
 
 
 def findings(disk: Disk) -> list[Finding]:
-    """List the files in quarantine, with the reasons; a file in which messages lay is DAMAGED."""
+    """List the files in quarantine, with the reasons. A file that had acknowledged messages gets the kind DAMAGED."""
     found = []
     for entry in _entries(disk):
         path = f"{layout.QUARANTINE}/{entry}"
@@ -73,7 +74,7 @@ def findings(disk: Disk) -> list[Finding]:
 
 
 def count_by_queue(disk: Disk) -> Counter[str | None]:
-    """Count the files in quarantine by queue; None counts the files of no queue."""
+    """Count the files in quarantine by queue. The key None counts the files that belong to no queue."""
     return Counter(_reason(disk, f"{layout.QUARANTINE}/{entry}").queue for entry in _entries(disk))
 
 
@@ -107,7 +108,8 @@ def look(disk: Disk, name: str) -> QuarantinedFile:
 
 
 def restore(store: Store, name: str) -> str:
-    """Put a dropped file back into its queue's folder, durably; return its new name.
+    """Put a dropped file back into its queue's folder, and return its new name. The move is durable when this call
+    returns.
 
     Raises:
         QueueNotFound: the queue does not exist any more.
@@ -132,7 +134,8 @@ def restore(store: Store, name: str) -> str:
 
 
 def finish_restoring(disk: Disk, target: str, identity: FileIdentity) -> None:
-    """Remove a file's name in quarantine if the file has its new name already, because ``restore`` died in between.
+    """Remove the name in quarantine of a file that already has its new name, because the process died during
+    ``restore``.
 
     Otherwise the file could be restored a second time after an intake took it.
     """
@@ -145,7 +148,7 @@ def finish_restoring(disk: Disk, target: str, identity: FileIdentity) -> None:
 
 
 def delete(disk: Disk, name: str) -> None:
-    """Remove a file and its reason, durably.
+    """Remove a file and its reason. The removal is durable when this call returns.
 
     Raises:
         InvalidArgument: no file has this name, or the name is that of a directory that is not empty.
@@ -182,7 +185,7 @@ class _Restoring(Move):
         except FileExistsError:
             identity = self.disk.identity(self.source)
             if identity is None or not identity.same_file(self.disk.identity(self.target)):
-                raise  # (if both names lead to one file, an earlier call died here)
+                raise  # (if both names belong to one file, an earlier call died here)
         return True
 
     def _link(self) -> None:
@@ -200,7 +203,7 @@ class _Restoring(Move):
 
 
 def _no_intake_at(store: Store, queue: str) -> AbstractContextManager[None]:
-    """Keep intakes away from a queue's folder, where a file has two names while it is put back."""
+    """Keep intakes away from a queue's folder, because a file that is put back there has two names for a moment."""
     return store.shared.xids.holding(drop_folder_byte(queue), store.deadline(), f"the folder {layout.DROP}/{queue}")
 
 

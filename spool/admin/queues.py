@@ -47,7 +47,7 @@ def add_queue(
 ) -> QueueConfig:
     """Add a queue to the settings, and create its directory. Returns the queue's configuration.
 
-    Arguments and errors are those of ``Administration.create_queue``.
+    The arguments and errors are those of ``Administration.create_queue``.
     """
     queue_config(name, options)
 
@@ -67,7 +67,8 @@ def add_queue(
 
 
 def _present(store: Store, name: str, options: Mapping[str, Any]) -> QueueConfig | None:
-    """Return the options of a queue that exists, or None; QueueExists if one differs. Caller holds ``editing``."""
+    """Return the options of a queue, or None if the queue does not exist. Raise QueueExists if one of `options`
+    differs. Caller holds ``editing``."""
     config = read_settings(store.files.disk)
     present = config.queues.get(name)
     if present is None:
@@ -77,7 +78,7 @@ def _present(store: Store, name: str, options: Mapping[str, Any]) -> QueueConfig
         change = f"change the queue's with change_queue or spool-admin queue change {name}"
         text = f"): give the same options, leave them out, or {change}"
         raise QueueExists(f"queue {name!r} exists with other options (", *different, text)
-    if name not in store.settings.current().config.queues:  # somebody wrote the queue into the file just now
+    if name not in store.settings.current().config.queues:  # somebody has just added the queue to the file
         store.shared.counters.bump_settings()
         store.settings.current()
     return present
@@ -86,7 +87,7 @@ def _present(store: Store, name: str, options: Mapping[str, Any]) -> QueueConfig
 def change_queue(
     store: Store, name: str, *, create_missing: bool = False, drop_group: str | Keep | None = KEEP, **options: Any
 ) -> QueueConfig:
-    """Change options of a queue, and the group of its drop folder. Errors are those of
+    """Change options of a queue, and the group of its drop folder. The errors are those of
     ``Administration.change_queue``."""
     reset = {option for option in options if options[option] is None and option in QUEUE_OPTIONS}
     reset -= OPTIONAL
@@ -114,9 +115,9 @@ def change_queue(
 
 
 def _flush_all(store: Store) -> None:
-    """Flush all commits that began under the earlier settings, so that no power cut can take their messages."""
+    """Flush all commits that began under the earlier settings, so that no power cut can lose their messages."""
     again = "the queue is changed; change it once more to flush earlier messages"
-    # A commit that gets its number after this reads the new settings.
+    # A commit that gets its number after this call reads the new settings.
     with number_locked(store.shared.control, store.deadline(), again):
         issued = store.shared.counters.read().issued
     try:
@@ -129,8 +130,8 @@ def _flush_all(store: Store) -> None:
 def _settings_text(
     disk: Disk, text: str, known: SpaceConfig, config: QueueConfig, referring: Iterable[str], create_missing: bool
 ) -> str:
-    """Return the text of the settings with this queue, and with the missing queues that its options ``referring`` name.
-    QueueNotFound for a missing queue unless ``create_missing``."""
+    """Return the text of the settings with this queue added. Also add the missing queues that its options ``referring``
+    name. Raise QueueNotFound for a missing queue unless ``create_missing``."""
     made = {config.name: config}
     named = [(option, getattr(config, option)) for option in sorted(referring)]
     for option, queue in named:  # (the loop appends to this list)
@@ -140,7 +141,7 @@ def _settings_text(
             advice = "create it first, or at once with ", Argument("create_missing=True")
             raise no_queue(queue, known.queues, *advice, where=(f"queue {config.name}: ", Argument(option), ": "))
         made[queue] = queue_config(queue, {}, defaults=known.defaults)
-        named += [(option, getattr(made[queue], option)) for option in _REFERRING]  # from the space's defaults
+        named += [(option, getattr(made[queue], option)) for option in _REFERRING]  # (from the space's defaults)
     for each in made.values():
         if each.name not in known.queues:
             ensure_directory(disk, f"{layout.DROP}/{each.name}")
@@ -149,7 +150,7 @@ def _settings_text(
 
 
 def _with_warning(config: QueueConfig) -> QueueConfig:
-    """Warn of a queue that will drop messages for good."""
+    """Warn of a queue that deletes messages when their attempts are used up."""
     if config.retries is not None and config.error_queue is None:
         log.warning(
             "queue %s has retries, %d, and no error_queue: a message that fails more often is deleted",
@@ -176,7 +177,7 @@ def delete_queue(store: Store, name: str) -> None:
 
     with editing(store), _commits_blocked(store):
         edit_settings(store, edit)
-        with suppress(OSError):  # (a file was dropped just now: the next intake names the file)
+        with suppress(OSError):  # (a file was just dropped: the next intake reports the file)
             store.files.disk.remove_directory(f"{layout.DROP}/{name}")
 
 
@@ -209,7 +210,8 @@ def _puts(contents: FileContents, queue: str) -> int:
 
 @contextmanager
 def _commits_blocked(store: Store) -> Iterator[None]:
-    """Keep commits from getting a number, and branches from voting. All later ones first read the settings."""
+    """Prevent commits from getting a number, and branches from voting. Afterwards each commit and branch first reads
+    the settings."""
     with number_locked(store.shared.control, store.deadline()):
         catch_up(store, settle_all(store, store.deadline()))
         for _ in store.deadline().polls():
@@ -223,7 +225,7 @@ def _commits_blocked(store: Store) -> Iterator[None]:
 
 def _group_id(group: str) -> int:
     try:
-        # The C library ends the process over a name of megabytes.
+        # The C library ends the process if a name has megabytes.
         if not isinstance(group, str) or len(group) > _MOST_OF_A_GROUP:
             raise KeyError(group)
         return grp.getgrnam(group).gr_gid
@@ -232,7 +234,8 @@ def _group_id(group: str) -> int:
 
 
 def _open_drop_folder(disk: Disk, name: str, group: int | None) -> None:
-    """Let a group of users drop files into a queue's folder; None: only the owner of the space may."""
+    """Let a group of users drop files into a queue's folder. If the group is None, only the space's owner may drop
+    files."""
     folder = f"{layout.DROP}/{name}"
     ensure_directory(disk, folder)
     if group is None:

@@ -1,4 +1,4 @@
-"""Count a queue's messages at one moment: from the index, the claims of all processes, and the prepared branches."""
+"""Count a queue's messages at one moment, from the index, the claims of all processes, and the prepared branches."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -21,12 +21,14 @@ class QueueStats:
 
     bytes: the size of all bodies in the queue.
     oldest_age: the age of the oldest ready message, in seconds; None if no message is ready.
-    quarantined: files in ``quarantine/`` that hold a damaged message of the queue, or were dropped for it and refused.
+    quarantined: the number of files in ``quarantine/`` that have a damaged message of the queue, or that the queue's
+        intake refused.
 
     ``enqueued``, ``dequeued``, ``failed``, ``expired`` and ``deleted`` count since the space was created. ``deleted``
-    counts messages that left the queue in another way: deleted, purged, moved or redriven. The queue to which a message
-    is moved counts the message as enqueued. So enqueued = ready + delayed + claimed + in_doubt + dequeued + failed +
-    expired + deleted; only messages that a transaction in doubt puts are in ``in_doubt`` and not yet in ``enqueued``.
+    counts the messages that were deleted, purged, moved to another queue or redriven. The queue to which a message is
+    moved counts the message as enqueued. So enqueued = ready + delayed + claimed + in_doubt + dequeued + failed +
+    expired + deleted, with one exception. Messages that a transaction in doubt puts are in ``in_doubt``, but not yet in
+    ``enqueued``.
     """
 
     ready: int
@@ -44,9 +46,9 @@ class QueueStats:
 
 
 def queue_stats(store: Store, queues: Iterable[str]) -> dict[str, QueueStats]:
-    """Return the figures of the named queues, as of now."""
+    """Return the current figures of the named queues."""
     quarantined = count_by_queue(store.files.disk)
-    catch_up(store, list_prepared(store))  # in this order: a branch that is committed meanwhile is counted once
+    catch_up(store, list_prepared(store))  # in this order, so that a branch that is committed meanwhile is counted once
     with store.view.mutex:
         now = store.clock.now()
         claimed = _per_run(store.view, store.shared.claims.positions())
@@ -78,7 +80,7 @@ def queue_stats(store: Store, queues: Iterable[str]) -> dict[str, QueueStats]:
 
 
 def first_due(store: Store, name: str) -> float | None:
-    """Return when the first delayed message of a queue is due, in seconds since the epoch; None if none is delayed."""
+    """Return the time when a queue's first delayed message is due, in seconds since the epoch, or None without one."""
     catch_up(store)
     with store.view.mutex:
         queue = store.view.index.messages.queue(name)
@@ -92,5 +94,5 @@ def _of(counts: Counter[Run], line: Queue) -> int:
 
 
 def _per_run(view: View, positions: Iterable[Position]) -> Counter[Run]:
-    """Count these messages by run."""
+    """Return the number of these messages in each run."""
     return Counter(run for position in positions if (run := view.index.messages.find(position)) is not None)

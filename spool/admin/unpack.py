@@ -1,9 +1,9 @@
-"""Read an export, to verify the export or to write its files into the directory of a new space.
+"""Read an export, to verify it, or to write its files into the directory of a new space.
 
 A reader trusts no part of an export before it has read the end. Each file must have the checksum that the manifest
 lists, the manifest must match its own checksum, and the compressed stream must end. Anyone can write an export, so a
-reader accepts only names that an export has. It follows no links, and does not allocate memory or nest calls just
-because the export says so.
+reader accepts only file names that exports use. The reader follows no links, and the export cannot make it allocate
+much memory or nest calls deeply.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ Keep = Callable[[str, Iterator[bytes]], object]
 
 
 class Unpacked(NamedTuple):
-    """The parts of a verified export. ``void``: the members that do not belong to the space."""
+    """The parts of a verified export. ``void``: the names of members that do not belong to the space."""
 
     settings: str
     config: SpaceConfig
@@ -41,7 +41,8 @@ class Unpacked(NamedTuple):
 
 
 def verify_export(file: BinaryIO, *, progress: Callable[[Progress], None] | None = None) -> ExportReport:
-    """Prove that a file is a whole export, to its last byte; returns its contents. The call creates no space.
+    """Verify that a file is a whole export, to its last byte, and return a report of the contents. The call creates no
+    space.
 
     Args:
         file: the export, open for reading bytes; its compression is recognised.
@@ -55,10 +56,11 @@ def verify_export(file: BinaryIO, *, progress: Callable[[Progress], None] | None
 
 
 def unpack(disk: Disk, stream: BinaryIO, progress: Callable[[Progress], None] | None) -> Unpacked:
-    """Write an export's files into the empty directories of a space, durably, all but its settings.
+    """Write all files of an export except the settings into the empty directories of a space. The files are durable
+    when this call returns.
 
     Raises:
-        CorruptedFile: the stream is no whole export of a space. Some of its files may have been written.
+        CorruptedFile: the stream is no whole export of a space. Some of the files may have been written.
     """
     folders: set[str] = set()
 
@@ -76,7 +78,7 @@ def unpack(disk: Disk, stream: BinaryIO, progress: Callable[[Progress], None] | 
     for name in found.void:
         disk.unlink(name)
     for name, modified_ns in found.report.dropped.items():
-        with opened(disk, name, write=True) as handle:  # (an intake takes files in the order of these times)
+        with opened(disk, name, write=True) as handle:  # (an intake takes the files in the order of these times)
             disk.set_modified(handle, modified_ns)
     for folder in sorted(folders - set(layout.DIRECTORIES)):
         if not disk.names(folder):
@@ -91,7 +93,7 @@ def unpack(disk: Disk, stream: BinaryIO, progress: Callable[[Progress], None] | 
 
 
 def differences(store: Store, report: ExportReport) -> list[Finding]:
-    """Return the differences between the messages of an imported space and of the exported space.
+    """Return each difference between the number of messages in a queue of the imported space and of the exported space.
 
     The bytes were verified, so a difference means that the exported space was already damaged.
     """
@@ -107,10 +109,10 @@ def differences(store: Store, report: ExportReport) -> list[Finding]:
 
 
 def read(stream: BinaryIO, keep: Keep, progress: Callable[[Progress], None] | None) -> Unpacked:
-    """Read an export to its end; ``keep`` is called with the name and the bytes of each file except the settings.
+    """Read an export to its end. Call ``keep`` with the name and the bytes of each file except the settings.
 
     Raises:
-        CorruptedFile, NewerFormat: the files that ``keep`` got until then are not verified.
+        CorruptedFile, NewerFormat: the files that ``keep`` has got are not verified.
     """
     check_stream(stream, "read")
     try:
@@ -189,7 +191,8 @@ def _is_ours(name: str) -> bool:
 
 
 def _consistent(settings: bytes, report: ExportReport, names: set[str]) -> Unpacked:
-    """Compare the parts of an export, whose checksums are right, but which another program may have written."""
+    """Check that the parts of an export agree. Their checksums are right, but another program may have written the
+    export."""
     try:
         text = settings.decode("utf-8")
         config = parse(text, layout.SETTINGS)

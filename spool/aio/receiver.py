@@ -1,7 +1,6 @@
-"""How tasks get messages: each task claims in a thread. Of the tasks that wait for one queue, one checks for all.
-
-When the checking task has got a message, the next task checks. One thread listens for the commits of all queues. A
-separate task (``_listen_for_all``) wakes the tasks that wait for a message by its id or correlation id.
+"""How tasks get messages. A thread claims the messages of a task. If several tasks wait for one queue, only one of them
+checks the queue. When this task has got a message, the next task checks. One thread listens for the commits of all
+queues. A separate task (``_listen_for_all``) wakes the tasks that wait for a message by its id or correlation id.
 """
 
 import asyncio
@@ -30,8 +29,8 @@ T = TypeVar("T")
 
 
 class Receiver:
-    """The gets of one space's tasks. Each argument ``get_once`` is a function that gets without waiting, or raises
-    Empty."""
+    """The gets of one space's tasks. Each argument ``get_once`` is a function that gets messages without waiting. It
+    raises Empty if no message can be taken."""
 
     def __init__(self, core: Core, threads: Threads) -> None:
         self.core = core
@@ -61,7 +60,7 @@ class Receiver:
     async def _get_unless_cancelled(self, queue: str, get: Callable[[Callable[[], object]], T]) -> T:
         """Claim messages in a thread, and commit unless the task was cancelled meanwhile.
 
-        ``get``: claims and commits; ``get`` calls its argument before it commits.
+        ``get``: a function that claims messages and commits. It calls its argument before it commits.
         """
         self._store.guard.check()
         mutex = threading.Lock()
@@ -87,7 +86,8 @@ class Receiver:
         return get()
 
     async def receive(self, wanted: Wanted, get_once: Callable[[], Awaitable[list[Message]]]) -> list[Message]:
-        """Get messages: at once, or else wait for the queue's turn, and check whenever a message may have arrived."""
+        """Get messages. If none can be taken at once, wait for this task's turn at the queue. Then check each time when
+        a message may have arrived."""
         try:
             return await get_once()
         except (Empty, MessageInUse):
@@ -109,7 +109,7 @@ class Receiver:
             turn.release()
 
     def until(self, timeout: float | None) -> float | None:
-        """Return the end of a wait that begins now, by the loop's clock; None for no end."""
+        """Return the time on the loop's clock when a wait that begins now ends, or None if the wait has no end."""
         return None if timeout is None else self.threads.loop.time() + timeout
 
     async def _wait(
@@ -154,7 +154,8 @@ class Receiver:
         until: float | None,
         get_once: Callable[[], Awaitable[T]],
     ) -> T:
-        """Try to get whenever one of these messages may have arrived. While one of them exists but is held, try often.
+        """Repeat the get each time when one of these messages may have arrived. While one of them exists but is held,
+        repeat the get often.
 
         Raises the Empty or MessageInUse of the last attempt.
         """
@@ -187,14 +188,15 @@ class Receiver:
                     self._listening_for_all = None
 
     def _let_listen(self) -> None:
-        """Start the task that listens for tasks that wait by id or correlation id, unless it runs."""
+        """Start the task ``_listen_for_all`` unless it runs."""
         if self._listening_for_all is None or self._listening_for_all.done():
             self._listening_for_all = self.threads.loop.create_task(self._listen_for_all())
-            # The calls that the task wakes raise the error of the task.
+            # Mark an error of this task as seen, because the calls that the task wakes raise it.
             self._listening_for_all.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def _listen_for_all(self) -> None:
-        """Wake tasks whose messages have arrived, as long as any task waits by id or correlation id."""
+        """Wake the tasks whose messages have arrived. The caller ends this when no task waits by id or correlation
+        id."""
         notifier, pause = self._store.shared.notifier, _PAUSE_MIN_SECONDS
         looked = self.threads.loop.time()
         try:
@@ -207,7 +209,7 @@ class Receiver:
                     pause = _PAUSE_MIN_SECONDS
                 if notifier.generation == heard:
                     await self._listen_for(IDLE_SECONDS)
-                else:  # in a busy space, not every commit is worth a check
+                else:  # in a busy space, one check covers several commits
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, _PAUSE_MAX_SECONDS)
         finally:

@@ -1,15 +1,15 @@
 """A queue space for asyncio: ``async with spool.aio.open(path) as space: await space.put(…)``.
 
-The engine is the same. A put joins the next group commit, and the loop gets one notification for each commit, not one
-for each message. A thread makes every call that reads, locks or waits for the disk (``tasks``). Of the tasks that wait
-for a message of one queue, one checks for all (``receiver``).
+The engine is that of ``spool.Space``. A put joins the next group commit, and the loop gets one notification for each
+commit, not one for each message. A thread makes every call that reads, locks or waits for the disk (``tasks``). If
+several tasks wait for one queue, one of them checks the queue for all (``receiver``).
 
-A cancelled task loses no message. Before its commit has begun, a cancelled call has no effect. Afterwards the call
-completes: a get returns its messages, and the task is cancelled at its next wait. A put that is cancelled at that point
-may have been committed. Every other call completes before its task is cancelled.
+A cancelled task loses no message. A get or put that is cancelled before its commit has begun has no effect. A get that
+is cancelled later returns its messages, and the task is cancelled at its next wait. A put that is cancelled later may
+have been committed. Every other call completes before its task is cancelled.
 
-``submit`` and ``commit_async`` are missing, because ``put`` and ``commit`` are awaitable: concurrent tasks share a
-flush.
+This module has no ``submit`` and no ``commit_async``, because ``put`` and ``commit`` are awaitable, and concurrent
+tasks share a flush.
 """
 
 import asyncio
@@ -92,7 +92,7 @@ class Transaction:
 
     async def get(self, queue: str, **options: Unpack[GetOptions]) -> Message:
         """As ``Space.get``, in this transaction. A get that is cancelled while it claims rolls the transaction back.
-        The next call, ``commit`` too, raises TransactionRolledBack."""
+        The next call in the transaction, even ``commit``, then raises TransactionRolledBack."""
         return (await self.get_many(queue, 1, **options))[0]
 
     async def get_many(self, queue: str, max_messages: int, **options: Unpack[GetOptions]) -> list[Message]:
@@ -105,7 +105,7 @@ class Transaction:
     async def _attempt(self, get_once: Callable[[], list[Message]]) -> list[Message]:
         """Get messages once, in a thread.
 
-        A get that is cancelled may have taken a message that no task has seen, so the transaction is rolled back.
+        A cancelled get may have taken a message that no task has seen. So the transaction is rolled back.
         """
         taking = self._threads.submit(get_once)
         try:
@@ -148,7 +148,7 @@ class Space:
         self._store = core.store
         self._threads = Threads(self._store.guard)
         self._receiver = Receiver(core, self._threads)
-        self._on_done = partial(self._threads.notify, self._resolve)  # one object, which is called once for each commit
+        self._on_done = partial(self._threads.notify, self._resolve)  # one object, so that a commit calls it only once
 
     @property
     def path(self) -> str:
@@ -250,8 +250,9 @@ class Space:
     async def consume(
         self, queue: str, timeout: float | None = None
     ) -> AsyncGenerator[tuple[Transaction, Message], None]:
-        """As ``spool.Space.consume``, without a time limit. Close the generator of a loop that may be left early
-        (``contextlib.aclosing``): otherwise its last message is released only when the generator is collected."""
+        """As ``spool.Space.consume``, but the transactions have no time limit. If the loop may end early, close the
+        generator (``contextlib.aclosing``). Otherwise the last message is released only when Python collects the
+        generator."""
         while True:
             async with self.transaction(timeout=None) as tx:
                 try:
@@ -270,8 +271,8 @@ class Space:
         timeout: float | None = 30.0,
         stop: asyncio.Event | None = None,
     ) -> WorkSummary:
-        """As ``spool.Space.work``. Up to ``tasks`` tasks call ``function``, a coroutine function or a plain one. A
-        coroutine that takes longer than ``timeout`` seconds is cancelled.
+        """As ``spool.Space.work``. Up to ``tasks`` tasks call ``function``, which is a coroutine function or a plain
+        function. A coroutine that takes longer than ``timeout`` seconds is cancelled.
 
         If ``work`` is cancelled, the calls under way are cancelled, too. The messages of these calls return to the
         queue with one more attempt.
@@ -351,7 +352,8 @@ class Space:
 
 
 class Opening:
-    """A space that is being opened: ``await`` it, or enter it with ``async with``. ``begin``: opens it, in a thread."""
+    """A space that is being opened: ``await`` it, or enter it with ``async with``. ``begin``: a function that opens the
+    space; a thread calls it."""
 
     def __init__(self, begin: "Callable[[], spool.space.Space]") -> None:
         self._begin = begin
@@ -404,6 +406,6 @@ def import_space(
 
 async def verify_export(file: BinaryIO, *, progress: Callable[[Progress], None] | None = None) -> ExportReport:
     """Verify, in a thread, that a file is a whole export. Raises the errors of ``spool.verify_export``."""
-    from spool.admin.unpack import verify_export  # imports all code that reads exports
+    from spool.admin.unpack import verify_export  # imported here, because this loads all code that reads exports
 
     return await asyncio.to_thread(verify_export, file, progress=progress)

@@ -1,6 +1,6 @@
 """The threads that work for asyncio tasks.
 
-A task that is cancelled while a thread works for it gets the outcome first, and is cancelled at its next wait.
+If a task is cancelled while a thread works for it, the task first gets the outcome, and is cancelled at its next wait.
 """
 
 import asyncio
@@ -23,8 +23,8 @@ T = TypeVar("T")
 async def wait_to_end(work: "asyncio.Future[T]", give_up: Callable[[], bool] = lambda: False) -> T:
     """Wait for a thread's work and return its result.
 
-    ``give_up`` is called if the task is cancelled during the wait. If it returns True, the task is cancelled at once.
-    If it returns False, the task gets the result, and is cancelled at its next wait.
+    ``give_up`` is called if the task is cancelled during the wait. If ``give_up`` returns True, the task is cancelled
+    at once. If ``give_up`` returns False, the task gets the result, and is cancelled at its next wait.
     """
     cancelled: asyncio.CancelledError | None = None
     while not work.done():
@@ -53,7 +53,7 @@ def _cancel_again(task: "asyncio.Task[Any] | None", *why: object) -> None:
 class Threads:
     """The threads that make the calls of a space for the tasks of one loop.
 
-    ``patient`` calls, which may wait for another commit, have separate threads.
+    A ``patient`` call may wait for another commit, so these calls have separate threads.
     """
 
     def __init__(self, guard: CallGuard) -> None:
@@ -67,16 +67,16 @@ class Threads:
         return self.loop.run_in_executor(self._patient if patient else self._prompt, call)
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Wait for the call; a cancelled task stops waiting. NotOpen if the space is closed."""
+        """Wait for the call in a thread. A cancelled task stops waiting. NotOpen if the space is closed."""
         self.guard.check()
         return await self.submit(call)
 
     async def run_to_end(self, call: Callable[[], T], *, patient: bool = False) -> T:
-        """Wait for the call; a cancelled task gets the outcome, and is cancelled at its next wait."""
+        """Wait for the call in a thread. A cancelled task gets the outcome, and is cancelled at its next wait."""
         return await wait_to_end(self.submit(call, patient=patient))
 
     def notify(self, call: Callable[..., object], *args: object) -> None:
-        """Call a function in the loop's thread. Called in any thread."""
+        """Call a function in the loop's thread. Any thread may call this method."""
         with suppress(RuntimeError):  # the loop is closed: no task waits any more
             self.loop.call_soon_threadsafe(call, *args)
 
@@ -87,7 +87,7 @@ class Threads:
 
 
 def threaded(call: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """Return a call of an object for threads as a coroutine of its object for tasks. A thread makes the call."""
+    """Turn a method of a class for threads into a coroutine method of the class for tasks. A thread makes the call."""
 
     @wraps(call)
     async def in_thread(self: Any, /, *args: P.args, **options: P.kwargs) -> T:
@@ -100,7 +100,7 @@ def threaded(call: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any
 
 class FunctionThreads:
     """Calls plain functions for tasks, each in a daemon thread. So a function that does not end delays neither the
-    interpreter's exit nor another call. All methods are called in the loop's thread."""
+    interpreter's exit nor another call. Only the loop's thread calls the methods of this class."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,8 +1,8 @@
-"""``spool.aio.Space.work``: the loop that takes messages and calls a function for each, in tasks.
+"""``spool.aio.Space.work``: the loop that takes messages, and calls a function for each message in a task.
 
-One task claims messages and starts a task for each, up to a limit of concurrent tasks. A coroutine that takes too long
-is cancelled, so its time limit is strict. A plain function is called in a thread, and Python cannot end a thread. So
-the worker gives up a call that takes too long, as ``spool.workers.worker`` does.
+One task claims messages and starts a task for each message, up to a limit of concurrent tasks. A coroutine that takes
+too long is cancelled, so its time limit is strict. A plain function is called in a thread, and Python cannot end a
+thread. So the worker gives up a call that takes too long, as ``spool.workers.worker`` does.
 """
 
 import asyncio
@@ -59,7 +59,8 @@ class TaskWorker:
         self._error: SystemFailure | None = None
 
     async def work(self, tasks: int, stop: asyncio.Event | None) -> WorkSummary:
-        """Call the function in up to ``tasks`` tasks, until the event ``stop`` is set, or once for each message."""
+        """Call the function in up to ``tasks`` tasks, until the event ``stop`` is set. With ``once``, end after one
+        call for each message."""
         check("tasks", tasks, AT_ONCE)
         await self._receiver.threads.run(partial(check_work, self._space, self._queue, self._function, self._timeout))
         self._stop = stop
@@ -152,7 +153,7 @@ class TaskWorker:
         for task, attempt in self._under_way.items():
             with suppress(BaseException):
                 await task
-            attempt.release()  # if the task was cancelled before it began
+            attempt.release()  # (needed if the task was cancelled before it began)
 
     # -- the tasks that call the function ---------------------------------------------------------------------------
 
@@ -205,6 +206,7 @@ class TaskWorker:
 
 
 def _is_cancelled() -> bool:
-    """Return whether this task is cancelled, and not only a task or future that the function waited for."""
+    """Return whether this task is cancelled. A cancelled task or future for which the function waited does not
+    count."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -1,8 +1,8 @@
-"""Arrivals in drop folders: watchdog reads inotify(7), which wakes the intake and proves that files were renamed.
+"""Arrivals in drop folders, as watchdog reads them from inotify(7). Arrivals wake the intake, and prove renames.
 
 A rename is evidence that a file is complete, because the writer gave the file its name at the end. No other change is
-evidence that the file is complete. In particular, a later status change proves nothing. A ``chmod``, or a second name,
-changes the status while the writer continues. A file that existed before the watch began is not known to be renamed.
+evidence that the file is complete. For example, a ``chmod`` or a second name changes the file's status while the writer
+continues. A file that existed before the watch began is not known to be renamed.
 
 The evidence must be current when the intake judges a file. watchdog's observers deliver a rename half a second late, so
 the intake uses watchdog's reader of inotify directly. The reader's thread may lag behind the kernel, so the intake uses
@@ -22,11 +22,11 @@ from spool.runtime.clock import Clock
 if TYPE_CHECKING:
     from watchdog.observers.inotify_c import InotifyEvent, InotifyFD, WatchDescriptor
 
-_FENCE_SECONDS = 10.0  # only a reader that has died takes longer
+_FENCE_SECONDS = 10.0  # a reader that takes longer has died
 
 
-# Entries of the queue that are no events of the kernel: a call of ``wake``; and the loss of some events, because the
-# kernel's queue was full.
+# Two entries of the queue are no events of the kernel. _WAKE: ``wake`` was called. _LOST: the kernel's queue was full,
+# so that some events were lost.
 _WAKE, _LOST = "wake", "lost"
 
 
@@ -42,9 +42,10 @@ class Arrivals:
         self._reader: InotifyFD | None = None
         self._fence: IO[bytes] | None = None
         self._fence_number = -1
-        self._folders: dict[str, tuple[int, int, WatchDescriptor]] = {}  # by queue: device, inode, watch
+        self._folders: dict[str, tuple[int, int, WatchDescriptor]] = {}  # by queue: the folder's device, inode, watch
         self._renamed: set[tuple[WatchDescriptor, str]] = set()
-        # No threading.Event: a signal handler that sets it may have to wait for the thread that the signal interrupts.
+        # This is no threading.Event, because a signal handler that sets an Event may wait forever for the interrupted
+        # thread.
         self._events: SimpleQueue[InotifyEvent | str] = SimpleQueue()
 
     def watch(self, queue: str) -> None:
@@ -69,7 +70,7 @@ class Arrivals:
 
         if self._reader is None:
             reader = InotifyFD()
-            reader.start()  # before ``add_callback`` can fail: watchdog closes only the descriptors of a running reader
+            reader.start()  # first, because watchdog closes only the descriptors of a running reader
             self._reader = reader
         if self._fence is None:
             self._fence = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (``close`` closes it)
@@ -96,7 +97,7 @@ class Arrivals:
         self._events.put(_WAKE)
 
     def wait(self, seconds: float) -> None:
-        """Wait until a file arrives, ``wake`` is called, or the time is over. Events may be lost."""
+        """Wait until a file arrives, ``wake`` is called, or the time is over. A lost event may delay the return."""
         end = self._clock.monotonic() + seconds
         try:
             while not self._note(self._events.get(timeout=max(0.0, end - self._clock.monotonic()))):

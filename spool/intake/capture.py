@@ -1,12 +1,12 @@
-"""Capture of dropped files: they move from ``drop/`` to a directory where only their intake opens them by name.
+"""Capture of dropped files: an intake moves each file to a directory where only this intake opens it by name.
 
-The files that an intake captured before it died belong to the next intake that gets its directory. If a commit names a
-file, the file is removed. Otherwise the file is read from where it lies, and is never put back.
+If an intake dies, the next intake takes over its directory and its captured files. The next intake removes each file
+that a commit names. It reads every other file in the directory, and puts no file back.
 
 On a file system that does not order renames, a captured file briefly has two names. The intake does not remove the
-first name at once, since a program may have renamed its next file to that name. Instead, the intake moves the file of
-that name to ``.first.<name>`` in the capture directory, and compares it there. If it is the captured file, this second
-name is removed; if it is another file, that file is captured under this name.
+first name at once, since a program may have renamed its next file to that name. Instead, the intake moves the file that
+has the first name to ``.first.<name>`` in the capture directory. If the moved file is the captured file, the intake
+removes the name ``.first.<name>``. Otherwise the moved file is another file, which is captured under this name.
 """
 
 import errno
@@ -40,7 +40,7 @@ class Capture:
     """The captured files of one intake.
 
     queues: returns the names of all queues.
-    report: called with (name, reason) of each file that the intake does not take.
+    report: called with (name, reason) for each file that the intake does not take.
     move_to_quarantine: moves a file to quarantine, by (path, queue, reason, cause).
     """
 
@@ -79,7 +79,7 @@ class Capture:
 
     @contextmanager
     def _alone_at(self, queue: str, batch: "_Batch") -> Iterator[None]:
-        """Keep other intakes away from a folder whose files have two names, or a copy, for a moment."""
+        """Keep other intakes away from a queue's folder while its files have two names or a copy."""
         with self._folder_locked(queue):
             if self._copied_names(queue):
                 batch.captured += self.finish_dead_intakes()
@@ -122,7 +122,8 @@ class Capture:
         """Flush the directories of captured files before the commit, so that after a power cut no captured file is in
         drop/ again.
 
-        btrfs needs this, too: there the flush of a commit covers only the renames of the commit's own file.
+        btrfs needs this flush, too, because the flush of a commit there covers only the renames of the commit's own
+        file.
         """
         folders = {f"{layout.ACTIVE}/{file.directory}" for file in batch}
         folders |= {f"{layout.DROP}/{file.queue}" for file in batch} | {layout.ACTIVE}
@@ -134,7 +135,8 @@ class Capture:
             self._store.fail("taking dropped files", error)
 
     def remove(self, file: CapturedFile) -> None:
-        """Remove a file whose messages are committed; watch it if it may still have a writer (``late_writes``)."""
+        """Remove a file whose messages are committed. If the file may still have a writer, watch it first
+        (``late_writes``)."""
         try:
             if file.seen is None or file.seen.evidence is Evidence.NO_WRITER:
                 self._disk.unlink(file.path)
@@ -158,7 +160,8 @@ class Capture:
     def finish_dead_intakes(self) -> list[CapturedFile]:
         """Take over the files that intakes captured before they died.
 
-        A file that a commit names is removed; the other files are returned, to be read from where they lie.
+        The files that a commit names are removed. The other files are returned, and the intake reads them in their
+        directories.
         """
         captured: list[CapturedFile] = []
         for directory in self._directories.names():
@@ -174,7 +177,8 @@ class Capture:
         return captured
 
     def _finish_directory(self, directory: str) -> list[CapturedFile] | None:
-        """Return the files to be read; None if this intake does not keep the directory. Caller holds its byte."""
+        """Return the directory's files that are still to be read, or None if this intake does not keep the directory.
+        Caller holds the directory's byte."""
         path, queue = f"{layout.ACTIVE}/{directory}", layout.queue_of_capture(directory)
         identity = self._disk.identity(path)
         if identity is None:
@@ -212,7 +216,7 @@ class Capture:
         return left
 
     def _recover_copies(self, queue: str, path: str) -> None:
-        """Recover the copies in a directory, while no other intake renames files of that folder."""
+        """Recover the copies in a directory. No other intake renames files of the queue's folder meanwhile."""
         if not safety_copies.folders(self._disk, path):
             return
         with nullcontext() if queue in self._locked_folders else self._folder_locked(queue):
@@ -223,7 +227,7 @@ class Capture:
         identity = self._disk.identity(file.path)
         if identity is None or not identity.is_regular or self._has_no_writer(file.path):
             self.remove(file)
-        elif identity.modified_ns < identity.changed_ns:  # the file was captured by a rename after the last write
+        elif identity.modified_ns < identity.changed_ns:  # the rename of the capture came after the last write
             self.remove(replace(file, seen=Complete(Evidence.UNCHANGED, identity)))
         else:
             reason = "it became messages, its intake died, and it may have changed since: compare it with them"
@@ -243,8 +247,8 @@ class Capture:
     def _remove_first_name(self, file: CapturedFile) -> list[CapturedFile]:
         """Remove the first name of a file whose new name is durable.
 
-        If another file has the first name by now, that file is not touched. If the other file got the name at the very
-        moment of the removal, it is captured, too, and returned.
+        If another file already has the first name, that file is not touched. If another file gets the name during the
+        removal, that file is captured, too, and returned.
         """
         if not self._has_first_name(file):
             return []
@@ -321,7 +325,7 @@ class _FileMove(Move):
                 self._capture._report_failure(self._file, error)
 
     def _attempt(self, move: Callable[[FileIdentity | None], None]) -> bool:
-        """Move the file; return False if it remains where it is, or an intake that died had already moved it."""
+        """Move the file. Return False if the file remains in its folder, or if a dead intake had already moved it."""
         try:
             identity = self.disk.identity(self.source)
             if identity is not None and identity.links > 1 and self._capture._is_captured(self._file, identity):

@@ -1,8 +1,8 @@
 """Capture directories: directories in ``active/`` for the files that an intake has captured.
 
-A capture directory belongs to the intake that holds its byte (``capture_byte``). No name in the directory is used
-twice, so a commit's record of a name can never mean another file. After an intake has died, the next intake that gets
-the byte takes over the directory.
+A capture directory belongs to the intake that holds the directory's byte (``capture_byte``). No name in the directory
+is used twice, so a commit's record of a name can never mean another file. After an intake has died, the next intake
+that gets the byte takes over the directory.
 """
 
 import os
@@ -16,7 +16,7 @@ from spool.model import layout
 from spool.policies.writers import Complete
 from spool.store.store import Store
 
-_MOST_NAMES = 10_000  # the most names in one directory, because its intake remembers them
+_MOST_NAMES = 10_000  # the limit of names in one directory, because the intake remembers all names
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class CaptureDirectories:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._disk = store.files.disk
-        self._current: dict[str, str] = {}  # by queue: the directory of its next file
+        self._current: dict[str, str] = {}  # by queue: the directory for the queue's next file
         self._used: dict[str, set[str]] = {}  # the names that each of these directories has had
         self._held: list[str] = []  # all directories whose byte this intake holds
 
@@ -74,8 +74,8 @@ class CaptureDirectories:
         return [name for name in sorted(self._disk.names(layout.ACTIVE)) if name.startswith(prefix)]
 
     def for_file(self, queue: str, name: str) -> str:
-        """Return this intake's directory for a file: a new directory if the last directory has had that name, or is
-        full."""
+        """Return this intake's directory for a file. Create a new directory if the current directory has already had
+        the file's name, or is full."""
         directory = self._current.get(queue)
         if directory is not None:
             used = self._used[directory]
@@ -95,7 +95,7 @@ class CaptureDirectories:
         return directory
 
     def note_used(self, file: CapturedFile) -> None:
-        """Record that one of this intake's directories has had the name of this captured file."""
+        """Record that the file's capture directory has had the file's name."""
         self._used[file.directory].add(file.name)
 
     def take_over(self, directory: str) -> bool:
@@ -111,8 +111,8 @@ class CaptureDirectories:
 
     def flush_of_the_dead(self, queue: str) -> None:
         """Flush the directories of intakes that died. A dead intake may have removed a copy without a flush, so that
-        the copy exists again after a power cut. Once the original was captured, the next intake would mistake the copy
-        for a lost file."""
+        the copy exists again after a power cut. After the capture of the original, the next intake would mistake this
+        copy for a lost file."""
         for directory in self.names(queue):
             path = f"{layout.ACTIVE}/{directory}"
             if is_directory(self._disk, path) and self._store.shared.xids.is_free(capture_byte(directory)):
@@ -127,7 +127,7 @@ class CaptureDirectories:
         ]
 
     def release_all(self) -> None:
-        """Unlock all directories, and remove the empty ones; the next intake finishes the others."""
+        """Unlock all directories, and remove the empty directories. The next intake finishes the others."""
         for directory in self._held:
             if not self._remove_if_empty(directory):
                 self.unlock(directory)

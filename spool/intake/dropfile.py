@@ -1,5 +1,5 @@
-"""Dropped files as messages: a ``.msgpack`` file is a stream of maps with ``put``'s argument names, any other file is
-one message.
+"""Dropped files as messages. A ``.msgpack`` file is a stream of maps, whose keys are argument names of ``put``. Any
+other file is one message.
 
 The suffix of a file determines the type of the body: a JSON value, a text, or bytes. A queue's ``drop_types`` changes
 the types.
@@ -32,7 +32,8 @@ class PutArguments(NamedTuple):
 
 
 def type_of(name: str, types: Mapping[str, str]) -> str:
-    """Return the type of a file by its longest known suffix, in upper or lower case; "bytes" without a known suffix.
+    """Return the type that belongs to a file's longest known suffix, in upper or lower case. Without a known suffix,
+    the type is "bytes".
 
     ``types``: the types of the queue, which override ``TYPES``.
     """
@@ -42,7 +43,8 @@ def type_of(name: str, types: Mapping[str, str]) -> str:
 
 
 def body_of(data: bytes, kind: str) -> tuple[Any, str | None]:
-    """Return a file's content as a body, and its content type. Raise InvalidArgument if the content has another type.
+    """Return a file's content as a body, and the content type of the body. Raise InvalidArgument if the content is not
+    of the type ``kind``.
 
     A text that is not UTF-8 remains bytes. The byte order mark that some editors write before UTF-8 is removed from
     texts and JSON.
@@ -77,7 +79,7 @@ def puts_of(
 
     Args:
         types: the queue's ``drop_types``.
-        check: called with the options of each put; raises if the queue does not accept them.
+        check: called with the options of each put. It raises an error if the queue does not accept the options.
 
     Raises:
         InvalidArgument: a part of the file is not acceptable, so none of its messages is put.
@@ -110,7 +112,7 @@ def _one(name: str, data: bytes, kind: str) -> PutArguments:
 
 
 def _stream(data: bytes) -> list[PutArguments]:
-    # The buffer's size also bounds the lengths that the data can claim.
+    # The size of the buffer also limits the lengths that the data can declare.
     unpacker = msgpack.Unpacker(max_buffer_size=len(data) or 1, strict_map_key=False, timestamp=3)
     unpacker.feed(data)
     puts: list[PutArguments] = []

@@ -1,8 +1,9 @@
 """Files dropped from outside become messages, each exactly once, even if this process dies at any step.
 
-A file that is believed to be complete (see ``writers``) is *captured* first: no other process can open it by name any
-more (see ``capture``). Then one commit puts the messages of the file and records that the file was captured. After that
-commit the file is removed, or is watched for a while if it may still have a writer (see ``late_writes``).
+An intake first *captures* a file that seems complete (see ``writers``). No other process can then open the file by name
+(see ``capture``). One commit puts the messages of the file and records that the file was captured. After the commit the
+intake removes the file. If the file may still have a writer, the intake watches it for a while before the removal (see
+``late_writes``).
 """
 
 import logging
@@ -38,8 +39,8 @@ class IntakeCounts:
     """The counts of an intake so far.
 
     files, messages: how many files the intake has taken, and how many messages it has put.
-    quarantined: files that it moved to ``quarantine/``.
-    left: entries of ``drop/`` that the last scan did not take.
+    quarantined: how many files the intake has moved to ``quarantine/``.
+    left: how many entries of ``drop/`` the last scan did not take.
     """
 
     files: int = 0
@@ -63,15 +64,15 @@ class Intake:
         self._arrivals = Arrivals(self._disk, store.clock)
         self._writers = Writers(store, self._leave, self._report)
         self._capture = Capture(store, space.queues, self._report, self._quarantine)
-        self._waiting: dict[tuple[str, bytes], CapturedFile] = {}  # files that wait, by their records
-        self._left: dict[str, str] = {}  # why the last scan left an entry, by the name of the entry
+        self._waiting: dict[tuple[str, bytes], CapturedFile] = {}  # the files that wait, by ``record``
+        self._left: dict[str, str] = {}  # by name of an entry: why the last scan left it
         self._reported: set[str] = set()
         self._stop = False
 
     # -- running ----------------------------------------------------------------------------------------------------
 
     def run(self, once: bool = False) -> IntakeCounts:
-        """Take the files in ``drop/``; then, unless ``once``, take new files until ``stop`` is called.
+        """Take the files in ``drop/``. Without ``once``, continue with new files until ``stop`` is called.
 
         With ``once``, every remaining file is logged. Otherwise a file that waits for its writer is not logged.
         """
@@ -89,7 +90,7 @@ class Intake:
                     self.take_all()
                     self._arrivals.wait(0.0 if self._stop else _RESCAN_SECONDS)
         finally:
-            with suppress(NotOpen):  # closing the space has released the folders, too
+            with suppress(NotOpen):  # the close of the space has released the folders
                 self._release_folders()
             self._waiting.clear()  # the next intake that gets the directories finds these files
         return self.counts
@@ -106,7 +107,8 @@ class Intake:
 
     @public_call("watching the folders")
     def _watch(self) -> None:
-        """Watch the folders before they are listed: a file that existed earlier may have been written in place."""
+        """Watch the folders before the intake lists them. A file from before the watch may have been written in
+        place."""
         self._store.at_end[self._arrivals.close] = None  # the space may be closed before ``run`` ends
         for queue in self._queues():
             self._arrivals.watch(queue)
@@ -163,7 +165,7 @@ class Intake:
 
     @public_call("looking for dropped files")
     def _complete_files(self, queue: str) -> list[tuple[str, Complete]]:
-        """Return the names of complete files, by the time of their last change, then by name."""
+        """Return the complete files of a queue's folder, sorted by the time of the last change, then by name."""
         folder = f"{layout.DROP}/{queue}"
         identity = self._disk.identity(folder)
         if identity is not None and not identity.is_directory:
@@ -193,7 +195,7 @@ class Intake:
 
     @public_call("looking at a dropped file")
     def _complete(self, file: CapturedFile) -> CapturedFile | None:
-        """Return the file as it is now; None if the file was removed, is not a regular file, or waits.
+        """Return the file in its current state, or None if the file was removed, is not a regular file, or waits.
 
         A file waits if it is no longer complete, because a writer may have opened it before the capture.
         """
@@ -215,7 +217,8 @@ class Intake:
     # -- committing -------------------------------------------------------------------------------------------------
 
     def _commit(self, batch: list[CapturedFile]) -> None:
-        """Commit files together; if the queue of one has no room, one by one, so that only that file waits."""
+        """Commit files together. If the queue of a file has no room, commit the files one by one, so that only this
+        file waits."""
         try:
             self._commit_together(batch)
             if self._progress is not None:
@@ -267,7 +270,7 @@ class Intake:
         self.counts.messages += messages
 
     def _puts_of(self, file: CapturedFile) -> list[PutArguments] | None:
-        """Return the puts for a file; None if the file has changed since it was judged complete."""
+        """Return the puts for a file, or None if the file has changed since the intake judged it complete."""
         store = self._store
         settings = store.settings.known
         if file.queue not in settings.config.queues:

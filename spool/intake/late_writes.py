@@ -1,7 +1,7 @@
 """Late writes: the bytes that a writer adds to a dropped file after the file became messages.
 
-Where the kernel does not tell whether a file has a writer, a file without a change for ``drop_settle`` seconds counts
-as complete (``writers``). After the commit, the intake does not remove this file, but keeps it in the folder
+If the kernel does not tell whether a file has a writer, the file counts as complete after ``drop_settle`` seconds
+without a change (``writers``). After the commit, the intake does not remove this file, but keeps it in the folder
 ``.late.<size>.<modified_ns>/`` of its capture directory. The folder is named after the size and the modification time
 that the file had when it was read. The file remains there for ten minutes, or for ``drop_settle`` if that is longer.
 
@@ -30,7 +30,8 @@ _FOLDER = re.compile(r"\.late\.([0-9]+)\.(-?[0-9]+)")
 
 
 class _LateFile(NamedTuple):
-    """A file that has become messages. ``size``, ``modified_ns``: the values of the file when it was read."""
+    """A file that has become messages. ``size``, ``modified_ns``: the size and the modification time that the file had
+    when it was read."""
 
     queue: str
     folder: str
@@ -67,7 +68,7 @@ class LateWrites:
         self._files.append(_LateFile(queue, folder, name, read.size, read.modified_ns))
 
     def take_over(self, queue: str, folder: str) -> None:
-        """Watch the files of another intake, if this entry of its capture directory is a folder of late files."""
+        """If this entry of a dead intake's capture directory is a folder of late files, watch the files in it."""
         named = _FOLDER.fullmatch(folder.rpartition("/")[2])
         if named is not None and is_directory(self._disk, folder):
             names = self._disk.names(folder)
@@ -77,7 +78,7 @@ class LateWrites:
 
     @public_call("looking at files that were taken")
     def check(self) -> None:
-        """Quarantine each changed file; remove each file that has been watched long enough without a change."""
+        """Quarantine each file that has changed. Remove each unchanged file that was watched long enough."""
         self._files = [file for file in self._files if self._still_watched(file)]
 
     def _still_watched(self, file: _LateFile) -> bool:
@@ -101,7 +102,7 @@ class LateWrites:
 
 
 def growth_reason(read: int, size: int) -> str:
-    """Return why a file that changed after it became messages is quarantined."""
+    """Return the reason for the quarantine of a file that changed after it became messages."""
     if size > read:
         return (
             f"it became messages, and has grown since: they have its first {plural(read, 'byte')}, and the "

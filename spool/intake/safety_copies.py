@@ -1,12 +1,12 @@
-"""Safety copies of dropped files while they are renamed, on file systems where renames are not ordered.
+"""Safety copies of dropped files, for their renames on file systems that do not order renames.
 
 On these file systems, a power cut can lose both names of a file that is renamed. So a file gets its second name by a
-link. The kernel refuses a link to a file that this user neither owns nor can write (fs.protected_hardlinks). The intake
-copies this file first, to ``.spare.<inode of the original>/`` in the capture directory (``.part.…`` until the copy is
-complete). The copy is durable before the rename, and is removed before anything is committed. The copy is used only if
-the original is lost.
+link. The kernel refuses a link to a file that this user neither owns nor can write (fs.protected_hardlinks). Before the
+rename of such a file, the intake copies it to ``.spare.<inode of the original>/`` in the capture directory. Until the
+copy is complete, this folder is named ``.part.…``. The copy is durable before the rename, and is removed before
+anything is committed. The copy is used only if the original is lost.
 
-For each folder, only one intake at a time makes copies (``drop_folder_byte``).
+Only one intake at a time copies files of a queue's folder (``drop_folder_byte``).
 """
 
 import errno
@@ -23,7 +23,7 @@ _FOLDER = re.compile(r"\.(part|spare)\.[0-9]+")
 
 
 def make(disk: Disk, first: str, directory: str) -> None:
-    """Copy a dropped file; the copy is durable when the capture directory is flushed. OSError if the file does not
+    """Copy a dropped file. The copy is durable once the capture directory is flushed. OSError if the file does not
     exist."""
     original = disk.identity(first)
     if original is None:
@@ -45,7 +45,7 @@ def remove(disk: Disk, folder: str) -> None:
 
 
 def folders(disk: Disk, directory: str) -> list[str]:
-    """Return the folders of copies in a capture directory; [] if the directory was removed."""
+    """Return the folders of copies in a capture directory. Return [] if the directory was removed."""
     with suppress(FileNotFoundError):
         if is_directory(disk, directory):
             paths = [f"{directory}/{name}" for name in sorted(disk.names(directory)) if _FOLDER.fullmatch(name)]
@@ -54,7 +54,7 @@ def folders(disk: Disk, directory: str) -> list[str]:
 
 
 def recover(disk: Disk, directory: str, queue: str) -> None:
-    """Recover the copies of an intake that died. If the original is lost, its copy becomes the captured file; otherwise
+    """Recover the copies of an intake that died. If an original is lost, its copy becomes the captured file. Otherwise
     the copy is removed. The changes are durable when this call returns."""
     left = folders(disk, directory)
     for folder in [folder for folder in left if _SPARE in folder]:
@@ -69,8 +69,8 @@ def recover(disk: Disk, directory: str, queue: str) -> None:
 
 
 def _is_original(disk: Disk, first: str, folder: str) -> bool:
-    """Return whether a dropped file is the original of a copy: it has the original's inode or the copy's bytes. (A file
-    system may give the original another inode.)"""
+    """Return whether a dropped file is the original of a copy: it has the original's inode or the copy's bytes. (The
+    bytes count, too, because a file system may give the original another inode.)"""
     identity = disk.identity(first)
     if identity is None or not identity.is_regular:
         return False
