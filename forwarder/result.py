@@ -44,7 +44,7 @@ class Failures:
         return before is None
 
     def merge(self, other: "Failures") -> list[Failure]:
-        """Add all failures of `other`; return the failures whose kind is new here."""
+        """Add all failures of `other`. Return the failures that are the first of their kind."""
         return [failure for failure in other if self.add(*failure)]
 
     def last(self, effect: str) -> str | None:
@@ -63,7 +63,7 @@ class RoundResult:
     attempted: the messages that failed and are still in a queue.
     retry_after: the seconds that the service asked the route to wait; None if the service did not ask.
     full: why a queue had no room for replies; "" if every queue had room.
-    waiting: the kept messages whose own reply or failure queue has no room. The route goes on meanwhile.
+    waiting: the kept messages whose own reply or failure queue has no room. The route goes on with other messages.
     """
 
     effects: dict[str, int] = field(default_factory=dict)

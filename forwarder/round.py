@@ -63,7 +63,8 @@ class Route:
 class RoundSize:
     """The size of a round.
 
-    limit: the most messages that the round could claim. messages: the number of messages that the round has claimed.
+    limit: the largest number of messages that the round could claim.
+    messages: the number of messages that the round has claimed.
     in_order: whether the queue is ``ordered``, so that no other round can claim a message before this round has ended.
     is_bounded: whether the room in a queue for answers limits the number of messages to claim.
     """
@@ -185,7 +186,7 @@ class Round:
         except Full as error:
             found = error
         self.close()
-        self._engine.resolve_orphans()  # (rolls back the branches of tasks that ran twice, or whose job died)
+        self._engine.resolve_orphans()  # (rolls back the branches of a task that ran twice or whose job died)
         if found is not None:
             self.result = self._found_full(found)
         return self.result
@@ -233,7 +234,7 @@ def queues_into(route: Route) -> list[str]:
 
 
 def _count_killer(engine: Engine, chunk: Chunk, error: TaskDied, seconds: float) -> Block:
-    """Count an attempt at once for the only message of a chunk whose task died after `seconds`."""
+    """Count an attempt now for the only message of a chunk. The task of the chunk died after `seconds`."""
     held, limit = chunk.stretches[0], chunk.service.watched
     reason = f"the worker that handled it died: {error}"
     if limit is not None and seconds >= limit + GRACE_SECONDS:
@@ -260,5 +261,8 @@ def split(whole: Chunk, tasks: int) -> list[Chunk]:
 
 
 def chunk_messages(messages: int, tasks: int) -> int:
-    """Return the most messages in a chunk, for a round of `messages` messages. Large bodies lower the number."""
+    """Return the largest number of messages in a chunk, if the round has `messages` messages.
+
+    Large bodies lower the number.
+    """
     return max(1, min(_CHUNK_MESSAGES, -(-messages // (2 * tasks))))

@@ -1,4 +1,6 @@
-"""The Spark session of a forwarder, on this machine or on a cluster. Its start prints nothing, and its end ends Java.
+"""The Spark session of a forwarder, on this machine or on a cluster.
+
+Starting the session prints nothing. Ending the session also ends Java.
 
 The driver starts Java with a pipe to Java's standard input. Java starts one Python daemon with a pipe of the same kind,
 and the daemon forks the workers. Each process ends when its pipe is closed, so no process outlives a killed driver.
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 END_SECONDS = 10.0
 """The seconds in which Java may end by itself before it is killed."""
 
-# The path of a socket has at most 107 bytes; Spark gives its sockets names of 42 bytes in this directory.
+# The path of a socket has at most 107 bytes. Spark's sockets in this directory have names of 42 bytes.
 _LONGEST_SOCKET_DIRECTORY = 107 - 1 - 42
 
 # Lines that Java and Spark always print.
@@ -128,7 +130,7 @@ def stop(spark: "SparkSession") -> None:
 
 
 def is_local(master: str) -> bool:
-    """Return whether Spark runs its tasks from the driver's own Java, as with local, local[4] and local[*]."""
+    """Return whether Spark runs its tasks from the driver's own Java, e.g. with the master local or local[4]."""
     return re.match(r"local(\[|$)", master) is not None
 
 
@@ -202,7 +204,7 @@ def complaint(lines: Iterable[str]) -> str:
 def without_broken_pipes(lines: Iterable[str]) -> Iterator[str]:
     """Yield the lines, without tracebacks of broken pipes in Spark's own code.
 
-    A worker prints such a traceback when the other workers of the job were ended.
+    A worker prints this traceback when the other workers of the job have been ended.
     """
     block: list[str] = []
     depth = 0  # the number of unfinished tracebacks, because several workers may print at once

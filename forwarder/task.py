@@ -78,7 +78,7 @@ class Block(RoundResult):
 
     vote: the prepared branch; None if nothing was written.
     damaged: the messages whose bodies cannot be read, with the reason; the driver moves them to quarantine.
-    error: why the task could not read or write the space, with the machine's name. The cause is not a message.
+    error: why the task could not read or write the space. The text names the machine. The cause is not a message.
     """
 
     vote: Vote | None = None
@@ -106,7 +106,7 @@ def run(version: str, partition: Iterable[list[Chunk]]) -> Iterator[Block]:
 
 
 def _attempt() -> int:
-    """Return the number of this attempt at a task, which is unique in the Spark session."""
+    """Return the number of this attempt at a task. The number is unique in the Spark session."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -216,7 +216,8 @@ class ServiceThreads:
 
     Args:
         caller: the opened service.
-        threads: the most calls at a time. If this is 1, the thread that begins a call also makes the call.
+        threads: the largest number of concurrent calls. If the number is 1, the thread that begins a call also makes
+            the call.
     """
 
     def __init__(self, caller: Caller, threads: int) -> None:

@@ -4,7 +4,8 @@ The exception ends running Python code, and a system call that a signal can inte
 that runs no Python, or a function that catches every exception. In these cases the `Watchdog` ends the process.
 """
 
-# The C half of ``signal``. The Python half also converts numbers to names, which takes as long as a short call.
+# The C half of ``signal``. The Python half also converts numbers to names. The conversion takes as long as a short
+# call.
 import _signal as raw  # type: ignore[import-not-found]
 import faulthandler
 import os

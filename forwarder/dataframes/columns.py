@@ -95,7 +95,7 @@ Options = MutableMapping[str, str]
 
 
 def parse_options(given: Options, known: Mapping[str, ValueCheck], doing: str) -> dict[str, Any]:
-    """Return the values of the options that are given, by name.
+    """Return the value of each given option, by the option's name.
 
     Args:
         given: the options as Spark passes them, with names in any case and values as text.
@@ -200,7 +200,7 @@ class ReadOptions:
 
     @classmethod
     def checks(cls) -> dict[str, ValueCheck]:
-        """Return the checks of the options, by the names that Spark's programs use."""
+        """Return the check of each option. The keys are the names that Spark's programs use."""
         return {each.metadata["option"]: each.metadata["check"] for each in fields(cls) if each.metadata}
 
 

@@ -5,9 +5,9 @@ branches of the attempts that Spark chose, in the order of the partitions. ``coo
 processes of a write, and the effects of their deaths.
 
 If a process commits and dies before it reports the commit, Spark calls ``abort()`` and fails the job. So ``abort()``
-does not decide the outcome. ``abort()`` ends the coordinator and rolls back branches that are not committed. A program
-that repeats such a job names the job by the options ``applicationId`` and ``batchId``. The commit records both, so a
-batch is not written again (``spool.policies.applications``).
+does not decide the outcome. ``abort()`` ends the coordinator and rolls back branches that are not committed. If a
+program may repeat a failed job, it names the job with the options ``applicationId`` and ``batchId``. The commit records
+both, so a batch is not written again (``spool.policies.applications``).
 
 Spark commits a micro-batch to its checkpoint after the commit of the rows. After a crash between these two commits,
 Spark runs the same micro-batch again. The stream's name is the option ``applicationId``, or else the id of the query.
@@ -81,7 +81,10 @@ class Job:
 
     @classmethod
     def of(cls, given: Options, schema: StructType, *, overwrite: bool) -> Self:
-        """Return the job for the options and the columns of a write. InvalidArgument if one of them is wrong."""
+        """Return the job for the options and the columns of a write.
+
+        InvalidArgument if an option or a column is wrong.
+        """
         found = parse_options(given, _BATCH, "writing to a space")
         _refuse_overwriting(overwrite, ".mode('append'); spool-admin queue purge empties a queue")
         if "batchId" in found and "applicationId" not in found:
@@ -92,7 +95,7 @@ class Job:
     def begin(self, key: str | None = None) -> Coordinator:
         """Start the coordinator of the write. QueueNotFound if the queue of the option ``queue`` does not exist.
 
-        ``key``: the name of the stream, as for ``coordinator.start``.
+        ``key``: the stream's name, or None (see ``coordinator.start``).
         """
         with spool.open(self.path) as space:
             queues = space.queues()

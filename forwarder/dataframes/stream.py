@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from spool import Space
     from spool.engine.tasks import Backlog, CommitSize
 
-# The most commits whose sizes one call reads.
+# The largest number of commits whose sizes one call reads.
 _COMMITS = 1 << 20
 
 NUMBER, SINCE = "number", "since"
@@ -112,7 +112,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._published()
 
     def _limits(self, limit: ReadLimit) -> tuple[float, float]:
-        """Return the limits of messages and bytes in a batch. Spark passes on only one of two limits."""
+        """Return the limits of messages and bytes in a batch.
+
+        Spark passes on one limit, but the options may have two.
+        """
         most, most_bytes = math.inf, math.inf
         if not isinstance(limit, ReadAllAvailable):
             most, most_bytes = self._options.max_messages or math.inf, self._options.max_bytes or math.inf

@@ -74,11 +74,11 @@ class Destination:
     service: the URL of a service, as in a route of ``spool-forward``.
     outbound: hooks, called before the service.
     stopped: whether delivery is stopped, so that the messages wait.
-    ordered: whether messages are delivered one after the other, so that a message that fails holds up later messages.
-        The default is the pipeline's own option ``ordered``.
-    on_failure: the effect if the service refuses a message, as for a ``Forwarder``.
+    ordered: whether messages are delivered one after the other. A message that fails then holds up later messages. The
+        default is the pipeline's own option ``ordered``.
+    on_failure: the effect if the service refuses a message. ``Forwarder`` describes the values.
     timeout: the time limit of a call in seconds.
-    threads: the most calls at a time, if the service allows several and messages are not ordered.
+    threads: the largest number of concurrent calls, if the service allows several and messages are not ordered.
     retries: the number of attempts after the first attempt. None means no limit, and later messages wait.
     retry_delay, retry_delay_max, max_messages, max_bytes, reply_queue: options of the queue.
     """
@@ -230,7 +230,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def described(given: Mapping[str, Any], where: str) -> Description:
-    """Return a checked description. Raises PipelineError, whose text has a line for each mistake.
+    """Return a checked description. If it has mistakes, raise PipelineError with a line for each mistake.
 
     ``where``: the file or the pipeline, for the text of errors.
     """

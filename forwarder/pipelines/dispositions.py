@@ -20,7 +20,9 @@ BODY: Final = Kept.BODY
 
 
 class Changes(TypedDict, total=False):
-    """Control fields that a disposition changes, as in ``spool.PutOptions``. A value of None removes a field.
+    """The control fields that a disposition changes. A value of None removes a field.
+
+    The names of the fields are those of ``spool.PutOptions``.
 
     headers: headers to merge into the message's headers. A value of None removes a header.
 

@@ -53,7 +53,7 @@ class Function:
             raise ServiceError(f"{self.name} is another function when it is imported: give each a separate name")
 
     def __reduce__(self) -> tuple[type["Function"], tuple[str]]:
-        """Return the function without its object, for other processes, which import it by name."""
+        """Pickle the function without its object, because other processes import the function by its name."""
         return Function, (self.name,)
 
 

@@ -99,7 +99,7 @@ class Pipeline:
             leave: go on even if messages wait in former queues of the pipeline.
 
         Returns:
-            "created", "changed" or "as it was", by queue.
+            For each queue, "created", "changed" or "as it was".
 
         Raises:
             MessagesLeft: messages wait in former queues; no queue was created or changed.

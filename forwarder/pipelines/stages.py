@@ -44,7 +44,7 @@ def passed_through(functions: tuple[Function, ...], draft: Draft, last_queues: M
     """Call functions one after the other. Each function gets the drafts from the previous function.
 
     Args:
-        last_queues: the last queue of each destination, by the destination's name.
+        last_queues: the last queue of each destination. The keys are the names of destinations.
 
     Raises:
         _Failed: a function failed.

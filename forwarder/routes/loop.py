@@ -20,8 +20,8 @@ from spool.errors import SpoolError
 from spool.workers.pauses import WaitingMessages
 
 _WAIT_SECONDS = 0.5
-# The most failed messages that a run with ``once`` remembers. After more failures, the run ends before its queue is
-# empty.
+# The largest number of failed messages that a run with ``once`` remembers. After more failures, the run ends before its
+# queue is empty.
 _MOST_ATTEMPTED = 1_000_000
 
 

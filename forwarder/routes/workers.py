@@ -35,7 +35,7 @@ def check_workers(
     """Wait for the workers of a cluster, and let each worker check the space and the services.
 
     Args:
-        path: the directory of the space, which this process has open.
+        path: the directory of the space. This process has the space open.
         say: called with a short text while this process waits for the cluster.
 
     Raises:

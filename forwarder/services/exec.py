@@ -177,7 +177,7 @@ def _outcome(process: "subprocess.Popen[bytes]", body: bytes, timeout: float, ma
 
 
 def _write(pipe: IO[bytes], left: memoryview) -> memoryview:
-    """Write more of the body; return the rest, which is empty if the command reads no more."""
+    """Write more of the body, and return the rest. If the command reads no more, return an empty rest."""
     try:
         return left[os.write(pipe.fileno(), left[:_PIPE_BYTES]) :]
     except BlockingIOError:

@@ -23,7 +23,7 @@ class MissingQueue(ServiceError):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One message on its way to a service.
+    """A message that a service has to deliver.
 
     message: the message with the decoded body. raw: the body as stored.
     unreadable: why no codec of this process can decode the body; "" if the body is decoded. The body of an unreadable
@@ -77,7 +77,7 @@ class Service(Protocol):
 
     @property
     def threads(self) -> int:
-        """The most calls of one task at a time. A service that is `watched` has one thread."""
+        """The largest number of concurrent calls in one task. A service that is `watched` has one thread."""
         return 1
 
     def check(self) -> None:

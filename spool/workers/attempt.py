@@ -46,7 +46,7 @@ class Conclusion(NamedTuple):
     reason: why the attempt failed or was abandoned; otherwise a note of the function; often "".
     pause: why the worker pauses; "" if it goes on.
     full: the full queue and its limit, in words; "" if every queue had room.
-    delay: the shortest pause in seconds, if the service named one.
+    delay: the shortest pause in seconds, if the service asked for a pause.
     """
 
     effect: Effect
@@ -250,7 +250,7 @@ class Attempt:
             return Conclusion(effect, reason)
 
     def _record(self, message: Message, outcome: Outcome, branch: Branch) -> tuple[Effect, str]:
-        """Add the effects of the outcome to the branch, by the current settings."""
+        """Add the effects of the outcome to the branch. The current settings decide the effects."""
         settings = self._store.settings.current()
         policy = OutcomePolicy.of(settings.config, message.queue, self._on_failure)
         raw = delivery.stored_body(self._store.files, self._store.view, message) if isinstance(outcome, Passed) else b""

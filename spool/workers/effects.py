@@ -69,7 +69,7 @@ class OutcomePolicy:
 
     @classmethod
     def of(cls, space: SpaceConfig, queue: str, on_failure: OnFailure = "reject") -> Self:
-        """Return the policy for the messages of a queue, by the options of its space."""
+        """Return the policy for the messages of a queue, from the options of the queue and its space."""
         return cls(with_error_queue(space, queue), space, on_failure)
 
     def goes_back(self, outcome: Outcome, attempts: int) -> bool:

@@ -1,4 +1,4 @@
-"""The outcome of a call of a service, as a value, and two exceptions by which a Python function chooses its outcome."""
+"""The outcomes of a call of a service, and two exceptions that a Python function raises to choose its outcome."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -86,7 +86,7 @@ class NewMessage:
 
     @classmethod
     def stored(cls, queue: str, raw: bytes, attributes: Mapping[str, Any]) -> Self:
-        """Return a message whose body and control fields are stored values already."""
+        """Return a message for a body and control fields that have their stored form already."""
         message = cls.__new__(cls)
         message.queue, message.raw, message.attributes = queue, raw, attributes
         return message
@@ -222,7 +222,7 @@ def describe(error: BaseException) -> str:
 
 
 def one_line(text: object) -> str:
-    """Return a text as a reason: on one line, at most ``LONGEST_REASON`` characters, and storable as UTF-8.
+    """Return a text as a reason: one line of at most ``LONGEST_REASON`` characters that UTF-8 can express.
 
     The reason is empty for an exception whose ``__str__`` fails.
     """

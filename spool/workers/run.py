@@ -161,7 +161,7 @@ class Run:
                 self.is_over = True
 
     def give_up(self, message: Message, reason: str, hanging: int) -> SystemFailure | None:
-        """Count a call whose thread goes on although its attempt was withdrawn.
+        """Count a call that the worker gives up. The attempt was withdrawn, but the thread of the call goes on.
 
         Args:
             hanging: how many of these calls have not ended.
