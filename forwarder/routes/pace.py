@@ -12,7 +12,7 @@ class Pace(Pauses):
     """Decides the size and the time of a route's next round, and the pause before the round.
 
     Args:
-        tasks: how many tasks of the first round run at the same time.
+        tasks: the number of tasks that run at the same time, until the loop updates the number.
 
     tasks: the present number of tasks, which the loop updates.
     limit: the largest number of messages for the next round.
