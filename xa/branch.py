@@ -19,7 +19,7 @@ from xa.codes import XAER_PROTO, XAError
 
 log = logging.getLogger("spool")
 
-_warn = warnings.warn  # (the end of the interpreter may remove the module warnings before the last branch)
+_warn = warnings.warn  # (at its end, the interpreter may remove the module ``warnings`` before the last branch)
 
 
 class BranchState(enum.Enum):
@@ -102,8 +102,8 @@ class Branch:
     def after(self, call: Call) -> BranchState:
         """Return the state after a successful call; raises XAError with XAER_PROTO if the call does not fit the state.
 
-        If the call would end a branch that is still associated, the branch refuses puts and gets until ``end``. In this
-        case the program has left the work, mostly by an exception.
+        If the call would end a branch with which a caller is still associated, the branch refuses puts and gets until
+        ``end``. The program has then left the work, mostly by an exception.
         """
         found = TRANSITIONS.get((self.state, call))
         if found is not None:

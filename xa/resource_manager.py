@@ -1,8 +1,8 @@
 """The resource manager: a queue space under X/Open's names, for any transaction manager that speaks XA.
 
-``start`` begins a branch; puts and gets of the same thread or task join the branch until ``end``. ``prepare`` votes,
-and ``commit`` or ``rollback`` decides, in any process. A process that commits a branch of another process makes the
-branch's bytes durable again first.
+``start`` begins a branch; puts and gets of the same thread or task join the branch until ``end``. ``prepare`` votes.
+Afterwards, any process can decide by ``commit`` or ``rollback``. If a process commits a branch of another process, it
+first makes the branch's bytes durable again.
 """
 
 import logging

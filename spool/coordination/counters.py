@@ -125,7 +125,7 @@ class Counters:
             raise not_open() from None
 
     def publish_next(self, number: int, *, durable: bool) -> bool:
-        """Publish a number, as ``store_published`` does, if the previous number is published; otherwise return False.
+        """If the previous number is published, publish this number as ``store_published`` does; otherwise return False.
 
         Raises SpaceStopped if a flush failed in any process.
         """
@@ -204,7 +204,7 @@ STOPPED_TEXT = (
 
 @lru_cache(maxsize=64)  # each number is stored in three counters, and decoded once
 def _values(pair: bytes) -> tuple[int, int]:
-    """Decode a counter: the least and the greatest value of its valid copies.
+    """Decode a counter; returns the least and the greatest value of its valid copies.
 
     Returns (0, 0) if neither copy is valid, as in a new file; the first opener then writes the true values.
     """

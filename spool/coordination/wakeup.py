@@ -17,8 +17,8 @@ from spool.runtime.clock import Clock
 class CommitNotifier:
     """Notifies waiting threads of commits.
 
-    ``generation`` counts the notifications. A thread that reads the count before it searches for a message can then
-    wait for the next notification without missing one.
+    ``generation`` counts the notifications. If a thread reads the count before it searches for a message, its later
+    wait misses no notification.
     """
 
     def __init__(self, disk: Disk, clock: Clock) -> None:

@@ -2,7 +2,7 @@
 
 ``Space.engine`` returns an ``Engine``. Applications call the methods of ``spool.Space`` instead.
 
-Each verb is one call of the space, unless its text says otherwise: the close of the space and Ctrl-C wait until the
+Each verb is one call of the space, unless its text says otherwise. The close of the space and Ctrl-C wait until the
 verb ends. Many threads may call the verbs. Besides the errors that its text names, each verb may raise:
 
 * NotOpen: the space is closed.
@@ -225,7 +225,7 @@ class Engine:
 
     @public_call("looking at a branch")
     def describe(self, xid: Xid) -> InDoubt:
-        """Return what a prepared branch puts and takes, and which process prepared it; raises UnknownBranch."""
+        """Return the puts and gets of a prepared branch, and the process that prepared it; raises UnknownBranch."""
         return two_phase.describe(self._store, xid)
 
     @public_call("looking at a branch")
@@ -270,7 +270,7 @@ class Engine:
     # -- coordinators of ours ------------------------------------------------------------------------------------------
 
     def coordinate(self) -> Coordinator:
-        """Begin a coordinator: it claims messages, and commits the branches that processes without an index write.
+        """Begin a coordinator, which claims messages and commits branches of processes without an index.
 
         This process holds the lock on the coordinator's id until ``Coordinator.close`` (Rule 6).
         """
@@ -317,7 +317,7 @@ class Engine:
         Raises:
             UnknownBranch: one of the branches was rolled back; nothing was done.
             Full: the messages do not fit; nothing was done.
-            MessageInUse: a deduplication key is in use, by another branch in doubt or by a transaction that does not
+            MessageInUse: a deduplication key is in use by another branch in doubt, or by a transaction that does not
                 end; nothing was done.
             InvalidArgument: the application's batches come from another source.
             CorruptedFile: the record of the application's batches is damaged.
@@ -362,7 +362,7 @@ class Engine:
 
     @public_call("counting an attempt")
     def count_failure(self, position: Position, reason: str) -> str | None:
-        """Count a failed attempt for a message that the caller holds, without a flush.
+        """Count a failed attempt for a message that the caller holds. The count needs no flush.
 
         The message is available again later, moves to the error queue, or is dropped.
 
@@ -384,7 +384,7 @@ class Engine:
 
     @public_call("moving a damaged message to quarantine")
     def quarantine(self, position: Position, reason: str) -> None:
-        """Move a held message, whose body is damaged, to quarantine with the reason. The move is durable."""
+        """Move a held message with a damaged body to quarantine, and store the reason there. The move is durable."""
         set_aside(self._store, position, reason, self._store.deadline())
 
     @public_call("reading a message")

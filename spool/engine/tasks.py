@@ -1,10 +1,10 @@
 """The verbs of processes that have not opened the space, e.g. of the tasks of a Spark job.
 
 Such a process has no index and takes no claims. It reads messages at places that a process with the space open has
-listed, and writes a branch, which the coordinator's process commits.
+listed. Then it writes a branch, and the coordinator's process commits the branch.
 
-* ``RemoteBranch``: one branch of a coordinator. It reads the messages that the coordinator holds, records puts and
-  outcomes, and votes.
+* ``RemoteBranch``: one branch of a coordinator. The branch reads the messages that the coordinator holds, records puts
+  and outcomes, and votes.
 * ``MessageReader``: reads messages in bulk without taking them; the places come from ``Engine.backlog``.
 * ``Stretch``, ``cut``: neighbouring messages with their place, and a function that divides stretches into parts.
 * ``Coordinator``, ``BatchOf``, ``Backlog``: types that ``Engine`` takes and returns.

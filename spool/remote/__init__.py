@@ -1,1 +1,1 @@
-"""Branches that processes write without opening the space, and their commit."""
+"""Branches of processes that have not opened the space: how such branches are written and committed."""

@@ -135,7 +135,7 @@ def _wait_for_puts(xids: LockFile, deadline: Deadline, keys: Sequence[Sequence[_
 
 
 def _put_before(view: View, now: float, xids: Sequence[Xid], keys: Sequence[Sequence[_Key]]) -> list[set[int]]:
-    """Return, for each branch, the ordinals of the messages whose keys were put before."""
+    """Return, for each branch, the ordinals of the messages whose deduplication keys were used before."""
     if not any(keys):
         return [set() for _ in keys]
     own = {xid.gtrid for xid in xids}

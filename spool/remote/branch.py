@@ -137,10 +137,9 @@ class RemoteBranch:
     def put(self, queue: str, bodies: Iterable[Any], **options: Unpack[PutOptions]) -> None:
         """Add messages with the same options; full sections of the branch's file are written to the disk.
 
-        Raises the errors of ``Space.put_many``, but not Full: the limits are checked when the branch is adopted. Of
-        several messages with one ``deduplication_key``, the branch keeps only the first. ``adoption`` checks whether
-        another commit has put the key.
-        The option ``before`` needs an index, so it is refused.
+        Raises the errors of ``Space.put_many``, but not Full, because the limits are checked when the branch is
+        adopted. Of several messages with one ``deduplication_key``, the branch keeps only the first. ``adoption``
+        checks whether another commit has put the key. The option ``before`` needs an index, so it is refused.
         """
         store, batch = self._store, self._branch.batch
         settings = store.settings.known
@@ -176,7 +175,7 @@ class RemoteBranch:
         return record(self._branch.batch, policy, found.message, found.raw, outcome, at)
 
     def messages(self, stretches: Iterable[Stretch]) -> Iterator[ReadMessage | DamagedMessage]:
-        """Read messages that the coordinator holds, in this order; raises DiskFailure if a file cannot be read."""
+        """Read messages that the coordinator holds, in the given order; raises DiskFailure if a file cannot be read."""
         for whole in stretches:
             for part, found in self._read(whole):
                 if isinstance(found, str):

@@ -8,8 +8,8 @@ A thread that closes the guard marks it closed, then reads the table.
 SIGINT waits while the main thread is inside a call, or inside ``deferred``. Python raises KeyboardInterrupt between any
 two instructions of the main thread, even between taking a lock and recording that it is taken. So inside a call SIGINT
 is only noted. The handler runs when the call ends, or earlier, at a point where the call can be abandoned. A second
-SIGINT is handled at once. If its handler raises, the call is torn, and the space closes as if the process had died.
-Without a handler in Python (SIG_DFL, SIG_IGN), SIGINT is not deferred. Other signals are never deferred.
+SIGINT is handled at once. If its handler raises, the call is torn, and the space closes as if the process had died. If
+no Python function handles SIGINT (SIG_DFL, SIG_IGN), it is not deferred. Other signals are never deferred.
 """
 
 # This is the C module of ``signal``. The Python module converts numbers to names, and so takes ten times as long.
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 def uninterruptible(function: F) -> F:
-    """Mark a function that even a second signal does not interrupt: calls begin and end in these functions."""
+    """Mark a function that even a second signal does not interrupt. Calls begin and end in such functions."""
     _uninterruptible.add(function.__code__)
     return function
 
@@ -102,8 +102,9 @@ class _Deferral:
                 self._deliver()
 
     def forget(self) -> None:
-        """Reset in a forked child: the thread inside the call may not exist here, and the noted signals were for the
-        parent."""
+        """Reset the state in a forked child process: the thread inside the call may not exist here, and the noted
+        signals were for the parent.
+        """
         self.main = threading.main_thread().ident
         if self.depth:
             self.depth, self.noted = 1, 0
@@ -190,7 +191,7 @@ class CallGuard:
                 del inside[me]
                 if self.closed:
                     self._shut_if_last()
-            elif error is None or isinstance(error, Exception):  # a child that was forked inside a call
+            elif error is None or isinstance(error, Exception):  # this child process was forked inside a call
                 raise NotOpen(self.because) from error
         finally:
             if _deferral.depth and me == _deferral.main:
@@ -213,7 +214,7 @@ class CallGuard:
             self._is_shut.wait()
 
     def close_at_once(self, because: str) -> None:
-        """Close in a forked child, where no thread is inside."""
+        """Close the guard in a forked child process, in which no thread is inside a call."""
         if not self._is_shut.is_set():
             self.because = because
             self.closed = self.abandoned = True

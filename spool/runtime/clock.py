@@ -1,4 +1,4 @@
-"""Time as the engine sees it: one object, so that tests can step the time, even backwards.
+"""The clock of the engine. It is one object, so that tests can step the time, even backwards.
 
 Wall time is compared only with stored wall time, e.g. due times. Waits and deadlines use the monotonic clock. So a step
 of the wall clock neither ends nor prolongs a wait.

@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class Joinable(Protocol):
-    """The part of a transaction that a joining caller needs."""
+    """The part of a transaction that a caller needs to join it."""
 
     @property
     def is_active(self) -> bool: ...

@@ -204,7 +204,7 @@ class DropGuard:
         self._promises = promises
 
     def dismiss(self) -> None:
-        """Disarm the guard, since the transaction has ended."""
+        """Disarm the guard, because the transaction has ended."""
         self._branch = None
 
     def __del__(self) -> None:

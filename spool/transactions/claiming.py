@@ -1,9 +1,9 @@
 """Claim messages: choose messages that seem free, lock them, and revalidate.
 
-A get chooses its messages twice: first among all messages that seem free, and after the claim among the claimed
+A get chooses its messages twice: first among all messages that seem free, then, after the claim, among the claimed
 messages. The second choice keeps rule 4 of docs/architecture.md. Between the two choices, this process applies every
-commit that was published before the claim. It also lists every branch that was prepared before the claim. A claim
-counts only if its message is then still free.
+commit that was published before the claim. The process also lists every branch that was prepared before the claim. A
+claim counts only if its message is then still free.
 
 The messages of one group are delivered in order, to one transaction at a time; different groups are delivered side by
 side. All messages of an ``ordered`` queue are one group. A transaction locks a group's byte at its first claim in the
@@ -40,7 +40,9 @@ _NOTHING: Set[int] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The messages that a get asks for: the head of a queue, a message by id, or the first with a correlation id.
+    """The messages that a get asks for.
+
+    These are the head of a queue, one message by id, or the first message with a correlation id.
 
     ``timeout``: the seconds to wait; None: for ever. ``spread``: whether to claim at most one message of each group,
     because the caller does not handle the messages in order. ``passed``: the positions of messages that the get must
@@ -74,7 +76,7 @@ def check_wanted(
     message_id: str | None = None,
     correlation_id: str | None = None,
 ) -> Wanted:
-    """Check the arguments of a get: the most messages to take, and ``GetOptions``."""
+    """Check the arguments of a get: the largest number of messages to take, and ``GetOptions``."""
     if type(count) is not int or count < 1:
         raise InvalidArgument(Argument("max_messages"), f" is a whole number from 1, not {shown(count)}")
     if type(timeout) is not int or timeout:
@@ -112,7 +114,7 @@ def claim(
     view.was_read = True
     if page.published > view.index.applied or view.settings is not store.settings.known:
         catch_up(store, page)
-    if page.prepared != view.prepared.version:  # else messages of a branch that was rolled back look held
+    if page.prepared != view.prepared.version:  # else the messages of a rolled-back branch would still look held
         list_prepared(store, page)
     queue = view.index.messages.queues.get(wanted.queue)
     if queue is not None and queue.may_expire:
@@ -276,7 +278,7 @@ def _in_group_order(view: View, clock: Clock, queue: str, group: str) -> Iterato
 def _asked_for(view: View, wanted: Wanted, now: float) -> tuple[Iterable[Run], int | None]:
     """Return the runs that the get asks for, in the order of delivery. Expired runs are included.
 
-    For a get by id, the second value is the ordinal of the message.
+    For a get by id, the second returned value is the ordinal of the message.
     """
     messages = view.index.messages
     if wanted.message_id is not None:

@@ -1,7 +1,7 @@
 """A transaction in a two-phase commit: a branch of a coordinator, or the transaction in which a coordinator decides.
 
-Such a transaction serves as each branch of the XA resource manager, each round of the forwarder, and each attempt of a
-worker. Applications use ``Transaction``.
+Each branch of the XA resource manager, each round of the forwarder, and each attempt of a worker is such a transaction.
+Applications use ``Transaction``.
 
 A coordinator of ours lives as long as a process holds the lock on its id (Rule 6). Once the lock is free, the next
 process that meets an undecided branch of the coordinator rolls the branch back. The lock belongs to an open file
@@ -84,7 +84,7 @@ class CoordinatedTransaction(Transaction):
         end of the transaction releases each claimed message that no command addresses.
 
         Args:
-            max_messages: the most messages to claim.
+            max_messages: the largest number of messages to claim.
             timeout: the seconds to wait for the first message.
             passed: the positions of messages that must not be claimed.
             in_order: whether the caller handles the messages one after the other. If so, several messages of one group
@@ -149,7 +149,10 @@ class CoordinatedTransaction(Transaction):
             return result
 
     def begin_anew(self, settings: Settings, own: Position, reason: str) -> None:
-        """Undo all gets and puts, inside ``conclude``; count an attempt for each claimed message except ``own``."""
+        """Undo all gets and puts, and count an attempt for each claimed message except ``own``.
+
+        Only the function ``record`` of ``conclude`` may call this method.
+        """
         store, branch = self._store, self._branch
         branch.begin_anew()
         if self._promises is not None:

@@ -1,4 +1,4 @@
-"""The core of an open space, as its transactions use it. ``spool.engine`` is the interface for other packages."""
+"""The core of an open space, for its transactions. ``spool.engine`` is the interface for other packages."""
 
 from functools import partial
 from typing import NamedTuple, Protocol, Self

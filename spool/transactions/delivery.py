@@ -211,7 +211,7 @@ def read_messages(store: Store, number: int, first: int, count: int, *, only_sho
 
 
 def stored_body(files: Files, view: View, message: Message) -> bytes:
-    """Return the body of a claimed message, as it is stored."""
+    """Return the stored bytes of the body of a claimed message."""
     if message.codec is None:
         return message.body  # type: ignore[no-any-return]
     with view.mutex:
@@ -238,7 +238,7 @@ def _decoded(
 
 
 def set_aside(store: Store, position: Position, reason: str, deadline: Deadline) -> None:
-    """Move a message whose body is damaged from its queue to quarantine, with the reason.
+    """Move a message from its queue to quarantine, because its body is damaged. The reason is stored there.
 
     The file in quarantine is one msgpack map: the message's control fields and, if they can be read, the stored bytes
     of the body. The caller holds the claim.

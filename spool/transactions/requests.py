@@ -1,7 +1,7 @@
 """A request: put a message, and wait for its reply. The reply carries the correlation id of the request.
 
-A service that rejects the request answers into the failure queue. A request that has failed too often moves to the
-error queue. The caller waits for these two messages, too. If one of them arrives, the wait ends with RequestFailed.
+A service that rejects the request puts its answer into the failure queue. A request that has failed too often moves to
+the error queue. The caller waits for these two messages, too. If one of them arrives, the wait ends with RequestFailed.
 """
 
 import uuid

@@ -90,7 +90,7 @@ class Transaction:
         self._page: CounterPage | None = None  # the counters that the last successful check read
         self._associations: list[Association] = []
         self._left = False
-        self._promises: Promises | None = None  # created with the guard, or for the first future
+        self._promises: Promises | None = None  # created together with the guard, or by the first ``submit``
         self._guard: DropGuard | None = None
         if guarded:
             self._promises = Promises(store.at_end)
@@ -147,7 +147,7 @@ class Transaction:
             return self._put(settings, queue, bodies, **options)
 
     def _put(self, settings: Settings, queue: str, bodies: list[Any], **options: Unpack[PutOptions]) -> list[str]:
-        """Add messages to an existing queue, by these settings. The caller holds the lock."""
+        """Add messages to an existing queue, according to these settings. The caller holds the lock."""
         store, content_type = self._store, options.pop("content_type", None)
         attributes = control_fields(store, settings, queue, options)
         key = options.get("deduplication_key")
@@ -337,7 +337,7 @@ class Transaction:
             self._undo(reason)
 
     def abandon(self) -> None:
-        """Undo all gets and puts, unless the transaction has ended, without counting an attempt.
+        """Undo all gets and puts, and count no attempt. A transaction that has ended is not touched.
 
         A program calls this if it has not begun to handle the messages. (If the space is closed, the next process that
         opens the space rolls the transaction back.)
@@ -398,7 +398,7 @@ class Transaction:
         self._branch.release()
 
     def _check_ending(self) -> CounterPage:
-        """Check as ``_check_active`` does, before a commit or vote; roll back if the transaction is rollback-only."""
+        """Before a commit or vote, check as ``_check_active`` does; roll back if the transaction is rollback-only."""
         page = self._check_active()
         if self._rollback_only is not None:
             reason = self._rollback_only
@@ -467,7 +467,7 @@ def end_block(transaction: Transaction, kind: type[BaseException] | None, error:
 
 
 def mark_lost(transaction: Transaction, reason: str) -> None:
-    """Make the next call roll the transaction back and raise with this reason."""
+    """Make the next call roll the transaction back, and raise an error with this reason."""
     transaction._lost = reason
 
 

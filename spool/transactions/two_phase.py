@@ -286,7 +286,7 @@ def move_adopted(store: Store, number: int, places: Iterable[tuple[int, Xid]]) -
 
     Args:
         number: the number of the commit that adopted the branches; the commit is durable and published.
-        places: for each branch, its place among the branches that the commit adopts, from 1, and its xid.
+        places: for each branch, its place (from 1) among the branches that the commit adopts, and its xid.
     """
     disk, counters = store.files.disk, store.shared.counters
     moves = [_Adopted(disk, layout.prepared(xid), layout.committed(number, k), counters) for k, xid in places]
