@@ -118,8 +118,8 @@ class Branch:
     def __del__(self) -> None:
         """Have the housekeeper roll back a dropped branch.
 
-        Python drops objects between any two instructions of any thread, so this method takes no lock and touches no
-        file.
+        Python can delete an object between any two instructions of any thread, so this method takes no lock and touches
+        no file.
         """
         self._engine.not_at_close(self._at_close)
         if self._engine.closed or not self.transaction.is_active:

@@ -7,9 +7,9 @@ The kernel releases the locks of a process that dies in any way. Three mechanism
   many locks share one file.
 * The space's directory, in ``OpenLock``: ``flock``, which a process holds while it opens the space. This lock needs no
   file that could be deleted.
-* Maintenance, in ``Disk.exclusively``: filelock on ``run/reclaim.lock``, held by one process at a time while it
-  removes, compacts, exports or repairs files. A process that does not get this lock leaves the work to the process that
-  holds the lock.
+* Maintenance, in ``Disk.exclusively``: the package filelock locks ``run/reclaim.lock``. One process at a time holds
+  this lock while it removes, compacts, exports or repairs files. A process that does not get this lock leaves the work
+  to the process that holds the lock.
 
 Byte locks separate processes (more exactly: open descriptions), but not the threads of one process. So a thread first
 takes the byte in a table of its process, under a mutex. A lock excludes other processes only if they find the same file
@@ -233,10 +233,10 @@ class Claims:
     at once.
 
     The byte of message (number, ordinal) is ``number << 24 | ordinal`` in one of 64 files. The kernel keeps the locks
-    of a file in a list, so 20,000 scattered locks in a single file would take forty times longer. Number 0 has no
-    messages; its bytes stand for owners (see ``claim_journal``). In each claim file, a process locks its owner's byte
-    and its claims by the same descriptor, so the kernel releases both at once. A process that gets a claim of a dead
-    owner therefore finds the owner's byte free.
+    of a file in a list, so 20,000 scattered locks in a single file would take forty times longer than in 64 files.
+    Number 0 has no messages; its bytes stand for owners (see ``claim_journal``). In each claim file, a process locks
+    its owner's byte and its claims by the same descriptor, so the kernel releases both at once. A process that gets a
+    claim of a dead owner therefore finds the owner's byte free.
 
     held: the ordinals of the messages that this process has claimed, by the number of their commit.
     """

@@ -282,8 +282,8 @@ class Engine:
 
         The block gets the descriptors of two locks: the lock on the id, and the lock that marks the space as open. At
         the end of the block, this process closes the descriptors. A process that inherits them holds the locks until it
-        closes them or dies. Until then no other process rolls back a branch of the coordinator, and no process that
-        opens the space is its first opener.
+        closes them or dies. Until then no other process rolls back a branch of the coordinator, and a process that
+        opens the space is not its first opener.
 
         Args:
             gtrid: the id, 1 to 64 bytes.

@@ -193,7 +193,8 @@ _warn = warnings.warn  # (at its end, the interpreter may remove the module ``wa
 class DropGuard:
     """A transaction's guard. If the program drops a transaction that has not ended, the housekeeper rolls it back.
 
-    Python drops objects between any two instructions of any thread, so ``__del__`` takes no lock and touches no file.
+    Python can delete an object between any two instructions of any thread, so ``__del__`` takes no lock and touches no
+    file.
     """
 
     __slots__ = ("_branch", "_promises", "_store")

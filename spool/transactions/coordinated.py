@@ -64,7 +64,10 @@ class CoordinatedTransaction(Transaction):
         return self._lost
 
     def lock_xid_now(self) -> bool:
-        """Lock the xid of a new branch, inside a public call; returns False if another process holds the xid."""
+        """Lock the xid of a new branch; returns False if another process holds the xid.
+
+        The caller is inside a public call.
+        """
         return self._branch.lock_xid_now()
 
     @public_call("taking from queue {queue}")
@@ -132,8 +135,8 @@ class CoordinatedTransaction(Transaction):
 
         Raises like ``commit``.
 
-        ``failed``: whether the call failed. After a failure only these commands are committed, so a transaction that
-        was marked lost may commit them, too.
+        ``failed``: whether the call failed. After a failure only the commands of ``record`` are committed, so a
+        transaction that was marked lost may commit them, too.
         """
         with self._lock:
             if failed:

@@ -240,8 +240,8 @@ def _decoded(
 def set_aside(store: Store, position: Position, reason: str, deadline: Deadline) -> None:
     """Move a message from its queue to quarantine, because its body is damaged. The reason is stored there.
 
-    The file in quarantine is one msgpack map: the message's control fields and, if they can be read, the stored bytes
-    of the body. The caller holds the claim.
+    The file in quarantine is one msgpack map. It has the message's control fields, and the stored bytes of the body if
+    they can be read. The caller holds the claim.
     """
     with store.view.mutex:
         run = store.view.index.messages.find(position)
