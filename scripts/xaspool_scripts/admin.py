@@ -8,7 +8,7 @@ import click
 
 from xaspool_scripts.common import Program
 
-# By name of a command: its module, and the name of its function in this module.
+# The commands by name. Each has the name of its module, and the name of its function in the module.
 _MODULES = {
     "check": ("admin_check", "check"),
     "docs": ("admin_docs", "docs"),

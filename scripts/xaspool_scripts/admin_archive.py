@@ -31,10 +31,10 @@ _MOST_NAMED = 20
 @click.option("--replace", is_flag=True, help="FILE may exist: it is replaced when the new export is complete.")
 @click.option("--verify", is_flag=True, help="FILE is read back from the disk and proven before it gets its name.")
 def export(file: str, replace: bool, verify: bool) -> None:
-    """Write the whole space at one moment into FILE, a tar; - is standard output.
+    """Write the state of the whole space at one moment into FILE, a tar; - is standard output.
 
-    Everything is kept but claims: a message that a program holds is ready in the copy. Dropped files that wait in drop/
-    are kept as well; an incomplete dropped file is left out, and the command names it. Programs may use the space
+    Everything is kept except claims: a message that a program holds is ready in the copy. Dropped files that wait in
+    drop/ are kept as well. An incomplete dropped file is left out, and the command names it. Programs may use the space
     meanwhile.
 
     The suffix of FILE chooses the compression: .tar, .tar.gz, .tgz, .tar.bz2, .tbz2, .tar.xz or .txz. With --verify,
@@ -123,7 +123,7 @@ def _compression(file: str) -> str:
 
 
 class _NewFile:
-    """A file that is locked and named FILE.part until it is complete and durable.
+    """The file of a new export. The file is locked and named FILE.part until it is complete and durable.
 
     The next export overwrites the FILE.part of a killed export.
     """

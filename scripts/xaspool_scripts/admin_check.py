@@ -24,13 +24,13 @@ REPAIRED = 1
 def check(context: click.Context, repair: bool, as_json: bool) -> None:
     """Read every byte of the space and name each damaged file.
 
-    With --repair, the command repairs the files that can be repaired and moves other damaged files and messages to
-    quarantine/, with the reason beside each; it deletes nothing. Other processes may have the space open: the command
-    does not repair a file that one of them uses.
+    With --repair, the command repairs each file that can be repaired. It moves other damaged files and messages to
+    quarantine/, with the reason beside each, and deletes nothing. Other processes may have the space open. The command
+    does not repair a file that another process uses.
 
     A damaged file counts as damage until it is repaired, or until its remains in quarantine/ are deleted. Put the
-    messages that can be read there again, then delete the file with spool-admin quarantine delete. The command also
-    names dropped files that were refused; they do not count as damage.
+    readable messages of these remains as new messages, then delete the file with spool-admin quarantine delete. The
+    command also names dropped files that were refused; they do not count as damage.
 
     Exit codes: 0 clean, 1 repaired, 4 damage left, 8 could not look.
 
@@ -67,7 +67,7 @@ def _damaged(findings: "list[Finding]") -> int:
 
 
 def _in_words(in_place: int, in_quarantine: int, repaired: int, kept: int) -> str:
-    """Return the summary. ``kept``: the files in quarantine, damaged or not."""
+    """Return the summary. ``kept``: the number of all files in quarantine."""
     also = f"; repaired: {plural(repaired, 'file')}" if repaired else ""
     if in_place:
         return f"damage is left: {plural(in_place, 'file')}{also}; every other message is served"

@@ -80,7 +80,7 @@ def get(
 
 @contextmanager
 def _transaction(space: "Space") -> "Iterator[Transaction]":
-    """Commit at the end; after an exception, release the messages without counting an attempt."""
+    """Commit the transaction at the end. After an exception, release its messages without counting an attempt."""
     transaction = space.transaction(timeout=None)
     try:
         yield transaction

@@ -25,10 +25,10 @@ _MAX_NAMED = 3
 )  # fmt: skip
 @yes_option
 def init(path: str, yes: bool, exist_ok: bool, **options: Any) -> None:
-    """Make a new queue space in the directory PATH, which is made if it does not exist.
+    """Create a new queue space in the directory PATH, which is created if it does not exist.
 
-    If PATH holds the messages of a space that has lost its space.toml, they are messages of the new space: create their
-    queues again. If PATH holds other files, the command asks on a terminal, and needs --yes elsewhere.
+    If PATH holds the messages of a space that has lost its space.toml, these messages belong to the new space: create
+    their queues again. If PATH holds other files, the command asks on a terminal, and needs --yes elsewhere.
 
     \b
     Examples:
@@ -59,7 +59,7 @@ def init(path: str, yes: bool, exist_ok: bool, **options: Any) -> None:
 
 
 def _refuse_foreign_files(path: str, yes: bool) -> None:
-    """Ask on a terminal before a space is created among other files; without a terminal, refuse."""
+    """On a terminal, ask before a space is created among other files. Without a terminal, refuse."""
     from spool.model import layout
 
     if yes or not os.path.isdir(path):

@@ -93,7 +93,7 @@ def _object(entry: "QueueEntry") -> dict[str, Any]:
 
 
 def _write_table(entries: "Iterator[QueueEntry]") -> int:
-    """Print all entries, and return their number. No entry is damaged."""
+    """Print all entries, and return their number. The caller leaves out damaged entries."""
     if on_terminal():
         return _draw(entries)
     names, widths, right = zip(*_WRITTEN, strict=True)

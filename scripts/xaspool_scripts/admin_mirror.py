@@ -51,7 +51,7 @@ def show(context: click.Context, as_json: bool) -> None:
 def begin(directory: str) -> None:
     """Begin a new mirror in DIRECTORY.
 
-    The directory is empty or does not exist yet. Every commit of the space is copied into it.
+    The directory is empty or does not exist yet. Every commit of the space is copied into the directory.
 
     No program may have the space open meanwhile. The parent of DIRECTORY must exist: the other disk is mounted there.
     An earlier mirror of the space is not touched, and gets no more commits.

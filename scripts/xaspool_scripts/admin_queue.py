@@ -140,7 +140,7 @@ def delete(queue: str) -> None:
 )  # fmt: skip
 @json_option
 def list_(watch: float | None, as_json: bool) -> None:
-    """List the queues, and how many messages are in each. Standard error names the files in quarantine, if any.
+    """List the queues, each with the number of its messages. Standard error names the files in quarantine, if any.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""``spool-admin subscription``: list the readers for which messages are kept, and delete one."""
+"""``spool-admin subscription``: list and delete subscriptions, the readers for which a space keeps messages."""
 
 from dataclasses import asdict
 

@@ -41,7 +41,7 @@ def value(message: "Message") -> Any:
 
 
 def json_value(message: "Message") -> dict[str, Any]:
-    """Return ``{"value": …}`` if the body has a value that JSON can express, else {}."""
+    """Return ``{"value": …}`` if the body has a value that JSON can express. Otherwise return {}."""
     try:
         decoded = value(message)
         json.dumps(decoded, allow_nan=False)
@@ -94,7 +94,7 @@ def write(message: "Message") -> str:
 
 
 def _text(message: "Message") -> tuple[str, bool]:
-    """Return the body as text without control characters, and whether it is a decoded value."""
+    """Return the body as text without control characters, and whether the text shows a decoded value."""
     try:
         return printable(_as_text(value(message), indent=2), keep="\n\t"), True
     except _NoValue:

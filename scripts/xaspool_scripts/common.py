@@ -90,7 +90,8 @@ class SpaceCommand(click.Command):
 
 
 class Commands(SpaceCommand, click.Group):
-    """A group of commands about a space. Its help shows the whole first sentence of each command."""
+    """A group of commands about a space. The help of the group shows the whole first sentence of each command's
+    help."""
 
     command_class = SpaceCommand
 
@@ -213,7 +214,7 @@ def note(text: str) -> None:
 
 
 def note_at_once(text: str) -> None:
-    """Print information from a signal handler, which may have interrupted a write to the same stream."""
+    """Print information from a signal handler. The signal may have interrupted a write to the same stream."""
     write_at_once(f"{_running[-1]}: {text}")
 
 
@@ -249,7 +250,7 @@ def named_space(context: click.Context | None = None) -> str | None:
 
 
 def new_space_path() -> str:
-    """Return the directory of the space that the command creates, as named by -s or the environment."""
+    """Return the directory of the space that the command creates. Only -s or the environment names this directory."""
     path = named_space()
     if path is None:
         raise click.UsageError("name the directory of the new space with -s PATH, or in $SPOOL_SPACE")
@@ -276,8 +277,8 @@ def space_path(context: click.Context | None = None, otherwise: str = "") -> str
 
 @contextmanager
 def opened(*, tell: bool = True) -> Iterator["Space"]:
-    """Open the space. Each body is delivered as bytes, even if it has a codec. `tell`: whether to print the damaged
-    files."""
+    """Open the space. Bodies are delivered as the stored bytes, and are not decoded. `tell`: whether to print the names
+    of damaged files."""
     with open_space() as space:
         space.engine.deliver_stored_bytes()
         for finding in space.recovery.damaged if tell else ():

@@ -28,7 +28,7 @@ _QUEUES = ("by-python", "by-http")
 _REPLIES, _SAMPLE, _SAMPLE_REPLIES = "replies", "sample", "sample-replies"
 _SERVICES = "python:xaspool_scripts.sample"
 _TIMEOUT_SECONDS = 300.0
-_IDLE_SECONDS = "3"  # longer than the second that passes after a failed attempt
+_IDLE_SECONDS = "3"  # longer than the delay of a second after each failed attempt
 _POLL_SECONDS = 0.002
 ORDERS, _LINES = 400, 3
 _DESTINATIONS = ("shop.to.warehouse", "shop.to.accounts")
@@ -56,7 +56,8 @@ def main(keep: bool, files: int | None) -> None:
 
 
 def standard_library() -> list[tuple[str, Path]]:
-    """Return (name, path) for every source file of this Python's standard library. The name is the path with dots."""
+    """Return (name, path) for every source file of this Python's standard library. The name is the path with dots in
+    place of slashes."""
     root = Path(sysconfig.get_path("stdlib"))
     found = [(path.relative_to(root).parts, path) for path in sorted(root.rglob("*.py")) if path.is_file()]
     return [(".".join(parts), path) for parts, path in found if not {"site-packages", "dist-packages"} & set(parts)]
@@ -110,7 +111,7 @@ class _Demo:
         self.announce("Waiting until every dropped file was taken, then starting spool-forward again.")
         wait(lambda: not waiting_files(self.path), "the intake", intake)
         _end(intake, signal.SIGTERM)
-        # This run repeats a call that the web service drops. With --once, the call would be left to a later run.
+        # If the web service drops a call, this run repeats the call. With --once, a later run would have to repeat it.
         again = self._start("forward", "--idle-exit", _IDLE_SECONDS, *routes)
         if again.wait(_TIMEOUT_SECONDS) != 0:
             raise Failure("the second spool-forward failed; its messages stand above")

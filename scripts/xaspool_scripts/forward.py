@@ -52,7 +52,8 @@ class EventLines:
 
 
 def _routes(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    """Parse the routes. A route without a service uses the service at ``--services`` that has the name of the queue."""
+    """Parse the routes. A route without a service uses the service that has the queue's name among those at
+    ``--services``."""
     services: str | None = context.params.get("services")
 
     def of_queue(queue: str) -> str:
@@ -191,8 +192,8 @@ def main(
 
     While a service cannot be reached, or a queue for its replies is full, the route pauses, for longer each time, and
     counts no attempts. After the first Ctrl-C or SIGTERM, the program ends when the calls in progress have ended and
-    are committed. The second one ends it at once: the calls in progress count as attempts, and all messages of the
-    round remain in the queue.
+    are committed. The second signal ends the program at once: the calls in progress count as attempts, and all messages
+    of the round remain in the queue.
 
     \b
     Exit codes:

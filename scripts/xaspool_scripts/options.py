@@ -146,8 +146,8 @@ def by_queue(
 
 
 def _pairs(texts: tuple[str, ...], form: str) -> dict[str, str]:
-    """Parse texts such as NAME=VALUE; no name may occur twice. ``form``: the description of the right form, for the
-    error."""
+    """Parse texts such as NAME=VALUE; no name may occur twice. ``form``: a description of the right form, for an error
+    text."""
     pairs: dict[str, str] = {}
     for text in texts:
         name, sign, value = text.partition("=")
@@ -168,7 +168,8 @@ def _headers(context: click.Context, parameter: click.Parameter, values: tuple[s
     return _pairs(values, "NAME=VALUE") or None
 
 
-# By metavar: the parser of an option's values, and the end of its help text, which describes the form of a value.
+# By metavar: the parser of the option's values, and the end of the option's help text, which describes the form of a
+# value.
 _WRITTEN: dict[str, tuple[Callable[[str], Any], str]] = {
     "TIME": (duration, " Written in seconds or e.g. 5m."),
     "SIZE": (size, " Written in bytes or e.g. '1 GiB'."),
@@ -241,7 +242,7 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Count the message
 
 
 def filter_options(function: AnyFunction) -> AnyFunction:
-    """Add the options that choose messages of a queue; a message must match all of them."""
+    """Add the options that choose messages of a queue. A message must match all options that are given."""
     for option in reversed(_FILTERS):
         function = option(function)
     return function

@@ -62,7 +62,7 @@ def _is_process_output() -> bool:
 
 @contextmanager
 def _kept_apart() -> Iterator[BinaryIO]:
-    """Let the programs that are started meanwhile print to stderr. Yield a file for the real standard output."""
+    """Let programs that this process starts print to stderr. Yield a file for the real standard output."""
     kept = os.dup(_STDOUT)
     output = open(kept, "wb")  # noqa: SIM115 (closed below)
     os.dup2(_STDERR, _STDOUT)
@@ -101,7 +101,8 @@ def flush_directory(path: str) -> None:
 
 @contextmanager
 def answering(done: str) -> Iterator[None]:
-    """Report a failure to print the result of a completed step. The error text says that the step was done."""
+    """A context that prints the result of a completed step. If the output fails, the error text says that the step was
+    done."""
     try:
         yield
     except OSError as error:

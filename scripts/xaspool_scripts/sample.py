@@ -19,7 +19,7 @@ def describe_message(message: Any) -> dict[str, Any]:
     return {"service": "python", **describe(message.body)}
 
 
-SENTENCE = "this is a q example"  # an example in the guide to Tuxedo /Q, where a service answers in capitals
+SENTENCE = "this is a q example"  # an example in the guide to Tuxedo /Q, where the service answers in capitals
 
 
 def capitals(message: Any) -> str:

@@ -28,7 +28,7 @@ def _program(name: str) -> Callable[[], None]:
     """Return the function that starts the program spool-NAME."""
 
     def end(*_: object) -> NoReturn:
-        """End at once: an interrupted import would print a traceback, and nothing has to be cleaned up."""
+        """End at once, because an interrupted import would print a traceback. Nothing has to be cleaned up."""
         write_at_once(f"spool-{name}: interrupted")
         os._exit(INTERRUPTED)
 

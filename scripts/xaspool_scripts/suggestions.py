@@ -38,7 +38,7 @@ _OPTIONS = {
     "--payload": "--body", "--processes": "--threads", "--text": "--body", "--ttl": "--time-to-live",
     "--wait": "--timeout", "--workers": "--threads",
 }  # fmt: skip
-# Commands. Each has the text that the user most likely meant by an argument too many; {} is the argument.
+# Commands. Each has the text that the user most likely meant by an extra argument, {}.
 _ARGUMENTS = {
     "spool-admin message put": "--body {}", "spool-admin queue list": "spool-admin queue show {}",
     "spool-forward": "--route {}", "spool-admin import": "-s {}", "spool-admin check": "-s {}",
@@ -50,7 +50,8 @@ _LIKENESS = 0.75
 
 
 def suggestion(error: click.UsageError, typed: list[str]) -> str:
-    """Return the probably intended command or option; "" if no name is similar. ``typed``: the arguments."""
+    """Return the command or option that the user probably meant, or "" if no name is similar. ``typed``: the
+    arguments."""
     context = error.ctx
     assert context is not None
     if isinstance(error, click.NoSuchOption):

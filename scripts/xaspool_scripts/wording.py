@@ -8,7 +8,7 @@ _LONG_SECONDS = 60
 
 
 def plural(count: int, singular: str, plural_form: str = "") -> str:
-    """Return ``1 file``, ``2 files``, ``1,000 files``; `plural_form`: the plural, unless it is the singular with an
+    """Return ``1 file``, ``2 files``, ``1,000 files``; `plural_form`: the plural, if it is not the singular with an
     s."""
     from spool.model import text  # (imported here, because help and completion do not need it)
 

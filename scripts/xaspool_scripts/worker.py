@@ -59,14 +59,14 @@ def _targets(context: click.Context, parameter: click.Parameter, given: tuple[st
 def main(
     targets: dict[str, str], once: bool, threads: int, timeout: float | None, verbose: bool, as_json: bool
 ) -> None:
-    """Call a Python function with each message of a queue; its result goes to the message's reply queue.
+    """Call a Python function with each message of a queue; the function's result goes to the message's reply queue.
 
     The function takes one argument, the message. It raises spool.Retry to be called again later, and spool.Reject for a
-    message that must not be attempted again; any other exception is a failed attempt. The message, its reply and the
+    message that must not be attempted again. Any other exception is a failed attempt. The message, its reply and the
     messages that the function puts are one commit. Python looks for the function in the current directory first.
 
-    After the first SIGTERM or Ctrl-C, the program ends when the calls in progress have ended. The second one ends it at
-    once: the messages of these calls go back to their queues, and each call counts as an attempt.
+    After the first SIGTERM or Ctrl-C, the program ends when the calls in progress have ended. The second signal ends
+    the program at once: the messages of these calls go back to their queues, and each call counts as an attempt.
 
     \b
     Exit codes:

@@ -36,7 +36,7 @@ _BROWSED_FIRST, _BROWSED_AT_ONCE = 64, 2_048
 
 
 class Administration:
-    """The methods of ``spool.Space`` for its administration."""
+    """The methods of ``spool.Space`` that administer the space."""
 
     def __init__(self, core: Core) -> None:
         self._store = core.store
@@ -57,7 +57,7 @@ class Administration:
             options: see ``spool.QueueOptions``.
 
         Raises:
-            QueueExists: the queue exists. With ``exist_ok``, it is raised only if the queue has other options; the text
+            QueueExists: the queue exists. With ``exist_ok``, this error is raised only if options differ; the text
                 names them.
             QueueNotFound: the options name a queue that does not exist.
             InvalidArgument: an option has a value that is not allowed.
@@ -84,8 +84,8 @@ class Administration:
 
         Raises:
             QueueNotFound: the queue, or a queue that the options name, does not exist.
-            InvalidArgument: an option has a value that is not allowed; or the group does not exist, or this user may
-                not give folders to the group.
+            InvalidArgument: an option has a value that is not allowed, the group does not exist, or this user may not
+                give folders to the group.
         """
         self._store.check_usable()
         return change_queue(self._store, name, create_missing=create_missing, drop_group=drop_group, **options)
@@ -128,8 +128,8 @@ class Administration:
 
     @public_call("reading the subscriptions")
     def subscriptions(self) -> dict[str, SubscriptionState]:
-        """Return the state of every subscription, by name. The space keeps messages for a subscription until its reader
-        has read them."""
+        """Return the state of every subscription, by name. The space keeps messages for a subscription until the reader
+        of the subscription has read them."""
         return states(self._store)
 
     @public_call("deleting subscription {name}")
@@ -277,7 +277,7 @@ class Administration:
         Returns the changed message. BadMessageId, MessageInUse, QueueNotFound.
         """
         check_queue(self._store.settings, queue, self._store.shared.counters.read())
-        moved = bulk.change_to({"queue": queue, "attempts": 0})  # (a delay of the message remains)
+        moved = bulk.change_to({"queue": queue, "attempts": 0})  # (the message keeps its delay)
         bulk.act_on(self._store, self._owners, message_id, moved)
         return delivery.find_message(self._store, message_id)
 

@@ -41,7 +41,7 @@ def change_to(changes: Mapping[str, Any]) -> Edit:
 
 
 def redrive_to(queue: str | None) -> Edit:
-    """Move messages to the queue, or each back to its original queue if `queue` is None. All their attempts are
+    """Move messages to the queue, or each back to its original queue if `queue` is None. All attempts for them are
     permitted again."""
 
     def edit(run: Run) -> Mapping[str, Any]:
@@ -56,7 +56,7 @@ def act_on(store: Store, owners: Owners, message_id: str, edit: Edit) -> None:
 
     Raises:
         BadMessageId: the message does not exist.
-        MessageInUse: a transaction holds it.
+        MessageInUse: a transaction holds the message.
     """
     page = store.shared.counters.read()
     store.view.was_read = True

@@ -108,7 +108,7 @@ def _settings(disk: Disk) -> SpaceConfig:
     try:
         return parse(read_start(disk, layout.SETTINGS, MAX_SETTINGS_BYTES).decode("utf-8", "replace"), layout.SETTINGS)
     except (OSError, SpoolError):
-        return SpaceConfig()  # opening the space reports wrong settings
+        return SpaceConfig()  # the opening of the space reports wrong settings
 
 
 def _kind(disk: Disk) -> str:
@@ -298,9 +298,9 @@ def _opened_twice(disk: Disk, open_: Callable[[], int]) -> Iterator[tuple[int, i
 
 
 def _prove_exclusion(disk: Disk, open_: Callable[[], int], take: Callable[[int, int], bool], wrong: str) -> None:
-    """Prove that two descriptors, and two processes, exclude each other, and that a killed process holds no lock.
+    """Prove that a lock excludes a second descriptor and a second process, and that a killed process holds no lock.
 
-    ``take`` tries to lock byte n of a handle; ``wrong`` is the error if a second holder gets the lock.
+    ``take`` attempts to lock a byte of a handle. ``wrong``: the error text if a second holder gets the lock.
     """
     with _opened_twice(disk, open_) as (first, second):
         _refuse_if(not take(first, 0), "a lock that was free was not granted")

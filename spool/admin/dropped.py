@@ -53,7 +53,7 @@ class DroppedFiles:
             yield from _by_time(DroppedFile(path, file) for path, file in found if file is not None and file.is_regular)
 
     def waiting(self) -> dict[Version, str]:
-        """Return the names of the files that wait now, by the files' versions. Caller holds the number lock.
+        """Return the names of the files that wait now, by the version of each file. Caller holds the number lock.
 
         The search also finds a file that an intake moves meanwhile. No intake removes the file, because no commit gets
         a number during the search.

@@ -1,9 +1,9 @@
 """Write a space into one file, as a backup, or to move the space to another machine. ``unpack`` reads the file back.
 
-The file is a tar of the space's files at one moment: all commits up to one number, branches in doubt, dropped files
-that are no messages yet, and quarantine. So an export has everything that is durable: ids, positions, order, times,
-attempts, and the other records of commits. It has no claims, so a message that a transaction held is ready in the copy.
-The last member is the manifest, which names each file that was left out, with the reason.
+The file is a tar of the space's files at one moment. It has all commits up to one number, branches in doubt,
+quarantine, and the dropped files that are no messages yet. So an export has everything that is durable: ids, positions,
+order, times, attempts, and the other records of commits. It has no claims, so a message that a transaction held is
+ready in the copy. The last member is the manifest, which names each file that was left out, with the reason.
 
 Other processes may use the space meanwhile. The export holds the reclaim lock, so that no file of the snapshot is
 removed.
@@ -31,7 +31,8 @@ from spool.store.store import Store
 
 
 class _Snapshot(NamedTuple):
-    """The space at the moment of the export; ``names``: its commits and branches; ``waiting``: its dropped files."""
+    """The space at the moment of the export. ``names``: the files of its commits and branches. ``waiting``: its dropped
+    files."""
 
     settings: str
     names: list[str]
@@ -48,7 +49,7 @@ def check_stream(stream: object, method: str) -> None:
 def export(
     store: Store, stream: BinaryIO, progress: Callable[[Progress], None] | None, compress: bool | str
 ) -> ExportReport:
-    """Write the space to a stream; return the contents of the export.
+    """Write the space to a stream, and return a report of the export.
 
     Raises:
         InvalidArgument: no compression has this name.

@@ -16,7 +16,7 @@ class Kind(enum.StrEnum):
     RETURNED = "returned"  # an adopted branch whose commit did not survive; it is decided like a prepared branch
     MOVED = "moved"  # a committed file that did not have its committed name
     ROLLED_BACK = "rolled back"  # a branch whose owner died
-    COUNTED = "counted"  # messages whose holder died: an attempt was counted
+    COUNTED = "counted"  # messages whose holder died; this attempt was counted
     ALIVE = "alive"  # a file on which a live process works
     TAKEN = "taken"  # dropped files that an intake captured but did not put as messages
     STRAY = "stray"  # a file that does not belong to a space

@@ -39,7 +39,7 @@ class Holder:
 
 
 def holders(disk: Disk, shared: Shared, view: View, queue: str) -> dict[str, Holder]:
-    """Return the holders of a queue's messages by message id, in the order in which the messages were put."""
+    """Return the holders of a queue's messages, by message id. The order is that in which the messages were put."""
     held = by_position(disk, shared, view)
     by_id = {}
     with view.mutex:

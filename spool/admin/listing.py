@@ -22,7 +22,7 @@ class QueueEntry(NamedTuple):
 
     id, position: the id and the position of the message; None if the whole table of the message is damaged.
     state: ready, delayed, claimed, in doubt or damaged.
-    message: the message; None if it is damaged.
+    message: the message; None if the message is damaged.
     holder: the transaction that holds the message; None if no transaction holds it.
     damage: the problem and advice; None if the message can be read.
     """

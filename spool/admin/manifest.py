@@ -1,5 +1,5 @@
-"""The manifest of an export, which is the last member and lists the contents. Where the manifest and the files
-disagree, a reader trusts the manifest.
+"""The manifest of an export, which is the last member and lists the contents. If the manifest and the files differ, a
+reader trusts the manifest.
 
 The manifest is JSON, with one object a line. The first line is a summary. A line follows for each file, in the order of
 the export, with the size and the SHA-256 of its bytes. The last line has the SHA-256 of all earlier lines. The first
@@ -27,7 +27,8 @@ _MAX_LINE_BYTES = 1 << 13
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress: the number of files that are done. ``of``: the approximate number of all files."""
+    """The progress of an export or import: the number of files that are done. ``of``: the approximate number of all
+    files."""
 
     files: int
     of: int

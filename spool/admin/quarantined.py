@@ -191,7 +191,7 @@ class _Restoring(Move):
     def _link(self) -> None:
         try:
             self.disk.link(self.source, self.target)
-        except Unsupported:  # another user's file: a copy that belongs to this user replaces it
+        except Unsupported:  # this user may not link another user's file, so a copy replaces the file
             part = f"{layout.QUARANTINE}/.part.{os.urandom(8).hex()}"
             try:
                 replace_by_copy(self.disk, self.source, part)

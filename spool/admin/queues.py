@@ -130,8 +130,8 @@ def _flush_all(store: Store) -> None:
 def _settings_text(
     disk: Disk, text: str, known: SpaceConfig, config: QueueConfig, referring: Iterable[str], create_missing: bool
 ) -> str:
-    """Return the text of the settings with this queue added. Also add the missing queues that its options ``referring``
-    name. Raise QueueNotFound for a missing queue unless ``create_missing``."""
+    """Return the text of the settings with this queue. Also add the missing queues that the queue's options
+    ``referring`` name. Raise QueueNotFound for a missing queue unless ``create_missing``."""
     made = {config.name: config}
     named = [(option, getattr(config, option)) for option in sorted(referring)]
     for option, queue in named:  # (the loop appends to this list)
@@ -165,8 +165,8 @@ def delete_queue(store: Store, name: str) -> None:
 
     Raises:
         QueueNotFound: the queue does not exist.
-        QueueNotEmpty: the queue has a message, even a claimed message or a message in doubt; or files wait in the
-            queue's directory; or an option of another queue names this queue.
+        QueueNotEmpty: the queue has a message, which may be claimed or in doubt. Or files wait in the queue's
+            directory, or an option of another queue names this queue.
     """
 
     def edit(text: str, known: SpaceConfig) -> str:

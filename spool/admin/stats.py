@@ -80,7 +80,8 @@ def queue_stats(store: Store, queues: Iterable[str]) -> dict[str, QueueStats]:
 
 
 def first_due(store: Store, name: str) -> float | None:
-    """Return the time when a queue's first delayed message is due, in seconds since the epoch, or None without one."""
+    """Return the time when a queue's first delayed message is due, in seconds since the epoch, or None if no message is
+    delayed."""
     catch_up(store)
     with store.view.mutex:
         queue = store.view.index.messages.queue(name)

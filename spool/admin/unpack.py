@@ -1,9 +1,9 @@
 """Read an export, to verify it, or to write its files into the directory of a new space.
 
-A reader trusts no part of an export before it has read the end. Each file must have the checksum that the manifest
-lists, the manifest must match its own checksum, and the compressed stream must end. Anyone can write an export, so a
-reader accepts only file names that exports use. The reader follows no links, and the export cannot make it allocate
-much memory or nest calls deeply.
+A reader trusts no part of an export before it has read the end. Three things must hold: each file has the checksum that
+the manifest lists, the manifest matches its own checksum, and the compressed stream ends. Anyone can write an export,
+so a reader accepts only file names that exports use. The reader follows no links, and the export cannot make it
+allocate much memory or nest calls deeply.
 """
 
 import hashlib
@@ -196,7 +196,7 @@ def _consistent(settings: bytes, report: ExportReport, names: set[str]) -> Unpac
     try:
         text = settings.decode("utf-8")
         config = parse(text, layout.SETTINGS)
-        if config.mirror is not None:  # the mirror belongs to the exported space
+        if config.mirror is not None:  # the mirror belongs to the exported space, not to the new space
             text = with_mirror(text, None)
     except (ValueError, RecursionError) as error:  # InvalidArgument is a ValueError
         raise CorruptedFile(str(error)) from None

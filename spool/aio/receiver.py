@@ -58,7 +58,7 @@ class Receiver:
             raise await self.threads.run(partial(no_reply, self._store.view, request)) from None
 
     async def _get_unless_cancelled(self, queue: str, get: Callable[[Callable[[], object]], T]) -> T:
-        """Claim messages in a thread, and commit unless the task was cancelled meanwhile.
+        """Claim messages in a thread. Commit unless the task was cancelled during the claim.
 
         ``get``: a function that claims messages and commits. It calls its argument before it commits.
         """
@@ -195,8 +195,8 @@ class Receiver:
             self._listening_for_all.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def _listen_for_all(self) -> None:
-        """Wake the tasks whose messages have arrived. The caller ends this when no task waits by id or correlation
-        id."""
+        """Wake the tasks whose messages have arrived. ``wait_by_key`` ends this task when no task waits by id or
+        correlation id any more."""
         notifier, pause = self._store.shared.notifier, _PAUSE_MIN_SECONDS
         looked = self.threads.loop.time()
         try:

@@ -56,7 +56,7 @@ class Transaction:
     threads."""
 
     def __init__(self, transaction: "spool.transactions.transaction.Transaction", receiver: Receiver) -> None:
-        """Not for applications, which call ``Space.transaction``."""
+        """Applications do not call this method. They call ``Space.transaction``."""
         self.sync = transaction
         self._receiver = receiver
         self._threads = receiver.threads
@@ -180,7 +180,7 @@ class Space:
         joined = self._joined(transaction)
         if joined is not None:
             return await joined.put_many(queue, bodies, **options)
-        if options.get("deduplication_key") is not None:  # this put may wait for another put of the key
+        if options.get("deduplication_key") is not None:  # this put may wait for another put with the same key
             put = partial(self.sync.put_many, queue, body_list(bodies), transaction=None, **options)
             return await self._threads.run_to_end(put, patient=True)
         request = self._send(queue, body_list(bodies), options)
@@ -200,7 +200,7 @@ class Space:
         """End the waits for all requests of one commit."""
         for request in requests:
             if request.future.done():
-                continue  # cancelled after the commit had begun
+                continue  # the put was cancelled after the commit had begun
             if request.error is None:
                 request.future.set_result(None)
             else:
@@ -391,8 +391,8 @@ def open(path: str | os.PathLike[str]) -> Opening:
 
 
 def create(path: str | os.PathLike[str], *, exist_ok: bool = False, **options: Unpack[SpaceOptions]) -> Opening:
-    """Create a queue space: ``await`` the result, or enter it with ``async with``. ``spool.create`` has the same
-    arguments and errors."""
+    """Create a queue space: ``await`` the result, or enter it with ``async with``. The arguments and errors are those
+    of ``spool.create``."""
     return Opening(partial(spool.opening.create, path, exist_ok=exist_ok, **options))
 
 

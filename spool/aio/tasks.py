@@ -43,8 +43,8 @@ async def wait_to_end(work: "asyncio.Future[T]", give_up: Callable[[], bool] = l
 
 
 def _cancel_again(task: "asyncio.Task[Any] | None", *why: object) -> None:
-    """Cancel the task at its next wait, unless the cancellation was withdrawn. (A timeout withdraws its cancellation if
-    the task ends in time.)"""
+    """Cancel the task at its next wait, unless the cancellation was withdrawn. For example, a timeout withdraws its
+    cancellation if the task ends in time."""
     if task is not None and task.cancelling():
         task.uncancel()
         task.cancel(*why)
@@ -108,7 +108,7 @@ class FunctionThreads:
         self._hanging: list[threading.Thread] = []
 
     async def call(self, function: Callable[[], Any], late: Callable[[], None]) -> Any:
-        """Call a function in a thread; return its result, or raise its exception.
+        """Call a function in a thread. Return the function's result, or raise its exception.
 
         If the task is cancelled during the call, the call is given up. The thread of the call goes on, and calls
         ``late`` after the function.

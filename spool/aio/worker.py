@@ -33,7 +33,7 @@ class _TookTooLong(Exception):
 
 
 class TaskWorker:
-    """One worker: its calls under way, and its run. See ``spool.aio.Space.work``."""
+    """A worker, with its calls under way and its run. See ``spool.aio.Space.work``."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class TaskWorker:
         return self._is_stopping or self._run.is_over
 
     async def _take(self) -> bool:
-        """Claim a message and begin its call; return False if no message can be claimed, even after a short wait."""
+        """Claim a message, and begin its call. Return False if no message can be claimed, even after a short wait."""
         passed = self._run.passed()
         wanted = Wanted(self._queue, timeout=0 if self._run.once else IDLE_SECONDS, passed=passed)
         try:

@@ -1,13 +1,13 @@
 """Arrivals in drop folders, as watchdog reads them from inotify(7). Arrivals wake the intake, and prove renames.
 
 A rename is evidence that a file is complete, because the writer gave the file its name at the end. No other change is
-evidence that the file is complete. For example, a ``chmod`` or a second name changes the file's status while the writer
-continues. A file that existed before the watch began is not known to be renamed.
+evidence that the file is complete. For example, a ``chmod`` or a second name can change the file's status while the
+writer continues. A file that existed before the watch began is not known to be renamed.
 
-The evidence must be current when the intake judges a file. watchdog's observers deliver a rename half a second late, so
-the intake uses watchdog's reader of inotify directly. The reader's thread may lag behind the kernel, so the intake uses
-a *fence*. The intake writes into a separate file that the same reader watches, and waits for the event of this write.
-The kernel has one queue for all events, so the event of this write arrives after every earlier event.
+The evidence must be current when the intake judges a file. The observers of watchdog deliver a rename half a second
+late, so the intake uses watchdog's reader of inotify directly. The reader's thread may lag behind the kernel, so the
+intake uses a *fence*. The intake writes into a separate file that the same reader watches, and waits for the event of
+this write. The kernel has one queue for all events, so the event of this write arrives after every earlier event.
 """
 
 import os
@@ -88,7 +88,7 @@ class Arrivals:
         self._events.put(_LOST)
 
     def on_watch_deleted(self, wd: "WatchDescriptor") -> None:
-        """Do nothing. The folder was removed, and the queue's next folder will be watched as a new folder."""
+        """Do nothing. The folder was removed. If the queue gets a new folder, ``watch`` watches that folder."""
 
     # -- called by the intake -------------------------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ class Arrivals:
         return queue in self._folders and self._pass_fence() and (self._folders[queue][2], name) in self._renamed
 
     def _pass_fence(self) -> bool:
-        """Record every event that the kernel has queued until now; return False if the reader has died."""
+        """Record every event that the kernel has queued until now. Return False if the reader has died."""
         assert self._fence is not None
         self._fence.seek(0)
         self._fence.write(b".")

@@ -39,9 +39,9 @@ log = logging.getLogger("spool")
 class Capture:
     """The captured files of one intake.
 
-    queues: returns the names of all queues.
-    report: called with (name, reason) for each file that the intake does not take.
-    move_to_quarantine: moves a file to quarantine, by (path, queue, reason, cause).
+    queues: a function that returns the names of all queues.
+    report: a function that is called with (name, reason) for each file that the intake does not take.
+    move_to_quarantine: a function that moves a file to quarantine. Its arguments are (path, queue, reason, cause).
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Capture:
         return {name for folder in folders for name in self._disk.names(folder)}
 
     def _is_captured(self, file: CapturedFile, identity: FileIdentity) -> bool:
-        """Return whether an intake that died had already given the file its new name."""
+        """Return whether a dead intake had already given the file its new name."""
         return any(
             identity.same_file(self._disk.identity(f"{layout.ACTIVE}/{directory}/{file.name}"))
             for directory in self._directories.names(file.queue)
@@ -122,8 +122,7 @@ class Capture:
         """Flush the directories of captured files before the commit, so that after a power cut no captured file is in
         drop/ again.
 
-        btrfs needs this flush, too, because the flush of a commit there covers only the renames of the commit's own
-        file.
+        On btrfs this flush is needed, too, because a commit's flush covers only the renames of the commit's own file.
         """
         folders = {f"{layout.ACTIVE}/{file.directory}" for file in batch}
         folders |= {f"{layout.DROP}/{file.queue}" for file in batch} | {layout.ACTIVE}
@@ -204,7 +203,7 @@ class Capture:
             if meanwhile and self._is_second_name(file):
                 self._disk.unlink(file.path)
                 continue
-            if self._has_first_name(file):  # the intake's death, or a power cut, left both names
+            if self._has_first_name(file):  # the file has both names since the intake's death, or since a power cut
                 for folder in (layout.ACTIVE, file.folder):
                     self._disk.flush_directory(folder)
                 left += self._remove_first_name(file)
@@ -284,7 +283,7 @@ class Capture:
 
 @dataclass
 class _Batch:
-    """The files of one call of ``capture``; ``left_to_others``: the names of files that another intake finishes."""
+    """The files of one call of ``capture``. ``left_to_others``: the names of files that another intake finishes."""
 
     captured: list[CapturedFile] = field(default_factory=list)
     folders_with_copies: dict[str, None] = field(default_factory=dict)

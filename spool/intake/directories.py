@@ -1,7 +1,7 @@
 """Capture directories: directories in ``active/`` for the files that an intake has captured.
 
 A capture directory belongs to the intake that holds the directory's byte (``capture_byte``). No name in the directory
-is used twice, so a commit's record of a name can never mean another file. After an intake has died, the next intake
+is used twice, so the name that a commit records always means the same file. After an intake has died, the next intake
 that gets the byte takes over the directory.
 """
 
@@ -99,7 +99,7 @@ class CaptureDirectories:
         self._used[file.directory].add(file.name)
 
     def take_over(self, directory: str) -> bool:
-        """Lock a directory whose intake has died; return False if its intake lives."""
+        """Lock a directory whose intake has died. Return False if the directory's intake lives."""
         return self._store.shared.xids.try_lock(capture_byte(directory))
 
     def keep(self, directory: str) -> None:
@@ -136,7 +136,7 @@ class CaptureDirectories:
         self._used.clear()
 
     def _remove_if_empty(self, directory: str) -> bool:
-        """Remove and unlock a directory; return False if the directory is not empty."""
+        """Remove and unlock a directory. Return False if the directory is not empty."""
         try:
             self._disk.remove_directory(f"{layout.ACTIVE}/{directory}")
         except FileNotFoundError:

@@ -17,7 +17,7 @@ from spool.model.message import PUT_OPTIONS, attributes_of, check_content_type
 from spool.model.settings import AS_BYTES
 
 STREAM_SUFFIX = ".msgpack"
-TYPES: Mapping[str, str] = {".json": codecs.JSON_TYPE, ".txt": "text/plain"}  # in every queue; other files are bytes
+TYPES: Mapping[str, str] = {".json": codecs.JSON_TYPE, ".txt": "text/plain"}  # for every queue; other files are bytes
 STREAM = "stream"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MAX_STREAM_MESSAGES = 1_000_000
@@ -35,7 +35,7 @@ def type_of(name: str, types: Mapping[str, str]) -> str:
     """Return the type that belongs to a file's longest known suffix, in upper or lower case. Without a known suffix,
     the type is "bytes".
 
-    ``types``: the types of the queue, which override ``TYPES``.
+    ``types``: the queue's own types, which override ``TYPES``.
     """
     known = {STREAM_SUFFIX: STREAM, **TYPES, **types}
     suffixes = [suffix for suffix in known if name.lower().endswith(suffix)]

@@ -2,7 +2,7 @@
 
 An intake first *captures* a file that seems complete (see ``writers``). No other process can then open the file by name
 (see ``capture``). One commit puts the messages of the file and records that the file was captured. After the commit the
-intake removes the file. If the file may still have a writer, the intake watches it for a while before the removal (see
+intake removes the file. If the file may still have a writer, the intake first watches the file for a while (see
 ``late_writes``).
 """
 
@@ -38,7 +38,7 @@ _RESCAN_SECONDS = 1.0
 class IntakeCounts:
     """The counts of an intake so far.
 
-    files, messages: how many files the intake has taken, and how many messages it has put.
+    files, messages: how many files the intake has taken, and how many messages the intake has put.
     quarantined: how many files the intake has moved to ``quarantine/``.
     left: how many entries of ``drop/`` the last scan did not take.
     """
@@ -234,7 +234,7 @@ class Intake:
 
     @public_call("taking dropped files")
     def _commit_together(self, batch: list[CapturedFile]) -> None:
-        """Commit the messages of all files in one commit that names the files; then remove the files."""
+        """Commit the messages of all files in one commit that names the files. Then remove the files."""
         transaction = self.space.transaction(timeout=None)
         committed: list[CapturedFile] = []
         messages = 0

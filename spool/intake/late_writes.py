@@ -1,7 +1,7 @@
 """Late writes: the bytes that a writer adds to a dropped file after the file became messages.
 
 If the kernel does not tell whether a file has a writer, the file counts as complete after ``drop_settle`` seconds
-without a change (``writers``). After the commit, the intake does not remove this file, but keeps it in the folder
+without a change (``writers``). After the commit, the intake does not remove this file. It keeps the file in the folder
 ``.late.<size>.<modified_ns>/`` of its capture directory. The folder is named after the size and the modification time
 that the file had when it was read. The file remains there for ten minutes, or for ``drop_settle`` if that is longer.
 
@@ -47,7 +47,7 @@ class _LateFile(NamedTuple):
 class LateWrites:
     """Watches the files of one intake for late writes.
 
-    ``move_to_quarantine`` moves a file to quarantine, by (path, queue, reason, cause).
+    ``move_to_quarantine``: a function that moves a file to quarantine. Its arguments are (path, queue, reason, cause).
     """
 
     def __init__(self, store: Store, move_to_quarantine: Callable[[str, str, str, Cause], None]) -> None:

@@ -1,10 +1,10 @@
 """Safety copies of dropped files, for their renames on file systems that do not order renames.
 
-On these file systems, a power cut can lose both names of a file that is renamed. So a file gets its second name by a
-link. The kernel refuses a link to a file that this user neither owns nor can write (fs.protected_hardlinks). Before the
-rename of such a file, the intake copies it to ``.spare.<inode of the original>/`` in the capture directory. Until the
-copy is complete, this folder is named ``.part.…``. The copy is durable before the rename, and is removed before
-anything is committed. The copy is used only if the original is lost.
+On these file systems, a power cut can lose both names of a file that is renamed. So the intake gives a file its second
+name by a link. The kernel refuses a link to a file that this user neither owns nor can write (fs.protected_hardlinks).
+Before the rename of such a file, the intake copies it to ``.spare.<inode of the original>/`` in the capture directory.
+Until the copy is complete, this folder is named ``.part.…``. The copy is durable before the rename. The copy is removed
+before any commit of the file. The copy is used only if the original is lost.
 
 Only one intake at a time copies files of a queue's folder (``drop_folder_byte``).
 """
@@ -69,8 +69,8 @@ def recover(disk: Disk, directory: str, queue: str) -> None:
 
 
 def _is_original(disk: Disk, first: str, folder: str) -> bool:
-    """Return whether a dropped file is the original of a copy: it has the original's inode or the copy's bytes. (The
-    bytes count, too, because a file system may give the original another inode.)"""
+    """Return whether a dropped file is the original of a copy, because it has the original's inode or the copy's bytes.
+    Both are compared, because a file system may give the original another inode."""
     identity = disk.identity(first)
     if identity is None or not identity.is_regular:
         return False
