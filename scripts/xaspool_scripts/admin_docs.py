@@ -1,4 +1,4 @@
-"""``spool-admin docs``: print the pages of the documentation that were installed."""
+"""``spool-admin docs``: print the installed pages of the documentation."""
 
 import importlib.metadata
 from pathlib import Path

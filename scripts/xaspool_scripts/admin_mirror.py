@@ -53,8 +53,8 @@ def begin(directory: str) -> None:
 
     The directory is empty or does not exist yet. Every commit of the space is copied into the directory.
 
-    No program may have the space open meanwhile. The parent of DIRECTORY must exist: the other disk is mounted there.
-    An earlier mirror of the space is not touched, and gets no more commits.
+    No program may have the space open meanwhile. The parent of DIRECTORY must exist, because the other disk is mounted
+    there. An earlier mirror of the space is not touched, and gets no more commits.
 
     \b
     Example:

@@ -65,7 +65,7 @@ def delete(message_ids: tuple[str, ...], yes: bool) -> None:
 @click.argument("queue", metavar="QUEUE", shell_complete=complete_queue)
 @json_option
 def move(message_id: str, queue: str, as_json: bool) -> None:
-    """Move a message that no program holds to another queue, where its age and priority decide its place.
+    """Move a message to another queue, where its age and priority decide its place. No program may hold the message.
 
     \b
     Example:

@@ -291,7 +291,8 @@ class _Batch:
 
 
 class _FileMove(Move):
-    """The move of a dropped file to its capture directory. A file that cannot be moved is reported, and remains.
+    """The move of a dropped file to its capture directory. A file that cannot be moved is reported, and remains in its
+    folder.
 
     If another user's file cannot get a second name, the intake creates a durable copy before it renames the file.
     """
