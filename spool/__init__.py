@@ -105,7 +105,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a name at its first use; afterwards it is an attribute of the module."""
+    """Import a name at its first use; afterwards the name is an attribute of the module."""
     from importlib import import_module
 
     if name == "__version__":

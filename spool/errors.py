@@ -1,7 +1,8 @@
 """All errors, as one tree of classes. The text of each error names the problem and the remedy.
 
-Each class carries ``diagnostic``, the name that Tuxedo /Q's ``tpenqueue(3c)`` and ``tpdequeue(3c)`` give to the same
-condition in ``ctl->diagnostic``. No error marks the caller's transaction rollback-only, unless the disk failed.
+The attribute ``diagnostic`` of each class is Tuxedo's name for the same condition: ``tpenqueue(3c)`` and
+``tpdequeue(3c)`` of Tuxedo /Q return this name in ``ctl->diagnostic``. No error marks the caller's transaction
+rollback-only, unless the disk failed.
 """
 
 import errno
@@ -23,7 +24,7 @@ class SpoolError(Exception):
 
 
 class Argument(str):
-    """The name of an argument in the text of an error, e.g. ``retry_delay``; a command shows its option instead."""
+    """The name of an argument in the text of an error, e.g. ``retry_delay``. A command shows its option instead."""
 
     __slots__ = ()
 
@@ -87,8 +88,8 @@ class MessageInUse(SpoolError):
 class RequestFailed(SpoolError):
     """A service rejected the request, or the request failed too often.
 
-    ``reply``: the message that the service put into the failure queue; None if there is none. ``message_id``,
-    ``correlation_id``: the ids of the request.
+    ``reply``: the message that the service put into the failure queue; None if the service put no message.
+    ``message_id``, ``correlation_id``: the ids of the request.
     """
 
     diagnostic = "TPESVCFAIL"
@@ -161,7 +162,7 @@ class DiskFailure(SpoolError, OSError):
 
 
 class CommitUnknown(DiskFailure):
-    """The commit may or may not exist: open the space again and look for ``ids``."""
+    """The commit may or may not exist: open the space again and look for the messages ``ids``."""
 
     def __init__(self, text: str, ids: tuple[str, ...] = ()) -> None:
         super().__init__(text)
@@ -177,7 +178,7 @@ class CorruptedFile(SystemFailure):
 
 
 class MirrorMismatch(SpoolError):
-    """The space was not opened: its mirror has a later state, belongs to another space, or was not begun.
+    """The space was not opened: its mirror has a later state, belongs to another space, or was never begun.
 
     Nothing was changed in either directory.
     """
@@ -213,7 +214,8 @@ class NewerFormat(SystemFailure):
 def in_place_of(error: ImportError) -> str | None:
     """Return which file was imported in place of ``xa`` or ``forwarder``, and the remedy; None for another cause.
 
-    Python imports the first file of such a name from the directories of ``sys.path``, e.g. the program's directory.
+    Python searches the directories of ``sys.path`` in order, e.g. the program's directory, and imports the first file
+    with the package's name.
     """
     name = (error.name or "").partition(".")[0]
     file = getattr(sys.modules.get(name), "__file__", None)

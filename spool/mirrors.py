@@ -28,7 +28,7 @@ __all__ = ["begin", "describe", "drop", "restore"]
 
 
 def describe(path: str | os.PathLike[str]) -> "mirrored.MirrorState | None":
-    """Describe the mirror of a space, and whether the space opens with it; None if the space has no mirror.
+    """Describe the mirror of a space, and whether the space opens with this mirror; None if the space has no mirror.
 
     Nothing is changed, and other processes may have the space open. Raises NotASpace, and DiskFailure.
     """
@@ -105,7 +105,7 @@ def _closed(path: str | os.PathLike[str], disk: Disk | None, clock: Clock | None
                 read_settings_text(disk)  # raises if the directory is no space
             lock = OpenLock(disk)
             if not lock.enter(Deadline(clock, WAIT_SECONDS, clock.monotonic() + WAIT_SECONDS)):
-                seen = lock.others() or lock.holders()  # names this process only if this user sees no other process
+                seen = lock.others() or lock.holders()  # this process is named only if this user sees no others
                 raise SystemFailure(
                     f"{' and '.join(seen) or 'a process'} {'have' if len(seen) > 1 else 'has'} {disk.root} open: close "
                     "it in every process first, then change its mirror"
@@ -128,7 +128,7 @@ def restore(
     An interrupted restore leaves no space. The next call begins from the start.
 
     Args:
-        path: the directory of the new space, which is empty or was left by an interrupted restore.
+        path: the directory of the new space. The directory must be empty, or left by an interrupted restore.
         mirror: the directory of the mirror.
         disk, clock: for tests.
         progress: called with the number of copied files and the number of all files.
@@ -166,7 +166,7 @@ def _settings_of(mirror: Disk) -> str:
 
 
 def _restore(disk: Disk, mirror: Disk, settings: str, progress: Callable[[int, int], None]) -> None:
-    """Copy every file of the mirror. The settings are written last, once all files are durable, and make a space."""
+    """Copy every file of the mirror. Once all files are durable, write the settings, which make it a space."""
     config = parse(settings, mirror.path(layout.MIRROR_SETTINGS))
     check_kind(disk, config.network_file_system)
     if _is_taken(disk):

@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def os_errors(doing: str) -> Iterator[None]:
-    """Raise the operating system's errors as the library's own errors. Used until a store does the same."""
+    """Raise the operating system's errors as the library's own errors.
+
+    This is used until a store is open, because a store does the same.
+    """
     try:
         yield
     except SpoolError:
@@ -142,7 +145,7 @@ def import_space(
 
     Args:
         path: the directory.
-        file: the export, open for reading bytes; the import recognises its compression.
+        file: the export, as a binary file that is open for reading. The import recognises the compression of the file.
         progress: called with the number of files that were created so far.
 
     Raises:
@@ -221,7 +224,7 @@ def _remove_tree(disk: Disk, directory: str) -> None:
 def space_directory(path: str | os.PathLike[str], disk: Disk | None) -> Iterator[Disk]:
     """Create the directory of a new space if it is missing.
 
-    If the directory does not become a space, remove the directories that this call has created.
+    If the directory does not become a space, the directories that this call created are removed again.
     """
     if disk is not None:
         yield disk
@@ -233,7 +236,7 @@ def space_directory(path: str | os.PathLike[str], disk: Disk | None) -> Iterator
             missing.append(os.path.dirname(missing[-1].rstrip(os.sep)) or os.curdir)
         try:
             os.makedirs(root, mode=DIRECTORY_MODE, exist_ok=True)
-            if len(missing) > 1 or not os.listdir(root):  # (a directory with other files is not only ours)
+            if len(missing) > 1 or not os.listdir(root):  # (otherwise the directory has another use, too)
                 with suppress(PermissionError):
                     os.chmod(root, DIRECTORY_MODE)  # (even if the umask is narrower)
         except FileExistsError:

@@ -1,7 +1,7 @@
-"""The package ``recovery``, under a name that no file of a program can take.
+"""The package ``recovery``, under a name that no module of a program can hide.
 
 The code of ``recovery`` lies beside this package. ``import recovery`` would first find a program's own module of that
-name. Python finds the modules of ``spool.recovery`` only by the place of this file.
+name. Python finds the modules of ``spool.recovery`` by the path of this file, and not by ``sys.path``.
 """
 
 import os

@@ -151,7 +151,7 @@ class Router:
             raise InvalidArgument(f"{where}{error}") from None
 
     def space_for(self, body: Any, headers: Mapping[str, str] | None = None) -> str:
-        """Return the path of the space that a message with this body and these headers goes to.
+        """Return the path of the space for a message with this body and these headers.
 
         Raises:
             NoRoute: no route matches, and the router has no default.

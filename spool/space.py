@@ -37,7 +37,7 @@ _warn = warnings.warn  # (the end of the interpreter may remove the module warni
 
 
 def joined_transaction(store: Store, chosen: Transaction | Join | None) -> Transaction | None:
-    """Return the transaction that a call is part of: the chosen transaction, or the caller's, or None."""
+    """Return the transaction that a call is part of: ``chosen``, the caller's transaction, or None."""
     if chosen is JOIN:
         associated: Any = joined_by_caller.get()
         # (callers join only transactions of the space under its id)
@@ -58,7 +58,7 @@ class Space(Administration):
         check: Callable[[Store], list[Finding]],
         repair: Callable[[Store], list[Finding]],
     ) -> None:
-        """Applications call ``spool.open`` instead. ``check``, ``repair``: of a package above this one."""
+        """Applications call ``spool.open`` instead. ``check``, ``repair``: functions of a package above this one."""
         super().__init__(core)
         self._core = core  # (no part of the core may refer to this space: see __del__)
         self._check, self._repair = check, repair
@@ -118,7 +118,7 @@ class Space(Administration):
         **options: Unpack[PutOptions],
     ) -> list[str]:
         """Put messages with the same options, in one commit; returns their ids. Arguments and errors: see ``put``."""
-        # The iterable is the caller's: an error from it is no failure of the space's disk.
+        # The caller supplies the iterable, so an error of the iterable is no failure of the space's disk.
         return self._put_list(queue, body_list(bodies), transaction, **options)
 
     @public_call("committing")
@@ -254,10 +254,10 @@ class Space(Administration):
     def consume(self, queue: str, timeout: float | None = None) -> Iterator[tuple[Transaction, Message]]:
         """Yield one message after another, each with a transaction that commits at the end of the loop's body.
 
-        An exception in the body rolls the transaction back, with one more attempt counted. ``break`` and ``return``
-        roll the transaction back, too, because Python does not tell a generator how its loop ended. Call
-        ``tx.commit()`` before them. The transactions have no time limit. Unlike ``consume``, ``work`` records the
-        reason of a failure, and continues.
+        An exception in the body rolls the transaction back, and counts one more attempt. ``break`` and ``return`` roll
+        the transaction back, too, because Python does not tell a generator how its loop ended. To commit, call
+        ``tx.commit()`` before these statements. The transactions have no time limit. Unlike ``consume``, ``work``
+        records the reason of a failure, and continues.
 
         Args:
             timeout: the seconds without a message after which the iteration ends; None: never.
@@ -290,8 +290,8 @@ class Space(Administration):
         Args:
             threads: the number of threads that call the function side by side.
             once: whether to end after every message that can be claimed was claimed once.
-            timeout: the most seconds of one call; None: no limit. A call that takes longer is abandoned: the message
-                goes back with one more attempt, and the call's thread keeps running.
+            timeout: the limit of one call in seconds; None: no limit. A call that takes longer is abandoned: the
+                message goes back with one more attempt, and the call's thread keeps running.
             stop: an event; ``work`` ends when the event is set.
 
         Raises:
@@ -312,10 +312,10 @@ class Space(Administration):
         return self._repair(self._store) if repair else self._check(self._store)
 
     def close(self) -> None:
-        """Close the space, once the calls of other threads have ended; calls that wait end at once, with NotOpen.
+        """Close the space, once the calls of other threads have ended; waiting calls end at once with NotOpen.
 
-        Submitted messages are committed first. The next process that meets a transaction of this space rolls the
-        transaction back.
+        Submitted messages are committed first. If a transaction is not finished when the space closes, the next process
+        that finds the transaction rolls it back.
         """
         with calls.deferred(self._store.guard.end):
             if not self._store.closed:

@@ -18,7 +18,7 @@ try:
 except ImportError:  # the tests use another framework
     pytest = None  # type: ignore[assignment]
 
-# Tests need no durability against power cuts, and must not wait for a further attempt.
+# Tests need no durability against power cuts. A test should not wait before a further attempt for a message.
 _DEFAULTS: QueueOptions = {"durability": "none", "retry_delay": 0.0}
 
 
@@ -26,7 +26,7 @@ _DEFAULTS: QueueOptions = {"durability": "none", "retry_delay": 0.0}
 def temporary_space(**options: Unpack[SpaceOptions]) -> Iterator[Space]:
     """Create a space in a new directory, which is removed at the end; yields the open space.
 
-    Unless their options say otherwise, its queues do not flush, and failed messages are available again at once.
+    The queues of the space do not flush, and failed messages are available again at once, unless options say otherwise.
 
     Args:
         options: see ``spool.SpaceOptions``.

@@ -3,8 +3,8 @@
 The checkpoint lies in ``run/``, is never flushed, and may be lost at any time. An opener uses the checkpoint only if
 
 * the checksum of the checkpoint is right,
-* exactly the files of the commits that the checkpoint covers exist, each with the same inode, size, time and link
-  count,
+* the files of the covered commits are exactly the files that the checkpoint lists, each with the same inode, size, time
+  and link count,
 * all of these files had been flushed before the checkpoint was written, so no power cut can have changed them.
 
 Otherwise the opener reads the files.

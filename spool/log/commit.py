@@ -7,22 +7,24 @@ numbers that were issued to dead writers.
 
 Invariants. The rules are those of docs/architecture.md, "The rules that keep processes apart":
 
-1. Until a file's number is stored as issued, the batch has no effect. After a failure before that point the file is
-   removed; if the file has its numbered name already, the number ends as an empty commit.
+1. Until a file's number is stored as issued, the batch has no effect. If a step fails before that point, the file is
+   removed. If the file has its numbered name already, the number ends as an empty commit.
 2. Once the number is issued the file is never removed or rewritten; any later failure raises CommitUnknown.
 3. A number is issued under the number lock, in this order: hold the number's byte, rename the file without replacing
-   another, store *issued* (rule 1). The file is stamped with the number afterwards. So no two files ever carry the same
-   number, and a file without an issued number has no effect.
+   another file, store *issued* (rule 1). The file is stamped with the number afterwards. So no two files ever carry the
+   same number, and a file without an issued number has no effect.
 4. The state that ``check`` accepted is unchanged when the file gets its number, because the number lock is held from
    ``check`` to the numbering (rule 5).
 5. A number is published after the flush of its file and after all earlier numbers. The call returns only after the
    publication (rule 2).
-6. A process holds a number's byte from before the issue of the number until its publication or the stop of the space
-   (rules 3, 7).
-7. A file in ``active/`` has an owner, who holds the byte of the file's xid while the file lies there (rule 6).
+6. A process takes a number's byte before it issues the number. The process holds the byte until the number is published
+   or the space stops (rules 3, 7).
+7. Each file in ``active/`` has an owner. The owner holds the byte of the file's xid until the file leaves ``active/``
+   (rule 6).
 8. A failed flush is never retried; the space stops before any lock is released (rule 7).
 9. A commit is published without a flush only if all its queues may lose messages, or the caller passes ``flush=False``.
-   If a commit moves messages into a queue that must not lose any, their files are flushed with the commit (rule 16).
+   If a commit moves messages into a queue that must not lose any, the files of these messages are flushed with the
+   commit (rule 16).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -85,7 +87,7 @@ def commit(
     asked, known = flush, store.settings.known
     try:
         # 1. Write the whole file in active/, where nothing refers to the file yet. A file that supersedes others must
-        #    be correct at the moment of its own number, so step 3 completes the file, after ``check``.
+        #    be correct at the moment when it gets its number. So step 3 completes the file, after ``check``.
         if flush and known.config.may_lose:
             flush = file.streamed or _needs_flush(store.view, known.config, batch, batch.tables)
             if not flush:
@@ -179,7 +181,7 @@ def _issue(
 
 
 def _hold_number(store: Store, number: int, seconds: float | None) -> int:
-    """Return the first number from ``number`` on without a file, and hold the byte of this number.
+    """Return the first number at or above ``number`` that has no file; hold the byte of this number.
 
     A writer may have died before it stored *issued*, and left a file with the next number. This function looks for
     such a file while it holds the byte, because the last holder may have been finishing the number.
@@ -280,7 +282,7 @@ def _needs_flush(view: View, config: SpaceConfig, batch: CommitBatch, tables: It
 def _queues_of(view: View, number: int, first: int, count: int, how: str | Mapping[str, Any]) -> set[str]:
     """Return the queues of the messages that a command addresses, and the target queue if the command moves them.
 
-    "" stands for the queue of a consumed or compacted message: a search for that message may fail.
+    "" stands for the queue of a consumed or compacted message, because a search for that message may fail.
     """
     queues = {how["queue"]} if isinstance(how, Mapping) and "queue" in how else set[str]()
     end = first + count
@@ -329,8 +331,8 @@ def _keep(store: Store, number: int, contents: FileContents, batch: CommitBatch)
     """Keep the effects of a commit of this process, so that the index of this process need not read the file.
 
     So a process that only puts messages neither reads the commits of others nor sorts its own messages. When many
-    commits are kept, the index applies them. If the index needs a commit of another process first, the oldest kept
-    commits are dropped.
+    commits are kept, the index applies them. If the index lacks an earlier commit of another process, the oldest kept
+    commits are dropped instead.
     """
     view = store.view
     with view.mutex:
@@ -351,8 +353,9 @@ def own_file(store: Store, deadline: Deadline, supersedes: int = 0) -> Iterator[
     """Create a file in ``active/`` and hold the byte of its xid; at the end an uncommitted file is removed.
 
     Args:
-        supersedes: the most commits that the file will supersede. The header, with their numbers, is written last,
-            under the number lock. If the header outgrew its room, all sections would have to move.
+        supersedes: the greatest number of commits that the file will supersede. The header has the numbers of these
+            commits, and is written last, under the number lock. If the header outgrew its room, all sections would have
+            to move.
     """
     xid = new_local_xid()
     with store.shared.xids.holding(xid_byte(xid), deadline, f"the branch {xid}"):

@@ -33,7 +33,8 @@ CLOSED = "the space is closed: open it again"
 
 LOOK_SECONDS = 0.05
 _RANGE_BYTES = 32  # about the size of a range in a file
-# The longest time for which the leader waits for threads that the last commits woke: about half a flush.
+# The longest time for which the leader waits for threads that the last commits woke. It is about half the time of a
+# flush.
 LINGER_SECONDS = 0.0002
 _ALIKE = attrgetter("alike")
 
@@ -81,11 +82,11 @@ class CommitRequest:
         return ()
 
     def usage(self, _store: Store) -> UsageByQueue:
-        """Return the change of the usage of each queue."""
+        """Return, for each queue, the change of its usage."""
         return {}
 
     def refusal(self, _store: Store, _page: CounterPage, _others: Collection[Xid]) -> Exception | None:
-        """Return why the request must not be committed, or None. Every earlier commit is applied.
+        """Return the error of a request that must not be committed, or None. Every earlier commit is applied already.
 
         ``page``: the counters, read under the number lock. ``others``: the branches that the same commit adopts
         already.
@@ -211,13 +212,13 @@ class CommitQueue:
         self._ended: str | None = None  # the reason why no request may be added any more
         self.waiting = 0  # the number of messages in the waiting requests
         self._bytes = 0
-        # The counters, if a thread has read them since a batch was taken: while requests wait, other threads need not
-        # read them again.
+        # The counters, if a thread has read them since a batch was taken. While requests wait, other threads use these
+        # counters and need not read them again.
         self.page: CounterPage | None = None
         self._waiting_for_room = 0
         self._callers: set[int] = set()  # threads that waited for the last commit
         self._callers_before: set[int] = set()
-        self.expected = 0  # how many threads waited for the last two commits, and may commit again
+        self.expected = 0  # the number of threads that waited for the last two commits
 
     # -- adding -----------------------------------------------------------------------------------------------------
 
@@ -267,7 +268,7 @@ class CommitQueue:
     # -- waiting ----------------------------------------------------------------------------------------------------
 
     def wait(self, request: CommitRequest, check: Callable[[], None]) -> bool:
-        """Wait until the request is done (False) or this thread leads (True).
+        """Wait until the request is done or this thread leads; return True if this thread leads.
 
         Until the request is taken, ``check`` is called repeatedly. If ``check`` raises, the request is withdrawn and
         has no effect.
@@ -302,9 +303,10 @@ class CommitQueue:
     # -- leading ----------------------------------------------------------------------------------------------------
 
     def linger(self) -> None:
-        """Wait for the threads that waited for the last two commits. The leader calls this before it takes a batch.
+        """Wait for further requests of the threads that waited for the last two commits.
 
-        If at most one thread is ``expected``, the leader need not call this.
+        The leader calls this before it takes a batch. If at most one thread is ``expected``, the leader need not call
+        this.
         """
         until = time.monotonic() + LINGER_SECONDS
         while len(self._requests) < self.expected and time.monotonic() < until:
@@ -370,7 +372,7 @@ class CommitQueue:
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def close(self, because: str = CLOSED) -> None:
-        """Refuse new requests without a waiting thread. Requests in the queue are still committed."""
+        """Refuse new requests that no thread waits for. Requests in the queue are still committed."""
         with self._mutex:
             self._ended = because
 
@@ -386,7 +388,7 @@ class CommitQueue:
 
 
 def complete(requests: Sequence[CommitRequest]) -> None:
-    """Mark requests done and wake or call each caller once; one call passes all requests that share a callback."""
+    """Mark requests as done. Wake each waiting thread, and call each callback once, with all requests that share it."""
     callbacks: dict[Callable[[Sequence[CommitRequest]], None], list[CommitRequest]] = {}
     for request in requests:
         request.stage = Stage.DONE

@@ -1,7 +1,7 @@
 """Futures of messages that were submitted in a transaction, until the transaction has ended.
 
-A separate object holds the futures, without a reference to the transaction. When the space closes, it fails the
-futures, so the space refers to that object. The space must not keep alive a transaction that the program has dropped.
+When the space closes, it fails the futures, so the space refers to the object that holds them. This object does not
+refer to the transaction, because the space must not keep alive a transaction that the program has dropped.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,8 @@ from spool.errors import SpoolError, TransactionRolledBack
 class Promises:
     """The futures of one transaction.
 
-    ``at_end``: functions that are called when the space closes. While a future waits, ``_closed`` is one of them.
+    ``at_end``: functions that are called when the space closes. While a future waits, ``_closed`` is one of these
+    functions.
     """
 
     def __init__(self, at_end: dict[Callable[[], None], None]) -> None:

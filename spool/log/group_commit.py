@@ -99,7 +99,10 @@ class GroupCommit:
         self.send(request)
 
     def send(self, request: CommitRequest) -> None:
-        """Submit without waiting for room. The caller limits its requests: in asyncio each task has one at a time."""
+        """Submit without waiting for room.
+
+        The caller limits its requests: in asyncio each task has one request at a time.
+        """
         if self._thread is None:
             self._start()
         self.queue.add(request)
@@ -264,7 +267,7 @@ class GroupCommit:
             raise _RefusedError(failed)
 
     def _decided_meanwhile(self, requests: Sequence[CommitRequest]) -> list[CommitRequest]:
-        """Return the requests whose branches cannot be committed any more; each gets its error. Rule 5."""
+        """Return the requests whose branches cannot be committed any more, and set their errors. Rule 5."""
         store = self.store
         page = settle_all(store, store.deadline())
         catch_up(store, page)
@@ -278,7 +281,7 @@ class GroupCommit:
         return failed
 
     def _without_room(self, requests: Sequence[CommitRequest], settings: Settings) -> list[CommitRequest]:
-        """Return the requests that do not fit into a quota beside the requests that fit; each gets its error."""
+        """Return the requests that do not fit into a quota beside the accepted requests, and set their errors."""
         quota.settle_and_catch_up(self.store, self.store.deadline())
         view = self.store.view
         with view.mutex:
@@ -305,7 +308,7 @@ class GroupCommit:
         return name
 
     def _forget_name(self) -> None:
-        """Drop the name: the next file gets another name, because a file may remain under this one."""
+        """Drop the name: the next file gets another name, because a file may remain under the old name."""
         if self._name is not None:
             name, self._name = self._name, None
             with suppress(OSError):

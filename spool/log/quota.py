@@ -82,7 +82,7 @@ def _compare(queue: str | None, limits: QueueConfig | SpaceConfig, there: Usage,
 
 
 def never_fits(config: SpaceConfig, added: UsageByQueue) -> str:
-    """Return the limit that these messages exceed even in an empty queue, as a text; "" if they exceed no limit."""
+    """Return a text about the limit that these messages exceed even in an empty queue; "" if they exceed no limit."""
     for queue, usage in added.items():
         limits = config.queues[queue]
         for limit, more, unit in (
@@ -117,9 +117,9 @@ def usage_of(view: View, queue: str, prepared: UsageByQueue) -> Usage:
 
 
 def prepared_usage(prepared: PreparedBranches, coordinators: Collection[bytes] = ()) -> UsageByQueue:
-    """Return the usage that prepared branches would add, by queue. Caller holds the mutex.
+    """Return, for each queue, the usage that prepared branches would add. Caller holds the mutex.
 
-    ``coordinators``: gtrids of forwarding rounds and Spark writes whose branches do not count.
+    ``coordinators``: gtrids of forwarding rounds and Spark writes. The branches with these gtrids do not count.
     """
     branches = prepared.branches.items()
     counted = [of for xid, of in branches if xid.format_id != FORMAT_ROUND or xid.gtrid not in coordinators]
@@ -162,7 +162,8 @@ def check_adoption(
         unchecked: the tables of branches that voted without a quota check, as tasks of a forwarding round do. Their
             messages count as new here. All other branches were checked when they voted.
         coordinators: the gtrids of those tasks. Other prepared branches with these gtrids do not count, because they
-            are never committed: they belong to further attempts at the same work, or to messages that ``own`` copies.
+            are never committed. These branches belong to further attempts at the same work, or to messages that ``own``
+            copies.
     """
     with view.mutex:
         prepared = prepared_usage(view.prepared, coordinators)

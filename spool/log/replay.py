@@ -34,7 +34,7 @@ class Listing(NamedTuple):
 
     @classmethod
     def of(cls, disk: Disk) -> "Listing":
-        """List both directories in the order in which adopted branches move, so that one listing has each branch."""
+        """List both directories in the order in which adopted branches move, so no branch is missing in both lists."""
         prepared, committed = frozenset(disk.names(layout.PREPARED)), frozenset(disk.names(layout.COMMITTED))
         return cls(prepared, committed, layout.committed_numbers(committed))
 
@@ -148,6 +148,6 @@ def name_absent_branches(disk: Disk, index: Index, commit: Commit) -> None:
 
 
 def is_being_reclaimed(disk: Disk, index: Index, number: int) -> bool:
-    """Return whether a commit is being removed or was removed. Its branches are removed first."""
+    """Return whether a commit is being removed or was removed. The branches of a commit are removed first."""
     totals = index.facts.get(TOTALS_FACT)
     return (totals is not None and number in totals[1]["folded"]) or not disk.exists(layout.committed(number))

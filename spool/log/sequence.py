@@ -114,8 +114,8 @@ def finish_dead_writer(store: Store, number: int) -> None:
     number's byte.
 
     The bytes in the page cache may not be on the disk: after a failed flush the kernel reports success for a second
-    flush. So a whole file is copied to a new inode and flushed there; a second flush makes the new name durable. An
-    empty commit replaces any other file.
+    flush. So a whole file is copied to a new inode and flushed there; a second flush makes the new name durable. If the
+    file is missing or not whole, an empty commit takes its place.
     """
     if store.shared.counters.read().published >= number:
         return  # another process finished the number before the lock was taken
@@ -162,7 +162,7 @@ def flush_published(store: Store, most: int | None = None) -> None:
 
     Raises:
         FlushFailed: the space has stopped now.
-        SpaceStopped: a flush failed in another process; the kernel may report an error to one process only.
+        SpaceStopped: a flush failed in another process. The kernel may report the error to that process only.
         TransactionTimeout: the number lock does not become free.
     """
     disk, page = store.files.disk, store.shared.counters.read()
@@ -221,7 +221,10 @@ def _is_whole(disk: Disk, number: int) -> bool:
 
 
 def write_empty(store: Store, number: int) -> None:
-    """Write an empty commit. Caller holds the number's byte, or keeps reclaim away from a published number."""
+    """Write an empty commit.
+
+    The caller holds the number's byte. If the number is published already, the caller may exclude reclaim instead.
+    """
     xid = new_local_xid()
     encoded = bytearray(encode_header(new_header(store.clock.now(), store.shared.counters.read().durable)))
     offset, stamped = stamp(number)
@@ -234,5 +237,5 @@ def write_empty(store: Store, number: int) -> None:
 
 
 def copy_over(disk: Disk, name: str) -> None:
-    """Replace a file of the space by a copy with the same bytes on a new inode; durable when this returns."""
+    """Replace a file of the space by a durable copy with the same bytes on a new inode."""
     replace_by_copy(disk, name, layout.copy(new_local_xid()))

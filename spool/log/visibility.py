@@ -51,12 +51,12 @@ def revalidate(
     deadline: Deadline | None = None,
     page: CounterPage | None = None,
 ) -> None:
-    """Revalidate a claim: apply every change that may have removed the messages or held them (rule 4).
+    """Revalidate a claim: apply every change that may have removed or held the claimed messages (rule 4).
 
     One read of the counters covers prepared branches, published commits and issued numbers: the last holder of a
-    message raised the counters before it released the message. This function waits for an unpublished number only if,
-    by the feed, the number's commit may address the claimed messages. A live writer holds its claims until publication.
-    So the writer of such a number has died, or the feed lacks the commit.
+    message raised the counters before it released the message. This function waits for an unpublished number only if
+    the number's commit may address the claimed messages, according to the feed. A live writer holds its claims until
+    publication. So the writer of this number has died, or the feed lacks the commit.
 
     Args:
         claimed: the claimed messages; without them every issued number is applied.
@@ -135,7 +135,7 @@ def is_branch_file(header: Header, xid: Xid) -> bool:
 
 
 def catch_up(store: Store, page: CounterPage | None = None) -> None:
-    """Apply every published commit that this process has not applied yet, each read by name.
+    """Apply every published commit that this process has not applied yet.
 
     Afterwards the queues are sorted by the settings that were read last.
 
@@ -171,8 +171,8 @@ def apply_up_to(store: Store, published: int) -> None:
 def _follow_settings(view: View, settings: Settings) -> None:
     """Sort the messages of each queue as the settings say.
 
-    The view must have caught up: a new order reads files, and an older view may refer to a compacted file that was
-    removed.
+    The view must have caught up, because a change of the order reads files. An older view may refer to a compacted file
+    that was removed.
     """
     with view.mutex:
         if settings.version < view.settings.version:
@@ -183,7 +183,7 @@ def _follow_settings(view: View, settings: Settings) -> None:
 
 
 def apply_own(store: Store) -> None:
-    """Apply the kept commits that directly follow the applied commits. Errors are logged: these commits are done."""
+    """Apply the kept commits that directly follow the applied commits. Errors are only logged: the commits are done."""
     view = store.view
     with view.mutex:
         while (own := view.own_commits.pop(view.index.applied + 1, None)) is not None:
@@ -230,7 +230,7 @@ def apply(files: Files, prepared: PreparedBranches | None, index: Index, commit:
 
 
 def _resume(store: Store) -> None:
-    """Continue with the existing files: the next commits have been reclaimed. Caller holds the mutex."""
+    """Continue with the existing files, because the next commits have been reclaimed. Caller holds the mutex."""
     if _replay(store, store.view.index):
         _after_skipping(store)
     else:
@@ -238,7 +238,7 @@ def _resume(store: Store) -> None:
 
 
 def rebuild(store: Store, *, alone: bool = False, opening: bool = False) -> None:
-    """Rebuild the index from the existing files. A missing file was reclaimed: none of its messages lives.
+    """Rebuild the index from the existing files. A missing file was reclaimed, so it had no live messages.
 
     Args:
         alone: whether no other process moves files. In that case a missing or foreign file counts as damage at the

@@ -2,7 +2,7 @@
 
 ``run/feed`` is a ring of slots. Number n uses slot n modulo the number of slots, so a later number overwrites the slot.
 A slot records its number and the life of the ring, and has a checksum. (The life is a random value that each first
-opener chooses.) A torn, overwritten or older slot counts as empty. So nothing may depend on a slot.
+opener chooses.) A torn, overwritten or older slot counts as empty. So a reader must be able to do without any slot.
 
 A slot has a note with the parts of a commit that the index needs: the positions that the commit removes or changes, and
 the content of its file and of the branches that it adopts. If the content does not fit into a slot, the note has the
@@ -96,7 +96,10 @@ class Feed:
         self.write(number, encode(contents, adopted))
 
     def retract(self, number: int) -> None:
-        """Empty the note of a number that is published, or whose byte the caller holds: readers read the file."""
+        """Empty the note of a number, so that readers read the file.
+
+        The number is published, or the caller holds the number's byte.
+        """
         self.write(number, b"")
 
     def commit(self, number: int) -> Commit | None:
@@ -154,7 +157,8 @@ class Feed:
 def encode(contents: FileContents, adopted: Sequence[FileContents] = ()) -> bytes:
     """Encode a commit as a note: the positions that it addresses, and the content of its file and adopted branches.
 
-    If the content does not fit, the note has None in its place. If the positions do not fit either, the note is empty.
+    If the content does not fit, the note has None instead of the content. If the positions do not fit either, the note
+    is empty.
     """
     addressed: list[list[int]] = []
     files: list[tuple[Any, ...]] = []

@@ -86,7 +86,7 @@ class Mirror:
             for files in reversed(steps) if retired else steps:
                 for names in files:
                     source = open_first(self.source, names)
-                    if source is not None:  # otherwise reclaim has removed the branch, but not yet its head
+                    if source is not None:  # otherwise reclaim has removed the branch, and will remove the head
                         self._copy(source, names[-1])
                 if files:
                     self.disk.flush_directory("")
@@ -95,7 +95,10 @@ class Mirror:
             raise FlushFailed(code or 0, f"the mirror {self.disk.root} cannot take commit {number}: {error}") from error
 
     def _copy(self, source: int, target: str) -> None:
-        """Copy a file of the space under its name in ``committed/``, and close ``source``, its descriptor."""
+        """Copy a file of the space under its name in ``committed/``.
+
+        ``source``: the descriptor of that file. This method closes the descriptor.
+        """
         target = _here(target)
         temporary = f"{target}{_TEMPORARY}"
         try:
@@ -115,7 +118,7 @@ class Mirror:
         that is restored from the mirror would have these messages again.
 
         Args:
-            adopted: by commit number, the number of branches that the commit adopts.
+            adopted: for each commit's number, the number of branches that the commit adopts.
         """
         branches = [
             layout.committed(number, place) for number, count in adopted.items() for place in range(1, count + 1)
@@ -124,7 +127,7 @@ class Mirror:
         self._remove(map(layout.committed, adopted))
 
     def _remove(self, names: Iterable[str]) -> None:
-        """Remove the files that exist; durable when this returns."""
+        """Remove those of the files that exist; the removal is durable when this returns."""
         removed = False
         for name in map(_here, names):
             if self.disk.exists(name):
@@ -149,7 +152,7 @@ class Mirror:
         return header
 
     def is_whole(self, number: int) -> bool:
-        """Return whether each byte of a commit's numbered file is as it was written."""
+        """Return whether a commit's numbered file has exactly the bytes that were written."""
         try:
             with opened(self.disk, _here(layout.committed(number))) as handle:
                 return prove(self.disk, handle).header.number == number
@@ -212,7 +215,7 @@ class Mirror:
 
         Args:
             retired: the numbers that reclaim has recorded.
-            adopted: by commit number, the number of branches that a commit of the space adopts.
+            adopted: for the number of each commit of the space, the number of branches that the commit adopts.
             agrees: whether the space's record says that every number without a file in the space was reclaimed.
         """
         there = {name for name in self.source.names(layout.COMMITTED) if layout.parse_committed(name)}

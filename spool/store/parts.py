@@ -71,7 +71,7 @@ class PreparedBranches:
 
     version: the version of the last listing; see ``CounterPage.prepared``.
     branches: the branches, by xid.
-    held: by position, the branch whose commands address the message.
+    held: for each message's position, the branch whose commands address the message.
     """
 
     def __init__(self) -> None:
@@ -85,7 +85,10 @@ class PreparedBranches:
         self.held = {position: xid for xid, contents in branches.items() for position in addressed_positions(contents)}
 
     def add(self, version: int, xid: Xid, contents: FileContents) -> None:
-        """Add a branch that raised the list to ``version``; the list has this version only if no version was missed."""
+        """Add a branch, which raised the version of the shared list to ``version``.
+
+        If this process missed an earlier version, the version here is unchanged, so the list is read again.
+        """
         if version == self.version + 1:
             self.version = version
         self.branches[xid] = contents
@@ -115,10 +118,12 @@ class View:
     mutex: guards the whole view; never held during a wait.
     index: the queues after the applied commits; ``rebuild`` replaces the object.
     settings: the settings by which the index sorts the messages of each queue.
-    own_commits: by number, functions that return the commits of this process that are not applied yet.
+    own_commits: for the number of each commit of this process that is not applied yet, a function that returns the
+        commit.
     was_read: whether a caller searched for messages since the housekeeper last asked.
     decodes_bodies: whether bodies are delivered as they were put. If False, they are delivered as the stored bytes.
-    poll_locks: by queue, the lock of the thread that polls for all threads that wait for the queue's next message.
+    poll_locks: for each queue, the lock of the thread that polls on behalf of all threads that wait for the queue's
+        next message.
     sought: the messages for which calls wait by id or correlation id.
     """
 

@@ -92,7 +92,10 @@ def read_settings_text(disk: Disk) -> str:
 
 
 def write_settings(disk: Disk, text: str) -> None:
-    """Replace the text of the settings atomically; durable when this returns. One process at a time may call this."""
+    """Replace the text of the settings atomically; the change is durable when this returns.
+
+    One process at a time may call this.
+    """
     replace_text(disk, layout.SETTINGS, text)
 
 

@@ -1,8 +1,8 @@
 """The messages for which calls of this process wait, each by its id or its correlation id.
 
 A call registers the message for which it waits, with a function that wakes the call. One of the waiting calls listens
-for all: after each notification that call catches up and calls ``wake``. This function searches the messages in memory.
-So a commit wakes only the calls whose messages may have arrived.
+for all: after each notification that call catches up and calls ``SoughtMessages.wake``. This method searches the
+messages in memory. So a commit wakes only the calls whose messages may have arrived.
 """
 
 import threading
@@ -40,7 +40,10 @@ class SoughtMessages:
 
     @contextmanager
     def entered(self, sought: Collection[Sought], wake: Callable[[], object]) -> Iterator[None]:
-        """During the body, call ``wake`` whenever one of these messages may have arrived. ``wake`` must not wait."""
+        """While the body runs, ``wake`` is called each time when one of these messages may have arrived.
+
+        ``wake`` must not wait.
+        """
         with self._mutex:
             for one in sought:
                 self._wakes.setdefault(one, []).append(wake)
@@ -76,7 +79,7 @@ class SoughtMessages:
         return bool(found)
 
     def wake_all(self) -> None:
-        """Wake every call: each call searches by itself, and gets the error if no call can listen any more."""
+        """Wake every call. Each call then searches by itself, and gets the error if no call can listen any more."""
         with self._mutex:
             for wakes in self._wakes.values():
                 _call(wakes)

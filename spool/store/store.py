@@ -70,7 +70,7 @@ class Lifetime:
         """
         for disk in self._disks:
             disk.disown()
-        self.at_end.clear()  # callers that wait for the end are in the parent
+        self.at_end.clear()  # the callers that wait for the end exist only in the parent
         self.guard.close_at_once("the space was opened before this process was forked: open it again in the child")
 
 
