@@ -223,46 +223,64 @@ def candidates(
         elif run.first in claimed and run.first + 1 == run.end:
             continue
         first, count = (run.first, run.end - run.first) if only is None else (only, 1)
-        if group is None and not (claimed or skip or held or backwards):
+        if group is not None:
+            if groups.acquire((wanted.queue, group)):
+                asked: Iterable[tuple[int, int]] = zip(repeat(run.number), range(first, first + count))
+                if not wanted.by_key:
+                    asked = _in_group_order(view, clock, wanted.queue, group)
+                missing -= _add_of_group(asked, claims, view, wanted, missing, skip, groups, found)
+        elif not (claimed or skip or held or backwards):
             added = count if count < missing else missing
             if found:
                 append_range(found, run.number, first, added)
             else:
                 found = [(run.number, first, added)]
             missing -= added
-        elif group is None or groups.acquire((wanted.queue, group)):
+        else:
             ordinals = range(first, first + count)
-            ordered = reversed(ordinals) if backwards and group is None else ordinals
-            asked: Iterable[tuple[int, int]] = zip(repeat(run.number), ordered)
-            if group is not None:
-                asked = _next_of_group(view, clock, wanted, group, asked, groups)
-            for position in asked:
-                taken = claimed if group is None else here.get(position[0], ())
-                if position[1] in taken or position in skip or position in held:
-                    if group is None or wanted.by_key:
-                        continue
-                    break  # a message that is not free blocks all later messages of its group
-                append_range(found, *position, 1)
-                missing -= 1
-                if not missing or (group is not None and wanted.spread):
-                    break
+            for ordinal in reversed(ordinals) if backwards else ordinals:
+                position = (run.number, ordinal)
+                if not (ordinal in claimed or position in skip or position in held):
+                    append_range(found, run.number, ordinal, 1)
+                    missing -= 1
+                    if not missing:
+                        break
         if not missing:
             return found
     return found
 
 
-def _next_of_group(
-    view: View, clock: Clock, wanted: Wanted, group: str, asked: Iterable[tuple[int, int]], groups: GroupLocks
-) -> Iterator[tuple[int, int]]:
-    """Yield the messages of a group that may be delivered next. This transaction holds the group's lock.
+def _add_of_group(
+    asked: Iterable[tuple[int, int]],
+    claims: Claims,
+    view: View,
+    wanted: Wanted,
+    missing: int,
+    skip: PositionSet,
+    groups: GroupLocks,
+    found: PositionRanges,
+) -> int:
+    """Add to ``found`` messages of a group whose lock this transaction holds; return the number of added messages.
 
-    These messages follow the messages that the transaction has claimed already. ``asked``: the messages that a get by
-    id or correlation id asks for.
+    The added messages follow the messages that the transaction has claimed already. A message that is not free
+    blocks all later messages of the group, except for a get by id or correlation id.
+
+    Args:
+        asked: the positions of the messages that may be added, in the group's order.
     """
-    claimed = groups.claimed()
-    for position in asked if wanted.by_key else _in_group_order(view, clock, wanted.queue, group):
-        if wanted.spread or position not in claimed:
-            yield position
+    claimed, here, held, added = groups.claimed(), claims.held, view.prepared.held, 0
+    for position in asked:
+        if position in claimed and not wanted.spread:
+            continue
+        if position[1] in here.get(position[0], ()) or position in skip or position in held:
+            if wanted.by_key:
+                continue
+            break
+        append_range(found, *position, 1)
+        added += 1
+        if added == missing or wanted.spread:
+            break
+    return added
 
 
 def _in_group_order(view: View, clock: Clock, queue: str, group: str) -> Iterator[tuple[int, int]]:
