@@ -33,7 +33,7 @@ class ArgumentError(SpoolError):
     """An error whose text names arguments.
 
     name: the wrong argument's name; None if the text names no argument.
-    expected: the values that the argument takes, in words, or None.
+    expected: a text that describes the values that the argument takes, or None.
     """
 
     def __init__(self, *parts: str, expected: str | None = None) -> None:
@@ -57,7 +57,7 @@ class QueueNotFound(ArgumentError, LookupError):
 
 
 class QueueExists(ArgumentError):
-    """A queue of that name exists already, or exists with other options than those of the call."""
+    """The queue exists. With ``exist_ok``: the queue exists with other options than those of the call."""
 
     diagnostic = "QMEBADQUEUE"
 
@@ -174,7 +174,7 @@ class SpaceStopped(SystemFailure):
 
 
 class CorruptedFile(SystemFailure):
-    """A file has other bytes than those that were written."""
+    """The bytes of a file differ from the bytes that were written."""
 
 
 class MirrorMismatch(SpoolError):
@@ -185,14 +185,14 @@ class MirrorMismatch(SpoolError):
 
 
 class UnknownCodec(SystemFailure):
-    """This process has not registered the codec of the message's body, or the codec fails here.
+    """This process has not registered the codec of the message's body, or the codec fails in this process.
 
     The message remains in its queue.
     """
 
 
 class SpaceExists(ArgumentError, FileExistsError):
-    """The directory holds a queue space already, or holds a space whose options differ from those of the call."""
+    """The directory is a queue space. With ``exist_ok``: the space has other options than those of the call."""
 
     diagnostic = "QMEINVAL"
 

@@ -45,7 +45,7 @@ def begin(
     disk: Disk | None = None,
     clock: Clock | None = None,
 ) -> Space:
-    """Begin a new mirror of a space, and copy every commit into the mirror; returns the space open.
+    """Begin a new mirror of a space, and copy every commit into the mirror; returns the open space.
 
     An earlier mirror is not touched, and is no longer a mirror of the space.
 
@@ -123,7 +123,7 @@ def restore(
     clock: Clock | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Space:
-    """Create a new space, without a mirror, from a mirror; returns the space open. The mirror is not changed.
+    """Create a new space, without a mirror, from a mirror; returns the open space. The mirror is not changed.
 
     An interrupted restore leaves no space. The next call begins from the start.
 

@@ -53,7 +53,7 @@ def create(
     clock: Clock | None = None,
     **options: Unpack[SpaceOptions],
 ) -> Space:
-    """Create a new, empty queue space in a directory; returns the space open. A missing directory is created.
+    """Create a new, empty queue space in a directory; returns the open space. A missing directory is created.
 
     Several processes may call this for one directory at the same time: one of them creates the space.
 
@@ -137,7 +137,7 @@ def import_space(
     clock: Clock | None = None,
     progress: "Callable[[Progress], None] | None" = None,
 ) -> Space:
-    """Create a new space from an export (``Space.export``); returns the space open.
+    """Create a new space from an export (``Space.export``); returns the open space.
 
     A missing directory is created; an existing directory must be empty. The directory becomes a space once the whole
     export is checked and all files are durable. An import that fails leaves no file. The next import removes the files
@@ -287,7 +287,7 @@ def open(path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock
 
 
 def plan_recovery(path: str | os.PathLike[str]) -> RecoveryReport:
-    """Return the report that an opening of the space would give, together with the damaged files in quarantine/.
+    """Return the report that ``open`` would give now, and add the damaged files in ``quarantine/`` to this report.
 
     Nothing is changed, and other processes may have the space open.
 

@@ -62,7 +62,8 @@ class NoRoute(InvalidArgument):
 class Route:
     """The space for messages whose value is one of `values`, or lies between `low` and `high`, both included.
 
-    A text is only compared with texts, a number only with numbers. An end that is None is open.
+    A text is only compared with texts, a number only with numbers. If an end is None, the range has no limit at this
+    end.
     """
 
     space: str
@@ -92,7 +93,7 @@ def _comparable(left: object, right: object) -> bool:
 
 
 class Router:
-    """Several spaces as one place to put messages: ``Router(routes, field="region").put("orders", body)``.
+    """A router puts each message into one of several spaces: ``Router(routes, field="region").put("orders", body)``.
 
     The router opens a space when a message first needs the space; ``close`` closes all spaces. Many threads may use a
     router. A router decides either by a field or by a header.

@@ -158,13 +158,14 @@ class Space(Administration):
     def submit(
         self, queue: str, body: Any, *, transaction: Transaction | Join | None = JOIN, **options: Unpack[PutOptions]
     ) -> "Future[str]":
-        """Put a message without waiting; returns a future of its id, done when the message is durable and visible.
+        """Put a message without waiting; returns a future, whose result is the message's id.
 
-        Messages that threads and tasks submit while the disk is busy share the next flush. The call waits only while
-        more than 65,536 messages or 32 MiB are being committed. In a transaction the future is done when the
-        transaction commits, and fails with TransactionRolledBack when the transaction rolls back. Closing the space,
-        and the normal end of the program, commit the submitted messages; a forked child's copies of futures are never
-        done. Arguments and errors: see ``put``.
+        The future is done when the message is durable and visible. Messages that threads and tasks submit while the
+        disk is busy share the next flush. The call waits only while more than 65,536 messages or 32 MiB are being
+        committed. In a transaction the future is done when the transaction commits, and fails with
+        TransactionRolledBack when the transaction rolls back. The submitted messages are committed when the space
+        closes, and when the program ends normally. In a forked child the copies of the futures are never done.
+        Arguments and errors: see ``put``.
         """
         joined = joined_transaction(self._store, transaction)
         if joined is not None:
@@ -283,9 +284,9 @@ class Space(Administration):
         """Call ``function`` with each message of the queue, in a separate transaction.
 
         The function's puts and gets join the transaction. The function returns the reply, for the message's reply
-        queue; None is an empty reply. If the function raises
-        ``spool.Reject``, the failure is final; with ``spool.Retry`` or any other exception, the attempt has failed.
-        Reply and removal are one commit; after a failure none of the function's puts is committed.
+        queue; None is an empty reply. If the function raises ``spool.Reject``, the failure is final; with
+        ``spool.Retry`` or any other exception, the attempt has failed. The reply and the removal of the message are one
+        commit; after a failure none of the function's puts is committed.
 
         Args:
             threads: the number of threads that call the function side by side.

@@ -13,8 +13,8 @@ Invariants. The rules are those of docs/architecture.md, "The rules that keep pr
 3. A number is issued under the number lock, in this order: hold the number's byte, rename the file without replacing
    another file, store *issued* (rule 1). The file is stamped with the number afterwards. So no two files ever carry the
    same number, and a file without an issued number has no effect.
-4. The state that ``check`` accepted is unchanged when the file gets its number, because the number lock is held from
-   ``check`` to the numbering (rule 5).
+4. The number lock is held from ``check`` to the numbering. So the state that ``check`` accepted is unchanged when the
+   file gets its number (rule 5).
 5. A number is published after the flush of its file and after all earlier numbers. The call returns only after the
    publication (rule 2).
 6. A process takes a number's byte before it issues the number. The process holds the byte until the number is published
@@ -73,8 +73,8 @@ def commit(
     """Commit a batch in a separate file, and return its number. The caller holds the byte of the file's xid.
 
     Args:
-        seconds: the limit of each wait for a lock, or None without a limit. This does not limit the time to write a
-            large file, to make room on a full disk, or to flush.
+        seconds: the limit of each wait for a lock, or None without a limit. ``seconds`` does not limit the time to
+            write a large file, to make room on a full disk, or to flush.
         check: called just before the file gets its number; raises if the commit must not happen any more.
         flush: False publishes the commit without a flush: a power cut may lose the commit. True flushes the commit,
             unless all its queues may lose messages.
@@ -137,7 +137,7 @@ _LOOK = "the commit may or may not have happened: open the space again, and look
 def _issue(
     store: Store, file: CommitFileWriter, batch: CommitBatch, seconds: float | None, check: Check | None
 ) -> tuple[int, FileContents]:
-    """Give the file its number; return the number, whose byte this process holds then, and the file's contents."""
+    """Give the file its number, and hold the number's byte; return the number and the file's contents."""
     # 2. Take the number lock: only one process at a time takes the steps 3 to 6. (Here and below, a deadline is made
     #    only if a lock is not free.)
     if not store.shared.control.try_lock(NUMBER):
@@ -255,16 +255,16 @@ def write(
 
 # -- commits without a flush: rule 16 ----------------------------------------------------------------------------------
 
-# The limit of published commits that are not flushed yet. After a power cut an opener makes up to this many numbers
-# durable one by one, and gives up if far more numbers have no file.
+# The greatest number of published commits that are not flushed yet. After a power cut an opener makes up to this many
+# numbers durable one by one, and gives up if far more numbers have no file.
 MOST_UNFLUSHED = 4_096
 
 
 def _needs_flush(view: View, config: SpaceConfig, batch: CommitBatch, tables: Iterable[Table]) -> bool:
     """Return whether a commit must be flushed.
 
-    A flush is not needed if all queues of the commit may lose messages, and the commit has no ``facts``, adopts no
-    branches and supersedes no commits.
+    A commit that has ``facts``, adopts branches or supersedes commits needs a flush. Any other commit needs no flush if
+    all its queues may lose messages.
 
     ``tables``: all tables of contents of the batch.
     """
@@ -280,7 +280,7 @@ def _needs_flush(view: View, config: SpaceConfig, batch: CommitBatch, tables: It
 
 
 def _queues_of(view: View, number: int, first: int, count: int, how: str | Mapping[str, Any]) -> set[str]:
-    """Return the queues of the messages that a command addresses, and the target queue if the command moves them.
+    """Return the queues of the messages that a command addresses, and the target queue of a move.
 
     "" stands for the queue of a consumed or compacted message, because a search for that message may fail.
     """
@@ -320,7 +320,7 @@ def _keep_pace(store: Store, page: CounterPage | None) -> None:
 
 
 def _as_read(number: int, own: FileContents, batch: CommitBatch) -> Commit:
-    """Return the commit as a process reads it from its files. ``own``: the contents of the numbered file."""
+    """Return the commit as a process reads it from the commit's files. ``own``: the contents of the numbered file."""
     parts = [Part(0, None, 0, own)]
     for place, (adoption, contents) in enumerate(zip(batch.adopts, batch.adopted, strict=True), 1):
         parts.append(Part(place, adoption.xid, adoption.first, contents))

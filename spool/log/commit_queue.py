@@ -49,10 +49,10 @@ class Stage(Enum):
 class CommitRequest:
     """One caller's part of a commit.
 
-    ``number``: the number of the commit, once it has one. ``error``: the error of a request that was not committed, or
-    whose outcome is unknown. ``begin``, if set, is called when the request is taken, and returns False if the request
-    was cancelled. ``on_done`` is called once, with all requests that share this function and are done together.
-    ``future``: the future that the caller got, if any.
+    ``number``: the number of the commit, once the commit has a number. ``error``: the error of a request that was not
+    committed, or whose outcome is unknown. ``begin``, if set, is called when the request is taken, and returns False if
+    the request was cancelled. ``on_done`` is called once, with all requests that share this function and are done
+    together. ``future``: the future that the caller got, if any.
     """
 
     is_empty = False  # nothing to commit
@@ -223,7 +223,7 @@ class CommitQueue:
     # -- adding -----------------------------------------------------------------------------------------------------
 
     def join(self, request: CommitRequest) -> bool:
-        """Add the request of a waiting thread. Return True if the thread leads; otherwise it must call ``wait``."""
+        """Add the request of a waiting thread. Return True if the thread leads; otherwise call ``wait`` next."""
         request.caller = get_ident()
         with self._mutex:
             self._requests.append(request)
@@ -313,7 +313,7 @@ class CommitQueue:
             time.sleep(0)  # lets other threads run
 
     def take_batch(self) -> list[CommitRequest]:
-        """Take the requests of the next commit; [] if none waits. The leader calls this."""
+        """Take the requests of the next commit; [] if no request waits. The leader calls this."""
         taken: list[CommitRequest] = []
         messages = size = 0
         callers: set[int] = set()
@@ -344,7 +344,7 @@ class CommitQueue:
         return taken
 
     def requeue(self, requests: Sequence[CommitRequest]) -> None:
-        """Return taken requests to the front of the queue: their commit had no effect. The leader calls this."""
+        """Return taken requests to the front of the queue after a commit without effect. The leader calls this."""
         with self._mutex:
             for request in reversed(requests):
                 request.stage = Stage.WAITING

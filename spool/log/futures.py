@@ -27,7 +27,7 @@ class Promises:
         self._at_end[self._closed] = None
 
     def fulfil(self) -> None:
-        """Give each future its result: the transaction was committed."""
+        """Give each future its result, because the transaction was committed."""
         for future, id in self._take_all():
             future.set_result(id)
 
@@ -37,7 +37,7 @@ class Promises:
             future.set_exception(error(id))
 
     def roll_back(self, why: str) -> None:
-        """Fail each future: the transaction was rolled back."""
+        """Fail each future, because the transaction was rolled back."""
         self.fail(lambda id: TransactionRolledBack(f"its transaction was rolled back: {why}"))
 
     def _take_all(self) -> "list[tuple[Future[str], str]]":
@@ -47,5 +47,5 @@ class Promises:
         return promised
 
     def _closed(self) -> None:
-        """Fail each future: the space was closed first, and the next opener rolls the transaction back."""
+        """Fail each future, because the space was closed first. The next opener rolls the transaction back."""
         self.roll_back("the space was closed")

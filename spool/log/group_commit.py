@@ -10,8 +10,8 @@ unknown. Each caller gets the ids of its own messages.
 Decisions to commit prepared branches are grouped like other requests. A transaction that was streamed to its own file
 is committed separately, and so is a forwarding round with its branches.
 
-If the program ends without closing its space, submitted messages are committed as the interpreter exits, just as it
-completes the futures of ``concurrent.futures``.
+If the program ends without closing its space, submitted messages are committed as the interpreter exits. The
+interpreter completes the futures of ``concurrent.futures`` in the same way.
 """
 
 import atexit

@@ -1,10 +1,10 @@
 """Quotas: the usage of queues and of the space, and whether more messages fit.
 
-The usage of a queue counts its live messages, claimed or not, and the messages that prepared branches would add: a
+The usage of a queue counts its live messages, claimed or not, and the messages that prepared branches would add. A
 prepared branch may be committed at any time. Under the number lock, after every issued number has been applied, the
 count is exact. A commit or a vote that does not fit is refused under that lock. A put is refused earlier, without the
-lock, if its messages do not fit as far as this process knows. A failed message moves to its error queue even if that
-queue is full: a limit never loses a message.
+lock, if this process already knows that the messages do not fit. A failed message moves to its error queue even if that
+queue is full, because a limit never loses a message.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -174,7 +174,7 @@ def check_adoption(
 
 
 def added_by(tables: Iterable[Table]) -> dict[str, Usage]:
-    """Return the messages in these tables of contents, by queue."""
+    """Return, for each queue, the usage of the messages in these tables of contents."""
     found: dict[str, Usage] = {}
     for table in tables:
         row = 0
@@ -185,7 +185,7 @@ def added_by(tables: Iterable[Table]) -> dict[str, Usage]:
 
 
 def change_by(view: View, tables: Iterable[Table]) -> dict[str, Usage]:
-    """Return the change of each queue's usage by branches with these tables."""
+    """Return, for each queue, the change of its usage by branches with these tables of contents."""
     tables = list(tables)
     found = added_by(tables)
     with view.mutex:

@@ -1,7 +1,7 @@
 """Read one published commit from its files: the numbered file and the branches that it adopted.
 
 The file under a name may be replaced at any time. So the reader searches for a branch in the direction in which
-branches move, and accepts only bytes that belong under the name.
+branches move, and accepts a file only if its bytes belong to the name.
 """
 
 import logging

@@ -3,9 +3,9 @@
 Invariants. The rules are those of docs/architecture.md, "The rules that keep processes apart":
 
 1. The index is a function of the published commits up to ``index.applied``, each applied once and in order.
-2. A claim proves only that no other process holds the message now. So before delivery the process searches all places
-   where a removal of the message may lie, in the direction in which files move: prepared branches, published commits,
-   every issued number (rule 4).
+2. A claim proves only that no other process holds the message now. So before delivery the process searches for a
+   removal of the message in prepared branches, then in published commits, then in every issued number. Files move in
+   this direction (rule 4).
 3. An unreadable file does not count as absent: the process reads the file again by name, and reports damage (rule 8).
 4. If a listed commit file is missing when the process reads it, the file was reclaimed. The process then lists the
    files again, and forgets commits without a file, before it continues to read.
@@ -53,10 +53,10 @@ def revalidate(
 ) -> None:
     """Revalidate a claim: apply every change that may have removed or held the claimed messages (rule 4).
 
-    One read of the counters covers prepared branches, published commits and issued numbers: the last holder of a
-    message raised the counters before it released the message. This function waits for an unpublished number only if
-    the number's commit may address the claimed messages, according to the feed. A live writer holds its claims until
-    publication. So the writer of this number has died, or the feed lacks the commit.
+    One read of the counters covers prepared branches, published commits and issued numbers. It suffices because the
+    last holder of a message raised the counters before it released the message. This function waits for an unpublished
+    number only if the number's commit may address the claimed messages, according to the feed. A live writer holds its
+    claims until publication. So the writer of this number has died, or the feed lacks the commit.
 
     Args:
         claimed: the claimed messages; without them every issued number is applied.
@@ -82,9 +82,9 @@ def revalidate(
 def list_prepared(store: Store, page: CounterPage | None = None) -> CounterPage:
     """Refresh ``view.prepared`` if a branch was prepared or rolled back since the last listing.
 
-    The version may be read without the list's byte: a process that prepared a branch raised the version before it
-    released the claims that this process holds now. The listing itself takes the byte; otherwise a listing with the new
-    version could lack the new name.
+    The version may be read without the list's byte. This is safe because a process that prepared a branch raised the
+    version before it released the claims that this process holds now. The listing itself takes the byte; otherwise a
+    listing with the new version could lack the new name.
 
     Args:
         page: the counters, if they have just been read.
@@ -123,8 +123,7 @@ def prepared_contents(disk: Disk, prepared: PreparedBranches, xid: Xid) -> FileC
 
 
 def is_branch_file(header: Header, xid: Xid) -> bool:
-    """Return whether a file in ``prepared/`` is the branch that its name says: the header has only this branch, and no
-    number.
+    """Return whether the header of a file in ``prepared/`` has only the branch ``xid``, and no number.
 
     (The number -1 means that the bytes of the number are damaged. All other bytes are proven.)
     """

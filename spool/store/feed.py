@@ -1,12 +1,12 @@
-"""The feed: the effects of commits in shared memory, so that a process follows others without reading their files.
+"""The feed: the effects of commits in shared memory. Thereby a process follows others without reading their files.
 
 ``run/feed`` is a ring of slots. Number n uses slot n modulo the number of slots, so a later number overwrites the slot.
 A slot records its number and the life of the ring, and has a checksum. (The life is a random value that each first
 opener chooses.) A torn, overwritten or older slot counts as empty. So a reader must be able to do without any slot.
 
-A slot has a note with the parts of a commit that the index needs: the positions that the commit removes or changes, and
-the content of its file and of the branches that it adopts. If the content does not fit into a slot, the note has the
-positions only; if the positions do not fit either, the note is empty. A reader takes the rest from the commit's files.
+A slot has a note with the parts of a commit that the index needs. These parts are the positions that the commit removes
+or changes, and the content of its file and adopted branches. If the content does not fit into a slot, the note has the
+positions only. If the positions do not fit either, the note is empty. A reader takes the rest from the commit's files.
 
 Until its number is published, a note is only a hint: the writer may die, and the number may end as an empty commit.
 """

@@ -7,8 +7,8 @@ opener of a space compares the space with its mirror (``recovery.mirrored``) and
 
 Both hold the same random id, in a file ``mirror.id``. A directory without the id is no mirror. So an opener writes
 nothing into a mount point whose disk is missing, and nothing into the mirror of another space. While a new mirror is
-being created, the space's file has two lines: the id of the mirror that the settings still name, and the id of the new
-mirror. The next opener keeps the id of the mirror that the settings name then.
+being created, ``mirror.id`` of the space has two lines: the id of the mirror in the settings, and the id of the new
+mirror. The next opener keeps only the id of the mirror that the settings name at that time.
 """
 
 import logging
@@ -279,7 +279,7 @@ def begin_mirror(space: Disk, mirror: Disk, settings: str) -> None:
 
 
 def check_elsewhere(mirror: str, space: str) -> None:
-    """Raise InvalidArgument for a mirror inside its space: the loss of one directory would be the loss of both."""
+    """Raise InvalidArgument for a mirror inside its space: the loss of the space would be the loss of both."""
     if lies_inside(mirror, space):
         raise InvalidArgument(
             f"the mirror {mirror} lies inside the space {space}, and would be lost with the space: name a directory "

@@ -121,7 +121,7 @@ class View:
     own_commits: for the number of each commit of this process that is not applied yet, a function that returns the
         commit.
     was_read: whether a caller searched for messages since the housekeeper last asked.
-    decodes_bodies: whether bodies are delivered as they were put. If False, they are delivered as the stored bytes.
+    decodes_bodies: whether bodies are delivered as they were put. If False, the stored bytes are delivered.
     poll_locks: for each queue, the lock of the thread that polls on behalf of all threads that wait for the queue's
         next message.
     sought: the messages for which calls wait by id or correlation id.

@@ -20,7 +20,7 @@ class Settings(NamedTuple):
     A function that checks options or limits and then acts takes the settings as an argument: between two readings of
     ``SettingsReader.known`` another thread may have read newer settings.
 
-    version: the version of the file, by the counters; -1 if the file was read before the counters were open.
+    version: the version of the file according to the counters; -1 if the file was read before the counters were open.
     """
 
     config: SpaceConfig

@@ -171,7 +171,7 @@ class _Opening:
         self.open_lock = OpenLock(disk)
 
     def check_not_forked(self) -> None:
-        """Raise NotOpen in a child that was forked during the opening: the child's descriptors are closed."""
+        """Raise NotOpen in a child that was forked during the opening, because its descriptors are closed."""
         if self._life.guard.abandoned:
             self._life.guard.check()
 
