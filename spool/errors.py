@@ -139,7 +139,7 @@ class TransactionRolledBack(SpoolError):
 
 
 class TransactionTimeout(TransactionRolledBack, TimeoutError):
-    """The transaction took longer than it was allowed to, and was rolled back."""
+    """The transaction exceeded its timeout, and was rolled back."""
 
 
 class ProtocolError(SpoolError):

@@ -166,7 +166,10 @@ def _settings_of(mirror: Disk) -> str:
 
 
 def _restore(disk: Disk, mirror: Disk, settings: str, progress: Callable[[int, int], None]) -> None:
-    """Copy every file of the mirror. Once all files are durable, write the settings, which make it a space."""
+    """Copy every file of the mirror.
+
+    Once all files are durable, write the settings. The settings make the directory a space.
+    """
     config = parse(settings, mirror.path(layout.MIRROR_SETTINGS))
     check_kind(disk, config.network_file_system)
     if _is_taken(disk):

@@ -178,7 +178,7 @@ class Space(Administration):
     def get(
         self, queue: str, *, transaction: Transaction | Join | None = JOIN, **options: Unpack[GetOptions]
     ) -> Message:
-        """Take a message: the next one of the queue, or a message by id or correlation id.
+        """Take a message: the next message of the queue, or a message by id or correlation id.
 
         Args:
             transaction: JOIN for the caller's transaction, if any; None for a separate transaction; or a transaction of
@@ -243,7 +243,7 @@ class Space(Administration):
 
     @public_call("beginning a transaction")
     def transaction(self, timeout: float | None = 30.0) -> Transaction:
-        """Begin a transaction: ``with`` commits it on leaving, and rolls it back on an exception.
+        """Begin a transaction: ``with`` commits it at the end of the block, and rolls it back on an exception.
 
         Args:
             timeout: the seconds after which the transaction is rolled back; None for no limit.

@@ -388,7 +388,7 @@ class CommitQueue:
 
 
 def complete(requests: Sequence[CommitRequest]) -> None:
-    """Mark requests as done. Wake each waiting thread, and call each callback once, with all requests that share it."""
+    """Mark requests as done. Wake each waiting thread, and call each callback once, with all requests that have it."""
     callbacks: dict[Callable[[Sequence[CommitRequest]], None], list[CommitRequest]] = {}
     for request in requests:
         request.stage = Stage.DONE

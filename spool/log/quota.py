@@ -129,7 +129,7 @@ def prepared_usage(prepared: PreparedBranches, coordinators: Collection[bytes] =
 def room_for(store: Store, tables: Callable[[], Iterable[Table]]) -> Callable[[Settings], None]:
     """Return the quota check for a branch with these tables of contents. The check is called under the number lock.
 
-    A commit reads the settings under that lock; a vote reads them just before it takes the lock.
+    A commit reads the settings under that lock; a vote reads the settings just before it takes the lock.
     """
 
     def check(settings: Settings) -> None:

@@ -53,10 +53,10 @@ def revalidate(
 ) -> None:
     """Revalidate a claim: apply every change that may have removed or held the claimed messages (rule 4).
 
-    One read of the counters covers prepared branches, published commits and issued numbers. It suffices because the
-    last holder of a message raised the counters before it released the message. This function waits for an unpublished
-    number only if the number's commit may address the claimed messages, according to the feed. A live writer holds its
-    claims until publication. So the writer of this number has died, or the feed lacks the commit.
+    One read of the counters covers prepared branches, published commits and issued numbers. One read suffices because
+    the last holder of a message raised the counters before it released the message. This function waits for an
+    unpublished number only if the number's commit may address the claimed messages, according to the feed. A live
+    writer holds its claims until publication. So the writer of this number has died, or the feed lacks the commit.
 
     Args:
         claimed: the claimed messages; without them every issued number is applied.

@@ -1,4 +1,4 @@
-"""The feed: the effects of commits in shared memory. Thereby a process follows others without reading their files.
+"""The feed: the effects of commits in shared memory. With it a process follows others without reading commit files.
 
 ``run/feed`` is a ring of slots. Number n uses slot n modulo the number of slots, so a later number overwrites the slot.
 A slot records its number and the life of the ring, and has a checksum. (The life is a random value that each first

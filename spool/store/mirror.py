@@ -180,7 +180,8 @@ class Mirror:
     def hold_for_restore(self) -> None:
         """Keep the mirror unchanged until ``disk`` is closed.
 
-        Raises MirrorMismatch if a process has the mirror's space open, or another process restores a space from it.
+        Raises MirrorMismatch if a process has the mirror's space open, or another process restores a space from the
+        mirror.
         """
         handle = self.disk.open(layout.MIRROR_ID)
         ours = all(self.disk.lock(handle, byte, shared=True) for byte in (_RESTORE, _IN_USE))

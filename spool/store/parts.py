@@ -96,7 +96,7 @@ class PreparedBranches:
             self.held[position] = xid
 
     def forget(self, xid: Xid) -> None:
-        """Forget a branch: a commit adopted it, and the index has its effects now."""
+        """Forget a branch that a commit adopted: the index has the effects of the branch now."""
         contents = self.branches.pop(xid, None)
         if contents is not None and self.held:
             for position in addressed_positions(contents):

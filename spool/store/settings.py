@@ -77,7 +77,10 @@ def read_settings(disk: Disk) -> SpaceConfig:
 
 
 def read_settings_text(disk: Disk) -> str:
-    """Read the text of the settings. Raises NotASpace without a file, and InvalidArgument if it is no text."""
+    """Read the text of the settings.
+
+    Raises NotASpace if the file is missing, and InvalidArgument if the file is no text.
+    """
     try:
         data = read_start(disk, layout.SETTINGS, MAX_SETTINGS_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):

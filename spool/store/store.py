@@ -233,7 +233,7 @@ def open_store(disk: Disk, clock: Clock) -> tuple[Store, bool]:
 
 
 def attach_store(disk: Disk, clock: Clock) -> Store:
-    """Open a space for one branch of a transaction whose coordinator has the space open; recover nothing.
+    """Open a space for one branch of a transaction whose coordinator has the space open. This recovers nothing.
 
     Raises:
         SpaceStopped: files in ``run/`` are missing.
