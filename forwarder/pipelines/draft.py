@@ -78,7 +78,8 @@ class Draft(NamedTuple):
 def failed_alone(source: Draft, queue: str, route: str, reason: str) -> NewMessage:
     """Return the message for the failure queue after the failure of one route: the unchanged message with the reason.
 
-    ``redrive`` moves the message back to its former queue, where it takes only this route. The message does not expire.
+    ``redrive`` moves the message back to its former queue. There, only this route translates the message.
+    The message does not expire.
     """
     message = source.message
     fields = {name: value for name, value in source.fields.items() if name not in _OF_ITS_ATTEMPTS}

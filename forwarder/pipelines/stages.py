@@ -121,7 +121,8 @@ class Stage(Service):
 
     last_queues: pairs of a destination and its last queue, for messages that a function sends to a destination.
     timeout: the time limit in seconds for one message.
-    retries: the retries of the queue. After the last retry, a temporary failure of a way with ``alone`` is final.
+    retries: the retries of the queue. If a way has ``alone``, its temporary failure
+        after the last retry is final.
     """
 
     ways: tuple[Way, ...]

@@ -235,7 +235,8 @@ class BaseForwarder:
 
 
 def in_steps(routes: Sequence[Route], once: bool, summary: Summary) -> Iterator[list[Route]]:
-    """Yield the routes that run at the same time: all routes, or with ``once`` the routes of each step.
+    """Yield lists of routes that run at the same time. Without ``once``, one list has all routes. With ``once``, each
+    list has the routes of one step.
 
     If a route found no room, and other routes have forwarded messages since then, a queue may have room now. The steps
     are then repeated, without the routes whose service was not reached.

@@ -34,7 +34,7 @@ _CHANGEABLE = {
 @click.argument("message_ids", metavar="ID...", nargs=-1, required=True, type=message_id_type)
 @yes_option
 def delete(message_ids: tuple[str, ...], yes: bool) -> None:
-    """Delete messages that no program holds. On a terminal, the command asks before it deletes several.
+    """Delete messages that no program holds. On a terminal, the command asks before it deletes more than one message.
 
     \b
     Example:

@@ -294,7 +294,7 @@ class Claims:
         return got
 
     def _lock_range(self, handle: int, number: int, start: int, stop: int) -> list[tuple[int, int]]:
-        """Lock the ordinals from ``start`` to ``stop`` that no other process holds; returns the pieces."""
+        """Lock the free ordinals between ``start`` and ``stop``; return the locked ranges, as (first, count)."""
         base = number << ORDINAL_BITS
         while start < stop:
             if self.disk.lock(handle, base + start, stop - start):

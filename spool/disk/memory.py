@@ -117,7 +117,8 @@ class ByCalls:
 
 
 class Futexes:
-    """Words by which a thread that releases a byte lock wakes the threads of any process that wait for the byte.
+    """Words that wake waiting threads. A thread that releases a byte lock wakes all threads that wait for the byte, in
+    any process.
 
     A futex is two words: a mark, and a time. A waiting thread remembers the time, sets the mark, checks whether the
     byte is free, and sleeps while the time is unchanged. A thread that releases the byte reads the mark. The mark is

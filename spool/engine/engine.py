@@ -367,7 +367,7 @@ class Engine:
         The message is available again later, moves to the error queue, or is dropped.
 
         Returns:
-            The queue that the message is in now; None if it was dropped.
+            The queue that the message is in now; None if the message was dropped.
         """
         count_failures(self._store, [position], reason, self._store.deadline())
         with self._store.view.mutex:

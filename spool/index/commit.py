@@ -195,7 +195,7 @@ class Subscription(NamedTuple):
         return range(low + 1, high + 1)
 
     def has_unread(self, number: int, state: Retention) -> bool:
-        """Return whether the commit put messages into the subscription's queues, and the reader has not read the commit
+        """Return whether the commit has messages for the subscription's queues, and the reader has not read the commit
         yet."""
         return number > self.after and self.messages_of(state) > 0
 

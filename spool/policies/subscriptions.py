@@ -94,7 +94,7 @@ def subscription(view: View, name: str) -> Subscription | None:
 
 
 def progress(store: Store, name: str, since: int) -> Subscription | None:
-    """Return the present subscription, or None if the subscription that commit ``since`` registered has ended."""
+    """Return the present subscription. Return None if the subscription has ended; commit ``since`` registered it."""
     catch_up(store)
     known = subscription(store.view, name)
     return known if known is not None and known.since == since else None

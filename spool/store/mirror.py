@@ -8,7 +8,7 @@ opener of a space compares the space with its mirror (``recovery.mirrored``) and
 Both hold the same random id, in a file ``mirror.id``. A directory without the id is no mirror. So an opener writes
 nothing into a mount point whose disk is missing, and nothing into the mirror of another space. While a new mirror is
 being created, ``mirror.id`` of the space has two lines: the id of the mirror in the settings, and the id of the new
-mirror. The next opener keeps only the id of the mirror that the settings name at that time.
+mirror. The next opener keeps only one id: the id of the mirror that the settings name at the time of the opening.
 """
 
 import logging

@@ -294,7 +294,9 @@ def _in_group_order(view: View, clock: Clock, queue: str, group: str) -> Iterato
 
 
 def _asked_for(view: View, wanted: Wanted, now: float) -> tuple[Iterable[Run], int | None]:
-    """Return the runs that the get asks for, in the order of delivery. Expired runs are included.
+    """Return the runs that match the id or correlation id in ``wanted``, in the order of delivery.
+
+    Expired runs are included.
 
     For a get by id, the second returned value is the ordinal of the message.
     """

@@ -93,7 +93,7 @@ def control_fields(store: Store, settings: Settings, queue: str, options: Mappin
 def with_first_delay(
     config: QueueConfig, attributes: dict[str, Any], options: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Add the queue's ``first_delay``, unless the options of the put set a delay (even 0) or a time."""
+    """Add the queue's ``first_delay``, unless the caller has given a delay (even 0) or a time."""
     said = attributes if options is None else options
     if config.first_delay and said.get("delay") is None and said.get("not_before") is None:
         return {**attributes, "delay": config.first_delay}

@@ -73,7 +73,8 @@ class Run:
         on_pause: called with the reason and the seconds of a pause. The seconds are 0 if the run ends instead because
             of ``once``.
 
-    is_over: whether a run with ``once`` ends early. It ends early if too many messages failed, or instead of a pause.
+    is_over: whether a run with ``once`` ends early. The run ends early if too many messages failed,
+        and where another run would pause.
     summary: the counts so far.
     mutex: guards the run. While a thread holds the mutex, no other thread changes the run.
     """
