@@ -43,6 +43,7 @@ STEPS = {
 _OF_EACH = {"through 1 + 1 processes": 1, "through 4 + 4 processes": 4}
 _OLDER, _AGAIN, _NEWER = "before", "before, again", "now"
 _BODY = os.urandom(1024)
+_READY = 4_500  # messages in the queue before each step
 
 
 class Turn(NamedTuple):
@@ -158,11 +159,11 @@ def play(tree: Path, path: Path) -> None:
             raise SystemExit(f"{module.__file__} was imported, which is not of {tree}")
     with spool.create(path) as space:
         space.create_queue("q")
-        for _ in range(10):
-            space.put_many("q", [_BODY] * 500)
         manager, teams = xa.ResourceManager(space), dict[str, "Team"]()
         for line in sys.stdin:
             step = line.strip()
+            while space.stats("q").ready < _READY:  # (with --only, no other step puts what the gets take)
+                space.put_many("q", [_BODY] * 500)
             begun, busy = time.perf_counter(), time.process_time()
             if step in _OF_EACH:
                 team = teams.get(step) or teams.setdefault(step, _team(f"{path}-processes", _OF_EACH[step]))
