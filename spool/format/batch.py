@@ -149,7 +149,11 @@ class CommitBatch:
             self.messages += count
             if self.branches:
                 self.branches[-1].count += count
-            self._add_run(queue, attributes, count)
+            last = table.runs[-1] if table.runs else None
+            if last is not None and table.queues[last[0]] == queue and table.attributes[last[1]] == attributes:
+                last[2] += count  # (like ``_add_run``, without a call)
+            else:
+                self._add_run(queue, attributes, count)
             bodies = bodies[count:]
             size, count, left = SECTION_BYTES, left, 0  # (this size makes the loop take a new piece of the rest)
         return first
