@@ -222,7 +222,10 @@ class Capture:
             safety_copies.recover(self._disk, path, queue)
 
     def _remove_of_the_dead(self, file: CapturedFile) -> None:
-        """Remove a file that a commit of a dead intake names. Nobody knows in which state that intake read the file."""
+        """Remove a file that a commit of a dead intake names.
+
+        The dead intake has left no record of the state in which it read the file.
+        """
         identity = self._disk.identity(file.path)
         if identity is None or not identity.is_regular or self._has_no_writer(file.path):
             self.remove(file)
