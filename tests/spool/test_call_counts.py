@@ -20,10 +20,10 @@ ALLOWED = 1.0 if sys.version_info < (3, 14) else 1.1
 MOST = {
     "put": (85, 125),  # 50 + 80
     "get": (123, 167),  # 70 + 110
-    "transaction of a get and a put": (246, 281),
-    "the commit of such a transaction": (110, 140),
+    "transaction of a get and a put": (243, 280),
+    "the commit of such a transaction": (107, 138),
     "two-phase commit of a put, all five calls": (264, 314),  # 200 + 250
-    "each further put of a transaction": (9, 14),  # 8 + 15
+    "each further put of a transaction": (8, 13),  # 8 + 15
     "each further get of a transaction, of messages of one commit": (35, 42),  # 25 + 30
     "each further get of a transaction, of messages of a commit each": (33, 41),  # 25 + 30
 }
