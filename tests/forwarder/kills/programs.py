@@ -3,7 +3,7 @@
 import random
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.forwarder.processes import PATIENT_SECONDS, Program
@@ -28,8 +28,13 @@ class Sweeper(Program):
         return sum(int(written) for written, _ in rounds), sum(int(removed) for _, removed in rounds)
 
 
-def victim(programs: Sequence[Program], left: Counter[str], chance: random.Random) -> tuple[str, Program, int]:
-    """Choose a process of one of the kinds that are left, of a program that is ready; wait until there is one."""
+def victim(
+    programs: Sequence[Program], left: Counter[str], chance: random.Random, feed: Callable[[], None]
+) -> tuple[str, Program, int]:
+    """Choose a process of one of the kinds that are left, of a program that is ready; wait until there is one.
+
+    ``feed`` puts messages, because Spark starts a worker only for a task.
+    """
     end = time.monotonic() + PATIENT_SECONDS
     while time.monotonic() < end:
         ready = [program for program in programs if program.is_ready()]
@@ -42,4 +47,5 @@ def victim(programs: Sequence[Program], left: Counter[str], chance: random.Rando
             [kind] = chance.choices(list(found), [left[kind] for kind in found])
             return kind, *chance.choice(found[kind])
         time.sleep(0.1)
+        feed()
     raise AssertionError(f"there is none to kill of {left}; {[program.said() for program in programs]}")

@@ -83,7 +83,7 @@ class Run:
         """Kill a process of one of the kinds that are left, at a random moment while messages are claimed."""
         end = time.monotonic() + PATIENT_SECONDS
         while time.monotonic() < end:
-            kind, program, pid = victim([*self.forwarders, self.sweeper], left, self.chance)
+            kind, program, pid = victim([*self.forwarders, self.sweeper], left, self.chance, self.feed)
             time.sleep(self.chance.uniform(0.0, 0.1))
             stats = self.space.stats("work")
             # Each may have one at a time only, and perhaps none is ready yet.
