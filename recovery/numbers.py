@@ -301,6 +301,7 @@ def apply(store: Store, evidence: NumberedFiles, decisions: Iterable[Decision]) 
         )  # fmt: skip
     numbers, page = count(evidence), evidence.page
     store.shared.feed.start()
+    store.shared.requests.start()
     store.shared.counters.start(
         issued=numbers.issued,
         published=numbers.published,

@@ -10,7 +10,8 @@ from unittest import mock
 
 import spool
 from spool.disk.disk import Disk, FlushFailed
-from spool.log.commit_queue import CommitQueue, CommitRequest
+from spool.log.commit_queue import CommitQueue
+from spool.log.commit_request import CommitRequest
 from tests.at_once import AT_ONCE
 
 PATIENT_SECONDS = 60

@@ -407,6 +407,9 @@ class SimulatedMemory:
     def change(self, at: int, value: bytes) -> None:
         self[at : at + WORD_BYTES] = value
 
+    def wake(self, at: int) -> None:
+        """Do nothing: no simulated thread sleeps."""
+
     def __getitem__(self, place: slice) -> bytes:
         return self._disk.look(self._handle, place)
 

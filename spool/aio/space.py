@@ -33,7 +33,7 @@ from spool.aio.receiver import Receiver
 from spool.aio.tasks import Threads, threaded
 from spool.aio.worker import TaskWorker
 from spool.errors import Empty
-from spool.log.commit_queue import CommitRequest, PutRequest
+from spool.log.commit_request import CommitRequest, PutRequest
 from spool.model.message import Message
 from spool.model.options import JOIN, GetOptions, Join, MessageFilters, PutOptions, SpaceOptions
 from spool.model.xid import Xid

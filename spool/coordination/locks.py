@@ -224,6 +224,14 @@ def group_byte(queue: str, group: str) -> int:
     return _byte(b"group:" + queue.encode("ascii") + b"/" + group.encode("utf-8", "surrogatepass"))
 
 
+def request_slot_byte(slot: int) -> int:
+    """Return the byte of run/xids that the owner of a slot of run/requests holds (see ``requests``).
+
+    A process holds the bytes of its keys, groups and slots by one descriptor, so the kernel releases all at once.
+    """
+    return _byte(b"requests:%d" % slot)
+
+
 def _byte(key: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") >> 2
 

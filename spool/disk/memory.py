@@ -56,6 +56,9 @@ class SharedBytes(Protocol):
     def change(self, at: int, value: bytes) -> None:
         """Store a value in the word, and wake all threads that sleep on the word."""
 
+    def wake(self, at: int) -> None:
+        """Wake one thread that sleeps on the word. The word keeps its value."""
+
     def close(self) -> None:
         """Release the memory; a later use raises ValueError."""
 
@@ -89,6 +92,9 @@ class Mapped(mmap.mmap):
         self[at : at + WORD_BYTES] = value
         _futex(_FUTEX, self._address + at, _WAKE, _ALL, None, None, 0)
 
+    def wake(self, at: int) -> None:
+        _futex(_FUTEX, self._address + at, _WAKE, 1, None, None, 0)
+
 
 class ByCalls:
     """The bytes of an open file, read and written by system calls."""
@@ -111,6 +117,9 @@ class ByCalls:
 
     def change(self, at: int, value: bytes) -> None:
         self[at : at + WORD_BYTES] = value
+
+    def wake(self, at: int) -> None:
+        """Do nothing. A sleeping thread looks again by itself."""
 
     def close(self) -> None:
         """Do nothing. The handle remains open, because it belongs to the caller."""

@@ -6,8 +6,9 @@ grows.
 
 import os
 import zlib
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import msgpack
 
@@ -266,6 +267,36 @@ class CommitBatch:
         self.commands += 1
         if command[0] in ADDRESSING:
             self._addressed += command[3]
+
+    # -- as bytes of a request ----------------------------------------------------------------------------------------
+
+    def pack(self) -> tuple[Any, ...] | None:
+        """Return the batch as values that msgpack can encode, or None if another process cannot commit the batch.
+
+        Another process commits no large batch, no captured files, and no batch that adopts or supersedes.
+        """
+        table = self._table
+        plain = {command[0] for command in table.commands}.issubset(ADDRESSING)
+        if self.sections or self.adopts or self.supersedes or not plain:
+            return None
+        branches = [(str(branch.xid), branch.id, branch.first, branch.count) for branch in self.branches]
+        columns = (
+            table.queues, table.attributes, table.runs, table.lengths.tobytes(), table.checksums.tobytes(),
+            table.commands, table.facts,
+        )  # fmt: skip
+        return branches, columns, self._bodies, self._bytes
+
+    @classmethod
+    def unpack(cls, packed: Sequence[Any]) -> Self:
+        """Return the batch that another process packed."""
+        branches, (queues, attributes, runs, lengths, checksums, commands, facts), bodies, size = packed
+        batch = cls()
+        batch.branches = [BranchEntry(Xid.parse(xid), id, first, count) for xid, id, first, count in branches]
+        batch._table = Table(queues, attributes, runs, array("I", lengths), array("I", checksums), commands, facts)
+        batch._bodies, batch._bytes = bodies, size
+        batch._addressed = sum(command[3] for command in commands)
+        batch.messages, batch.commands, batch.facts = len(bodies), len(commands), len(facts)
+        return batch
 
     def close_section(self) -> None:
         """Encode the content that was added since the last section was closed, if any."""

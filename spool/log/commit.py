@@ -69,6 +69,7 @@ def commit(
     flush: bool = True,
     page: CounterPage | None = None,
     make_room: Callable[[], object] | None = None,
+    issued: Callable[[int], object] | None = None,
 ) -> int:
     """Commit a batch in a separate file, and return its number. The caller holds the byte of the file's xid.
 
@@ -80,6 +81,7 @@ def commit(
             unless all its queues may lose messages.
         page: the counters, if the caller has just read them.
         make_room: called once if the disk is full, before the file is written again.
+        issued: called with the number once it is issued, before the file is stamped.
 
     Raises:
         CommitUnknown: a step after the number was issued failed. After any other error nothing has happened.
@@ -94,7 +96,7 @@ def commit(
                 _keep_pace(store, page)
         if not batch.supersedes:
             write(store, file, batch, page, flush=flush, recycle=flush, make_room=make_room)
-        number, contents = _issue(store, file, batch, seconds, check)  # steps 2 to 6
+        number, contents = _issue(store, file, batch, seconds, check, issued)  # steps 2 to 6
     except BaseException:
         file.abandon()
         raise
@@ -135,7 +137,12 @@ _LOOK = "the commit may or may not have happened: open the space again, and look
 
 
 def _issue(
-    store: Store, file: CommitFileWriter, batch: CommitBatch, seconds: float | None, check: Check | None
+    store: Store,
+    file: CommitFileWriter,
+    batch: CommitBatch,
+    seconds: float | None,
+    check: Check | None,
+    issued: Callable[[int], object] | None,
 ) -> tuple[int, FileContents]:
     """Give the file its number, and hold the number's byte; return the number and the file's contents."""
     # 2. Take the number lock: only one process at a time takes the steps 3 to 6. (Here and below, a deadline is made
@@ -171,6 +178,8 @@ def _issue(
             # 6. Store the number as issued. A file without an issued number is never stamped: if this step fails, the
             #    number ends as an empty commit.
             store.shared.counters.store_issued(number)
+            if issued is not None:
+                issued(number)
             file.number = number
         except BaseException:
             store.shared.numbers.unlock(number)

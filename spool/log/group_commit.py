@@ -29,8 +29,10 @@ from spool.coordination.locks import xid_byte
 from spool.errors import NO_ROOM, CommitUnknown, Full, NotOpen, QueueNotFound, SpoolError
 from spool.format.writer import CommitFileWriter
 from spool.log import quota
+from spool.log.combined import CombinedCommits
 from spool.log.commit import commit
-from spool.log.commit_queue import CLOSED, CommitQueue, CommitRequest, PutRequest, Stage, batch_of, complete
+from spool.log.commit_queue import CLOSED, CommitQueue, complete
+from spool.log.commit_request import CommitRequest, PutRequest, Stage, batch_of
 from spool.log.sequence import settle_all
 from spool.log.visibility import catch_up
 from spool.model.xid import Xid, new_local_xid
@@ -62,6 +64,7 @@ class GroupCommit:
         self.committed: Callable[[], None] = lambda: None
         self.failed = 0
         self.queue = CommitQueue(self._wake)
+        self._combined = CombinedCommits(store, self._check_interrupts)
         self._name: Xid | None = None  # the name of the next file in active/; this process holds the name's byte
         self._wakes = threading.Semaphore(0)
         self._thread: threading.Thread | None = None
@@ -183,25 +186,39 @@ class GroupCommit:
     # -- committing -------------------------------------------------------------------------------------------------
 
     def _commit(self, requests: list[CommitRequest], own: CommitRequest | None = None) -> None:
-        """Commit requests in one file and complete each. ``own``: the leader's request, which is not requeued."""
+        """Commit requests in one file and complete each. ``own``: the leader's request, which is not requeued.
+
+        The file may also have requests of other processes, or be the file of another process.
+        """
+        combined, left = self._combined, requests
         try:
-            while requests and (failed := self._try(requests)):
+            if requests and combined.has_company(requests[-1].page):
+                left = list(combined.lead_or_post(requests))
+            together = [*combined.join(), *left]
+            while together and (failed := self._try(together)):
                 out = set(map(id, failed))
-                requests = [request for request in requests if id(request) not in out]
+                together = [request for request in together if id(request) not in out]
                 complete(failed)
+            combined.finish()
         except BaseException as error:  # a signal, in the leader's thread
-            if any(request.number is not None for request in requests):
-                doing = f"its commit was interrupted by {type(error).__name__}"
-                text = f"{doing}: open the space again, and look for its messages"
-                for request in requests:
-                    request.error = CommitUnknown(text, tuple(request.ids))
-                complete(requests)
-            else:
-                self.queue.requeue([request for request in requests if request is not own])
-                if own is not None:
-                    complete([own])
+            self._interrupt([request for request in left if request.stage is not Stage.DONE], error, own)
             raise
-        complete(requests)
+        finally:
+            combined.end_lead()
+        complete(together)
+
+    def _interrupt(self, requests: Sequence[CommitRequest], error: BaseException, own: CommitRequest | None) -> None:
+        """Complete or requeue the requests of this process after an interrupted commit."""
+        if any(request.number is not None for request in requests):
+            doing = f"its commit was interrupted by {type(error).__name__}"
+            text = f"{doing}: open the space again, and look for its messages"
+            for request in requests:
+                request.error = CommitUnknown(text, tuple(request.ids))
+            complete(requests)
+            return
+        self.queue.requeue([request for request in requests if request is not own])
+        if own is not None and own in requests:
+            complete([own])
 
     def _try(self, requests: list[CommitRequest]) -> list[CommitRequest]:
         """Commit requests. Return the failed requests if the others can still be committed; otherwise return []."""
@@ -242,12 +259,16 @@ class GroupCommit:
         batch = batch_of(requests)
         check = partial(self._check, requests)
         try:
-            commit(self.store, file, batch, check=check, page=requests[-1].page, make_room=self._make_room)
+            commit(
+                self.store, file, batch, check=check, page=requests[-1].page, make_room=self._make_room,
+                issued=partial(self._combined.take, requests),
+            )  # fmt: skip
         except BaseException:
             self._forget_name()
             raise
         finally:
             if file.number is not None:
+                self._combined.note_number(file.number)
                 for request in requests:
                     request.number = file.number
 

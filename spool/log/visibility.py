@@ -27,6 +27,7 @@ from spool.index.index import Index
 from spool.log import checkpoint
 from spool.log.replay import Listing, name_absent_branches, read_commit
 from spool.log.sequence import settle_to
+from spool.log.standing import look_at_standing
 from spool.model import layout
 from spool.model.position import PositionRanges
 from spool.model.xid import Xid
@@ -53,19 +54,22 @@ def revalidate(
 ) -> None:
     """Revalidate a claim: apply every change that may have removed or held the claimed messages (rule 4).
 
-    One read of the counters covers prepared branches, published commits and issued numbers. One read suffices because
-    the last holder of a message raised the counters before it released the message. This function waits for an
-    unpublished number only if the number's commit may address the claimed messages, according to the feed. A live
-    writer holds its claims until publication. So the writer of this number has died, or the feed lacks the commit.
+    The posted requests of other processes come first (rule 20). Then one read of the counters covers prepared branches,
+    published commits and issued numbers. One read suffices because the last holder of a message raised the counters
+    before it released the message. This function waits for an unpublished number only if the number's commit may
+    address the claimed messages, according to the feed. A live writer holds its claims until publication. So the writer
+    of this number has died, or the feed lacks the commit.
 
     Args:
         claimed: the claimed messages; without them every issued number is applied.
-        page: the counters, if they have been read since the claim.
+        page: the counters, if the caller has looked at the posted requests and then read the counters since the claim.
 
     Raises:
         WaitExpired: a live writer did not publish its number in time.
     """
-    page = page or store.shared.counters.read()
+    if page is None:
+        look_at_standing(store, claimed)
+        page = store.shared.counters.read()
     if page.prepared != store.view.prepared.version:
         page = list_prepared(store, page)
     last = page.issued

@@ -141,7 +141,11 @@ def _remove_idle(store: Store, newest: int | None, pause: Callable[[], None]) ->
 
 
 def _plan(shared: Shared, view: View, clock: Clock, batch: Sequence[int], newest: int | None) -> list[list[int]]:
-    """Return the numbers of a batch whose files can be removed, level by level. ``newest``: as in ``_remove_idle``."""
+    """Return the numbers of a batch whose files can be removed, level by level. ``newest``: as in ``_remove_idle``.
+
+    A number for which a request is taken remains, because a process may still look whether its commit happened (rule
+    21).
+    """
     durable = shared.counters.read().durable
     with view.mutex:
         index = view.index
@@ -151,8 +155,9 @@ def _plan(shared: Shared, view: View, clock: Clock, batch: Sequence[int], newest
         claimed = shared.claims.numbers() if superseded else set()
         for number in superseded:
             note_pins(number, index.files[number], claimed)
-        if newest is not None:
-            return next_to_go(index.files, idle, newest, durable)
+        taken = shared.requests.taken_numbers()
+        if newest is not None or taken:
+            return next_to_go(index.files, idle, min([newest or index.applied, *taken]), durable)
         levels = next_to_go(index.files, idle, index.applied + 1, durable)
         return [] if levels == [[index.applied]] else levels  # the newest number is removed only together with others
 

@@ -15,8 +15,9 @@ ACTIVE, PREPARED, COMMITTED = "active", "prepared", "committed"
 DROP, QUARANTINE, FREE, RUN = "drop", "quarantine", "free", "run"
 DIRECTORIES = (ACTIVE, PREPARED, COMMITTED, DROP, QUARANTINE, FREE, RUN)
 
-CONTROL, COUNTERS, FEED, NUMBERS, XIDS, RECLAIM_LOCK, CHECKPOINT = (
-    f"{RUN}/{name}" for name in ("control", "counters", "feed", "numbers", "xids", "reclaim.lock", "checkpoint")
+CONTROL, COUNTERS, FEED, NUMBERS, REQUESTS, XIDS, RECLAIM_LOCK, CHECKPOINT = (
+    f"{RUN}/{name}"
+    for name in ("control", "counters", "feed", "numbers", "requests", "xids", "reclaim.lock", "checkpoint")
 )
 CLAIM_FILES = 64
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from spool.coordination import locks
 from spool.coordination.counters import Counters
 from spool.coordination.locks import Claims, OpenLock
+from spool.coordination.requests import RequestSlots
 from spool.coordination.wakeup import CommitNotifier
 from spool.disk import Disk
 from spool.disk.recycler import Recycler
@@ -40,7 +41,7 @@ class Files:
 class Shared:
     """The state that all processes with the space open share: locks on its directory, and the files of ``run/``."""
 
-    __slots__ = ("claims", "control", "counters", "feed", "notifier", "numbers", "open_lock", "xids")
+    __slots__ = ("claims", "control", "counters", "feed", "notifier", "numbers", "open_lock", "requests", "xids")
 
     def __init__(self, disk: Disk, clock: Clock, open_lock: OpenLock, *, make: bool) -> None:
         """Open the files of ``run/``.
@@ -63,6 +64,7 @@ class Shared:
         self.control = locks.LockFile(disk, layout.CONTROL, make=make)
         self.numbers = locks.LockFile(disk, layout.NUMBERS, make=make)
         self.xids = locks.LockFile(disk, layout.XIDS, make=make)
+        self.requests = RequestSlots(disk, self.xids, make=make)
         self.claims = Claims(disk, make=make)
 
 

@@ -20,6 +20,7 @@ from spool.coordination.counters import CounterPage
 from spool.coordination.locks import Claims, GroupLocks
 from spool.errors import Argument, Empty, InvalidArgument, MessageInUse, SpoolError
 from spool.index.run import Run
+from spool.log.standing import look_at_standing
 from spool.log.visibility import catch_up, list_prepared, revalidate
 from spool.model.checks import SHORT_TEXT, check
 from spool.model.message import exclusive, parse_message_id
@@ -177,6 +178,8 @@ def _confirm(
     ``seen``: the counters that were read before the claim.
     """
     try:
+        if not store.shared.requests.are_calm:
+            look_at_standing(store, got)
         page = store.shared.counters.read()
         if (page.owner > owners.seen or owners.others) and owners.count_attempts_of_dead(got, page):
             page = store.shared.counters.read()

@@ -15,7 +15,7 @@ from spool.errors import BadMessageId, CorruptedFile, SystemFailure, Transaction
 from spool.format.batch import CommitBatch
 from spool.index.stretch import Stretch, stretch_of
 from spool.log.commit import commit_batch
-from spool.log.commit_queue import RemovalRequest
+from spool.log.commit_request import RemovalRequest
 from spool.log.visibility import catch_up
 from spool.model import codecs, layout
 from spool.model.message import (

@@ -21,7 +21,7 @@ from spool.coordination.counters import CounterPage
 from spool.errors import CommitUnknown, NotOpen, ProtocolError, TransactionRolledBack, TransactionTimeout
 from spool.log import quota
 from spool.log.commit import commit
-from spool.log.commit_queue import BranchRequest, CommitRequest
+from spool.log.commit_request import BranchRequest, CommitRequest
 from spool.log.futures import Promises
 from spool.model.message import LONGEST_REASON, Message, MessageId
 from spool.model.options import GetOptions, PutOptions

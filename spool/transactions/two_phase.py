@@ -31,7 +31,7 @@ from spool.format.batch import CommitBatch
 from spool.format.reader import FileContents
 from spool.format.writer import CommitFileWriter
 from spool.log.commit import check_destinations, commit, commit_batch
-from spool.log.commit_queue import CommitRequest
+from spool.log.commit_request import CommitRequest
 from spool.log.quota import added_by, check_adoption, settle_and_catch_up
 from spool.log.sequence import copy_over, finish_dead_writers, number_locked, settle_all
 from spool.log.visibility import catch_up, list_prepared, prepared_contents

@@ -6,7 +6,7 @@ from typing import Any, Unpack
 
 from spool.coordination.counters import CounterPage
 from spool.errors import Argument, BadMessageId, InvalidArgument
-from spool.log.commit_queue import PutRequest
+from spool.log.commit_request import PutRequest
 from spool.log.visibility import catch_up
 from spool.model import codecs
 from spool.model.message import attributes_of, check_content_type, headers_bytes, parse_message_id

@@ -10,7 +10,7 @@ from spool.coordination.counters import CounterPage
 from spool.format import batch, schema
 from spool.format.batch import CommitBatch
 from spool.format.table import decode_table
-from spool.log.commit_queue import BranchRequest, CommitRequest, PutRequest, batch_of
+from spool.log.commit_request import BranchRequest, CommitRequest, PutRequest, batch_of
 from spool.model.xid import FORMAT_LOCAL, Xid
 
 PAGE = CounterPage(bytes(320))

@@ -13,6 +13,7 @@ import spool
 from spool.coordination.locks import NUMBER
 from spool.log import commit_queue as gathered
 from spool.log.commit_queue import CommitQueue
+from spool.log.commit_request import CommitRequest
 from spool.runtime import calls
 from tests.at_once import AT_ONCE
 from tests.children import exit_code_of
@@ -60,7 +61,7 @@ def test_a_torn_step_fails_waiting_requests_and_closes(gathering: Gathering, mon
         write = space._core.group_commit._write
         tears = iter([SystemExit()])
 
-        def torn(works: list[gathered.CommitRequest]) -> None:
+        def torn(works: list[CommitRequest]) -> None:
             for error in tears:
                 raise error
             write(works)
@@ -170,7 +171,7 @@ def test_ctrl_c_in_a_leader_gives_back_the_requests_of_others(
     leads = threading.Event()
     attempt = space._core.group_commit._try
 
-    def trying(works: list[gathered.CommitRequest]) -> list[gathered.CommitRequest]:
+    def trying(works: list[CommitRequest]) -> list[gathered.CommitRequest]:
         if threading.current_thread() is main and not leads.is_set():
             assert len(works) == 3
             leads.set()
@@ -199,7 +200,7 @@ def test_ctrl_c_in_a_leader_gives_back_the_requests_of_others(
 def test_a_thread_that_gets_the_lead_as_it_gives_up_hands_it_on() -> None:
     woken: list[str] = []
     waiting = CommitQueue(lambda: woken.append("the store's thread"))
-    first, second, third, fourth = (gathered.CommitRequest(None, 0, 0) for _ in range(4))
+    first, second, third, fourth = (CommitRequest(None, 0, 0) for _ in range(4))
     assert waiting.join(first)
     assert not waiting.join(second)
     assert not waiting.join(third)

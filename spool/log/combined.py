@@ -1,0 +1,216 @@
+"""Commits of several processes in one file: a process that finds a leader posts its requests, and waits for the answer.
+
+A process that meets no other process commits in its own file, and takes no lock for this. Once it has met another one,
+it tries to lead before each commit. A leader takes the posted requests of all processes into its own commit. A process
+that finds another leader posts its requests in its slot of ``run/requests``. The leader answers with the number of the
+commit and the places of the messages, or leaves a request to its owner. So each error is raised by the process whose
+request failed.
+
+Each request is committed once, even if processes die: rules 18 to 22 of docs/architecture.md.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from spool.coordination.counters import CounterPage
+from spool.coordination.requests import DONE, EMPTY, JOINED, POSTED, TAKEN
+from spool.errors import CommitUnknown
+from spool.log.commit_queue import complete
+from spool.log.commit_request import CommitRequest
+from spool.log.posted import Place, decode, decode_answer, encode, encode_answer
+from spool.log.standing import settle, span_of
+from spool.store.store import WAIT_SECONDS, Store
+
+# The number of commits for which a process still expects others after it has met one.
+_COMPANY_COMMITS = 64
+# The owner of a request looks again after this time, because a dying leader wakes nobody.
+_LOOK_SECONDS = 0.02
+# The owner of a request that no leader has joined for this time commits the request itself.
+_PATIENCE_SECONDS = 1.0
+_UNKNOWN = (
+    "another process took this into its commit and did not end the commit: the commit may or may not have happened; "
+    "look for its messages"
+)
+
+
+class CombinedCommits:
+    """The part of one open space in the commits of several processes. One thread at a time uses it.
+
+    ``check`` is called while this process waits for an answer; its exception withdraws the requests.
+    """
+
+    def __init__(self, store: Store, check: Callable[[], object]) -> None:
+        self._store = store
+        self._slots = store.shared.requests
+        self._check = check
+        self._own: int | None = None  # the slot of this process, once it has posted
+        self._leads = False
+        self._joined: list[tuple[int, list[CommitRequest]]] = []
+        self._last: int | None = None  # the number of the last commit that this process knew of
+        self._expected = 0  # the number of commits for which this process still expects others
+
+    def has_company(self, page: CounterPage | None) -> bool:
+        """Return whether other processes commit, too. ``page``: the counters, as the caller has read them."""
+        if page is not None:
+            last, self._last = self._last, page.issued
+            if last is not None and page.issued > last:
+                self._expected = _COMPANY_COMMITS
+        if not self._expected and self._slots.are_calm:
+            return False
+        self._expected = max(0, self._expected - 1)
+        return self._slots.exist
+
+    def note_number(self, number: int) -> None:
+        """Note the number of a commit of this process, so that it does not count as the commit of another one."""
+        if self._last is None or number > self._last:
+            self._last = number
+
+    # -- leading ------------------------------------------------------------------------------------------------------
+
+    def lead_or_post(self, requests: Sequence[CommitRequest]) -> Sequence[CommitRequest]:
+        """Take the lead, or let the leader commit the requests. Return the requests that this process has to commit.
+
+        Requests that another process committed are done when this returns.
+
+        Raises:
+            The exception of ``check``. The requests that are not done are withdrawn then.
+        """
+        if self._try_lead():
+            return requests
+        self._expected = _COMPANY_COMMITS
+        addressed = [one for request in requests for one in request.addressed]
+        encoded = None if self._loses(requests) else encode(requests, addressed)
+        if encoded is None:
+            return requests
+        if self._own is None:
+            self._own = self._slots.own()
+        if self._own is None:
+            return requests
+        led = self._slots.post(self._own, encoded, span_of(addressed))
+        return self._wait(self._own, requests, led)
+
+    def _loses(self, requests: Sequence[CommitRequest]) -> bool:
+        """Return whether all messages go to queues that may lose them: their commit needs no flush, so it is alone."""
+        may_lose = self._store.settings.known.config.may_lose
+        queues = {queue for request in requests for queue in request.destinations()} if may_lose else ()
+        return bool(queues) and may_lose.issuperset(queues)
+
+    def _try_lead(self) -> bool:
+        self._leads = self._slots.try_lead()
+        return self._leads
+
+    def join(self) -> list[CommitRequest]:
+        """Return the posted requests of other processes, if this process leads; they become part of its next commit."""
+        if not self._leads:
+            return []
+        slots = self._slots
+        for slot in slots.standing():
+            if slots.state(slot) != POSTED:
+                settle(self._store, slot)
+            if slots.state(slot) == POSTED and slots.join(slot):
+                self._joined.append((slot, decode(slots.request(slot))))
+                self._expected = _COMPANY_COMMITS
+        return [request for _, requests in self._joined for request in requests]
+
+    def take(self, requests: Sequence[CommitRequest], number: int) -> None:
+        """Mark the joined requests among these as taken for a number. Rule 18.
+
+        The number is issued to this process, and its file is not stamped yet.
+        """
+        included = set(map(id, requests))
+        for slot, joined in self._joined:
+            places: list[Place] = [
+                (bytes.fromhex(request.branch), request.first) if id(request) in included else None
+                for request in joined
+            ]
+            if any(places):
+                self._slots.take(slot, number, encode_answer(places))
+
+    def finish(self) -> None:
+        """Answer the joined requests: the commit has ended. Requests of an unknown outcome remain taken."""
+        for slot, joined in self._joined:
+            if self._slots.state(slot) == TAKEN and not any(isinstance(one.error, CommitUnknown) for one in joined):
+                self._slots.store(slot, DONE)
+
+    def end_lead(self) -> None:
+        """Release the lead, if this process leads. Requests that are in no commit are left to their owners."""
+        if not self._leads:
+            return
+        slots, joined = self._slots, [slot for slot, _ in self._joined]
+        self._leads, self._joined = False, []
+        try:
+            for slot in joined:
+                if slots.state(slot) == JOINED:
+                    slots.take(slot, 0, encode_answer(()))
+                    slots.store(slot, DONE)
+        finally:
+            slots.end_lead(joined)
+
+    # -- waiting for an answer ----------------------------------------------------------------------------------------
+
+    def _wait(self, slot: int, requests: Sequence[CommitRequest], led: bool) -> Sequence[CommitRequest]:
+        """Wait until the requests are answered, or this process has to commit them; return these requests."""
+        store, slots, raised = self._store, self._slots, None
+        begun = store.clock.monotonic()
+        while True:
+            if not led and self._try_lead():
+                if self._is_answered_without_leader(slot):
+                    self.end_lead()
+                    break
+                slots.store(slot, EMPTY)
+                if raised is None:
+                    return requests
+                self.end_lead()
+                raise raised
+            state = slots.state(slot)
+            if state == DONE:
+                break
+            waited = store.clock.monotonic() - begun
+            if state == POSTED and (raised is not None or waited > _PATIENCE_SECONDS) and slots.withdraw(slot):
+                if raised is None:
+                    return requests
+                raise raised
+            if waited > WAIT_SECONDS:
+                return self._give_up(slot, requests)
+            led = store.clock.wait(partial(slots.wait, slot, state), _LOOK_SECONDS)
+            led = led and slots.state(slot) != POSTED
+            try:
+                self._check()
+            except BaseException as error:
+                raised = raised or error
+        left = self._read_answer(slot, requests)
+        if raised is not None and not isinstance(raised, Exception):
+            raise raised
+        return left
+
+    def _is_answered_without_leader(self, slot: int) -> bool:
+        """Return whether the own slot has its answer. This process leads, so an earlier leader has ended or died."""
+        if self._slots.state(slot) == TAKEN:
+            settle(self._store, slot)
+        return self._slots.state(slot) == DONE
+
+    def _read_answer(self, slot: int, requests: Sequence[CommitRequest]) -> list[CommitRequest]:
+        """Complete the requests that another process committed; return the others."""
+        slots = self._slots
+        number, places = slots.number(slot), decode_answer(slots.answer(slot), len(requests))
+        slots.store(slot, EMPTY)
+        self.note_number(number)
+        done, left = [], []
+        for request, place in zip(requests, places or [None] * len(requests), strict=True):
+            if place is None:
+                left.append(request)
+                continue
+            request.number, (branch, request.first) = number, place
+            request.branch = branch.hex()
+            done.append(request)
+        complete(done)
+        return left
+
+    def _give_up(self, slot: int, requests: Sequence[CommitRequest]) -> list[CommitRequest]:
+        """Fail the requests, because their leader does not end its commit. The slot remains to be settled by others."""
+        self._own = None
+        self._slots.disown(slot)
+        for request in requests:
+            request.error = CommitUnknown(_UNKNOWN)
+        complete(requests)
+        return []

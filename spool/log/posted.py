@@ -1,0 +1,51 @@
+"""The bytes of requests that a process posts for another one, and of the answer (see ``coordination.requests``)."""
+
+from collections.abc import Sequence
+
+import msgpack
+
+from spool.coordination.requests import ANSWER_BYTES, BODY_BYTES
+from spool.format.header import UNREADABLE
+from spool.log.commit_request import CommitRequest, unpack
+from spool.model.position import PositionRanges
+
+# The place of a request's messages in a commit: the branch's id, and the ordinal of the first message. None: the owner
+# commits the request itself.
+Place = tuple[bytes, int] | None
+_MOST_TOGETHER = ANSWER_BYTES // 32  # the most requests of one slot: an answer has less than 32 bytes for each
+
+
+def encode(requests: Sequence[CommitRequest], addressed: PositionRanges) -> bytes | None:
+    """Encode requests for a slot; return None if another process cannot commit them, or they do not fit.
+
+    ``addressed``: the messages that the requests remove or change; see ``standing.addressed_in``.
+    """
+    if len(requests) > _MOST_TOGETHER or sum(request.bytes for request in requests) > BODY_BYTES:
+        return None
+    packed = [request.pack() for request in requests]
+    if None in packed:
+        return None
+    encoded: bytes = msgpack.packb((addressed, packed))
+    return encoded if len(encoded) <= BODY_BYTES else None
+
+
+def decode(encoded: bytes | None) -> list[CommitRequest]:
+    """Decode the requests of a slot; return [] if the bytes are damaged."""
+    if encoded is None:
+        return []
+    try:
+        _, packed = msgpack.unpackb(encoded, strict_map_key=False)
+        return list(map(unpack, packed))
+    except UNREADABLE:
+        return []
+
+
+def encode_answer(places: Sequence[Place]) -> bytes:
+    encoded: bytes = msgpack.packb(places)
+    return encoded
+
+
+def decode_answer(encoded: bytes | None, count: int) -> list[Place]:
+    """Decode the answer to ``count`` requests. An empty answer leaves all requests to their owner."""
+    places = msgpack.unpackb(encoded) if encoded else []
+    return [place and tuple(place) for place in places] or [None] * count

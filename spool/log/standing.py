@@ -1,0 +1,119 @@
+"""Standing requests: what becomes of a posted request if the leader or the owner dies.
+
+A posted request stands until a leader commits or cancels it, even if its owner dies. So a process that has claimed a
+message, or has locked a key, looks at the standing requests first. A request that names this message is a dead
+process's, because a live process keeps its claims and its keys until it knows the outcome.
+"""
+
+from collections.abc import Sequence
+
+import msgpack
+
+from spool.coordination.requests import DONE, EMPTY, JOINED, POSTED, TAKEN, RemovedSpan
+from spool.format.header import UNREADABLE
+from spool.format.reader import open_file, read_header
+from spool.log.sequence import settle_to
+from spool.model import layout
+from spool.model.layout import ORDINAL_BITS
+from spool.model.position import PositionRanges
+from spool.store.store import Store
+
+
+def span_of(ranges: PositionRanges) -> RemovedSpan:
+    """Return the span of messages, which a process that looks for one of them compares first."""
+    if not ranges:
+        return RemovedSpan()
+    firsts = [number << ORDINAL_BITS | first for number, first, _ in ranges]
+    lasts = [number << ORDINAL_BITS | first + count - 1 for number, first, count in ranges]
+    return RemovedSpan(min(firsts), max(lasts))
+
+
+def addressed_in(encoded: bytes | None) -> Sequence[tuple[int, int, int]]:
+    """Return the messages that posted requests remove or change; () if the bytes are damaged.
+
+    A leader cannot read damaged requests either, so it never commits them.
+    """
+    try:
+        addressed = [] if encoded is None else msgpack.unpackb(encoded, strict_map_key=False)[0]
+        return [(number, first, count) for number, first, count in addressed]
+    except UNREADABLE:
+        return ()
+
+
+def settle(store: Store, slot: int) -> None:
+    """Find out what became of a request that an earlier leader joined. Afterwards the slot is done, or posted again.
+
+    The caller leads. An earlier leader died, or the outcome of its commit was unknown. Rule 19.
+
+    Raises:
+        WaitExpired, SpaceStopped: the number of that commit cannot be published.
+    """
+    slots = store.shared.requests
+    state = slots.state(slot)
+    if state == JOINED:
+        slots.store(slot, POSTED)
+    elif state == TAKEN:
+        slots.store(slot, DONE if _was_committed(store, slots.number(slot)) else POSTED)
+
+
+def _was_committed(store: Store, number: int) -> bool:
+    """Return whether the commit that took a request happened. Otherwise its number has ended as an empty commit.
+
+    A number for which a request was taken belonged to its leader's file. So any content is that leader's commit.
+    """
+    settle_to(store, number, store.deadline())
+    disk = store.files.disk
+    try:
+        handle = open_file(disk, layout.committed(number))
+    except FileNotFoundError:
+        return False
+    try:
+        header = read_header(disk, handle)
+        return header.number == number and bool(header.sections or header.adopts)
+    finally:
+        disk.close(handle)
+
+
+def look_at_standing(store: Store, claimed: PositionRanges | None = None) -> None:
+    """Settle each standing request of a dead process that may conflict with the caller's locks. Rule 20.
+
+    A request that was committed is published when this returns; any other request is cancelled. The caller looks at the
+    prepared branches and the commits afterwards.
+
+    Args:
+        claimed: the messages that the caller has claimed: only requests that remove or change one of them are settled.
+            None: the caller has locked something else, and all requests of dead processes are settled.
+
+    Raises:
+        WaitExpired: a process that leads does not end its commit in time.
+    """
+    slots = store.shared.requests
+    if slots.are_calm:
+        return
+    for slot in slots.standing():
+        if not _conflicts(store, slot, claimed):
+            continue
+        slots.lead(store.deadline())
+        try:
+            if _conflicts(store, slot, claimed):
+                settle(store, slot)
+                if slots.state(slot) == POSTED:
+                    slots.store(slot, EMPTY)
+        finally:
+            slots.end_lead()
+
+
+def _conflicts(store: Store, slot: int, claimed: PositionRanges | None) -> bool:
+    slots = store.shared.requests
+    if slots.state(slot) in (EMPTY, DONE):
+        return False
+    if claimed is None:
+        return not slots.is_owned(slot)
+    span, ours = slots.span(slot), span_of(claimed)
+    if span.first > ours.last or ours.first > span.last:
+        return False
+    return any(
+        number == target and first < start + length and start < first + count
+        for target, start, length in addressed_in(slots.request(slot))
+        for number, first, count in claimed
+    )
