@@ -70,6 +70,7 @@ class RequestSlots:
         self._owners = owners
         self._locks = LockFile(disk, REQUESTS, make=make)
         self._memory: SharedBytes | None = None
+        self.were_there = not make  # another process had the space open when this process opened it
         if not make:
             self._share()
 

@@ -47,7 +47,8 @@ class CombinedCommits:
         self._leads = False
         self._joined: list[tuple[int, list[CommitRequest]]] = []
         self._last: int | None = None  # the number of the last commit that this process knew of
-        self._expected = 0  # the number of commits for which this process still expects others
+        # The number of commits for which this process still expects others.
+        self._expected = _COMPANY_COMMITS if self._slots.were_there else 0
 
     def has_company(self, page: CounterPage | None) -> bool:
         """Return whether other processes commit, too. ``page``: the counters, as the caller has read them."""

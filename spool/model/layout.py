@@ -142,7 +142,9 @@ OWN_NAMES: dict[str, Callable[[str], object]] = {
         or any(parse_xid(name, suffix) for suffix in (SUFFIX, JOURNAL_SUFFIX, COPY_SUFFIX))
     ),
     FREE: re.compile(r"[0-9]{1,10}-[0-9a-f]+(\.new)?").fullmatch,
-    RUN: re.compile(r"control|counters|feed|numbers|xids|reclaim\.lock|checkpoint(\.tmp)?|claims-[0-9]{2}").fullmatch,
+    RUN: re.compile(
+        r"control|counters|feed|numbers|requests|xids|reclaim\.lock|checkpoint(\.tmp)?|claims-[0-9]{2}"
+    ).fullmatch,
 }
 
 

@@ -52,7 +52,7 @@ def planted(bug: Bug) -> Iterator[None]:
         yield
 
 
-_READS = "page = page or store.shared.counters.read()"
+_READS = "    if page is None:\n"
 _LISTS = "page = list_prepared(store, page)"
 _SETTLED = "page = settle_to(store, last, deadline or store.deadline(), page)"
 _SETTLES = "        settle_all(store, deadline)\n        catch_up(store)\n"
@@ -101,7 +101,7 @@ BUGS = (
 
 # Noticed where an actor stops in one of few places while another goes on: each with the stop (see ``stops``).
 OF_NARROW_WINDOWS = (
-    (Bug("no second look", visibility.revalidate, ((_READS, "return"),), "a vote beside a take"),
+    (Bug("no second look", visibility.revalidate, ((_READS, "    return\n" + _READS),), "a vote beside a take"),
      "a claim looks for a vote about its message"),
     (Bug("a second look without the prepared", visibility.revalidate,
          ((_LISTS, "pass"),), "a vote beside a take"),
@@ -181,7 +181,7 @@ _GOES = r"rename committed/|unlink committed/"
 # Each with the actor that dies, and from which call of its on (see ``stops``).
 OF_GROUPS_AND_MIRRORS = (
     (Bug("a group hears of its commit before it is durable", group_commit.GroupCommit._write,
-         (("commit(self.store", "complete(requests); commit(self.store"),),
+         (("        commit(\n", "        complete(requests); commit(\n"),),
          "a group beside a look"), 2, _COMMITS),
     (Bug("a group whose flush failed hears that all is well", group_commit.GroupCommit._try,
          (("request.error = CommitUnknown(str(error), tuple(request.ids))", "return []"),),

@@ -25,6 +25,7 @@ from tests.crash.intakes import INTAKES
 from tests.crash.interleave import Scenario, Simulation
 from tests.crash.losses import LOSSY
 from tests.crash.operations import NOTHING, Operation, OperationLog
+from tests.crash.posted import POSTED
 from tests.crash.programs import (
     ROUND,
     XID,
@@ -438,6 +439,7 @@ SCENARIOS = (
     Scenario("a branch that streams", _streaming, ("m0", "m1")),
     Scenario("the clock steps back", _clock_steps_back, ("m0",)),
     *TOGETHER,
+    *POSTED,
     *READERS,
     *ROUNDS,
     *SUBSCRIPTIONS,

@@ -231,10 +231,17 @@ class Schedule:
 
     def let_siblings_come(self) -> None:
         """The actor goes on when all others of its process wait for something, or have ended."""
+        self._let_come(lambda one, actor: one.disk is actor.disk)
+
+    def let_others_come(self) -> None:
+        """The actor goes on when all actors of other processes wait for something, or have ended."""
+        self._let_come(lambda one, actor: one.disk is not actor.disk)
+
+    def _let_come(self, comes: Callable[[Actor, Actor], bool]) -> None:
         actor = self._by_ident.get(_thread.get_ident())
         if actor is None or actor.disk.dead:
             return
-        siblings = [one for one in self.actors if one.disk is actor.disk and one is not actor]
+        siblings = [one for one in self.actors if comes(one, actor) and one is not actor]
         self._polite += 1
         mine = actor.polite = self._polite
         self.wait_until(lambda: all(one.polite > mine if one.polite else one.waits for one in siblings))

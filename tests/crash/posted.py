@@ -1,0 +1,75 @@
+"""Processes that find a leader post their commits, and the next leader makes them in its own file."""
+
+from contextlib import suppress
+
+import spool
+from spool.errors import TransactionTimeout
+from spool.model import layout
+from tests.crash.interleave import Scenario, Simulation
+from tests.crash.programs import (
+    Program,
+    getting,
+    looking,
+    one_after_the_other,
+    putting,
+    reclaiming,
+    replying,
+    unjournaled,
+    until_stopped,
+)
+from tests.crash.schedule import ScheduledDisk
+
+# The places of the actors. The process that opens the space first expects no others, so its program does nothing.
+FIRST, LEADS, LEADS_NEXT, REPLIES, TAKES = range(5)
+
+
+class Visited(ScheduledDisk):
+    """Before the flush of the first leader's first commit, the other processes come as far as they can: they post."""
+
+    _was_visited = False
+
+    def make_durable(self, handle: int, directory: str, *, new: bool = False, stamped: bool = False) -> None:
+        actors = self.schedule.actors
+        begun = bool(self.schedule.steps and actors and self is actors[LEADS].disk)
+        if directory == layout.COMMITTED and begun and not self._was_visited:
+            self._was_visited = True
+            self.schedule.let_others_come()
+        super().make_durable(handle, directory, new=new, stamped=stamped)
+
+
+def patiently(program: Program) -> Program:
+    """Let the program end early, because a process that is stopped may hold up the others for too long."""
+
+    def run(space: spool.Space) -> None:
+        with suppress(TransactionTimeout):
+            program(space)
+
+    return until_stopped(run)
+
+
+def _nothing(_: spool.Space) -> None:
+    pass
+
+
+def _posted_commits(simulation: Simulation) -> None:
+    log = simulation.log
+    simulation.process("F", _nothing)
+    simulation.process("A", patiently(putting(log, "A")))
+    simulation.process("B", patiently(putting(log, "B", 2)))
+    simulation.process("C", patiently(replying(log, "C", begin=unjournaled)))
+    simulation.process("L", patiently(one_after_the_other(getting(log, "L", 2), reclaiming)))
+
+
+def _posted_beside_a_look(simulation: Simulation) -> None:
+    log = simulation.log
+    simulation.process("F", _nothing)
+    simulation.process("A", patiently(putting(log, "A")))
+    simulation.process("B", patiently(putting(log, "B")))
+    simulation.process("C", patiently(getting(log, "C")))
+    simulation.process("L", looking(log, 2))
+
+
+POSTED = (
+    Scenario("posted commits", _posted_commits, ("m0", "m1"), disk=Visited),
+    Scenario("posted commits beside a look", _posted_beside_a_look, ("m0", "m1"), disk=Visited),
+)

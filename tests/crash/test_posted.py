@@ -1,0 +1,100 @@
+"""Processes that commit together: each request is committed once, whatever process dies or stops at which step."""
+
+from collections.abc import Callable
+
+import pytest
+
+from spool.coordination.requests import RequestSlots
+from spool.log import commit, standing
+from tests.crash.interleave import Interleaver
+from tests.crash.operations import Unexplained
+from tests.crash.planted import Bug, planted
+from tests.crash.posted import LEADS, LEADS_NEXT, REPLIES, TAKES
+from tests.crash.schedule import Kill, Stop, Switch
+from tests.crash.stops import calls_of, die_at_each_step, explorer_of
+
+NAMES = {LEADS: "leader", LEADS_NEXT: "next leader", REPLIES: "owner", TAKES: "taker"}
+JOINS = r"look \d+ 64 256"  # a leader reads the states of all slots
+
+
+def owner_dies_beside_a_leader(explorer: Interleaver, owner: int) -> None:
+    """The owner of a posted request dies before each step of the process that leads next."""
+    die_at_each_step(explorer, owner, "", of=LEADS_NEXT)
+
+
+def leader_and_owner_die(explorer: Interleaver) -> None:
+    """The next leader dies before each of its steps, and the owner of a request dies with it."""
+    whole = explorer.play(())
+    for step in calls_of(whole, LEADS_NEXT):
+        explorer.play((Kill(step, REPLIES), Kill(step, LEADS_NEXT)))
+
+
+def leader_stops(explorer: Interleaver, leader: int) -> None:
+    """A leader stops before each of its steps, until the other processes have given up."""
+    for step in calls_of(explorer.play(()), leader):
+        explorer.play((Stop(step),))
+
+
+def leader_comes_back(explorer: Interleaver) -> None:
+    """A leader that was stopped before it joined goes on while the owner of a request withdraws it."""
+    stopped = calls_of(explorer.play(()), LEADS, JOINS)[0]
+    whole = explorer.play((Stop(stopped),))
+    withdraws = calls_of(whole, LEADS_NEXT, r"lock \d+ 1 1$")[0]
+    for step in range(withdraws - 4, withdraws + 8):
+        explorer.play((Stop(stopped), Switch(step, LEADS)))
+
+
+@pytest.mark.parametrize("victim", NAMES, ids=NAMES.get)
+def test_a_process_dies_at_any_step(victim: int, record_property) -> None:
+    explorer = explorer_of("posted commits")
+    die_at_each_step(explorer, victim, "")
+    record_property("posted commits: schedules", explorer.count.schedules)
+
+
+@pytest.mark.parametrize("owner", [REPLIES, TAKES], ids=NAMES.get)
+def test_an_owner_dies_at_any_step_of_the_leader(owner: int) -> None:
+    owner_dies_beside_a_leader(explorer_of("posted commits"), owner)
+
+
+def test_a_leader_and_an_owner_die_together() -> None:
+    leader_and_owner_die(explorer_of("posted commits"))
+
+
+@pytest.mark.parametrize("leader", [LEADS, LEADS_NEXT], ids=NAMES.get)
+def test_a_leader_stops_at_any_step(leader: int) -> None:
+    leader_stops(explorer_of("posted commits"), leader)
+
+
+def test_a_request_is_withdrawn_or_joined_but_not_both() -> None:
+    leader_comes_back(explorer_of("posted commits"))
+
+
+# -- each rule broken on purpose ---------------------------------------------------------------------------------------
+
+BUGS: tuple[tuple[Bug, Callable[[Interleaver], None]], ...] = (
+    (Bug("rule 18: a request is taken behind the stamp", commit.commit,
+         (("seconds, check, issued)", "seconds, check, None)"),
+          ("store.files.disk.write_at(file.handle, *stamp(number))",
+           "store.files.disk.write_at(file.handle, *stamp(number))\n        if issued is not None:\n"
+           "            issued(number)")), "posted commits"),
+     lambda explorer: die_at_each_step(explorer, LEADS_NEXT, "")),
+    (Bug("rule 19: a taken request is posted again without a look", standing.settle,
+         (("DONE if _was_committed(store, slots.number(slot)) else POSTED", "POSTED"),), "posted commits"),
+     lambda explorer: die_at_each_step(explorer, LEADS_NEXT, "")),
+    (Bug("rule 20: a claim does not look at the standing requests", standing.look_at_standing,
+         (("if slots.are_calm:", "if True:"),), "posted commits"),
+     lambda explorer: die_at_each_step(explorer, REPLIES, "")),
+    (Bug("rule 22: a request is withdrawn although a leader has joined it", RequestSlots.withdraw,
+         (("if not ours or self.state(slot) != POSTED:", "if not ours:"),), "posted commits"),
+     leader_comes_back),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("bug", "drive"), BUGS, ids=lambda x: x.what if isinstance(x, Bug) else "")
+def test_a_rule_of_posted_commits_that_is_broken_is_missed(
+    bug: Bug, drive: Callable[[Interleaver], None], record_property
+) -> None:
+    record_property("planted bugs", 1)
+    explorer = explorer_of(bug.noticed_by)
+    with planted(bug), pytest.raises(Unexplained):
+        drive(explorer)
