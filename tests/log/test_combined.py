@@ -1,0 +1,304 @@
+"""Processes that commit together: posted requests, their answers, and what an owner does without an answer."""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import spool
+from spool.coordination.requests import BODY_BYTES, DONE, EMPTY, JOINED, POSTED, TAKEN, RequestSlots
+from spool.errors import CommitUnknown, Full, NotOpen, QueueNotFound, SpaceStopped
+from spool.log import combined
+from spool.log.combined import CombinedCommits
+from spool.log.commit_request import RemovalRequest
+from spool.log.posted import encode
+from spool.log.standing import span_of
+from spool.maintenance.reclaim import reclaim
+from spool.model import layout
+from tests.at_once import AT_ONCE
+from tests.held import PATIENT_SECONDS
+from tests.shown import bodies
+
+
+@pytest.fixture
+def leader(tmp_path: Path) -> Iterator[spool.Space]:
+    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
+        space.create_queue("orders")
+        space.create_queue("small", max_messages=2)
+        yield space
+
+
+@pytest.fixture
+def owner(leader: spool.Space, tmp_path: Path) -> Iterator[spool.Space]:
+    """A second opener of the space, which expects others."""
+    with spool.open(tmp_path / "space") as space:
+        yield space
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as found:
+        yield found
+
+
+def slots_of(space: spool.Space) -> RequestSlots:
+    return space._store.shared.requests
+
+
+@contextmanager
+def leading(space: spool.Space) -> Iterator[CombinedCommits]:
+    """Lead in this process. At the end commit the posted requests, as a leader does."""
+    group = space._core.group_commit
+    group._combined._leads = slots_of(space).try_lead()
+    assert group._combined._leads
+    with space._store.guard:
+        yield group._combined
+        group._commit([])
+
+
+def until(holds: Callable[[], object]) -> None:
+    end = time.monotonic() + PATIENT_SECONDS
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def posted(space: spool.Space, count: int = 1) -> None:
+    """Wait until so many requests stand."""
+    until(lambda: len(slots_of(space).standing()) == count)
+
+
+def test_a_leader_commits_the_request_of_another_process(
+    leader: spool.Space, owner: spool.Space, pool: ThreadPoolExecutor
+) -> None:
+    with leading(leader):
+        waits = pool.submit(owner.put, "orders", "posted")
+        posted(leader)
+    name = waits.result(PATIENT_SECONDS)
+    assert owner.show(name).body == leader.show(name).body == "posted"
+    assert slots_of(leader).are_calm
+
+
+def test_each_request_of_a_commit_gets_its_own_ids(
+    leader: spool.Space, tmp_path: Path, pool: ThreadPoolExecutor
+) -> None:
+    others = [spool.open(tmp_path / "space") for _ in range(4)]
+    try:
+        with leading(leader):
+            waits = [pool.submit(one.put_many, "orders", [f"{n} a", f"{n} b"]) for n, one in enumerate(others)]
+            posted(leader, 4)
+            published = leader._store.shared.counters.read().published
+        ids = [one.result(PATIENT_SECONDS) for one in waits]
+        assert [[leader.show(id).body for id in found] for found in ids] == [[f"{n} a", f"{n} b"] for n in range(4)]
+        assert leader._store.shared.counters.read().published == published + 1
+    finally:
+        for one in others:
+            one.close()
+
+
+def test_a_transaction_and_a_get_are_posted(
+    leader: spool.Space, owner: spool.Space, tmp_path: Path, pool: ThreadPoolExecutor
+) -> None:
+    leader.put_many("orders", ["one", "two"])
+    tx = owner.transaction()
+    tx.put("orders", f"reply to {tx.get('orders').body}", priority=7)
+    with spool.open(tmp_path / "space") as third:
+        with leading(leader):
+            commits = pool.submit(tx.commit)
+            posted(leader)
+            gets = pool.submit(third.get, "orders")
+            posted(leader, 2)
+        commits.result(PATIENT_SECONDS)
+        assert gets.result(PATIENT_SECONDS).body == "two"
+    assert bodies(leader) == ["reply to one"]
+
+
+def test_threads_of_one_process_are_posted_in_one_slot(
+    leader: spool.Space, owner: spool.Space, pool: ThreadPoolExecutor
+) -> None:
+    with leading(leader):
+        first = pool.submit(owner.put, "orders", 0)
+        posted(leader)
+        waits = [pool.submit(owner.put, "orders", n) for n in range(1, 6)]
+        until(lambda: owner._core.group_commit.queue.waiting == 5)
+    ids = [one.result(PATIENT_SECONDS) for one in (first, *waits)]
+    assert [leader.show(id).body for id in ids] == list(range(6))
+
+
+def test_the_owner_of_a_request_that_fails_gets_the_error(
+    leader: spool.Space, owner: spool.Space, tmp_path: Path, pool: ThreadPoolExecutor
+) -> None:
+    """The other requests of the commit succeed."""
+    leader.put("small", "there")
+    with spool.open(tmp_path / "space") as third, spool.open(tmp_path / "space") as fourth:
+        with leading(leader):
+            fits = pool.submit(owner.put, "small", "fits")
+            posted(leader)
+            full = pool.submit(third.put, "small", "too much")
+            gone = pool.submit(fourth.put, "orders", "lost")
+            posted(leader, 3)
+            leader.delete_queue("orders")
+        assert leader.show(fits.result(PATIENT_SECONDS)).body == "fits"
+        with pytest.raises(Full, match="small holds 2 messages"):
+            full.result(PATIENT_SECONDS)
+        with pytest.raises(QueueNotFound, match="orders"):
+            gone.result(PATIENT_SECONDS)
+    assert bodies(leader, "small") == ["there", "fits"]
+
+
+def test_a_large_request_is_not_posted(leader: spool.Space, owner: spool.Space) -> None:
+    assert slots_of(leader).try_lead()
+    name = owner.put("orders", b"x" * BODY_BYTES)
+    assert len(leader.show(name).body) == BODY_BYTES
+    slots_of(leader).end_lead()
+
+
+# -- without an answer -------------------------------------------------------------------------------------------------
+
+
+def test_a_request_that_no_leader_joins_is_committed_by_its_owner(leader: spool.Space, owner: spool.Space) -> None:
+    assert slots_of(leader).try_lead()  # ... and stops, as a process that is suspended
+    name = owner.put("orders", "mine")
+    assert leader.show(name).body == "mine"
+    slots_of(leader).end_lead()
+
+
+def test_a_closing_space_withdraws_its_request(
+    leader: spool.Space, owner: spool.Space, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(combined, "_PATIENCE_SECONDS", PATIENT_SECONDS)
+    assert slots_of(leader).try_lead()
+    waits = pool.submit(owner.put, "orders", "withdrawn")
+    posted(leader)
+    owner.close()
+    with pytest.raises(NotOpen):
+        waits.result(PATIENT_SECONDS)
+    slots_of(leader).end_lead()
+    leader.put("orders", "behind")
+    assert bodies(leader) == ["behind"]
+    assert slots_of(leader).are_calm
+
+
+def test_the_outcome_is_unknown_if_the_leader_does_not_end(
+    leader: spool.Space, owner: spool.Space, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next leader commits the request."""
+    monkeypatch.setattr(combined, "WAIT_SECONDS", 0.2)
+    assert slots_of(leader).try_lead()
+    waits = pool.submit(owner.put, "orders", "unknown")
+    posted(leader)
+    [slot] = slots_of(leader).standing()
+    assert slots_of(leader).join(slot)
+    with pytest.raises(CommitUnknown, match="another process"):
+        waits.result(PATIENT_SECONDS)
+    slots_of(leader).end_lead()
+    owner.put("orders", "later")
+    assert sorted(bodies(leader)) == ["later", "unknown"]
+    assert slots_of(leader).are_calm
+
+
+def test_a_request_whose_leader_failed_is_settled_by_its_owner(
+    leader: spool.Space, owner: spool.Space, pool: ThreadPoolExecutor
+) -> None:
+    """The leader ends between the taking of the request and its commit: the number is an empty commit."""
+    assert slots_of(leader).try_lead()
+    waits = pool.submit(owner.put, "orders", "once")
+    posted(leader)
+    [slot] = slots_of(leader).standing()
+    assert slots_of(leader).join(slot)
+    number = leader._store.shared.counters.read().issued + 1
+    leader._store.shared.counters.store_issued(number)
+    slots_of(leader).take(slot, number, b"")
+    slots_of(leader).end_lead([slot])
+    waits.result(PATIENT_SECONDS)
+    assert bodies(leader) == ["once"]
+
+
+def test_a_claim_cancels_the_request_of_a_dead_process(leader: spool.Space, owner: spool.Space) -> None:
+    """Rule 20."""
+    leader.put_many("orders", ["one", "two"])
+    assert bodies(leader) == ["one", "two"]
+    slots = slots_of(owner)
+    slot = slots.own()
+    assert slot is not None
+    run = next(iter(leader._store.view.index.messages.queues["orders"].in_order(time.time())))
+    addressed = [(run.number, run.first, 1)]
+    request = RemovalRequest(None, addressed)
+    slots.post(slot, encode([request], addressed), span_of(addressed))
+    slots.disown(slot)
+    assert leader.get("orders").body == "one"
+    assert slots.state(slot) == EMPTY
+    assert bodies(leader) == ["two"]
+
+
+def test_a_number_that_a_request_is_taken_for_is_kept(leader: spool.Space, owner: spool.Space) -> None:
+    """Rule 21."""
+    slots = slots_of(owner)
+    slot = slots.own()
+    assert slot is not None
+    leader.put("orders", "one")
+    number = leader._store.shared.counters.read().published
+    slots.post(slot, b"", span_of([]))
+    slots.join(slot)
+    slots.take(slot, number, b"")
+    name = layout.committed(number)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(CombinedCommits, "has_company", lambda *_: False)  # a leader would settle the slot
+        leader.get("orders")
+        leader.put("orders", "two")
+        reclaim(leader._store)
+        assert leader._store.files.disk.exists(name)
+        slots.store(slot, DONE)
+        reclaim(leader._store)
+        assert not leader._store.files.disk.exists(name)
+
+
+@pytest.mark.parametrize("damaged", [b"", b"\xc1", b"nonsense"])
+def test_a_damaged_request_is_left_to_its_owner(
+    leader: spool.Space, owner: spool.Space, pool: ThreadPoolExecutor, damaged: bytes
+) -> None:
+    with leading(leader):
+        waits = pool.submit(owner.put, "orders", "whole")
+        posted(leader)
+        [slot] = slots_of(leader).standing()
+        slots_of(leader).post(slot, damaged, span_of([]))
+    waits.result(PATIENT_SECONDS)
+    assert bodies(leader) == ["whole"]
+
+
+def test_a_deleted_file_stops_the_space(leader: spool.Space, owner: spool.Space) -> None:
+    leader._store.files.disk.unlink(layout.REQUESTS)
+    with pytest.raises(SpaceStopped, match="run/requests was deleted"):
+        owner.put("orders", "one")
+
+
+def test_a_process_alone_takes_no_lead(leader: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: RequestSlots) -> bool:
+        raise AssertionError("a process alone leads")
+
+    monkeypatch.setattr(RequestSlots, "try_lead", fail)
+    leader.put("orders", "one")
+    leader.get("orders")
+
+
+def test_all_owned_slots_are_left_out(leader: spool.Space) -> None:
+    slots = slots_of(leader)
+    owned = [slots.own() for _ in range(64)]
+    assert owned == list(range(64))
+    assert slots.own() is None
+    slots.disown(5)
+    slots.store(6, POSTED)
+    slots.disown(6)
+    assert (slots.own(), slots.own()) == (5, None)
+
+
+def test_slots_begin_anew_when_no_process_has_the_space_open(tmp_path: Path, leader: spool.Space) -> None:
+    slots = slots_of(leader)
+    slots.store(3, JOINED)
+    slots.store(4, TAKEN)
+    leader.close()
+    with spool.open(tmp_path / "space") as again:
+        assert slots_of(again).are_calm
