@@ -15,7 +15,7 @@ from functools import partial
 from spool.coordination.counters import CounterPage
 from spool.coordination.requests import DONE, EMPTY, JOINED, POSTED, TAKEN
 from spool.errors import CommitUnknown
-from spool.log.commit_queue import complete
+from spool.log.commit_queue import LINGER_SECONDS, complete
 from spool.log.commit_request import CommitRequest
 from spool.log.posted import Place, decode, decode_answer, encode, encode_answer
 from spool.log.standing import settle, span_of
@@ -46,6 +46,7 @@ class CombinedCommits:
         self._own: int | None = None  # the slot of this process, once it has posted
         self._leads = False
         self._joined: list[tuple[int, list[CommitRequest]]] = []
+        self._before = 0, 0  # the numbers of requests that this process joined in its last two commits
         self._last: int | None = None  # the number of the last commit that this process knew of
         # The number of commits for which this process still expects others.
         self._expected = _COMPANY_COMMITS if self._slots.were_there else 0
@@ -104,13 +105,16 @@ class CombinedCommits:
         """Return the posted requests of other processes, if this process leads; they become part of its next commit."""
         if not self._leads:
             return []
-        slots = self._slots
+        slots, before = self._slots, max(self._before)
+        if before > 0:
+            slots.gather(before, LINGER_SECONDS, self._store.clock)
         for slot in slots.standing():
             if slots.state(slot) != POSTED:
                 settle(self._store, slot)
             if slots.state(slot) == POSTED and slots.join(slot):
                 self._joined.append((slot, decode(slots.request(slot))))
                 self._expected = _COMPANY_COMMITS
+        self._before = self._before[1], len(self._joined)
         return [request for _, requests in self._joined for request in requests]
 
     def take(self, requests: Sequence[CommitRequest], number: int) -> None:
