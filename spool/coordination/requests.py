@@ -119,9 +119,9 @@ class RequestSlots:
         """Return the slots whose requests stand: they are posted, joined or taken."""
         if self._memory is None:
             return []
-        states = self._memory[_STATES]
-        slots = range(SLOTS) if states.translate(None, _CALM) else ()
-        return [slot for slot in slots if states[slot * WORD_BYTES : (slot + 1) * WORD_BYTES] not in (EMPTY, DONE)]
+        states = self._memory[_STATES].rstrip(_CALM)  # (most often few slots are in use, and these are the first ones)
+        places = enumerate(range(0, len(states), WORD_BYTES))
+        return [slot for slot, at in places if states[at : at + WORD_BYTES].translate(None, _CALM)]
 
     def state(self, slot: int) -> bytes:
         at = _state_at(slot)
@@ -136,8 +136,16 @@ class RequestSlots:
         """Return the numbers for which requests are taken. Their files must remain: rule 21."""
         return [self.number(slot) for slot in self.standing() if self.state(slot) == TAKEN]
 
-    def span(self, slot: int) -> RemovedSpan:
-        return RemovedSpan(*_POSTED_ROW.unpack_from(self._row(slot))[2:])
+    def standing_within(self, span: RemovedSpan) -> list[int]:
+        """Return the slots whose requests stand, and may remove or change a message of the span."""
+        standing = self.standing()
+        rows = self._shared()[_ROWS_AT : _ROWS_AT + (standing[-1] + 1) * _ROW_BYTES] if standing else b""
+        found = []
+        for slot in standing:
+            _, _, first, last = _POSTED_ROW.unpack_from(rows, slot * _ROW_BYTES)
+            if first <= span.last and span.first <= last:
+                found.append(slot)
+        return found
 
     def request(self, slot: int) -> bytes | None:
         """Return a slot's request, or None if its bytes are damaged."""
@@ -190,11 +198,7 @@ class RequestSlots:
 
     def withdraw(self, slot: int) -> bool:
         """Withdraw a posted request; return False if a leader has joined it. Rule 22."""
-        with self._locks.trying(_SLOT_BYTES + slot) as ours:
-            if not ours or self.state(slot) != POSTED:
-                return False
-            self.store(slot, EMPTY)
-            return True
+        return self._change_posted(slot, EMPTY)
 
     def wait(self, slot: int, state: bytes, seconds: float) -> bool:
         """Sleep until the slot's state changes, or the owner shall try to lead; return whether the state changed."""
@@ -236,11 +240,19 @@ class RequestSlots:
 
     def join(self, slot: int) -> bool:
         """Mark a posted request as joined; return False if its owner withdraws it. Rule 22."""
-        with self._locks.trying(_SLOT_BYTES + slot) as ours:
-            if not ours or self.state(slot) != POSTED:
+        return self._change_posted(slot, JOINED)
+
+    def _change_posted(self, slot: int, state: bytes) -> bool:
+        handle, byte = self._locks.handle, _SLOT_BYTES + slot
+        if not self._disk.lock(handle, byte):  # (held for a moment only, and by no other thread of this process)
+            return False
+        try:
+            if self.state(slot) != POSTED:
                 return False
-            self.store(slot, JOINED)
+            self.store(slot, state)
             return True
+        finally:
+            self._disk.unlock(handle, byte)
 
     def take(self, slot: int, number: int, answer: bytes) -> None:
         """Mark a joined request as taken for a number that is issued and not stamped. Rule 18."""

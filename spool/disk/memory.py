@@ -15,6 +15,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable
+from functools import cached_property
 from typing import ClassVar, Protocol
 
 WORD_BYTES = 4
@@ -76,7 +77,7 @@ class Mapped(mmap.mmap):
 
     wakes = _FUTEX != 0
 
-    @property
+    @cached_property
     def _address(self) -> int:
         return ctypes.addressof(ctypes.c_char.from_buffer(self))
 

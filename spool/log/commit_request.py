@@ -19,7 +19,7 @@ from spool.model.xid import Xid
 from spool.store.store import Store
 
 _RANGE_BYTES = 32  # about the size of a range in a file
-_ALIKE = attrgetter("alike")
+_ALIKE, _RANGES = attrgetter("alike"), attrgetter("ranges")
 _PUT, _REMOVAL, _BRANCH = range(3)  # the kinds of packed requests
 
 
@@ -204,10 +204,16 @@ def unpack(packed: Sequence[Any]) -> CommitRequest:
 def batch_of(requests: Sequence[CommitRequest]) -> CommitBatch:
     """Return one batch of all requests in their order, with adoptions last: adopted messages have the last ordinals.
 
-    Neighbouring requests with equal ``alike`` become one put.
+    Neighbouring requests with equal ``alike`` become one put. Removals come first, sorted, so that removals of
+    neighbouring messages become one command.
     """
     batch = CommitBatch()
     adopting: list[CommitRequest] = []
+    removals = [request for request in requests if type(request) is RemovalRequest]
+    if removals[1:]:
+        for removal in sorted(removals, key=_RANGES):
+            removal.append_to(batch)
+        requests = [request for request in requests if type(request) is not RemovalRequest]
     for alike, neighbours in groupby(requests, _ALIKE):
         if alike is not None:
             branch, first = batch.shared_branch()

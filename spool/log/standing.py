@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgpack
 
-from spool.coordination.requests import DONE, EMPTY, JOINED, POSTED, TAKEN, RemovedSpan
+from spool.coordination.requests import DONE, EMPTY, JOINED, POSTED, TAKEN, RemovedSpan, RequestSlots
 from spool.format.header import UNREADABLE
 from spool.format.reader import open_file, read_header
 from spool.log.sequence import settle_to
@@ -90,12 +90,10 @@ def look_at_standing(store: Store, claimed: PositionRanges | None = None) -> Non
     slots = store.shared.requests
     if slots.are_calm:
         return
-    for slot in slots.standing():
-        if not _conflicts(store, slot, claimed):
-            continue
+    for slot in _conflicting(slots, claimed):
         slots.lead(store.deadline())
         try:
-            if _conflicts(store, slot, claimed):
+            if slot in _conflicting(slots, claimed):
                 settle(store, slot)
                 if slots.state(slot) == POSTED:
                     slots.store(slot, EMPTY)
@@ -103,17 +101,16 @@ def look_at_standing(store: Store, claimed: PositionRanges | None = None) -> Non
             slots.end_lead()
 
 
-def _conflicts(store: Store, slot: int, claimed: PositionRanges | None) -> bool:
-    slots = store.shared.requests
-    if slots.state(slot) in (EMPTY, DONE):
-        return False
+def _conflicting(slots: RequestSlots, claimed: PositionRanges | None) -> list[int]:
+    """Return the slots whose requests conflict with the caller's locks."""
     if claimed is None:
-        return not slots.is_owned(slot)
-    span, ours = slots.span(slot), span_of(claimed)
-    if span.first > ours.last or ours.first > span.last:
-        return False
-    return any(
-        number == target and first < start + length and start < first + count
-        for target, start, length in addressed_in(slots.request(slot))
-        for number, first, count in claimed
-    )
+        return [slot for slot in slots.standing() if not slots.is_owned(slot)]
+    return [
+        slot
+        for slot in slots.standing_within(span_of(claimed))
+        if any(
+            number == target and first < start + length and start < first + count
+            for target, start, length in addressed_in(slots.request(slot))
+            for number, first, count in claimed
+        )
+    ]

@@ -84,8 +84,8 @@ BUGS: tuple[tuple[Bug, Callable[[Interleaver], None]], ...] = (
     (Bug("rule 20: a claim does not look at the standing requests", standing.look_at_standing,
          (("if slots.are_calm:", "if True:"),), "posted commits"),
      lambda explorer: die_at_each_step(explorer, REPLIES, "")),
-    (Bug("rule 22: a request is withdrawn although a leader has joined it", RequestSlots.withdraw,
-         (("if not ours or self.state(slot) != POSTED:", "if not ours:"),), "posted commits"),
+    (Bug("rule 22: a request is withdrawn although a leader has joined it", RequestSlots._change_posted,
+         (("if self.state(slot) != POSTED:", "if False:"),), "posted commits"),
      leader_comes_back),
 )  # fmt: skip
 
