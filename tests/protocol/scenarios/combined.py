@@ -1,11 +1,8 @@
-"""Processes that commit together.
+"""Processes that commit together: not in the engine yet.
 
 A process that finds a leader posts its request in a slot of shared memory and sleeps. The leader takes all posted
 requests into its own file. A request is "posted", then "joined" (a leader gathers it), "taken" (with the number of the
 file), and "done". A leader may die at any step, and a poster may give up while its request is only posted.
-
-The leader releases the lead once its file is stamped, so that the next leader writes its file while the first one
-flushes. It holds the byte of its number until its requests are done.
 """
 
 from dataclasses import dataclass, replace
@@ -20,6 +17,7 @@ from tests.protocol.engine import (
     release,
     rename_to_number,
     second_look,
+    tell,
 )
 from tests.protocol.machine import (
     Await,
@@ -60,10 +58,6 @@ class Together:
     """When a leader stores its number in the requests that it takes. Both before the stamp are right."""
     resolve: bool = True
     """A request that a dead leader took is looked for in the file of its number before it is posted again."""
-    done: Literal["before the byte", "after the byte"] = "before the byte"
-    """A leader marks its requests as done before it releases the byte of its number."""
-    waits_for_byte: bool = True
-    """A request that is taken is left alone as long as the byte of its number is held."""
     look_at_requests: Literal["first", "last", "no"] = "first"
     """A claim looks for requests of dead processes before the second look."""
 
@@ -114,20 +108,6 @@ def _note_withdrawal(state: State, context: Context, messages: Messages) -> Stat
     return state
 
 
-def _note_told(state: State, context: Context, *promise: str) -> State:
-    """A caller was told: its message is in a commit that is published."""
-    verb, message = promise
-    contents = [value for key, value in state.record if isinstance(key, tuple) and key[0] == "content" and value]
-    if not any(message in (content.puts if verb == "put" else content.removes) for content in contents):
-        raise Violation(f"{verb} {message} was told, and no commit has it")
-    return state.note(promise)
-
-
-def _tell(promises: tuple[Messages, ...]) -> Steps[None]:
-    for promise in promises:
-        yield Note(_note_told, *promise)
-
-
 def _was_committed(rules: Rules, who: str, request: Request) -> Steps[bool]:
     """Return whether the file of the number that a dead leader noted has the request."""
     last = yield from last_issued(rules)
@@ -154,20 +134,10 @@ def _gather(rules: Rules, together: Together, work: _Work) -> Steps[tuple[tuple[
                 if request is not None:
                     taken = (*taken, (other, request))
         elif request.state in ("taken", "joined") and together.resolve:
-            yield from _resolve(rules, together, work.who, other, request)
+            done = request.state == "taken" and (yield from _was_committed(rules, work.who, request))
+            yield Store(f"request {other}", request._replace(state="done" if done else "posted"))
+            del done
     return taken
-
-
-def _resolve(rules: Rules, together: Together, who: str, other: str, request: Request) -> Steps[None]:
-    """Holding the lead: settle a request that an earlier leader joined, unless this leader still commits it."""
-    if request.state == "taken" and together.waits_for_byte:
-        if (yield IsLocked(f"number {request.number}")):
-            return
-        request = yield Load(f"request {other}")  # its leader may have ended the commit just now
-        if not request or request.state != "taken":
-            return
-    done = request.state == "taken" and (yield from _was_committed(rules, who, request))
-    yield Store(f"request {other}", request._replace(state="done" if done else "posted"))
 
 
 def _join(together: Together, other: str) -> Steps[Request | None]:
@@ -206,18 +176,15 @@ def _lead(rules: Rules, together: Together, work: _Work) -> Steps[None]:
     yield Write(file, content)
     if together.mark == "after stamp":
         yield from _mark(taken, "taken", number)
-    yield Unlock("lead")
     yield Flush(file)
     if number > 1:
         yield from publish_up_to(rules, number - 1, work.who)
     yield from store_counter(rules, "published", number)
     yield Note(_note_common, number)
-    if together.done == "before the byte":
-        yield from _mark(taken, "done", number)
     yield Unlock(f"number {number}")
-    if together.done == "after the byte":
-        yield from _mark(taken, "done", number)
-    yield from _tell(work.told)
+    yield from tell(work.told)
+    yield from _mark(taken, "done", number)
+    yield Unlock("lead")
 
 
 def _mark(taken: tuple[tuple[str, Request], ...], state: str, number: int) -> Steps[None]:
@@ -229,14 +196,14 @@ def _done_or_no_leader(who: str) -> Condition:
     def condition(state: State, alive: tuple[bool, ...]) -> bool:
         request = state.cell(f"request {who}")
         done = bool(request) and request.state == "done"
-        number = f"number {request.number}" if request and request.state == "taken" else ""
-        return done or not any(lock in ("lead", number) for lock, _, _ in state.locks)
+        return done or not any(lock == "lead" for lock, _, _ in state.locks)
 
     condition.__name__ = f"request {who} done, or no leader"
     return condition
 
 
 def _commit_together(rules: Rules, together: Together, work: _Work) -> Steps[None]:
+    yield Lock(f"owner {work.who}")
     if (yield TryLock("lead")):
         yield from _lead(rules, together, work)
         return
@@ -251,19 +218,17 @@ def _commit_together(rules: Rules, together: Together, work: _Work) -> Steps[Non
             if not (yield TryLock("lead")):
                 continue
             request = yield Load(f"request {work.who}")
-            if request.state == "taken" and together.resolve:
-                yield from _resolve(rules, together, work.who, work.who, request)
-                request = yield Load(f"request {work.who}")
-            if request.state == "taken" and together.resolve:
-                yield Unlock("lead")
-                continue
+            taken = request.state == "taken" and together.resolve
+            if taken and (yield from _was_committed(rules, work.who, request)):
+                request = request._replace(state="done")
+            del taken
             if request.state != "done":
                 yield Store(f"request {work.who}", 0)
                 yield from _lead(rules, together, work)
                 return
             yield Unlock("lead")
         yield Store(f"request {work.who}", 0)
-        yield from _tell(work.told)
+        yield from tell(work.told)
         return
 
 
@@ -287,10 +252,6 @@ def _look_at_requests(rules: Rules, who: str, others: tuple[str, ...], message: 
             continue
         yield Lock("lead")
         request = yield Load(f"request {other}")
-        if request and request.state == "taken":
-            yield Lock(f"number {request.number}")  # a live leader marks its requests before it releases the byte
-            yield Unlock(f"number {request.number}")
-            request = yield Load(f"request {other}")
         if request and request.state == "taken":
             yield from _was_committed(rules, who, request)
         if request and request.state != "done" and message in request.removes:
@@ -316,18 +277,9 @@ def _claim(
     return True
 
 
-def _put(rules: Rules, together: Together, who: str, others: str, times: int = 1) -> Process:
-    works = [
-        _Work(who, tuple(others), puts=(message,), told=(("put", message),))
-        for message in (who.lower(), f"{who.lower()}2")[:times]
-    ]
-
-    def program() -> Steps[None]:
-        yield Lock(f"owner {who}")
-        for work in works:
-            yield from _commit_together(rules, together, work)
-
-    return Process(who, program)
+def _put(rules: Rules, together: Together, who: str, others: str) -> Process:
+    work = _Work(who, tuple(others), puts=(who.lower(),), told=(("put", who.lower()),))
+    return Process(who, lambda: _commit_together(rules, together, work))
 
 
 def _get(rules: Rules, together: Together, who: str, others: str, commits: bool = True) -> Process:
@@ -337,7 +289,6 @@ def _get(rules: Rules, together: Together, who: str, others: str, commits: bool 
         view = View()
         if (yield from _claim(rules, together, view, who, tuple(others), "m")):
             if commits:
-                yield Lock(f"owner {who}")
                 yield from _commit_together(rules, together, work)
             yield from release("m")
 
@@ -349,20 +300,11 @@ def puts_together(
     together: Together = _RIGHT,
     putters: str = "AB",
     impatient: str = "",
-    twice: str = "",
     alone: bool = False,
 ) -> Case:
-    """Each process puts a message, those of ``twice`` two; ``impatient`` ones may give up. ``alone``: C commits in a
-    file of its own."""
+    """Each process puts a message; ``impatient`` ones may give up. ``alone``: C commits in a file of its own."""
     processes = [
-        _put(
-            rules,
-            replace(together, patient=who not in impatient),
-            who,
-            putters.replace(who, ""),
-            times=2 if who in twice else 1,
-        )
-        for who in putters
+        _put(rules, replace(together, patient=who not in impatient), who, putters.replace(who, "")) for who in putters
     ]
     if alone:
         processes.append(putter(rules, "C", "c"))
@@ -397,8 +339,6 @@ SCENARIOS = (
             Setting(2, options=_options(impatient="AB")),
             Setting(2, options=_options(together=Together(mark="after rename"))),
             Setting(0, options=_options(putters="ABC")),
-            Setting(0, options=_options(putters="ABC", twice="B"), long=True),
-            Setting(1, options=_options(twice="B")),
             Setting(0, options=_options(putters="ABC", impatient="A"), long=True),
             Setting(1, options=_options(putters="ABC"), long=True),
             Setting(1, options=_options(alone=True), long=True),
@@ -418,16 +358,6 @@ SCENARIOS = (
                 "a taken request is posted again without a look at its number",
                 "put by two commits",
                 Setting(2, options=_options(together=Together(resolve=False))),
-            ),
-            Mistake(
-                "requests are marked as done after the byte of the number is released",
-                "was told",
-                Setting(0, options=_options(putters="ABC", twice="B", together=Together(done="after the byte"))),
-            ),
-            Mistake(
-                "a taken request is settled although its leader still commits it",
-                "was told",
-                Setting(0, options=_options(putters="ABC", twice="B", together=Together(waits_for_byte=False))),
             ),
         ),
     ),
