@@ -27,7 +27,7 @@ from typing import NamedTuple
 from spool.coordination.locks import LockFile, request_slot_byte
 from spool.disk.descriptors import not_open
 from spool.disk.disk import Disk
-from spool.disk.memory import CLEAR, SET, WORD_BYTES, SharedBytes
+from spool.disk.memory import CLEAR, WORD_BYTES, SharedBytes
 from spool.errors import NO_ROOM
 from spool.model.layout import REQUESTS
 from spool.runtime.clock import Clock, Deadline
@@ -37,10 +37,10 @@ EMPTY, POSTED, JOINED, TAKEN, DONE = (state.to_bytes(WORD_BYTES, sys.byteorder) 
 BODY_BYTES, ANSWER_BYTES = 14 << 10, 2 << 10
 
 _LEAD, _SLOT_BYTES = 0, 1  # the bytes of run/requests: that of the lead, and the first of the slots
-# The places in the file: a mark that is set while a process leads; a word that changes when a process posts beside a
-# leader that gathers; the states; the rows; the requests and answers.
+# The places in the file: a mark that is set while a process leads; a word that changes when a gathering leader has its
+# requests; the states; the rows; the requests and answers.
 _MARK, _POSTS = slice(0, WORD_BYTES), slice(WORD_BYTES, 2 * WORD_BYTES)
-_LEADS, _GATHERS = SET, (2).to_bytes(WORD_BYTES, sys.byteorder)  # values of the mark
+_LEADS, _GATHERS = 1, 256  # values of the mark; a leader that waits for n posted requests stores _GATHERS + n
 _STATES = slice(64, 64 + SLOTS * WORD_BYTES)
 _ROWS_AT, _ROW_BYTES, _CONTENT_AT = 512, 64, 8192
 _CONTENT_BYTES = BODY_BYTES + ANSWER_BYTES
@@ -191,10 +191,10 @@ class RequestSlots:
         memory[at : at + len(request)] = request
         memory[row : row + _POSTED_ROW.size] = _POSTED_ROW.pack(len(request), zlib.crc32(request), *span)
         self.store(slot, POSTED)
-        mark = memory[_MARK]
-        if mark == _GATHERS:
+        mark = int.from_bytes(memory[_MARK], sys.byteorder)
+        if mark > _GATHERS and memory[_STATES].count(POSTED) >= mark - _GATHERS:
             memory.change(_POSTS.start, struct.pack("=I", time.monotonic_ns() & 0xFFFFFFFF))
-        return mark != CLEAR
+        return mark != 0
 
     def withdraw(self, slot: int) -> bool:
         """Withdraw a posted request; return False if a leader has joined it. Rule 22."""
@@ -210,13 +210,13 @@ class RequestSlots:
         """Take the lead; return False if another process leads."""
         if not self._locks.try_lock(_LEAD):
             return False
-        self._shared()[_MARK] = _LEADS
+        self._mark(_LEADS)
         return True
 
     def lead(self, deadline: Deadline) -> None:
         """Wait for the lead. Raises WaitExpired at the deadline."""
         self._locks.lock(_LEAD, deadline, "the lead of common commits")
-        self._shared()[_MARK] = _LEADS
+        self._mark(_LEADS)
 
     def end_lead(self, answered: Iterable[int] = ()) -> None:
         """Release the lead. Wake the owner of a standing request, which then leads, and the owners of answered ones."""
@@ -229,14 +229,17 @@ class RequestSlots:
             memory.wake(_state_at(slot))
 
     def gather(self, count: int, seconds: float, clock: Clock) -> None:
-        """Wait until ``count`` requests stand, at most ``seconds``. The caller leads."""
+        """Wait until ``count`` requests are posted, at most ``seconds``. The caller leads."""
         memory, until = self._shared(), clock.monotonic() + seconds
-        memory[_MARK] = _GATHERS
+        self._mark(_GATHERS + count)
         seen = memory[_POSTS]
-        while len(self.standing()) < count and (left := until - clock.monotonic()) > 0:
+        while memory[_STATES].count(POSTED) < count and (left := until - clock.monotonic()) > 0:
             clock.wait(partial(memory.wait, _POSTS.start, seen), left)
             seen = memory[_POSTS]
-        memory[_MARK] = _LEADS
+        self._mark(_LEADS)
+
+    def _mark(self, value: int) -> None:
+        self._shared()[_MARK] = value.to_bytes(WORD_BYTES, sys.byteorder)
 
     def join(self, slot: int) -> bool:
         """Mark a posted request as joined; return False if its owner withdraws it. Rule 22."""
