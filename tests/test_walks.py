@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+import threading
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -17,6 +18,7 @@ import spool
 import xa
 from spool.coordination import locks
 from spool.coordination.locks import LockFile
+from spool.log.commit_request import CommitRequest
 from spool.model import layout
 from tests import references
 
@@ -30,6 +32,28 @@ WALKS = dict(re.findall(r"^### (.*)\n((?:(?!^#).*\n)*)", PAGE, re.MULTILINE))
 def put(path: Path, opened: ExitStack) -> Action:
     space = opened.enter_context(spool.open(path))
     return lambda: space.put("orders", b"one")
+
+
+def posted_put(path: Path, opened: ExitStack) -> Action:
+    opened.enter_context(spool.open(path))  # the first opener; the others expect company
+    leader, owner = opened.enter_context(spool.open(path)), opened.enter_context(spool.open(path))
+    slots, combined = leader._store.shared.requests, leader._core.group_commit._combined
+    posts = threading.Thread(target=owner.put, args=("orders", b"two"))
+    join = combined.join
+
+    def join_when_posted() -> list[CommitRequest]:
+        posts.start()
+        while not slots.standing():
+            pass
+        return join()
+
+    combined.join = join_when_posted  # type: ignore[method-assign]
+
+    def put_both() -> None:
+        leader.put("orders", b"one")
+        posts.join()
+
+    return put_both
 
 
 def get(path: Path, opened: ExitStack) -> Action:
@@ -84,6 +108,7 @@ def opening(path: Path, opened: ExitStack) -> Action:
 # (walk, the function that does it, functions of the walk that other threads, other processes or other options call)
 TRACED = [
     ("A put", put, {"Transaction.put", "check_room", "Mirror.flush_both", "write_empty"}),
+    ("A put that another process commits", posted_put, set()),
     ("A get", get, {"read_commit", "SoughtMessages.wake"}),
     ("A two-phase commit", two_phases, set()),
     ("Opening a space", opening, {"finish_dead_writer"}),
@@ -91,18 +116,20 @@ TRACED = [
 
 
 def called(action: Action) -> set[str]:
-    """``path: function`` of each that this thread calls."""
+    """``path: function`` of each that this thread calls, and the threads that it starts."""
     found = set()
 
     def note(frame: FrameType, event: str, argument: object) -> None:
         if event == "call":
             found.add(f"{os.path.relpath(frame.f_code.co_filename, ROOT)}: {frame.f_code.co_qualname}")
 
+    threading.setprofile(note)
     sys.setprofile(note)
     try:
         action()
     finally:
         sys.setprofile(None)
+        threading.setprofile(None)
     return found
 
 
@@ -140,6 +167,7 @@ def test_a_walk_goes_through_the_functions_that_it_names(
 # Bytes of files of run/, as the rows of "Locks, and their order" have them; None: every byte of the file.
 ORDER = [
     (layout.XIDS, None),
+    (layout.REQUESTS, None),
     (layout.CONTROL, locks.CONFIG),
     (layout.CONTROL, locks.NUMBER),
     (layout.CONTROL, locks.PREPARED_LIST),

@@ -193,6 +193,7 @@ class GroupCommit:
         combined, left = self._combined, requests
         try:
             if requests and combined.has_company(requests[-1].page):
+                self._name = self._name or self._file_name()  # its byte comes before the lead in the order of locks
                 left = list(combined.lead_or_post(requests))
             together = [*combined.join(), *left]
             while together and (failed := self._try(together)):
