@@ -69,13 +69,15 @@ class CombinedCommits:
 
     # -- leading ------------------------------------------------------------------------------------------------------
 
-    def lead_or_post(self, requests: Sequence[CommitRequest]) -> Sequence[CommitRequest]:
+    def lead_or_post(self, requests: list[CommitRequest]) -> list[CommitRequest]:
         """Take the lead, or let the leader commit the requests. Return the requests that this process has to commit.
 
-        Requests that another process committed are done when this returns.
+        Requests that another process committed are done when this returns. Requests whose outcome is unknown are done,
+        too.
 
         Raises:
-            The exception of ``check``. The requests that are not done are withdrawn then.
+            OSError, WaitExpired, SpaceStopped, and the exception of ``check``: nothing happened of the requests that
+                are not done.
         """
         if self._try_lead():
             return requests
@@ -89,7 +91,12 @@ class CombinedCommits:
         if self._own is None:
             return requests
         led = self._slots.post(self._own, encoded, span_of(addressed))
-        return self._wait(self._own, requests, led)
+        try:
+            return self._wait(self._own, requests, led)
+        except Exception as error:
+            if self._slots.state(self._own) == EMPTY or self._slots.withdraw(self._own):
+                raise
+            return self._give_up(self._own, requests, error)
 
     def _loses(self, requests: Sequence[CommitRequest]) -> bool:
         """Return whether all messages go to queues that may lose them: their commit needs no flush, so it is alone."""
@@ -153,7 +160,7 @@ class CombinedCommits:
 
     # -- waiting for an answer ----------------------------------------------------------------------------------------
 
-    def _wait(self, slot: int, requests: Sequence[CommitRequest], led: bool) -> Sequence[CommitRequest]:
+    def _wait(self, slot: int, requests: list[CommitRequest], led: bool) -> list[CommitRequest]:
         """Wait until the requests are answered, or this process has to commit them; return these requests."""
         store, slots, raised = self._store, self._slots, None
         begun = store.clock.monotonic()
@@ -211,11 +218,14 @@ class CombinedCommits:
         complete(done)
         return left
 
-    def _give_up(self, slot: int, requests: Sequence[CommitRequest]) -> list[CommitRequest]:
-        """Fail the requests, because their leader does not end its commit. The slot remains to be settled by others."""
+    def _give_up(
+        self, slot: int, requests: Sequence[CommitRequest], cause: Exception | None = None
+    ) -> list[CommitRequest]:
+        """Fail the requests, because their outcome is unknown. The slot remains to be settled by others."""
         self._own = None
         self._slots.disown(slot)
         for request in requests:
             request.error = CommitUnknown(_UNKNOWN)
+            request.error.__cause__ = cause
         complete(requests)
         return []

@@ -192,21 +192,29 @@ class GroupCommit:
         """
         combined, left = self._combined, requests
         try:
-            if requests and combined.has_company(requests[-1].page):
-                self._name = self._name or self._file_name()  # its byte comes before the lead in the order of locks
-                left = list(combined.lead_or_post(requests))
+            left = self._left_by_others(requests)
             together = [*combined.join(), *left]
             while together and (failed := self._try(together)):
                 out = set(map(id, failed))
                 together = [request for request in together if id(request) not in out]
                 complete(failed)
             combined.finish()
+        except (OSError, SpoolError) as error:  # the processes cannot commit together
+            together = [request for request in left if request.stage is not Stage.DONE]
+            _fail([request for request in together if request.number is None], error)
         except BaseException as error:  # a signal, in the leader's thread
             self._interrupt([request for request in left if request.stage is not Stage.DONE], error, own)
             raise
         finally:
             combined.end_lead()
         complete(together)
+
+    def _left_by_others(self, requests: list[CommitRequest]) -> list[CommitRequest]:
+        """Return the requests that this process has to commit: all of them, unless another process commits them."""
+        if not requests or not self._combined.has_company(requests[-1].page):
+            return requests
+        self._name = self._name or self._file_name()  # its byte comes before the lead in the order of locks
+        return self._combined.lead_or_post(requests)
 
     def _interrupt(self, requests: Sequence[CommitRequest], error: BaseException, own: CommitRequest | None) -> None:
         """Complete or requeue the requests of this process after an interrupted commit."""
@@ -239,10 +247,7 @@ class GroupCommit:
             return error.requests if len(error.requests) < len(busy) else []
         except Exception as error:
             failed = self._failed_alone(error, busy) or busy
-            failed[0].error = error
-            for request in failed[1:]:
-                request.error = copy.copy(error)  # each error is raised in a different thread
-                request.error.__cause__ = error
+            _fail(failed, error)
             return failed if len(failed) < len(busy) else []
         return []
 
@@ -335,6 +340,14 @@ class GroupCommit:
             name, self._name = self._name, None
             with suppress(OSError):
                 self.store.shared.xids.unlock(xid_byte(name))
+
+
+def _fail(requests: Sequence[CommitRequest], error: Exception) -> None:
+    """Set the error of requests; each error is raised in a different thread."""
+    for request in requests:
+        request.error = error if request is requests[0] else copy.copy(error)
+        if request.error is not error:
+            request.error.__cause__ = error
 
 
 # -- the end of the program -------------------------------------------------------------------------------------------
