@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from unittest import mock
 
-from spool.coordination import locks
+from spool.coordination import locks, requests
 from spool.disk import Disk
 from spool.disk.durability import durability_of
 from spool.disk.kernel import Unsupported
@@ -48,8 +48,9 @@ def few_claim_files() -> Iterator[None]:
 
 @contextmanager
 def few_slots() -> Iterator[None]:
-    """The feed has few slots: a simulated disk copies a file at each write, and a ring that is small is overrun."""
-    with mock.patch.object(feed, "SLOTS", 6):
+    """The feed and the requests have few slots: a simulated disk copies a file at each write. A ring that is small is
+    overrun."""
+    with mock.patch.object(feed, "SLOTS", 6), mock.patch.object(requests, "SLOTS", 6):
         yield
 
 

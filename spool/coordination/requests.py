@@ -21,7 +21,6 @@ import sys
 import time
 import zlib
 from collections.abc import Iterable
-from functools import partial
 from typing import NamedTuple
 
 from spool.coordination.locks import LockFile, request_slot_byte
@@ -30,7 +29,7 @@ from spool.disk.disk import Disk
 from spool.disk.memory import CLEAR, WORD_BYTES, SharedBytes
 from spool.errors import NO_ROOM
 from spool.model.layout import REQUESTS
-from spool.runtime.clock import Clock, Deadline
+from spool.runtime.clock import Deadline
 
 SLOTS = 64
 EMPTY, POSTED, JOINED, TAKEN, DONE = (state.to_bytes(WORD_BYTES, sys.byteorder) for state in range(5))
@@ -44,7 +43,6 @@ _LEADS, _GATHERS = 1, 256  # values of the mark; a leader that waits for n poste
 _STATES = slice(64, 64 + SLOTS * WORD_BYTES)
 _ROWS_AT, _ROW_BYTES, _CONTENT_AT = 512, 64, 8192
 _CONTENT_BYTES = BODY_BYTES + ANSWER_BYTES
-_FILE_BYTES = _CONTENT_AT + SLOTS * _CONTENT_BYTES
 _POSTED_ROW = struct.Struct("=IIQQ")  # of the request: length, checksum, first and last message that it removes
 _TAKEN_ROW = struct.Struct("=IIQ")  # of the answer: length, checksum; the number of the commit
 _TAKEN_ROW_AT = _POSTED_ROW.size
@@ -74,6 +72,7 @@ class RequestSlots:
         self._owners = owners
         self._locks = LockFile(disk, REQUESTS, make=make)
         self._memory: SharedBytes | None = None
+        self._count = 0  # the number of slots
         self.were_there = not make  # another process had the space open when this process opened it
         if not make:
             self._share()
@@ -81,10 +80,11 @@ class RequestSlots:
     def start(self) -> None:
         """Empty all slots. Only the first opener may call this: no process waits for an answer."""
         handle, disk = self._locks.handle, self._disk
+        size = _CONTENT_AT + SLOTS * _CONTENT_BYTES
         try:
-            if disk.handle_identity(handle).size != _FILE_BYTES:
+            if disk.handle_identity(handle).size != size:
                 disk.truncate(handle, 0)
-                disk.write_at(handle, 0, bytes(_FILE_BYTES))
+                disk.write_at(handle, 0, bytes(size))
             else:
                 disk.write_at(handle, 0, bytes(_CONTENT_AT))
         except OSError as error:
@@ -94,8 +94,10 @@ class RequestSlots:
         self._share()
 
     def _share(self) -> None:
-        if self._disk.handle_identity(self._locks.handle).size == _FILE_BYTES:
-            memory = self._disk.map(self._locks.handle, _FILE_BYTES)
+        size = self._disk.handle_identity(self._locks.handle).size
+        self._count = max(0, size - _CONTENT_AT) // _CONTENT_BYTES
+        if self._count > 0:
+            memory = self._disk.map(self._locks.handle, size)
             self._memory = memory if memory.wakes else None
 
     @property
@@ -170,7 +172,7 @@ class RequestSlots:
     def own(self) -> int | None:
         """Take a slot without an owner and without a standing request; return None if there is none."""
         standing = set(self.standing())
-        for slot in range(SLOTS):
+        for slot in range(self._count):
             if slot not in standing and self._owners.try_lock(request_slot_byte(slot)):
                 if self.state(slot) in (EMPTY, DONE):
                     return slot
@@ -201,7 +203,7 @@ class RequestSlots:
         return self._change_posted(slot, EMPTY)
 
     def wait(self, slot: int, state: bytes, seconds: float) -> bool:
-        """Sleep until the slot's state changes, or the owner shall try to lead; return whether the state changed."""
+        """Sleep until the slot's state changes, or the owner shall try to lead; return False if the time is over."""
         return self._shared().wait(_state_at(slot), state, seconds)
 
     # -- leading ------------------------------------------------------------------------------------------------------
@@ -228,14 +230,13 @@ class RequestSlots:
         for slot in answered:
             memory.wake(_state_at(slot))
 
-    def gather(self, count: int, seconds: float, clock: Clock) -> None:
+    def gather(self, count: int, seconds: float) -> None:
         """Wait until ``count`` requests are posted, at most ``seconds``. The caller leads."""
-        memory, until = self._shared(), clock.monotonic() + seconds
+        memory = self._shared()
         self._mark(_GATHERS + count)
         seen = memory[_POSTS]
-        while memory[_STATES].count(POSTED) < count and (left := until - clock.monotonic()) > 0:
-            clock.wait(partial(memory.wait, _POSTS.start, seen), left)
-            seen = memory[_POSTS]
+        if memory[_STATES].count(POSTED) < count:
+            memory.wait(_POSTS.start, seen, seconds)  # the process that posts the last of them wakes this thread
         self._mark(_LEADS)
 
     def _mark(self, value: int) -> None:

@@ -49,7 +49,8 @@ class SharedBytes(Protocol):
     def __setitem__(self, place: slice, data: bytes, /) -> None: ...
 
     def wait(self, at: int, value: bytes, seconds: float) -> bool:
-        """Sleep at most ``seconds`` while the word has this value. Return whether the word changed.
+        """Sleep at most ``seconds`` while the word has this value. Return whether the word changed or a thread woke this
+        one.
 
         A signal ends the sleep.
         """
@@ -85,7 +86,9 @@ class Mapped(mmap.mmap):
         limit = _TIME.pack(int(seconds), int(seconds % 1 * 1e9))
         expected = int.from_bytes(value, sys.byteorder, signed=True)
         refused = _futex(_FUTEX, self._address + at, _WAIT, expected, limit, None, 0) < 0
-        if refused and ctypes.get_errno() not in (errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT):
+        if not refused:
+            return True
+        if ctypes.get_errno() not in (errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT):
             time.sleep(min(seconds, _NO_FUTEX_SECONDS))
         return self[at : at + WORD_BYTES] != value
 

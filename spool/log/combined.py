@@ -45,27 +45,22 @@ class CombinedCommits:
         self._check = check
         self._own: int | None = None  # the slot of this process, once it has posted
         self._leads = False
-        self._joined: list[tuple[int, list[CommitRequest]]] = []
+        self.joined: list[tuple[int, list[CommitRequest]]] = []
         self._before = 0, 0  # the numbers of requests that this process joined in its last two commits
-        self._last: int | None = None  # the number of the last commit that this process knew of
+        self.last = 0  # the number of the last commit that this process knew of; 0 at first
         # The number of commits for which this process still expects others.
         self._expected = _COMPANY_COMMITS if self._slots.were_there else 0
 
     def has_company(self, page: CounterPage | None) -> bool:
         """Return whether other processes commit, too. ``page``: the counters, as the caller has read them."""
-        if page is not None:
-            last, self._last = self._last, page.issued
-            if last is not None and page.issued > last:
+        if page is not None and page.issued > self.last:
+            if self.last:
                 self._expected = _COMPANY_COMMITS
-        if not self._expected and self._slots.are_calm:
+            self.last = page.issued
+        if not self._expected:
             return False
-        self._expected = max(0, self._expected - 1)
+        self._expected -= 1
         return self._slots.exist
-
-    def note_number(self, number: int) -> None:
-        """Note the number of a commit of this process, so that it does not count as the commit of another one."""
-        if self._last is None or number > self._last:
-            self._last = number
 
     # -- leading ------------------------------------------------------------------------------------------------------
 
@@ -114,15 +109,15 @@ class CombinedCommits:
             return []
         slots, before = self._slots, max(self._before)
         if before > 0:
-            slots.gather(before, LINGER_SECONDS, self._store.clock)
+            slots.gather(before, LINGER_SECONDS)
         for slot in slots.standing():
             if slots.state(slot) != POSTED:
                 settle(self._store, slot)
             if slots.state(slot) == POSTED and slots.join(slot):
-                self._joined.append((slot, decode(slots.request(slot))))
+                self.joined.append((slot, decode(slots.request(slot))))
                 self._expected = _COMPANY_COMMITS
-        self._before = self._before[1], len(self._joined)
-        return [request for _, requests in self._joined for request in requests]
+        self._before = self._before[1], len(self.joined)
+        return [request for _, requests in self.joined for request in requests]
 
     def take(self, requests: Sequence[CommitRequest], number: int) -> None:
         """Mark the joined requests among these as taken for a number. Rule 18.
@@ -130,7 +125,7 @@ class CombinedCommits:
         The number is issued to this process, and its file is not stamped yet.
         """
         included = set(map(id, requests))
-        for slot, joined in self._joined:
+        for slot, joined in self.joined:
             places: list[Place] = [
                 (bytes.fromhex(request.branch), request.first) if id(request) in included else None
                 for request in joined
@@ -140,7 +135,7 @@ class CombinedCommits:
 
     def finish(self) -> None:
         """Answer the joined requests: the commit has ended. Requests of an unknown outcome remain taken."""
-        for slot, joined in self._joined:
+        for slot, joined in self.joined:
             if self._slots.state(slot) == TAKEN and not any(isinstance(one.error, CommitUnknown) for one in joined):
                 self._slots.store(slot, DONE)
 
@@ -148,8 +143,8 @@ class CombinedCommits:
         """Release the lead, if this process leads. Requests that are in no commit are left to their owners."""
         if not self._leads:
             return
-        slots, joined = self._slots, [slot for slot, _ in self._joined]
-        self._leads, self._joined = False, []
+        slots, joined = self._slots, [slot for slot, _ in self.joined]
+        self._leads, self.joined = False, []
         try:
             for slot in joined:
                 if slots.state(slot) == JOINED:
@@ -184,8 +179,8 @@ class CombinedCommits:
                 raise raised
             if waited > WAIT_SECONDS:
                 return self._give_up(slot, requests)
-            led = store.clock.wait(partial(slots.wait, slot, state), _LOOK_SECONDS)
-            led = led and slots.state(slot) != POSTED
+            woken = store.clock.wait(partial(slots.wait, slot, state), _LOOK_SECONDS)
+            led = woken and slots.state(slot) != POSTED
             try:
                 self._check()
             except BaseException as error:
@@ -206,7 +201,7 @@ class CombinedCommits:
         slots = self._slots
         number, places = slots.number(slot), decode_answer(slots.answer(slot), len(requests))
         slots.store(slot, EMPTY)
-        self.note_number(number)
+        self.last = max(number, self.last)
         done, left = [], []
         for request, place in zip(requests, places or [None] * len(requests), strict=True):
             if place is None:

@@ -190,15 +190,19 @@ class GroupCommit:
 
         The file may also have requests of other processes, or be the file of another process.
         """
-        combined, left = self._combined, requests
+        combined, left, together = self._combined, requests, requests
+        combines = bool(requests) and combined.has_company(requests[-1].page)
         try:
-            left = self._left_by_others(requests)
-            together = [*combined.join(), *left]
+            if combines:
+                self._name = self._name or self._file_name()  # its byte comes before the lead in the order of locks
+                left = combined.lead_or_post(requests)
+                together = [*combined.join(), *left]
             while together and (failed := self._try(together)):
                 out = set(map(id, failed))
                 together = [request for request in together if id(request) not in out]
                 complete(failed)
-            combined.finish()
+            if combines:
+                combined.finish()
         except (OSError, SpoolError) as error:  # the processes cannot commit together
             together = [request for request in left if request.stage is not Stage.DONE]
             _fail([request for request in together if request.number is None], error)
@@ -206,15 +210,9 @@ class GroupCommit:
             self._interrupt([request for request in left if request.stage is not Stage.DONE], error, own)
             raise
         finally:
-            combined.end_lead()
+            if combines:
+                combined.end_lead()
         complete(together)
-
-    def _left_by_others(self, requests: list[CommitRequest]) -> list[CommitRequest]:
-        """Return the requests that this process has to commit: all of them, unless another process commits them."""
-        if not requests or not self._combined.has_company(requests[-1].page):
-            return requests
-        self._name = self._name or self._file_name()  # its byte comes before the lead in the order of locks
-        return self._combined.lead_or_post(requests)
 
     def _interrupt(self, requests: Sequence[CommitRequest], error: BaseException, own: CommitRequest | None) -> None:
         """Complete or requeue the requests of this process after an interrupted commit."""
@@ -263,18 +261,16 @@ class GroupCommit:
     def _write(self, requests: Sequence[CommitRequest]) -> None:
         file = CommitFileWriter(self.store.files.disk, self._name or self._file_name())
         batch = batch_of(requests)
-        check = partial(self._check, requests)
+        check, page, combined = partial(self._check, requests), requests[-1].page, self._combined
+        issued = partial(combined.take, requests) if combined.joined else None
         try:
-            commit(
-                self.store, file, batch, check=check, page=requests[-1].page, make_room=self._make_room,
-                issued=partial(self._combined.take, requests),
-            )  # fmt: skip
+            commit(self.store, file, batch, check=check, page=page, make_room=self._make_room, issued=issued)
         except BaseException:
             self._forget_name()
             raise
         finally:
             if file.number is not None:
-                self._combined.note_number(file.number)
+                combined.last = file.number
                 for request in requests:
                     request.number = file.number
 

@@ -29,6 +29,7 @@ from spool.index.commit import Retention, add_tallies
 from spool.index.index import Index
 from spool.log.commit import commit_batch
 from spool.log.sequence import flush_published
+from spool.log.standing import look_at_standing
 from spool.log.visibility import catch_up
 from spool.model import layout
 from spool.policies.claim_journal import clean_up_after_dead
@@ -104,6 +105,7 @@ def reclaim(store: Store, pause: Callable[[], None] = lambda: None, behind: int 
             if not ours or store.files.disk.durability.defers_removal(store.shared.counters.read().is_suspect):
                 return 0
             clean_up_after_dead(store, store.deadline())
+            look_at_standing(store)
             flush_published(store)
             catch_up(store)
             _forget_captured(store.files.disk, store.view)

@@ -181,14 +181,14 @@ _GOES = r"rename committed/|unlink committed/"
 # Each with the actor that dies, and from which call of its on (see ``stops``).
 OF_GROUPS_AND_MIRRORS = (
     (Bug("a group hears of its commit before it is durable", group_commit.GroupCommit._write,
-         (("        commit(\n", "        complete(requests); commit(\n"),),
+         (("commit(self.store", "complete(requests); commit(self.store"),),
          "a group beside a look"), 2, _COMMITS),
     (Bug("a group whose flush failed hears that all is well", group_commit.GroupCommit._try,
          (("request.error = CommitUnknown(str(error), tuple(request.ids))", "return []"),),
          "the flush of a group fails"),
      1, _COMMITS),
     (Bug("a request that found no room hears that all is well", group_commit.GroupCommit._try,
-         (("failed[0].error = error", "pass"),),
+         (("_fail(failed, error)", "pass"),),
          "a group on a full disk"), 0, _COMMITS),
     (Bug("a request that needs no room fails with one that found none", group_commit.GroupCommit._failed_alone,
          (("[request for request in requests if request.messages] if full else []", "[]"),), "a group on a full disk"),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import spool
+from spool.coordination import requests
 from spool.coordination.requests import BODY_BYTES, DONE, EMPTY, JOINED, POSTED, TAKEN, RequestSlots
 from spool.errors import CommitUnknown, Full, NotOpen, QueueNotFound, SpaceStopped
 from spool.log import combined
@@ -52,11 +53,15 @@ def slots_of(space: spool.Space) -> RequestSlots:
 def leading(space: spool.Space) -> Iterator[CombinedCommits]:
     """Lead in this process. At the end commit the posted requests, as a leader does."""
     group = space._core.group_commit
-    group._combined._leads = slots_of(space).try_lead()
-    assert group._combined._leads
+    combined = group._combined
+    assert combined._try_lead()
     with space._store.guard:
-        yield group._combined
-        group._commit([])
+        yield combined
+        together = combined.join()
+        while together and (failed := group._try(together)):
+            together = [request for request in together if request not in failed]
+        combined.finish()
+        combined.end_lead()
 
 
 def until(holds: Callable[[], object]) -> None:
@@ -286,13 +291,13 @@ def test_a_process_alone_takes_no_lead(leader: spool.Space, monkeypatch: pytest.
 
 def test_all_owned_slots_are_left_out(leader: spool.Space) -> None:
     slots = slots_of(leader)
-    owned = [slots.own() for _ in range(64)]
-    assert owned == list(range(64))
+    owned = [slots.own() for _ in range(requests.SLOTS)]
+    assert owned == list(range(requests.SLOTS))
     assert slots.own() is None
-    slots.disown(5)
-    slots.store(6, POSTED)
-    slots.disown(6)
-    assert (slots.own(), slots.own()) == (5, None)
+    slots.disown(2)
+    slots.store(3, POSTED)
+    slots.disown(3)
+    assert (slots.own(), slots.own()) == (2, None)
 
 
 def test_slots_begin_anew_when_no_process_has_the_space_open(tmp_path: Path, leader: spool.Space) -> None:
