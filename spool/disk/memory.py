@@ -49,10 +49,9 @@ class SharedBytes(Protocol):
     def __setitem__(self, place: slice, data: bytes, /) -> None: ...
 
     def wait(self, at: int, value: bytes, seconds: float) -> bool:
-        """Sleep at most ``seconds`` while the word has this value. Return whether the word changed or a thread woke this
-        one.
+        """Sleep at most ``seconds`` while the word has this value.
 
-        A signal ends the sleep.
+        Return whether the word changed or a thread woke this thread. A signal ends the sleep.
         """
 
     def change(self, at: int, value: bytes) -> None:
