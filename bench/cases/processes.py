@@ -1,4 +1,4 @@
-"""Producing and consuming processes on one queue, one message a commit: one of each, and four of each."""
+"""Producing and consuming processes on one queue, one message a commit: one, four, sixteen of each, or eight putters."""
 
 import multiprocessing
 import statistics
@@ -8,49 +8,88 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-from bench.cases.base import Case, Result, compare
-from bench.figures import Figure, in_turns
+from bench.cases.base import Case, Result, compare, drain
+from bench.figures import Figure, in_turns, ratio
 from bench.peers.base import Peer
 from bench.setting import Bench
-from bench.table import Chart, Row
+from bench.table import Chart, Outcome, Row, Verdict
 
 _PAIR = Row("pair", "1 producing + 1 consuming process, 1 a commit", "≥ 1.0 × PostgreSQL SKIP LOCKED")
 _FOUR = Row("processes", "4 producing + 4 consuming processes, 1 a commit", "≥ 1.0 × PostgreSQL SKIP LOCKED")
+_MANY = Row(
+    "many", "16 producing + 16 consuming processes, 1 a commit", "≥ 0.8 × 4 + 4; slowest process ≥ 0.3 × the mean"
+)
+_PUTTERS = Row("putters", "8 processes that only put, 1 a commit", "≥ 1.2 × PostgreSQL")
 
 
-def _measure(row: Row, of_each: int, bench: Bench) -> Iterator[Result]:
-    teams = {name: Team(peer, row.key, of_each) for name, peer in bench.peers.items() if peer.concurrent}
+def _in_turns(teams: "dict[str, Team]", bench: Bench) -> dict[str, list[float]]:
+    """Messages a second of each team, in one interleaved run."""
     try:
         steps = {name: partial(team.slice, bench.sizes.process_messages) for name, team in teams.items()}
         in_turns(steps, 2)
         rates = in_turns(steps, bench.sizes.slices)
         for team in teams.values():
             team.check()
+        return rates
     finally:
         for team in teams.values():
             team.end()
+
+
+def _measure_putters(bench: Bench) -> Iterator[Result]:
+    teams = {name: Team(peer, _PUTTERS.key, 8, 0) for name, peer in bench.peers.items() if peer.concurrent}
+    rates = _in_turns(teams, bench)
+    figures = {name: Figure(name, found, "messages/s", bench.peers[name].durable) for name, found in rates.items()}
+    ours = figures.pop("xaspool", None)
+    if ours:
+        yield compare(_PUTTERS, ours, list(figures.values()), "PostgreSQL", 1.2, _busy(teams["xaspool"]))
+
+
+def _measure_many(bench: Bench) -> Iterator[Result]:
+    ours = bench.peers.get("xaspool")
+    if ours is None:
+        return
+    teams = {f"{count} + {count}": Team(ours, f"many-{count}", count) for count in (4, 16)}
+    few, many = (Figure(name, found, "messages/s", ours.durable) for name, found in _in_turns(teams, bench).items())
+    reached, share = ratio(many, few), statistics.median(teams["16 + 16"].shares)
+    text = f"{reached:.2f} × 4 + 4; slowest process {share:.2f} × the mean"
+    verdict = Verdict.of(reached >= 0.8 and share >= 0.3)
+    yield Outcome(_MANY, text, verdict, many, [few], _busy(teams["16 + 16"]), against=few)
+
+
+def _busy(team: "Team") -> str:
+    return f"{1000 * statistics.median(team.busy):.2f} ms of processor a message"
+
+
+def _measure(row: Row, of_each: int, bench: Bench) -> Iterator[Result]:
+    teams = {name: Team(peer, row.key, of_each) for name, peer in bench.peers.items() if peer.concurrent}
+    rates = _in_turns(teams, bench)
     figures = {name: Figure(name, found, "messages/s", bench.peers[name].durable) for name, found in rates.items()}
     words = f"through {of_each} + {of_each} processes, 1 a commit: messages a second"
     yield Chart(row.key, words, list(figures.values()))
     ours = figures.pop("xaspool", None)
     if ours:
-        note = f"{1000 * statistics.median(teams['xaspool'].busy):.2f} ms of processor a message"
-        yield compare(row, ours, list(figures.values()), "PostgreSQL", 1.0, note)
+        yield compare(row, ours, list(figures.values()), "PostgreSQL", 1.0, _busy(teams["xaspool"]))
 
 
 class Team:
     """The processes of one contender: between its slices they wait, and cost nothing."""
 
-    def __init__(self, peer: Peer, queue: str, of_each: int) -> None:
+    def __init__(self, peer: Peer, queue: str, producers: int, consumers: int | None = None) -> None:
+        """``consumers``: None for as many as producers."""
         spawn = multiprocessing.get_context("spawn")
-        self.of_each, self.peer, self.queue = of_each, peer, queue
+        self.peer, self.queue, self.producers = peer, queue, producers
+        consumers = producers if consumers is None else consumers
+        self.left = 0  # messages that no process takes
+        self._takes = consumers > 0
         self.busy: list[float] = []  # by slice, the processor's seconds that a message took of all its processes
+        self.shares: list[float] = []  # by slice, the speed of the slowest process beside the mean speed
         peer.line(queue).close()
         self.ends: list[Connection] = []
         self.members: list[Any] = []
-        for place in range(2 * of_each):
+        for place in range(producers + consumers):
             here, there = spawn.Pipe()
-            member = spawn.Process(target=_work, args=(peer, queue, place < of_each, there), daemon=True)
+            member = spawn.Process(target=_work, args=(peer, queue, place < producers, there), daemon=True)
             member.start()
             there.close()
             self.ends.append(here)
@@ -64,16 +103,17 @@ class Team:
         for end in self.ends:
             end.send(messages)
         told: list[tuple[float, float]] = [end.recv() for end in self.ends]
-        self.busy.append(sum(busy for _, busy in told) / (self.of_each * messages))
-        return self.of_each * messages / (max(ended for ended, _ in told) - begun)
+        count, seconds = self.producers * messages, [ended - begun for ended, _ in told]
+        self.left += 0 if self._takes else count
+        self.busy.append(sum(busy for _, busy in told) / count)
+        self.shares.append(statistics.harmonic_mean(seconds) / max(seconds))
+        return count / max(seconds)
 
     def check(self) -> None:
-        """As many were taken as were put, so none is left: RuntimeError if one is, since then another came twice."""
+        """RuntimeError unless all messages that no process took are left, and no other one."""
         line = self.peer.line(self.queue)
-        left = line.get(1)
+        drain(line, self.left)
         line.close()
-        if left:
-            raise RuntimeError(f"{self.peer.name}: a message is left, so another one came twice")
 
     def end(self) -> None:
         for end in self.ends:
@@ -96,4 +136,8 @@ def _work(peer: Peer, queue: str, produces: bool, orders: Connection) -> None:
     line.close()
 
 
-CASES = tuple(Case(row.key, (row,), partial(_measure, row, count)) for row, count in ((_PAIR, 1), (_FOUR, 4)))
+CASES = (
+    *(Case(row.key, (row,), partial(_measure, row, count)) for row, count in ((_PAIR, 1), (_FOUR, 4))),
+    Case(_MANY.key, (_MANY,), _measure_many),
+    Case(_PUTTERS.key, (_PUTTERS,), _measure_putters),
+)

@@ -178,14 +178,14 @@ class CombinedCommits:
                     return requests
                 raise raised
             if waited > WAIT_SECONDS:
-                return self._give_up(slot, requests)
+                break
             woken = store.clock.wait(partial(slots.wait, slot, state), _LOOK_SECONDS)
             led = woken and slots.state(slot) != POSTED
             try:
                 self._check()
             except BaseException as error:
                 raised = raised or error
-        left = self._read_answer(slot, requests)
+        left = self._read_answer(slot, requests) if slots.state(slot) == DONE else self._give_up(slot, requests)
         if raised is not None and not isinstance(raised, Exception):
             raise raised
         return left
@@ -199,11 +199,13 @@ class CombinedCommits:
     def _read_answer(self, slot: int, requests: Sequence[CommitRequest]) -> list[CommitRequest]:
         """Complete the requests that another process committed; return the others."""
         slots = self._slots
-        number, places = slots.number(slot), decode_answer(slots.answer(slot), len(requests))
+        number, answer = slots.number(slot), slots.answer(slot)
+        if answer is None:  # other programs have overwritten it
+            return self._give_up(slot, requests)
         slots.store(slot, EMPTY)
         self.last = max(number, self.last)
         done, left = [], []
-        for request, place in zip(requests, places or [None] * len(requests), strict=True):
+        for request, place in zip(requests, decode_answer(answer, len(requests)), strict=True):
             if place is None:
                 left.append(request)
                 continue

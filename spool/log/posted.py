@@ -45,7 +45,6 @@ def encode_answer(places: Sequence[Place]) -> bytes:
     return encoded
 
 
-def decode_answer(encoded: bytes | None, count: int) -> list[Place]:
+def decode_answer(encoded: bytes, count: int) -> list[Place]:
     """Decode the answer to ``count`` requests. An empty answer leaves all requests to their owner."""
-    places = msgpack.unpackb(encoded) if encoded else []
-    return [place and tuple(place) for place in places] or [None] * count
+    return [place and tuple(place) for place in msgpack.unpackb(encoded)] or [None] * count

@@ -274,6 +274,18 @@ def test_a_damaged_request_is_left_to_its_owner(
     assert bodies(leader) == ["whole"]
 
 
+def test_an_answer_that_was_overwritten_leaves_the_outcome_unknown(
+    leader: spool.Space, owner: spool.Space, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RequestSlots, "answer", lambda *_: None)
+    with leading(leader):
+        waits = pool.submit(owner.put, "orders", "once")
+        posted(leader)
+    with pytest.raises(CommitUnknown):
+        waits.result(PATIENT_SECONDS)
+    assert bodies(leader) == ["once"]
+
+
 def test_a_deleted_file_stops_the_space(leader: spool.Space, owner: spool.Space) -> None:
     leader._store.files.disk.unlink(layout.REQUESTS)
     with pytest.raises(SpaceStopped, match="run/requests was deleted"):
