@@ -1,4 +1,4 @@
-"""Producing and consuming processes on one queue, one message a commit: one, four, sixteen of each, or eight putters."""
+"""Producing and consuming processes on one queue, one message a commit: one, four or sixteen of each, or 8 putters."""
 
 import multiprocessing
 import statistics

@@ -35,7 +35,7 @@ from spool.model.position import PositionRanges
 from spool.model.xid import FORMAT_LOCAL, Xid
 
 SLOTS = 2048
-SLOT_BYTES = 512
+SLOT_BYTES = 1024
 _CHECKSUM = struct.Struct("<I")  # the checksum of the bytes after this field, up to the end of the note
 _FRONT = struct.Struct("<I8sQ")  # length of the note, life, number
 _SLOT = struct.Struct(_CHECKSUM.format + _FRONT.format[1:])
