@@ -65,6 +65,9 @@ _STAND_INS = {
     "retract": _NOTHING,
     "refresh": _NOTHING,
     "current": "{receiver}.known",  # settings
+    "look_at_standing": _NOTHING,
+    "settle": _NOTHING,
+    "taken_numbers": "[]",
 }
 # The values that replace comparisons which verify a content or its file's name, and comparisons of counters that are
 # read again.
