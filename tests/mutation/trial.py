@@ -29,7 +29,12 @@ STAGES: tuple[tuple[str, ...], ...] = (
         "tests/recovery/test_opening_beside_others.py",
         *("tests/features", "tests/intake", "tests/xa", "tests/spool", *ROOMS, "-m", "not strace and not root"),
     ),
-    ("tests/crash/test_stops.py", "tests/crash/test_built_upon.py", "tests/crash/test_creating.py"),
+    (
+        "tests/crash/test_stops.py",
+        "tests/crash/test_posted.py",
+        "tests/crash/test_built_upon.py",
+        "tests/crash/test_creating.py",
+    ),
     (
         "tests/recovery",
         "tests/corruption",
