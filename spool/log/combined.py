@@ -23,6 +23,9 @@ from spool.store.store import WAIT_SECONDS, Store
 
 # The number of commits for which a process still expects others after it has met one.
 _COMPANY_COMMITS = 64
+# A leader waits for as many requests as its last two commits had, at most this time for each. With two processors, the
+# processes that were answered need this time to post again.
+_GATHER_SECONDS, _MOST_GATHER_SECONDS = 0.00015, 0.0015
 # The owner of a request looks again after this time, because a dying leader wakes nobody.
 _LOOK_SECONDS = 0.02
 # The owner of a request that no leader has joined for this time commits the request itself.
@@ -109,7 +112,7 @@ class CombinedCommits:
             return []
         slots, before = self._slots, max(self._before)
         if before > 0:
-            slots.gather(before, LINGER_SECONDS)
+            slots.gather(before, max(LINGER_SECONDS, min(_GATHER_SECONDS * before, _MOST_GATHER_SECONDS)))
         for slot in slots.standing():
             if slots.state(slot) != POSTED:
                 settle(self._store, slot)
