@@ -1,4 +1,4 @@
-"""Processes that commit together: not in the engine yet.
+"""Processes that commit together.
 
 A process that finds a leader posts its request in a slot of shared memory and sleeps. The leader takes all posted
 requests into its own file. A request is "posted", then "joined" (a leader gathers it), "taken" (with the number of the
@@ -26,7 +26,6 @@ from tests.protocol.machine import (
     Context,
     Create,
     Flush,
-    IsLocked,
     Load,
     LoadAll,
     Lock,
@@ -54,7 +53,7 @@ class Together:
     """No process gives up. (No rule: with False the checker tries both.)"""
     joined: bool = True
     """A leader marks a request as joined, under the byte of its slot, before it reads it for good."""
-    mark: Literal["before rename", "after rename", "after stamp"] = "before rename"
+    mark: Literal["before rename", "after rename", "after stamp"] = "after rename"
     """When a leader stores its number in the requests that it takes. Both before the stamp are right."""
     resolve: bool = True
     """A request that a dead leader took is looked for in the file of its number before it is posted again."""
@@ -122,17 +121,17 @@ def _was_committed(rules: Rules, who: str, request: Request) -> Steps[bool]:
 
 
 def _gather(rules: Rules, together: Together, work: _Work) -> Steps[tuple[tuple[str, Request], ...]]:
-    """Holding the lead: the posted requests of live processes; those of dead leaders are resolved or posted again."""
+    """Holding the lead: the posted requests, also of dead processes; those of dead leaders are resolved or posted
+    again."""
     taken: tuple[tuple[str, Request], ...] = ()
     for other in work.others:
         request = yield Load(f"request {other}")
         if not request:
             continue
         if request.state == "posted":
-            if (yield IsLocked(f"owner {other}")):
-                request = yield from _join(together, other)
-                if request is not None:
-                    taken = (*taken, (other, request))
+            request = yield from _join(together, other)
+            if request is not None:
+                taken = (*taken, (other, request))
         elif request.state in ("taken", "joined") and together.resolve:
             done = request.state == "taken" and (yield from _was_committed(rules, work.who, request))
             yield Store(f"request {other}", request._replace(state="done" if done else "posted"))
@@ -203,7 +202,6 @@ def _done_or_no_leader(who: str) -> Condition:
 
 
 def _commit_together(rules: Rules, together: Together, work: _Work) -> Steps[None]:
-    yield Lock(f"owner {work.who}")
     if (yield TryLock("lead")):
         yield from _lead(rules, together, work)
         return
@@ -331,13 +329,13 @@ SCENARIOS = (
     Scenario(
         "puts-together",
         "processes put together",
-        (1, 2, 3, 14),
+        (1, 2, 3, 14, 18, 19, 22),
         puts_together,
         (
             Setting(2),
             Setting(1, power=True),
             Setting(2, options=_options(impatient="AB")),
-            Setting(2, options=_options(together=Together(mark="after rename"))),
+            Setting(2, options=_options(together=Together(mark="before rename"))),
             Setting(0, options=_options(putters="ABC")),
             Setting(0, options=_options(putters="ABC", impatient="A"), long=True),
             Setting(1, options=_options(putters="ABC"), long=True),
@@ -364,7 +362,7 @@ SCENARIOS = (
     Scenario(
         "get-together",
         "a get and a put in one commit, beside a claim",
-        (4, 14),
+        (4, 14, 18, 19, 20),
         get_together,
         (
             Setting(0),
