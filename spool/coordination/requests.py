@@ -20,8 +20,9 @@ import struct
 import sys
 import time
 import zlib
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from spool.coordination.locks import LockFile, request_slot_byte
 from spool.disk.descriptors import not_open
@@ -30,6 +31,9 @@ from spool.disk.memory import CLEAR, WORD_BYTES, SharedBytes
 from spool.errors import NO_ROOM
 from spool.model.layout import REQUESTS
 from spool.runtime.clock import Deadline
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 SLOTS = 64
 EMPTY, POSTED, JOINED, TAKEN, DONE = (state.to_bytes(WORD_BYTES, sys.byteorder) for state in range(5))
@@ -57,6 +61,19 @@ class RemovedSpan(NamedTuple):
 
     first: int = 1
     last: int = 0
+
+
+def _while_open(method: Callable[P, T]) -> Callable[P, T]:
+    """Raise OSError (EBADF) if the space was closed meanwhile, and its memory released."""
+
+    @wraps(method)
+    def call(*args: P.args, **options: P.kwargs) -> T:
+        try:
+            return method(*args, **options)
+        except ValueError:
+            raise not_open() from None
+
+    return call
 
 
 class RequestSlots:
@@ -115,8 +132,12 @@ class RequestSlots:
     @property
     def are_calm(self) -> bool:
         """Whether each slot is empty or done: no request stands."""
-        return self._memory is None or not self._memory[_STATES].translate(None, _CALM)
+        try:
+            return self._memory is None or not self._memory[_STATES].translate(None, _CALM)
+        except ValueError:
+            raise not_open() from None
 
+    @_while_open
     def standing(self) -> list[int]:
         """Return the slots whose requests stand: they are posted, joined or taken."""
         if self._memory is None:
@@ -125,6 +146,7 @@ class RequestSlots:
         places = enumerate(range(0, len(states), WORD_BYTES))
         return [slot for slot, at in places if states[at : at + WORD_BYTES].translate(None, _CALM)]
 
+    @_while_open
     def state(self, slot: int) -> bytes:
         at = _state_at(slot)
         return self._shared()[at : at + WORD_BYTES]
@@ -138,6 +160,7 @@ class RequestSlots:
         """Return the numbers for which requests are taken. Their files must remain: rule 21."""
         return [self.number(slot) for slot in self.standing() if self.state(slot) == TAKEN]
 
+    @_while_open
     def standing_within(self, span: RemovedSpan) -> list[int]:
         """Return the slots whose requests stand, and may remove or change a message of the span."""
         standing = self.standing()
@@ -159,10 +182,12 @@ class RequestSlots:
         length, checksum, _ = _TAKEN_ROW.unpack_from(self._row(slot), _TAKEN_ROW_AT)
         return self._proven(_content_at(slot) + BODY_BYTES, length, checksum, ANSWER_BYTES)
 
+    @_while_open
     def _row(self, slot: int) -> bytes:
         at = _ROWS_AT + slot * _ROW_BYTES
         return self._shared()[at : at + _ROW_BYTES]
 
+    @_while_open
     def _proven(self, at: int, length: int, checksum: int, most: int) -> bytes | None:
         data = self._shared()[at : at + min(length, most)]
         return data if zlib.crc32(data) == checksum else None
@@ -187,6 +212,7 @@ class RequestSlots:
         """Return whether a live process owns the slot, this process included."""
         return not self._owners.is_free(request_slot_byte(slot))
 
+    @_while_open
     def post(self, slot: int, request: bytes, span: RemovedSpan) -> bool:
         """Post a request in an own slot. Return False if no process leads, so that the caller tries to lead."""
         memory, at, row = self._shared(), _content_at(slot), _ROWS_AT + slot * _ROW_BYTES
@@ -202,6 +228,7 @@ class RequestSlots:
         """Withdraw a posted request; return False if a leader has joined it. Rule 22."""
         return self._change_posted(slot, EMPTY)
 
+    @_while_open
     def wait(self, slot: int, state: bytes, seconds: float) -> bool:
         """Sleep until the slot's state changes, or the owner shall try to lead; return False if the time is over."""
         return self._shared().wait(_state_at(slot), state, seconds)
@@ -220,6 +247,7 @@ class RequestSlots:
         self._locks.lock(_LEAD, deadline, "the lead of common commits")
         self._mark(_LEADS)
 
+    @_while_open
     def end_lead(self, answered: Iterable[int] = ()) -> None:
         """Release the lead. Wake the owner of a standing request, which then leads, and the owners of answered ones."""
         memory = self._shared()
@@ -230,6 +258,7 @@ class RequestSlots:
         for slot in answered:
             memory.wake(_state_at(slot))
 
+    @_while_open
     def gather(self, count: int, seconds: float) -> None:
         """Wait until ``count`` requests are posted, at most ``seconds``. The caller leads."""
         memory = self._shared()
@@ -239,6 +268,7 @@ class RequestSlots:
             memory.wait(_POSTS.start, seen, seconds)  # the process that posts the last of them wakes this thread
         self._mark(_LEADS)
 
+    @_while_open
     def _mark(self, value: int) -> None:
         self._shared()[_MARK] = value.to_bytes(WORD_BYTES, sys.byteorder)
 
@@ -258,6 +288,7 @@ class RequestSlots:
         finally:
             self._disk.unlock(handle, byte)
 
+    @_while_open
     def take(self, slot: int, number: int, answer: bytes) -> None:
         """Mark a joined request as taken for a number that is issued and not stamped. Rule 18."""
         memory, at = self._shared(), _content_at(slot) + BODY_BYTES
@@ -266,6 +297,7 @@ class RequestSlots:
         memory[row : row + _TAKEN_ROW.size] = _TAKEN_ROW.pack(len(answer), zlib.crc32(answer), number)
         self.store(slot, TAKEN)
 
+    @_while_open
     def store(self, slot: int, state: bytes) -> None:
         """Store a state, and wake nobody."""
         at = _state_at(slot)

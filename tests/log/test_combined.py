@@ -292,6 +292,14 @@ def test_a_deleted_file_stops_the_space(leader: spool.Space, owner: spool.Space)
         owner.put("orders", "one")
 
 
+def test_a_space_whose_memory_was_released_is_not_open(leader: spool.Space, owner: spool.Space) -> None:
+    slots = slots_of(owner)
+    owner.close()
+    for use in (lambda: slots.are_calm, slots.standing, lambda: slots.state(0), lambda: slots.store(0, EMPTY)):
+        with pytest.raises(OSError, match="closed"):
+            use()
+
+
 def test_a_process_alone_takes_no_lead(leader: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: RequestSlots) -> bool:
         raise AssertionError("a process alone leads")
