@@ -94,11 +94,31 @@ def look_at_standing(store: Store, claimed: PositionRanges | None = None) -> Non
         slots.lead(store.deadline())
         try:
             if slot in _conflicting(slots, claimed):
-                settle(store, slot)
-                if slots.state(slot) == POSTED:
-                    slots.store(slot, EMPTY)
+                _cancel(store, slot)
         finally:
             slots.end_lead()
+
+
+def cancel_of_dead(store: Store) -> None:
+    """Settle all requests of dead processes, so that reclaim need not keep their numbers. Do nothing beside a leader.
+
+    The leader may be this thread: on a full disk, a commit reclaims.
+    """
+    slots = store.shared.requests
+    if slots.are_calm or not slots.try_lead():
+        return
+    try:
+        for slot in _conflicting(slots, None):
+            _cancel(store, slot)
+    finally:
+        slots.end_lead()
+
+
+def _cancel(store: Store, slot: int) -> None:
+    """Settle a request, and cancel it if it is not committed. The caller leads."""
+    settle(store, slot)
+    if store.shared.requests.state(slot) == POSTED:
+        store.shared.requests.store(slot, EMPTY)
 
 
 def _conflicting(slots: RequestSlots, claimed: PositionRanges | None) -> list[int]:

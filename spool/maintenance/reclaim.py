@@ -29,7 +29,7 @@ from spool.index.commit import Retention, add_tallies
 from spool.index.index import Index
 from spool.log.commit import commit_batch
 from spool.log.sequence import flush_published
-from spool.log.standing import look_at_standing
+from spool.log.standing import cancel_of_dead
 from spool.log.visibility import catch_up
 from spool.model import layout
 from spool.policies.claim_journal import clean_up_after_dead
@@ -105,7 +105,7 @@ def reclaim(store: Store, pause: Callable[[], None] = lambda: None, behind: int 
             if not ours or store.files.disk.durability.defers_removal(store.shared.counters.read().is_suspect):
                 return 0
             clean_up_after_dead(store, store.deadline())
-            look_at_standing(store)
+            cancel_of_dead(store)
             flush_published(store)
             catch_up(store)
             _forget_captured(store.files.disk, store.view)
@@ -159,7 +159,7 @@ def _plan(shared: Shared, view: View, clock: Clock, batch: Sequence[int], newest
             note_pins(number, index.files[number], claimed)
         taken = shared.requests.taken_numbers()
         if newest is not None or taken:
-            return next_to_go(index.files, idle, min([newest or index.applied, *taken]), durable)
+            return next_to_go(index.files, idle, min([index.applied if newest is None else newest, *taken]), durable)
         levels = next_to_go(index.files, idle, index.applied + 1, durable)
         return [] if levels == [[index.applied]] else levels  # the newest number is removed only together with others
 

@@ -261,6 +261,34 @@ def test_a_number_that_a_request_is_taken_for_is_kept(leader: spool.Space, owner
         assert not leader._store.files.disk.exists(name)
 
 
+def test_reclaim_cancels_the_requests_of_dead_processes_and_waits_for_no_leader(
+    leader: spool.Space, owner: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader whose disk is full reclaims in the middle of its commit, so a wait for the lead would never end."""
+    slots = slots_of(owner)
+    slot = slots.own()
+    assert slot is not None
+    slots.post(slot, b"", span_of([]))
+    slots.disown(slot)
+    monkeypatch.setattr(RequestSlots, "lead", lambda *_: pytest.fail("reclaim waits for the lead"))
+    assert slots_of(leader).try_lead()
+    reclaim(leader._store)
+    assert slots.state(slot) == POSTED
+    slots_of(leader).end_lead()
+    reclaim(leader._store)
+    assert slots.state(slot) == EMPTY
+
+
+def test_reclaim_keeps_all_of_the_newest_numbers_that_it_shall_keep(leader: spool.Space) -> None:
+    for n in range(3):
+        leader.put("orders", n)
+        leader.get("orders")
+    assert bodies(leader) == []
+    store = leader._store
+    assert reclaim(store, behind=store.view.index.applied) == 0
+    assert reclaim(store) > 0
+
+
 @pytest.mark.parametrize("damaged", [b"", b"\xc1", b"nonsense"])
 def test_a_damaged_request_is_left_to_its_owner(
     leader: spool.Space, owner: spool.Space, pool: ThreadPoolExecutor, damaged: bytes

@@ -66,6 +66,7 @@ _STAND_INS = {
     "refresh": _NOTHING,
     "current": "{receiver}.known",  # settings
     "look_at_standing": _NOTHING,
+    "cancel_of_dead": _NOTHING,
     "settle": _NOTHING,
     "taken_numbers": "[]",
 }
