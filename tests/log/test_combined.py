@@ -1,5 +1,7 @@
 """Processes that commit together: posted requests, their answers, and what an owner does without an answer."""
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,12 +11,13 @@ from pathlib import Path
 import pytest
 
 import spool
+import xa
 from spool.coordination import requests
 from spool.coordination.requests import BODY_BYTES, DONE, EMPTY, JOINED, POSTED, TAKEN, RequestSlots
 from spool.errors import CommitUnknown, Full, NotOpen, QueueNotFound, SpaceStopped
 from spool.log import combined
 from spool.log.combined import CombinedCommits
-from spool.log.commit_request import RemovalRequest
+from spool.log.commit_request import RemovalRequest, batch_of
 from spool.log.posted import encode
 from spool.log.standing import span_of
 from spool.maintenance.reclaim import reclaim
@@ -237,6 +240,49 @@ def test_a_claim_cancels_the_request_of_a_dead_process(leader: spool.Space, owne
     assert leader.get("orders").body == "one"
     assert slots.state(slot) == EMPTY
     assert bodies(leader) == ["two"]
+
+
+def test_a_key_of_a_dead_process_is_put_once(leader: spool.Space, owner: spool.Space, tmp_path: Path) -> None:
+    """Rule 20: the dead process has posted a message with the key, and no leader has joined the request."""
+    program = "import spool, sys; spool.open(sys.argv[1]).put('orders', 'dead', deduplication_key='k')"
+    assert slots_of(leader).try_lead()
+    with subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "space")]) as process:
+        posted(leader)
+        process.kill()
+    slots_of(leader).end_lead()
+    leader.put("orders", "again", deduplication_key="k")
+    owner.put("orders", "later")
+    assert sorted(bodies(leader)) == ["again", "later"]
+
+
+def test_a_commit_that_needs_no_flush_is_not_posted(leader: spool.Space, owner: spool.Space) -> None:
+    leader.create_queue("lossy", durability="none")
+    owner.put("orders", "the settings are read")
+    assert slots_of(leader).try_lead()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(RequestSlots, "post", lambda *_: pytest.fail("it waits for the flush of others"))
+        owner.put("lossy", "at once")
+    slots_of(leader).end_lead()
+    assert bodies(leader, "lossy") == ["at once"]
+
+
+def test_a_decision_is_not_posted(leader: spool.Space, owner: spool.Space) -> None:
+    manager, xid = xa.ResourceManager(owner), xa.Xid(7, b"1", b"")
+    manager.start(xid)
+    owner.put("orders", "prepared")
+    manager.end(xid)
+    manager.prepare(xid)
+    assert slots_of(leader).try_lead()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(RequestSlots, "post", lambda *_: pytest.fail("no other process can commit it"))
+        manager.commit(xid)
+    slots_of(leader).end_lead()
+    assert bodies(leader) == ["prepared"]
+
+
+def test_removals_of_neighbours_become_one_command() -> None:
+    batch = batch_of([RemovalRequest(None, [(9, ordinal, 1)]) for ordinal in (2, 0, 1)])
+    assert [command[:4] for table in batch.tables for command in table.commands] == [["remove", 9, 0, 3]]
 
 
 def test_a_number_that_a_request_is_taken_for_is_kept(leader: spool.Space, owner: spool.Space) -> None:
