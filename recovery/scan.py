@@ -12,12 +12,13 @@ from spool.disk.disk import FlushFailed
 from spool.disk.quarantine import Cause, Reason, quarantine
 from spool.errors import SpoolError
 from spool.index import Index
+from spool.log.adoption import UnknownBranch, heuristic_fact
 from spool.log.visibility import read_all, rebuild
 from spool.model import layout
 from spool.policies.claim_journal import count_journal
-from spool.policies.heuristics import ROLLED_BACK, heuristic_fact
+from spool.policies.heuristics import ROLLED_BACK
 from spool.store.store import Store, log
-from spool.transactions.two_phase import UnknownBranch, finish_moves, rollback_prepared
+from spool.transactions.two_phase import finish_moves, rollback_prepared
 
 from . import branches, numbers, unfinished
 from .check import check, lost_queues, missing_files

@@ -27,6 +27,7 @@ class HeldDisk(Disk):
         self.go_on.set()
         self.holding = False
         self.flush_fails: FlushFailed | None = None
+        self.on_vote: Callable[[], None] = lambda: None  # called before the flush of each vote
         self.write_fails: Callable[[str], OSError | None] = lambda name: None
 
     def make_durable(self, handle: int, directory: str, **how: bool) -> None:
@@ -36,6 +37,8 @@ class HeldDisk(Disk):
             assert self.go_on.wait(PATIENT_SECONDS)
         elif self.flush_fails is not None:
             raise self.flush_fails
+        elif directory == "prepared":
+            self.on_vote()
         super().make_durable(handle, directory, **how)
 
     def create(self, name: str) -> int:

@@ -16,7 +16,7 @@ from spool.coordination import locks, requests
 from spool.disk import Disk
 from spool.disk.durability import durability_of
 from spool.disk.kernel import Unsupported
-from spool.disk.memory import WORD_BYTES, SharedBytes
+from spool.disk.memory import ALL_THREADS, WORD_BYTES, SharedBytes
 from spool.disk.stat import FileIdentity, FileSystem, Guarantees
 from spool.store import feed
 from tests.machine import Change, Inode, Lock, Machine, error_of
@@ -405,7 +405,7 @@ class SimulatedMemory:
         """Return at once whether the value has changed; only the simulated clock lets time pass."""
         return self[at : at + WORD_BYTES] != value
 
-    def change(self, at: int, value: bytes) -> None:
+    def change(self, at: int, value: bytes, threads: int = ALL_THREADS) -> None:
         self[at : at + WORD_BYTES] = value
 
     def wake(self, at: int) -> None:

@@ -55,7 +55,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 def _about_a_branch(failure: int = XAER_RMERR) -> Callable[[F], F]:
     """Decorate a call about one branch: check its xid, and raise our errors with X/Open's codes.
 
-    Calls about one branch are serialised; calls about different branches run side by side, also during a flush.
+    Calls about one branch are serialised. Calls about different branches run side by side; votes and commits that come
+    during a flush share the next flush.
 
     ``failure``: the code for a failure of the disk. XA_RBROLLBACK if the failure ends the branch; XA_RETRY if the
     branch is prepared, because XAER_RMERR would tell the coordinator that the branch was rolled back.

@@ -7,15 +7,18 @@ while it holds the lock for this counter. The caller takes the lock.
 
 Processes read the counters in shared memory. They also write *issued* there. They write the other counters by system
 calls, because such a write wakes the processes that watch the file. A process that waits for messages must wake at
-publication, not earlier.
+publication, not earlier. The words at the end of the file wake threads that wait for locks (``Futexes``) or for
+messages (``Arrivals``).
 """
 
 import struct
 import zlib
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Self
 
 from spool.coordination.locks import open_shared
+from spool.coordination.wakeup import Arrivals
 from spool.disk.descriptors import not_open
 from spool.disk.disk import Disk
 from spool.disk.memory import FUTEX_BYTES, ByCalls, Futexes, SharedBytes
@@ -29,7 +32,7 @@ _STOP_OFFSET = _BOOT_BYTES
 _SUSPECT_OFFSET = _STOP_OFFSET + 1
 _CELLS_OFFSET = 128
 _SIZE = _CELLS_OFFSET + 6 * _PAIR.size
-_FUTEXES_AT, _FILE_BYTES = 512, 1024
+_FUTEXES_AT, _ARRIVALS_AT, _FILE_BYTES = 512, 1024, 2048
 _ISSUED, _PUBLISHED, _DURABLE, _PREPARED, _SETTINGS, _OWNERS = (
     slice(at, at + _PAIR.size) for at in range(_CELLS_OFFSET, _SIZE, _PAIR.size)
 )
@@ -92,6 +95,7 @@ class Counters:
         self.disk = disk
         self.handle = open_shared(disk, COUNTERS, make=make)
         self._memory: SharedBytes = ByCalls(disk, self.handle)  # the file may be empty until ``start``
+        self.arrivals = Arrivals(self._memory, _ARRIVALS_AT, 0)
         if not make:
             self._share()
         self._stopped_here = False
@@ -101,7 +105,8 @@ class Counters:
         if self.disk.handle_identity(self.handle).size >= _FILE_BYTES:
             self._memory = self.disk.map(self.handle, _FILE_BYTES)
             if self._memory.wakes:
-                self.disk.futexes = Futexes(self._memory, _FUTEXES_AT, (_FILE_BYTES - _FUTEXES_AT) // FUTEX_BYTES)
+                self.disk.futexes = Futexes(self._memory, _FUTEXES_AT, (_ARRIVALS_AT - _FUTEXES_AT) // FUTEX_BYTES)
+        self.arrivals = Arrivals(self._memory, _ARRIVALS_AT, (_FILE_BYTES - _ARRIVALS_AT) // FUTEX_BYTES)
 
     def read(self) -> CounterPage:
         """Return the current counters; while the bytes are unchanged, every call returns the same page."""
@@ -124,7 +129,7 @@ class Counters:
         except ValueError:
             raise not_open() from None
 
-    def publish_next(self, number: int, *, durable: bool) -> bool:
+    def publish_next(self, number: int, *, durable: bool, arrived: Mapping[str, int] | None) -> bool:
         """If the previous number is published, publish this number as ``store_published`` does; otherwise return False.
 
         Raises SpaceStopped if a flush failed in any process.
@@ -138,16 +143,22 @@ class Counters:
         before = _with_checksum(number - 1)
         if data[_PUBLISHED] != before:
             return False
-        self.store_published(number, durable=durable and data[_DURABLE] == before)
+        self.store_published(number, durable=durable and data[_DURABLE] == before, arrived=arrived)
         return True
 
-    def store_published(self, number: int, *, durable: bool) -> None:
-        """Store *published*. The caller holds the number's byte.
+    def store_published(self, number: int, *, durable: bool, arrived: Mapping[str, int] | None = None) -> None:
+        """Store *published*, and wake calls that wait for messages. The caller holds the number's byte.
 
-        ``durable``: whether every commit up to the number was flushed.
+        Args:
+            durable: whether every commit up to the number was flushed.
+            arrived: see ``Arrivals.announce``. None: any message may have become free.
         """
         stored = _with_checksum(number)
         self.disk.write_at(self.handle, _PUBLISHED.start, stored + stored if durable else stored)
+        if arrived is None:
+            self.arrivals.announce_all()
+        elif arrived:
+            self.arrivals.announce(arrived)
 
     def store_durable(self, number: int) -> None:
         self._store(_DURABLE, number)
@@ -163,6 +174,7 @@ class Counters:
 
     def bump_settings(self) -> None:
         self._store(_SETTINGS, self.read().settings + 1)
+        self.arrivals.announce_all()
 
     def store_owner(self, number: int) -> None:
         """Store the highest owner number. The caller holds the number lock and the owner's bytes."""
@@ -172,6 +184,7 @@ class Counters:
         """Stop the space after a failed flush: no process may publish or commit until the next ``start``."""
         self._stopped_here = True  # set first, because the write may fail; the flag remains while this space is open
         self.disk.write_at(self.handle, _STOP_OFFSET, b"\x01")
+        self.arrivals.announce_all()
 
     def start(self, *, issued: int, published: int, durable: int, suspect: bool = False) -> None:
         """Store the counters that the first opener found, and clear the stop flag.

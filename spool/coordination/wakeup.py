@@ -1,15 +1,22 @@
 """When any process commits, wake the calls that wait for a message.
 
-A process that publishes a commit writes to ``run/counters``, and the kernel notifies the watchers of that file. One
-watch serves all threads of an open space: one thread listens and notifies the others. A notification is only a hint:
-events may be lost, so a waiting call also polls now and then (see ``waiting.wait_for``).
+A call that waits for the head of a queue sleeps on a word of shared memory (``Arrivals``). So a commit wakes no more of
+these calls than it has messages for them. For all other calls, a process that publishes a commit writes to
+``run/counters``, and the kernel notifies the watchers of that file (``CommitNotifier``).
+
+A notification is only a hint: it may be lost, or wake a process that dies, so a waiting call also polls now and then
+(see ``waiting.wait_for``).
 """
 
+import sys
 import threading
+import zlib
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 
 from spool.disk.disk import Disk
+from spool.disk.memory import ALL_THREADS, CLEAR, FUTEX_BYTES, WORD_BYTES, SharedBytes, time_word
 from spool.model.layout import COUNTERS
 from spool.runtime.clock import Clock
 
@@ -74,3 +81,73 @@ class CommitNotifier:
             if self.generation == seen and self._listening:
                 self._turn.wait(seconds)
             return self.generation != seen
+
+
+_SEVERAL = b"\xff" * WORD_BYTES
+
+
+@lru_cache(maxsize=1024)
+def _bucket_of(queue: str, first: int, count: int) -> tuple[int, bytes]:
+    """Return the offset of a queue's bucket, and the queue's mark, which is neither 0 nor the mark of several."""
+    checksum = zlib.crc32(queue.encode())
+    return first + checksum % count * FUTEX_BYTES, (checksum % 0xFFFFFFFE + 1).to_bytes(WORD_BYTES, sys.byteorder)
+
+
+class Arrivals:
+    """Wakes the calls of all processes that wait for the head of a queue.
+
+    Many queues share a bucket of two words: a mark, and a time. A waiting call stores the mark of its queue, or the
+    mark of several queues if another mark is there, remembers the time, searches once more, and sleeps while the time
+    is unchanged. A process that commits messages stores the time, and wakes one call for each message. In a bucket of
+    several queues it wakes all calls, because the kernel could choose a call that waits for another queue. A bucket
+    without a mark costs a process that commits only a read of memory.
+
+    ``wakes``: whether a call can sleep here. Otherwise it uses the ``CommitNotifier``.
+    """
+
+    def __init__(self, memory: SharedBytes, first: int, count: int) -> None:
+        """``first``: the offset of the buckets in the memory."""
+        self._memory = memory
+        self._first = first
+        self._count = count
+        self.wakes = memory.wakes
+
+    def expect(self, queue: str) -> Callable[[float], bool]:
+        """Ask to be woken for messages of the queue. The caller searches once more, and then waits.
+
+        Returns:
+            A function that takes a number of seconds, and waits at most that long. If messages arrived since this call,
+            the function returns at once. The function returns whether the caller was woken, and asks to be woken again.
+        """
+        at, mark = _bucket_of(queue, self._first, self._count)
+        kept = self._expect(at, mark)
+
+        def wait(seconds: float) -> bool:
+            nonlocal kept
+            woken = self._memory.wait(at + WORD_BYTES, kept, seconds)
+            kept = self._expect(at, mark)
+            return woken
+
+        return wait
+
+    def _expect(self, at: int, mark: bytes) -> bytes:
+        there = self._memory[at : at + WORD_BYTES]
+        if there not in (mark, _SEVERAL):
+            self._memory[at : at + WORD_BYTES] = mark if there == CLEAR else _SEVERAL
+        return self._memory[at + WORD_BYTES : at + FUTEX_BYTES]
+
+    def announce(self, arrived: Mapping[str, int]) -> None:
+        """Wake one call for each message. ``arrived``: the number of messages that any call can take now, by queue."""
+        for queue in arrived if self.wakes else ():
+            at, mark = _bucket_of(queue, self._first, self._count)
+            there = self._memory[at : at + WORD_BYTES]
+            if there != CLEAR:
+                calls = arrived[queue] if there == mark else ALL_THREADS
+                self._memory.change(at + WORD_BYTES, time_word(), calls)
+
+    def announce_all(self) -> None:
+        """Wake all calls, because any message may have become free."""
+        end = self._first + self._count * FUTEX_BYTES
+        for at in range(self._first, end, FUTEX_BYTES) if self.wakes else ():
+            if self._memory[at : at + WORD_BYTES] != CLEAR:
+                self._memory.change(at + WORD_BYTES, time_word())

@@ -417,6 +417,11 @@ class Disk:
         """Flush a file's bytes and metadata or a directory's names (fsync(2)); ``data_only``: fdatasync(2)."""
         self._flush_once(os.fdatasync if data_only else os.fsync, handle)
 
+    def begin_flush(self, handle: int) -> None:
+        """Ask the kernel to begin to write a file's bytes (posix_fadvise(2)). Only a flush makes them durable."""
+        with suppress(OSError):
+            os.posix_fadvise(self._checked(handle), 0, 0, os.POSIX_FADV_DONTNEED)
+
     def _flush_once(self, flush: Callable[[int], None], handle: int) -> None:
         if handle not in self._handles:
             raise not_open()

@@ -21,11 +21,12 @@ from typing import ClassVar, Protocol
 WORD_BYTES = 4
 FUTEX_BYTES = 2 * WORD_BYTES
 CLEAR, SET = bytes(WORD_BYTES), (1).to_bytes(WORD_BYTES, sys.byteorder)
+ALL_THREADS = (1 << 31) - 1
 
 # The numbers of the system call futex(2), for which glibc has no function. On other machines no thread is woken.
 _NUMBERS = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "loongarch64": 98, "ppc64le": 221, "s390x": 238}
 _FUTEX = _NUMBERS.get(os.uname().machine, 0) if sys.maxsize > 1 << 32 else 0
-_WAIT, _WAKE, _ALL = 0, 1, (1 << 31) - 1
+_WAIT, _WAKE = 0, 1
 _TIME = struct.Struct("qq")  # seconds, nanoseconds
 _NO_FUTEX_SECONDS = 0.001  # the sleep of a thread that the kernel cannot wake
 _futex = ctypes.CDLL(None, use_errno=True).syscall
@@ -54,8 +55,8 @@ class SharedBytes(Protocol):
         Return whether the word changed or a thread woke this thread. A signal ends the sleep.
         """
 
-    def change(self, at: int, value: bytes) -> None:
-        """Store a value in the word, and wake all threads that sleep on the word."""
+    def change(self, at: int, value: bytes, threads: int = ALL_THREADS) -> None:
+        """Store a value in the word, and wake at most so many of the threads that sleep on the word."""
 
     def wake(self, at: int) -> None:
         """Wake one thread that sleeps on the word. The word keeps its value."""
@@ -91,9 +92,9 @@ class Mapped(mmap.mmap):
             time.sleep(min(seconds, _NO_FUTEX_SECONDS))
         return self[at : at + WORD_BYTES] != value
 
-    def change(self, at: int, value: bytes) -> None:
+    def change(self, at: int, value: bytes, threads: int = ALL_THREADS) -> None:
         self[at : at + WORD_BYTES] = value
-        _futex(_FUTEX, self._address + at, _WAKE, _ALL, None, None, 0)
+        _futex(_FUTEX, self._address + at, _WAKE, threads, None, None, 0)
 
     def wake(self, at: int) -> None:
         _futex(_FUTEX, self._address + at, _WAKE, 1, None, None, 0)
@@ -118,7 +119,7 @@ class ByCalls:
         time.sleep(seconds)
         return self[at : at + WORD_BYTES] != value
 
-    def change(self, at: int, value: bytes) -> None:
+    def change(self, at: int, value: bytes, threads: int = ALL_THREADS) -> None:
         self[at : at + WORD_BYTES] = value
 
     def wake(self, at: int) -> None:
@@ -126,6 +127,11 @@ class ByCalls:
 
     def close(self) -> None:
         """Do nothing. The handle remains open, because it belongs to the caller."""
+
+
+def time_word() -> bytes:
+    """Return the time as a word. Two changes of a word to the time nearly always leave different words."""
+    return struct.pack("=I", time.monotonic_ns() & 0xFFFFFFFF)
 
 
 class Futexes:
@@ -177,7 +183,7 @@ class Futexes:
         """Wake the threads that wait for the byte. The caller has released the byte, and found the mark set."""
         mark = self._at(byte)
         self.memory[mark : mark + WORD_BYTES] = CLEAR
-        self.memory.change(mark + WORD_BYTES, struct.pack("=I", time.monotonic_ns() & 0xFFFFFFFF))
+        self.memory.change(mark + WORD_BYTES, time_word())
 
     def _at(self, byte: int) -> int:
         return self.first + byte % self.count * FUTEX_BYTES

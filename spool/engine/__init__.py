@@ -5,11 +5,12 @@
 
 from spool.engine.engine import BranchExists, Decision, Engine, Room, examine, examine_kind, local_file_system
 from spool.index.commit import Subscription
+from spool.log.adoption import UnknownBranch
 from spool.runtime.calls import deferred, is_deferred
 from spool.runtime.clock import WaitExpired
 from spool.runtime.context import Joinable
 from spool.transactions.coordinated import CoordinatedTransaction
-from spool.transactions.two_phase import InDoubt, UnknownBranch
+from spool.transactions.two_phase import InDoubt
 
 __all__ = [
     "BranchExists", "CoordinatedTransaction", "Decision", "Engine", "InDoubt", "Joinable", "Room", "Subscription",

@@ -120,7 +120,7 @@ class CombinedCommits:
                 self.joined.append((slot, decode(slots.request(slot))))
                 self._expected = _COMPANY_COMMITS
         self._before = self._before[1], len(self.joined)
-        return [request for _, requests in self.joined for request in requests]
+        return [request for _, requests in self.joined for request in requests if request.resolve(self._store)]
 
     def take(self, requests: Sequence[CommitRequest], number: int) -> None:
         """Mark the joined requests among these as taken for a number. Rule 18.

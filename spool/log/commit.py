@@ -41,7 +41,7 @@ from spool.format.batch import CommitBatch, destinations_of
 from spool.format.header import stamp
 from spool.format.reader import FileContents
 from spool.format.schema import ADDRESSING
-from spool.format.table import Table
+from spool.format.table import CompactedTable, Table
 from spool.format.writer import CommitFileWriter
 from spool.index.commit import Commit, Part
 from spool.log.quota import settle_and_catch_up
@@ -113,8 +113,12 @@ def commit(
         elif flush:
             file.flush()
         # 8. Publish the number after all earlier numbers: now the commit is visible to all processes.
-        if not store.shared.counters.publish_next(number, durable=flush):
-            _publish_behind(store, number, seconds, flushed=flush)
+        tables: Iterable[Table] = contents.tables
+        if batch.adopted:
+            tables = chain(tables, *(branch.tables for branch in batch.adopted))
+        arrived = arrived_in(tables)
+        if not store.shared.counters.publish_next(number, durable=flush, arrived=arrived):
+            _publish_behind(store, number, seconds, flushed=flush, arrived=arrived)
     except FlushFailed as error:
         store.stop()  # done before the byte is released, so that no process takes this file for a whole commit
         raise CommitUnknown(f"flushing commit {number} failed ({error}); {_LOOK}") from error
@@ -210,14 +214,41 @@ def _hold_number(store: Store, number: int, seconds: float | None) -> int:
     raise SystemFailure("the space has used up its commit numbers: export it and import it into a new one")
 
 
-def _publish_behind(store: Store, number: int, seconds: float | None, *, flushed: bool) -> None:
+def _publish_behind(
+    store: Store, number: int, seconds: float | None, *, flushed: bool, arrived: Mapping[str, int] | None
+) -> None:
     """Publish the number once all earlier numbers are published. Caller holds the number's byte. Rule 2.
 
     Other processes wait for this number, so a close of the space does not end the wait.
     """
     page = settle_to(store, number - 1, store.deadline(seconds)._replace(check=None))
     if page.published < number:  # *published* never goes back, even if run/ was damaged
-        store.shared.counters.store_published(number, durable=flushed and page.durable == number - 1)
+        durable = flushed and page.durable == number - 1
+        store.shared.counters.store_published(number, durable=durable, arrived=arrived)
+
+
+# The control fields of messages that not every waiting call can take at once.
+_NOT_FOR_ALL = frozenset(("delay", "not_before", "group"))
+
+
+def arrived_in(tables: Iterable[Table]) -> dict[str, int] | None:
+    """Return, for each queue, the number of messages in these tables that any waiting call can take at once.
+
+    None if the tables may make other messages available, too, or messages that only some calls can take.
+    """
+    arrived: dict[str, int] = {}
+    for table in tables:
+        if type(table) is CompactedTable:
+            continue
+        for command in table.commands:
+            if command[0] != "remove":
+                return None
+        for queue, attributes, count in table.runs:
+            if not _NOT_FOR_ALL.isdisjoint(table.attributes[attributes]):
+                return None
+            name = table.queues[queue]
+            arrived[name] = arrived.get(name, 0) + count
+    return arrived
 
 
 def check_destinations(settings: Settings, tables: Iterable[Table]) -> None:

@@ -20,7 +20,7 @@ from spool.store.store import Store
 
 _RANGE_BYTES = 32  # about the size of a range in a file
 _ALIKE, _RANGES = attrgetter("alike"), attrgetter("ranges")
-_PUT, _REMOVAL, _BRANCH = range(3)  # the kinds of packed requests
+PUT, REMOVAL, BRANCH, ADOPTION = range(4)  # the kinds of packed requests
 
 
 class Stage(Enum):
@@ -40,6 +40,7 @@ class CommitRequest:
     """
 
     is_empty = False  # nothing to commit
+    votes = False  # whether this is a ``VoteRequest``, which needs no number
     # The prepared branch that the request commits. If it is set, ``refusal`` is called under the number lock.
     adopts: Xid | None = None
     branch, first = "", 0  # the branch of the messages, as hex, and the ordinal of the first message
@@ -81,11 +82,15 @@ class CommitRequest:
         """Append the request to a batch. Afterwards the messages of the request have ids."""
 
     def pack(self) -> tuple[Any, ...] | None:
-        """Return the request as values that msgpack can encode, with its kind first; see ``unpack``.
+        """Return the request as values that msgpack can encode, with its kind first; see ``posted``.
 
         None if only this process can commit the request.
         """
         return None
+
+    def resolve(self, _store: Store) -> bool:
+        """Complete a request that another process packed; return False if this process cannot commit the request."""
+        return True
 
     @property
     def addressed(self) -> PositionRanges:
@@ -132,7 +137,7 @@ class PutRequest(CommitRequest):
             batch.put(self.queue, bodies, attributes)
 
     def pack(self) -> tuple[Any, ...]:
-        return _PUT, self.queue, self.groups
+        return PUT, self.queue, self.groups
 
 
 class RemovalRequest(CommitRequest):
@@ -153,7 +158,7 @@ class RemovalRequest(CommitRequest):
             batch.remove(number, first, count, "dequeued")
 
     def pack(self) -> tuple[Any, ...]:
-        return _REMOVAL, self.ranges
+        return REMOVAL, self.ranges
 
     @property
     def addressed(self) -> PositionRanges:
@@ -180,25 +185,12 @@ class BranchRequest(CommitRequest):
 
     def pack(self) -> tuple[Any, ...] | None:
         packed = self.batch.pack()
-        return None if packed is None else (_BRANCH, self.branch, packed)
+        return None if packed is None else (BRANCH, self.branch, packed)
 
     @property
     def addressed(self) -> PositionRanges:
         commands = [command for table in self.batch.tables for command in table.commands]
         return [(number, first, count) for name, number, first, count, _ in commands if name in ADDRESSING]
-
-
-def unpack(packed: Sequence[Any]) -> CommitRequest:
-    """Return the request that another process packed."""
-    kind, *values = packed
-    if kind == _PUT:
-        queue, groups = values
-        return PutRequest(None, queue, groups)
-    if kind == _REMOVAL:
-        [ranges] = values
-        return RemovalRequest(None, [(number, first, count) for number, first, count in ranges])
-    branch, batch = values
-    return BranchRequest(None, branch, CommitBatch.unpack(batch))
 
 
 def batch_of(requests: Sequence[CommitRequest]) -> CommitBatch:

@@ -7,8 +7,9 @@ that arrive during a flush are in the next commit.
 A failure before numbering rolls back every request of the group; a later failure leaves the outcome of each request
 unknown. Each caller gets the ids of its own messages.
 
-Decisions to commit prepared branches are grouped like other requests. A transaction that was streamed to its own file
-is committed separately, and so is a forwarding round with its branches.
+Decisions to commit prepared branches are grouped like other requests. The votes of branches are grouped, too: they need
+no number, and the leader flushes their files before it commits the other requests. A transaction that was streamed to
+its own file is committed separately, and so is a forwarding round with its branches.
 
 If the program ends without closing its space, submitted messages are committed as the interpreter exits. The
 interpreter completes the futures of ``concurrent.futures`` in the same way.
@@ -29,12 +30,14 @@ from spool.coordination.locks import xid_byte
 from spool.errors import NO_ROOM, CommitUnknown, Full, NotOpen, QueueNotFound, SpoolError
 from spool.format.writer import CommitFileWriter
 from spool.log import quota
+from spool.log.adoption import move_adopted
 from spool.log.combined import CombinedCommits
 from spool.log.commit import commit
 from spool.log.commit_queue import CLOSED, CommitQueue, complete
 from spool.log.commit_request import CommitRequest, PutRequest, Stage, batch_of
 from spool.log.sequence import settle_all
 from spool.log.visibility import catch_up
+from spool.log.vote import VoteRequest, vote_together
 from spool.model.xid import Xid, new_local_xid
 from spool.runtime import calls
 from spool.store.settings import Settings
@@ -190,12 +193,18 @@ class GroupCommit:
 
         The file may also have requests of other processes, or be the file of another process.
         """
+        for request in requests:
+            if request.votes:
+                self._vote(requests, own)
+                return
         combined, left, together = self._combined, requests, requests
         combines = bool(requests) and combined.has_company(requests[-1].page)
         try:
             if combines:
                 self._name = self._name or self._file_name()  # its byte comes before the lead in the order of locks
                 left = combined.lead_or_post(requests)
+                if left is not requests:
+                    self._move_adopted([request for request in requests if request.stage is Stage.DONE])
                 together = [*combined.join(), *left]
             while together and (failed := self._try(together)):
                 out = set(map(id, failed))
@@ -213,6 +222,39 @@ class GroupCommit:
             if combines:
                 combined.end_lead()
         complete(together)
+
+    def _vote(self, requests: Sequence[CommitRequest], own: CommitRequest | None) -> None:
+        """Vote for the branches of some requests, then commit the other requests, and then wake all their threads.
+
+        The threads sleep until the end, so they do not take the interpreter from the leader at each call of the disk.
+        """
+        votes = [request for request in requests if isinstance(request, VoteRequest)]
+        others = [request for request in requests if not request.votes]
+        try:
+            vote_together(self.store, votes)
+        except BaseException:  # a signal, in the leader's thread
+            begun = {id(own), *(id(vote) for vote in votes if vote.is_listed or vote.error is not None)}
+            self.queue.requeue([request for request in requests if id(request) not in begun])
+            complete([request for request in requests if id(request) in begun])
+            raise
+        try:
+            if others:
+                self._commit(others, own)
+        finally:
+            complete(votes)
+
+    def _move_adopted(self, requests: Sequence[CommitRequest]) -> None:
+        """Give the branches that these requests committed in one commit their committed names.
+
+        If another process made the commit, it has usually moved the branches, too.
+        """
+        moves, number = [], None
+        for request in requests:
+            if request.adopts is not None and request.error is None:
+                moves.append((request.first, request.adopts))
+                number = request.number
+        if number is not None:
+            move_adopted(self.store, number, moves)
 
     def _interrupt(self, requests: Sequence[CommitRequest], error: BaseException, own: CommitRequest | None) -> None:
         """Complete or requeue the requests of this process after an interrupted commit."""
@@ -273,6 +315,8 @@ class GroupCommit:
                 combined.last = file.number
                 for request in requests:
                     request.number = file.number
+        if batch.adopts:
+            self._move_adopted(requests)
 
     def _check(self, requests: Sequence[CommitRequest], settings: Settings) -> None:
         """Raise _RefusedError if a quota, or an earlier decision about a branch, refuses some of the requests.

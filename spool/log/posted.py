@@ -1,16 +1,19 @@
 """The bytes of requests that a process posts for another one, and of the answer (see ``coordination.requests``)."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgpack
 
 from spool.coordination.requests import ANSWER_BYTES, BODY_BYTES
+from spool.format.batch import CommitBatch
 from spool.format.header import UNREADABLE
-from spool.log.commit_request import CommitRequest, unpack
+from spool.log.adoption import AdoptionRequest
+from spool.log.commit_request import ADOPTION, PUT, REMOVAL, BranchRequest, CommitRequest, PutRequest, RemovalRequest
 from spool.model.position import PositionRanges
 
-# The place of a request's messages in a commit: the branch's id, and the ordinal of the first message. None: the owner
-# commits the request itself.
+# The place of a request's messages in a commit: the branch's id, and the ordinal of the first message. For an adopted
+# branch: an empty id, and the place of the branch. None: the owner commits the request itself.
 Place = tuple[bytes, int] | None
 _MOST_TOGETHER = ANSWER_BYTES // 32  # the most requests of one slot: an answer has less than 32 bytes for each
 
@@ -35,9 +38,24 @@ def decode(encoded: bytes | None) -> list[CommitRequest]:
         return []
     try:
         _, packed = msgpack.unpackb(encoded, strict_map_key=False)
-        return list(map(unpack, packed))
+        return list(map(_unpack, packed))
     except UNREADABLE:
         return []
+
+
+def _unpack(packed: Sequence[Any]) -> CommitRequest:
+    """Return the request that another process packed."""
+    kind, *values = packed
+    if kind == PUT:
+        queue, groups = values
+        return PutRequest(None, queue, groups)
+    if kind == REMOVAL:
+        [ranges] = values
+        return RemovalRequest(None, [(number, first, count) for number, first, count in ranges])
+    if kind == ADOPTION:
+        return AdoptionRequest.unpack(*values)
+    branch, batch = values
+    return BranchRequest(None, branch, CommitBatch.unpack(batch))
 
 
 def encode_answer(places: Sequence[Place]) -> bytes:

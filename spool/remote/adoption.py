@@ -27,6 +27,7 @@ from spool.format.batch import CommitBatch
 from spool.format.reader import FileContents
 from spool.format.table import Table
 from spool.index.body_files import read_bodies
+from spool.log.adoption import voted_contents
 from spool.log.visibility import revalidate
 from spool.model import layout
 from spool.model.xid import Xid
@@ -37,7 +38,6 @@ from spool.store.parts import View
 from spool.transactions.branch import Branch
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.core import Core
-from spool.transactions.two_phase import voted_contents
 
 _COPIED_MESSAGES = 1024
 

@@ -14,7 +14,7 @@ from spool.disk.memory import SharedBytes
 from spool.disk.requirements import on_another_machine
 from spool.errors import CorruptedFile, ProtocolError, TransactionRolledBack, UnknownCodec
 from spool.index.stretch import Stretch
-from spool.log.commit import write
+from spool.log.vote import VoteRequest, finish_vote, vote_together
 from spool.model import codecs, layout
 from spool.model.message import Message, message_id
 from spool.model.options import PutOptions
@@ -27,7 +27,6 @@ from spool.runtime.calls import public_call
 from spool.runtime.clock import Clock
 from spool.store.store import Store, attach_store
 from spool.transactions.branch import Branch
-from spool.transactions.two_phase import vote
 from spool.transactions.validation import check_queue, control_fields, encode_bodies
 from spool.workers.effects import Effect, OutcomePolicy, record
 from spool.workers.outcome import Outcome
@@ -238,9 +237,9 @@ class RemoteBranch:
             return None
         store, file = self._store, self._branch.new_file()
         try:
-            write(store, file, self._branch.batch)
-            self._check_coordinator()
-            vote(store, file, self.xid)
+            request = VoteRequest(None, file, self._branch.batch, self._check_coordinator)
+            vote_together(store, [request])
+            finish_vote(store, request)
         except BaseException:
             file.abandon()
             raise

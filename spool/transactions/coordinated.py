@@ -20,8 +20,9 @@ from spool.coordination.locks import LockFile, OpenLock, coordinator_byte
 from spool.disk.disk import Disk
 from spool.errors import Full, NotOpen, ProtocolError, SpoolError
 from spool.index.stretch import Stretch
-from spool.log.commit import write
+from spool.log.adoption import move_adopted
 from spool.log.quota import room_for
+from spool.log.vote import VoteRequest, finish_vote
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.model.position import Position, PositionRanges, positions
@@ -206,12 +207,13 @@ class CoordinatedTransaction(Transaction):
                     return False
                 self._branch.lock_xid()
                 file = self._branch.new_file()
-                write(store, file, self._branch.batch, page, make_room=partial(reclaim, store))
                 settings = self._store.settings.current(page)
                 check = None
                 if settings.config.has_limits:  # without limits, the vote needs no number lock
                     check = partial(room_for(store, lambda: file.tables), settings)
-                two_phase.vote(store, file, self._branch.xid, check=check)
+                request = VoteRequest(page, file, self._branch.batch, check, partial(reclaim, store))
+                self._core.group_commit.commit(request)
+                finish_vote(store, request)
                 self._end(TransactionState.PREPARED)
                 return True
             except BaseException as error:
@@ -248,7 +250,7 @@ class CoordinatedTransaction(Transaction):
                     record(branch)
                 deadline = store.deadline()
                 self.number = two_phase.adopt(store, branch.new_file(), branch.batch, adopt, deadline, check, copied)
-                two_phase.move_adopted(store, self.number, enumerate(adopt, 1))
+                move_adopted(store, self.number, enumerate(adopt, 1))
                 self._end(TransactionState.COMMITTED)
             except BaseException as error:
                 self._fail("committing", error)

@@ -16,32 +16,29 @@ Invariants ("rule" means a rule of docs/architecture.md, "The rules that keep pr
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from spool.coordination.counters import CounterPage, Counters
-from spool.coordination.locks import PREPARED_LIST, coordinator_byte, xid_byte
-from spool.disk.content import unlink_unless_gone
-from spool.disk.disk import Disk, FlushFailed
-from spool.disk.durability import Move
-from spool.errors import CommitUnknown, SpoolError
+from spool.coordination.locks import coordinator_byte, xid_byte
+from spool.disk.disk import FlushFailed
 from spool.format.batch import CommitBatch
 from spool.format.reader import FileContents
 from spool.format.writer import CommitFileWriter
-from spool.log.commit import check_destinations, commit, commit_batch
-from spool.log.commit_request import CommitRequest
+from spool.log.adoption import AdoptionRequest, UnknownBranch, fact_key, heuristic_fact, move_adopted, voted_contents
+from spool.log.commit import commit, commit_batch
 from spool.log.quota import added_by, check_adoption, settle_and_catch_up
 from spool.log.sequence import copy_over, finish_dead_writers, number_locked, settle_all
 from spool.log.visibility import catch_up, list_prepared, prepared_contents
+from spool.log.vote import unlist
 from spool.model import layout
 from spool.model.position import Position
 from spool.model.xid import FORMAT_ROUND, FORMATS_BOUND_TO_A_LIFE, Xid
 from spool.policies import retries
-from spool.policies.heuristics import COMMITTED, ROLLED_BACK, fact_key, heuristic_fact, heuristic_outcome
+from spool.policies.heuristics import COMMITTED, ROLLED_BACK, heuristic_outcome
 from spool.runtime.clock import Deadline, WaitExpired
-from spool.store.parts import Shared, addressed_positions
+from spool.store.parts import addressed_positions
 from spool.store.settings import Settings
 from spool.store.store import Store
 from spool.transactions.core import Core
@@ -49,69 +46,6 @@ from spool.transactions.core import Core
 log = logging.getLogger("spool")
 
 _BY_ADMINISTRATOR = "an administrator rolled it back"
-
-
-class UnknownBranch(SpoolError):
-    """No prepared branch has this xid. ``committed_by``: the number of the commit that adopted the branch, or None."""
-
-    def __init__(self, xid: Xid, committed_by: int | None, why: str = "it was rolled back, or never prepared") -> None:
-        was = why if committed_by is None else f"it was committed as number {committed_by}"
-        super().__init__(f"there is no prepared branch {xid}: {was}")
-        self.committed_by = committed_by
-
-
-def vote(store: Store, file: CommitFileWriter, xid: Xid, check: Callable[[], None] | None = None) -> None:
-    """Vote: the finished file becomes ``prepared/<xid>``, durably. The caller holds the xid's byte.
-
-    Args:
-        check: a function that raises if the branch must not vote yes. It is called under the number lock.
-
-    Raises:
-        FileExistsError: a branch with that xid is prepared already.
-        OSError: the vote could not be made durable, and was withdrawn.
-        CommitUnknown: the vote could be neither made durable nor withdrawn.
-    """
-    if check is None:
-        _list_as_prepared(store, file, xid)
-    else:
-        with number_locked(store.shared.control, store.deadline()):
-            check()
-            _list_as_prepared(store, file, xid)
-    assert file.handle is not None
-    try:
-        store.files.disk.make_durable(file.handle, layout.PREPARED, new=True)
-    except OSError as error:
-        if isinstance(error, FlushFailed):
-            store.stop()
-        _withdraw(store, xid, error)
-        raise
-    finally:
-        file.close()
-
-
-def _list_as_prepared(store: Store, file: CommitFileWriter, xid: Xid) -> None:
-    with store.shared.control.holding(PREPARED_LIST, store.deadline(), "the list of prepared branches"):
-        page = store.shared.counters.read()
-        check_destinations(store.settings.current(page), file.tables)
-        version = store.shared.counters.bump_prepared(page)
-        store.files.disk.rename_new(file.name, layout.prepared(xid))
-        with store.view.mutex:
-            store.view.prepared.add(version, xid, file.contents(0))
-
-
-def _withdraw(store: Store, xid: Xid, why: OSError) -> None:
-    """Delete a branch after its vote failed. The coordinator gets no vote, so it counts the branch as rolled back."""
-    try:
-        _unlist(store.files.disk, store.shared, xid, store.deadline())
-    except (OSError, WaitExpired) as error:
-        text = f"branch {xid} could not be made durable ({why}) and is still listed ({error}): roll it back later"
-        raise CommitUnknown(text) from error
-
-
-def _unlist(disk: Disk, shared: Shared, xid: Xid, deadline: Deadline) -> None:
-    with shared.control.holding(PREPARED_LIST, deadline, "the list of prepared branches"):
-        shared.counters.bump_prepared(shared.counters.read())
-        disk.unlink(layout.prepared(xid))
 
 
 def adopt(
@@ -153,45 +87,6 @@ def adopt(
     return commit(store, file, batch, seconds=deadline.seconds, check=check)
 
 
-class AdoptionRequest(CommitRequest):
-    """A request to commit a prepared branch. The commit may also contain facts about the branch.
-
-    ``place``: the place of the branch among the branches that the commit adopts, from 1.
-    """
-
-    place = 0
-
-    def __init__(self, xid: Xid, contents: FileContents, facts: CommitBatch | None = None) -> None:
-        self.page, self.messages, self.bytes = None, 0, 0
-        self.adopts = self.xid = xid
-        self.contents = contents
-        self.facts = facts
-
-    def append_to(self, batch: CommitBatch) -> None:
-        batch.adopt(self.contents)
-        self.place = len(batch.adopts)
-        if self.facts is not None:
-            batch.append(self.facts)
-
-    def refusal(self, store: Store, page: CounterPage, others: Collection[Xid]) -> Exception | None:
-        if self.xid in others:
-            return UnknownBranch(self.xid, None, "another thread commits it at this moment")
-        index = store.view.index
-        if self.xid in index.adopted or heuristic_fact(index, self.xid) is not None or not self._is_there(store, page):
-            return UnknownBranch(self.xid, index.adopted.get(self.xid))
-        return None
-
-    def _is_there(self, store: Store, page: CounterPage) -> bool:
-        """Return whether the branch's file exists, unchanged since it was read."""
-        disk, prepared = store.files.disk, store.view.prepared
-        with store.view.mutex:
-            is_known = page.prepared == prepared.version and prepared.branches.get(self.xid) is self.contents
-        if is_known:  # no branch was added or removed since
-            return disk.exists(layout.prepared(self.xid))
-        found = prepared_contents(disk, prepared, self.xid)
-        return found is not None and found.header.checksum == self.contents.header.checksum
-
-
 def commit_prepared(core: Core, xid: Xid, *, vote_known: bool, facts: CommitBatch | None = None) -> int:
     """Commit one prepared branch, together with ``facts`` about the branch: see ``Engine.commit_branch``."""
     store = core.store
@@ -201,17 +96,7 @@ def commit_prepared(core: Core, xid: Xid, *, vote_known: bool, facts: CommitBatc
     request = AdoptionRequest(xid, contents or voted_contents(store, xid), facts)
     core.group_commit.commit(request)
     assert request.number is not None
-    move_adopted(store, request.number, [(request.place, xid)])
     return request.number
-
-
-def voted_contents(store: Store, xid: Xid) -> FileContents:
-    """Read a prepared branch; raises UnknownBranch if the branch does not exist."""
-    contents = prepared_contents(store.files.disk, store.view.prepared, xid)
-    if contents is None:
-        catch_up(store)
-        raise UnknownBranch(xid, store.view.index.adopted.get(xid))
-    return contents
 
 
 def still_prepared(
@@ -266,7 +151,7 @@ def rollback_prepared(
         catch_up(store)
         if xid in store.view.index.adopted or not store.files.disk.exists(layout.prepared(xid)):
             raise UnknownBranch(xid, store.view.index.adopted.get(xid))
-        _unlist(store.files.disk, store.shared, xid, deadline)
+        unlist(store, xid, deadline)
     list_prepared(store)
 
 
@@ -277,57 +162,6 @@ def _held_by(store: Store, xid: Xid, deadline: Deadline) -> list[Position]:
     if contents is None or xid in store.view.index.adopted:
         raise UnknownBranch(xid, store.view.index.adopted.get(xid))
     return list(addressed_positions(contents))
-
-
-def move_adopted(store: Store, number: int, places: Iterable[tuple[int, Xid]]) -> None:
-    """Give adopted branches their committed names.
-
-    An adopted file counts under its old name, too, so errors are only logged.
-
-    Args:
-        number: the number of the commit that adopted the branches; the commit is durable and published.
-        places: for each branch, its place (from 1) among the branches that the commit adopts, and its xid.
-    """
-    disk, counters = store.files.disk, store.shared.counters
-    moves = [_Adopted(disk, layout.prepared(xid), layout.committed(number, k), counters) for k, xid in places]
-    try:
-        disk.durability.move(moves)
-    except FlushFailed:
-        store.stop()
-    except OSError as error:
-        log.warning("commit %d keeps the name of its prepared branch: %s", number, error)
-
-
-class _Adopted(Move):
-    """The move of an adopted branch's file; another process may have moved the file meanwhile."""
-
-    disk: Disk
-
-    def __init__(self, disk: Disk, source: str, target: str, counters: Counters) -> None:
-        super().__init__(disk, source, target)
-        self._counters = counters
-
-    def rename(self) -> None:
-        try:
-            self.disk.rename_new(self.source, self.target)
-        except FileExistsError:  # after a power cut the file may have both names: the committed name counts
-            self.release()
-        except FileNotFoundError:
-            pass
-
-    def link(self) -> bool:
-        if self._counters.read().is_suspect:  # after a failed flush, the disk may not have the new name
-            return False
-        try:
-            self.disk.link(self.source, self.target)
-        except FileNotFoundError:
-            return False
-        except FileExistsError:
-            pass
-        return True
-
-    def release(self) -> None:
-        unlink_unless_gone(self.disk, self.source)
 
 
 def is_prepared(store: Store, xid: Xid) -> bool:

@@ -71,16 +71,14 @@ def _repeat(store: Store, wanted: Wanted, look: Callable[[], PositionRanges], de
 
     Some messages become free without a commit, and a notification may be lost.
     """
-    notifier = store.shared.notifier
-    seen, notified = notifier.generation, False
+    await_messages, notified = _waiting(store, wanted.queue), False
 
     def pause_for(short: float) -> bool:
-        nonlocal seen, notified
+        nonlocal notified
         if notified:  # but nothing was free: in a busy space, a waiter does not attempt a claim after every commit
             store.clock.sleep(min(BUSY_SECONDS, deadline.remaining()))
         seconds = min(pause_seconds(store.view, store.clock, wanted, short), deadline.remaining())
-        notified = notifier.wait(seen, seconds, seconds_without_inotify=short)
-        seen = notifier.generation
+        notified = await_messages(seconds, short)
         return notified
 
     for _ in deadline.polls(pause_for=pause_for):
@@ -88,6 +86,27 @@ def _repeat(store: Store, wanted: Wanted, look: Callable[[], PositionRanges], de
         if got:
             return got
     return []
+
+
+def _waiting(store: Store, queue: str) -> Callable[[float, float], bool]:
+    """Return a function that waits until messages for the queue are committed.
+
+    The function misses no commit since this call, or since its last call. It takes the number of seconds to wait, and
+    the number of seconds to wait if the kernel cannot notify this process. It returns whether it was notified.
+    """
+    arrivals, notifier = store.shared.counters.arrivals, store.shared.notifier
+    if arrivals.wakes:
+        woken = arrivals.expect(queue)
+        return lambda seconds, _: store.clock.wait(woken, seconds)
+    seen = notifier.generation
+
+    def listen(seconds: float, short: float) -> bool:
+        nonlocal seen
+        notified = notifier.wait(seen, seconds, seconds_without_inotify=short)
+        seen = notifier.generation
+        return notified
+
+    return listen
 
 
 def pause_seconds(view: View, clock: Clock, wanted: Wanted, short: float) -> float:

@@ -6,17 +6,22 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import gettempdir
 
 import pytest
 
 import spool
+import xa
+from spool.coordination.wakeup import Arrivals
 from spool.disk import Disk
+from spool.disk.memory import ALL_THREADS, ByCalls, Mapped, SharedBytes
 from spool.disk.stat import overwrites_in_place
+from spool.model.options import PutOptions
 from spool.runtime.clock import POLL_MAX_SECONDS, Clock
-from spool.transactions.waiting import IDLE_SECONDS
+from spool.transactions.waiting import IDLE_SECONDS, _waiting
 from tests.at_once import AT_ONCE
 from tests.children import exit_code_of
 from tests.clocks import LONG, PatientClock, SimulatedClock
@@ -58,7 +63,86 @@ def test_a_commit_of_another_process_wakes_a_waiting_get(path: Path, pool: Threa
         assert all(clock.was_woken)
 
 
-@pytest.mark.skipif(not overwrites_in_place(gettempdir()), reason="where memory is not shared, issuing wakes, too")
+in_shared_memory = pytest.mark.skipif(not overwrites_in_place(gettempdir()), reason="no memory is shared here")
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of threads that commits asked the kernel to wake."""
+    asked, change = list[int](), Mapped.change
+
+    def record(memory: Mapped, at: int, value: bytes, threads: int = ALL_THREADS) -> None:
+        asked.append(threads)
+        change(memory, at, value, threads)
+
+    monkeypatch.setattr(Mapped, "change", record)
+    return asked
+
+
+@in_shared_memory
+def test_a_commit_wakes_one_waiting_get_for_each_message(
+    path: Path, pool: ThreadPoolExecutor, asked: list[int]
+) -> None:
+    clocks = [PatientClock() for _ in range(4)]
+    with ExitStack() as opened:
+        spaces = [opened.enter_context(spool.open(path, clock=clock)) for clock in clocks]
+        found = [pool.submit(space.get, "orders", timeout=LONG) for space in spaces]
+        for clock in clocks:
+            assert clock.waits.wait(LONG)
+        with spool.open(path) as other:
+            other.put("replies", "nobody waits for it")
+            assert asked == []
+            other.put_many("orders", ["one", "two"])
+            assert asked == [2]
+            done, rest = wait(found, LONG, FIRST_COMPLETED)
+            other.put_many("orders", ["three", "four"])
+        assert {one.result(LONG).body for one in (*done, *rest)} == {"one", "two", "three", "four"}
+
+
+@in_shared_memory
+@pytest.mark.parametrize("options", [{"delay": 0.01}, {"group": "one"}])
+def test_a_message_that_not_every_call_can_take_wakes_all(
+    path: Path, pool: ThreadPoolExecutor, asked: list[int], options: PutOptions
+) -> None:
+    clock = PatientClock()
+    with spool.open(path, clock=clock) as space, spool.open(path) as other:
+        found = pool.submit(space.get, "orders", timeout=LONG)
+        assert clock.waits.wait(LONG)
+        other.put("orders", "new", **options)
+        assert asked == [ALL_THREADS]
+        other.put("orders", "another")
+        assert found.result(LONG).body in ("new", "another")
+
+
+@in_shared_memory
+def test_a_rollback_of_a_prepared_branch_wakes_a_waiting_get(path: Path, pool: ThreadPoolExecutor) -> None:
+    clock = PatientClock()
+    with spool.open(path, clock=clock) as space, spool.open(path) as other:
+        other.put("orders", "new")
+        manager, xid = xa.ResourceManager(other), xa.Xid(7, b"1", b"")
+        manager.start(xid)
+        other.get("orders")
+        manager.end(xid)
+        manager.prepare(xid)
+        waiting = _waiting(space._store, "orders")
+        found = pool.submit(waiting, LONG, LONG)
+        assert clock.waits.wait(LONG)
+        manager.rollback(xid)
+        assert found.result(LONG)
+        assert space.get("orders").body == "new"
+
+
+def test_queues_that_share_a_bucket_wake_each_other(asked: list[int]) -> None:
+    """The kernel could otherwise wake the call that waits for the other queue, and nobody takes the message."""
+    with Mapped(-1, 4096) as memory:
+        arrivals = Arrivals(memory, 0, 1)
+        for queue, threads in (("one", 1), ("two", ALL_THREADS), ("one", ALL_THREADS)):
+            arrivals.expect(queue)
+            arrivals.announce({"one": 1})
+            assert asked[-1] == threads
+
+
+@in_shared_memory
 def test_a_waiting_get_is_woken_when_a_commit_is_published_and_not_before(path: Path, pool: ThreadPoolExecutor) -> None:
     clock = PatientClock()
     with spool.open(path, clock=clock) as space, spool.open(path) as other:
@@ -79,11 +163,18 @@ def test_a_commit_of_another_thread_wakes_a_waiting_get(path: Path, pool: Thread
         assert all(clock.was_woken)
 
 
+class Unshared(Disk):
+    """A disk without shared memory: inotify wakes the calls that wait."""
+
+    def map(self, handle: int, length: int) -> SharedBytes:
+        return ByCalls(self, handle)
+
+
 def test_a_notification_of_one_thread_wakes_all_waiting_threads(path: Path, pool: ThreadPoolExecutor) -> None:
     """A thread that ends leaves the listening to the next thread."""
     queues = ("orders", "replies", "more")
     clock = PatientClock(len(queues))
-    with spool.open(path, clock=clock) as space:
+    with spool.open(path, clock=clock, disk=Unshared(str(path))) as space:
         found = {queue: pool.submit(space.get, queue, timeout=LONG / 2) for queue in queues}
         assert clock.waits.wait(LONG)
         for queue in queues:
@@ -103,7 +194,7 @@ def test_a_message_put_without_a_listener_is_seen_by_the_next_waiting_get(path: 
 
 
 def test_a_put_between_the_search_and_the_watch_is_not_missed(path: Path) -> None:
-    class Late(Disk):
+    class Late(Unshared):
         def watch(self, name: str) -> int:
             other.put("orders", "new")
             return super().watch(name)
@@ -125,7 +216,7 @@ def test_a_get_that_does_not_wait_watches_nothing(path: Path) -> None:
 # -- processes that get no events -------------------------------------------------------------------------------------
 
 
-class Deaf(Disk):
+class Deaf(Unshared):
     """A disk that loses events."""
 
     heard = 0
@@ -135,7 +226,7 @@ class Deaf(Disk):
         return False
 
 
-class NoWatch(Disk):
+class NoWatch(Unshared):
     """A disk that has no more inotify watches. ``asked`` is set when a process asks for one."""
 
     def __init__(self, root: str, code: int) -> None:
@@ -238,7 +329,7 @@ def test_a_claimed_message_is_polled_often(simulated: tuple[spool.Space, Recorde
 
 def test_the_watch_ends_with_the_space_and_a_forked_child_closes_its_copy(path: Path, pool: ThreadPoolExecutor) -> None:
     before = descriptors()
-    space = spool.open(path)
+    space = spool.open(path, disk=Unshared(str(path)))
     while not any(
         "inotify" in name for name in descriptors() - before
     ):  # no get waits while a first search takes longer

@@ -6,11 +6,14 @@ import spool
 from spool.errors import TransactionTimeout
 from spool.model import layout
 from tests.crash.interleave import Scenario, Simulation
+from tests.crash.operations import OperationLog
 from tests.crash.programs import (
     Program,
+    deciding,
     getting,
     looking,
     one_after_the_other,
+    prepare,
     putting,
     reclaiming,
     replying,
@@ -69,7 +72,31 @@ def _posted_beside_a_look(simulation: Simulation) -> None:
     simulation.process("L", looking(log, 2))
 
 
+def _posted_decision(simulation: Simulation) -> None:
+    log = simulation.log
+    simulation.process("F", _nothing)
+    simulation.process("A", patiently(putting(log, "A")))
+    simulation.process("B", patiently(putting(log, "B")))
+    simulation.process("D", patiently(deciding(log, "commit", told=True)))
+    simulation.process("T", patiently(getting(log, "T", 2)))
+
+
+def _posted_decision_and_rollback(simulation: Simulation) -> None:
+    log = simulation.log
+    simulation.process("F", _nothing)
+    simulation.process("A", patiently(putting(log, "A")))
+    simulation.process("B", patiently(putting(log, "B")))
+    simulation.process("D", patiently(deciding(log, "commit", told=True)))
+    simulation.process("R", patiently(deciding(log, "rollback")))
+
+
+def _in_doubt(space: spool.Space, log: OperationLog) -> None:
+    prepare(log, space)
+
+
 POSTED = (
+    Scenario("posted decision", _posted_decision, ("m0", "m1"), _in_doubt, disk=Visited),
+    Scenario("posted decision beside a rollback", _posted_decision_and_rollback, ("m0", "m1"), _in_doubt, disk=Visited),
     Scenario("posted commits", _posted_commits, ("m0", "m1"), disk=Visited),
     Scenario("posted commits beside a look", _posted_beside_a_look, ("m0", "m1"), disk=Visited),
 )

@@ -7,13 +7,13 @@ from typing import ParamSpec
 
 import spool
 from spool.errors import CommitUnknown, DiskFailure, SpaceStopped
+from spool.log.adoption import UnknownBranch
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.model.xid import FORMAT_ROUND, Xid
 from spool.transactions import two_phase
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.transaction import Transaction
-from spool.transactions.two_phase import UnknownBranch
 from tests.crash.interleave import Simulation
 from tests.crash.operations import DONE, DOUBT, NOTHING, Operation, OperationLog, text
 from tests.simdisk import SimulatedDisk

@@ -12,6 +12,7 @@ from spool.disk.disk import FlushFailed
 from spool.errors import CommitUnknown, DiskFailure, TransactionRolledBack
 from spool.format import batch
 from spool.index.stretch import Stretch
+from spool.log.adoption import UnknownBranch
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.policies import heuristics
@@ -19,7 +20,6 @@ from spool.remote import branch as remote_branch
 from spool.store import feed
 from spool.transactions import two_phase
 from spool.transactions.coordinated import CoordinatedTransaction
-from spool.transactions.two_phase import UnknownBranch
 from tests.crash.compactions import COMPACTIONS
 from tests.crash.intakes import INTAKES
 from tests.crash.interleave import Scenario, Simulation

@@ -51,6 +51,16 @@ def test_a_process_dies_at_any_step(victim: int, record_property) -> None:
     record_property("posted commits: schedules", explorer.count.schedules)
 
 
+@pytest.mark.parametrize("victim", NAMES, ids=NAMES.get)
+@pytest.mark.parametrize("scenario", ["posted decision", "posted decision beside a rollback"])
+def test_a_process_dies_beside_a_posted_decision(scenario: str, victim: int, record_property) -> None:
+    explorer = explorer_of(scenario)
+    die_at_each_step(explorer, victim, "")
+    if victim == LEADS_NEXT:  # and the decider with it
+        leader_and_owner_die(explorer)
+    record_property("posted decisions: schedules", explorer.count.schedules)
+
+
 @pytest.mark.parametrize("owner", [REPLIES, TAKES], ids=NAMES.get)
 def test_an_owner_dies_at_any_step_of_the_leader(owner: int) -> None:
     owner_dies_beside_a_leader(explorer_of("posted commits"), owner)

@@ -10,7 +10,7 @@ from spool.errors import SpaceExists, SpoolError
 from spool.intake import Intake
 from spool.model import layout
 from spool.model.xid import FORMAT_ROUND, Xid
-from spool.transactions import two_phase
+from spool.transactions import coordinated
 from spool.transactions.coordinated import CoordinatedTransaction
 from tests.at_once import AT_ONCE
 from tests.crash.contents import QUEUES, XID, Contents, branch
@@ -53,7 +53,7 @@ def _adopted(space: spool.Space) -> None:
     assert voted.prepare()
     tx = CoordinatedTransaction(space._core)
     tx.put("b", "own")
-    _dying(two_phase, "move_adopted", lambda: tx.commit(adopt=[XID]))
+    _dying(coordinated, "move_adopted", lambda: tx.commit(adopt=[XID]))
 
 
 def _voted(space: spool.Space) -> None:

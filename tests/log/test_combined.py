@@ -4,7 +4,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,8 +16,9 @@ from spool.coordination import requests
 from spool.coordination.requests import BODY_BYTES, DONE, EMPTY, JOINED, POSTED, TAKEN, RequestSlots
 from spool.errors import CommitUnknown, Full, NotOpen, QueueNotFound, SpaceStopped
 from spool.log import combined
+from spool.log.adoption import AdoptionRequest
 from spool.log.combined import CombinedCommits
-from spool.log.commit_request import RemovalRequest, batch_of
+from spool.log.commit_request import CommitRequest, RemovalRequest, batch_of
 from spool.log.posted import encode
 from spool.log.standing import span_of
 from spool.maintenance.reclaim import reclaim
@@ -266,18 +267,92 @@ def test_a_commit_that_needs_no_flush_is_not_posted(leader: spool.Space, owner: 
     assert bodies(leader, "lossy") == ["at once"]
 
 
-def test_a_decision_is_not_posted(leader: spool.Space, owner: spool.Space) -> None:
-    manager, xid = xa.ResourceManager(owner), xa.Xid(7, b"1", b"")
-    manager.start(xid)
-    owner.put("orders", "prepared")
-    manager.end(xid)
-    manager.prepare(xid)
+def prepared(space: spool.Space, *names: bytes) -> xa.ResourceManager:
+    """Vote for branches, each of which puts its name."""
+    manager = xa.ResourceManager(space)
+    for name in names:
+        manager.start(xa.Xid(7, name, b""))
+        space.put("orders", name)
+        manager.end(xa.Xid(7, name, b""))
+        manager.prepare(xa.Xid(7, name, b""))
+    return manager
+
+
+def test_decisions_of_several_processes_share_a_head(
+    leader: spool.Space, owner: spool.Space, pool: ThreadPoolExecutor
+) -> None:
+    """The owner gives its branch the committed name, because this leader ends before it does so."""
+    manager = prepared(owner, b"one", b"two")
+    with leading(leader):
+        decides = pool.submit(manager.commit, xa.Xid(7, b"one", b""))
+        posted(leader)
+        again = pool.submit(manager.commit, xa.Xid(7, b"two", b""))
+        until(lambda: owner._core.group_commit.queue._requests)
+    assert decides.result(PATIENT_SECONDS) == again.result(PATIENT_SECONDS) == xa.XA_OK
+    assert owner._store.files.disk.names(layout.PREPARED) == []
+    assert sorted(bodies(leader)) == [b"one", b"two"]
+    assert leader.check() == owner.check() == []
+
+
+def test_a_leader_moves_the_branches_of_others(
+    leader: spool.Space, owner: spool.Space, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = prepared(owner, b"one")
+    slots, join = slots_of(leader), CombinedCommits.join
+
+    def join_behind_the_decision(combined: CombinedCommits) -> list[CommitRequest]:
+        if combined is leader._core.group_commit._combined:
+            decides.append(pool.submit(manager.commit, xa.Xid(7, b"one", b"")))
+            posted(leader)
+        return join(combined)
+
+    decides = list[Future[int]]()
+    monkeypatch.setattr(CombinedCommits, "join", join_behind_the_decision)
+    monkeypatch.setattr(leader._core.group_commit._combined, "_expected", 1)
+    leader.put("orders", b"beside it")
+    monkeypatch.undo()
+    assert leader._store.files.disk.names(layout.PREPARED) == []
+    assert decides[0].result(PATIENT_SECONDS) == xa.XA_OK
+    assert sorted(bodies(owner)) == [b"beside it", b"one"]
+    assert slots.are_calm
+
+
+def test_a_branch_that_was_rolled_back_meanwhile_is_refused_by_its_owner(
+    leader: spool.Space, owner: spool.Space, pool: ThreadPoolExecutor
+) -> None:
+    manager = prepared(owner, b"one")
+    with leading(leader):
+        decides = pool.submit(manager.commit, xa.Xid(7, b"one", b""))
+        posted(leader)
+        xa.ResourceManager(leader).rollback(xa.Xid(7, b"one", b""))
+    with pytest.raises(xa.XAError) as refused:
+        decides.result(PATIENT_SECONDS)
+    assert refused.value.code == xa.XAER_NOTA
+    assert bodies(leader) == []
+
+
+def test_a_branch_that_another_process_cannot_read_is_committed_by_its_owner(
+    leader: spool.Space, owner: spool.Space, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The header has another checksum than the one in the request."""
+    manager, pack = prepared(owner, b"one"), AdoptionRequest.pack
+    monkeypatch.setattr(AdoptionRequest, "pack", lambda request: (*(pack(request) or ())[:3], 1))
+    with leading(leader):
+        decides = pool.submit(manager.commit, xa.Xid(7, b"one", b""))
+        posted(leader)
+    assert decides.result(PATIENT_SECONDS) == xa.XA_OK
+    assert bodies(leader) == [b"one"]
+
+
+def test_the_decision_of_an_administrator_is_not_posted(leader: spool.Space, owner: spool.Space) -> None:
+    """It has a fact, which only its own process knows."""
+    manager = prepared(owner, b"one")
     assert slots_of(leader).try_lead()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(RequestSlots, "post", lambda *_: pytest.fail("no other process can commit it"))
-        manager.commit(xid)
+        manager.decide_heuristically(xa.Xid(7, b"one", b""), commit=True)
     slots_of(leader).end_lead()
-    assert bodies(leader) == ["prepared"]
+    assert bodies(leader) == [b"one"]
 
 
 def test_removals_of_neighbours_become_one_command() -> None:

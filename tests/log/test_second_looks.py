@@ -10,6 +10,7 @@ from spool.admin.findings import Kind
 from spool.coordination.counters import CounterPage
 from spool.errors import BadMessageId
 from spool.log import visibility
+from spool.log.adoption import UnknownBranch, voted_contents
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.model.position import Position
@@ -236,7 +237,7 @@ def test_a_branch_is_described_as_it_stands(processes: Processes, space: spool.S
     prepare(space)
     assert two_phase.describe(other._store, XID).puts == {"orders": 1}
     commit(space)
-    with pytest.raises(two_phase.UnknownBranch) as unknown:
+    with pytest.raises(UnknownBranch) as unknown:
         two_phase.describe(other._store, XID)
     assert unknown.value.committed_by == processes.newest()
 
@@ -246,8 +247,8 @@ def test_a_branch_that_is_not_there_any_more_is_said_to_be_committed(
 ) -> None:
     prepare(space)
     commit(space)
-    with pytest.raises(two_phase.UnknownBranch) as unknown:
-        two_phase.voted_contents(other._store, XID)
+    with pytest.raises(UnknownBranch) as unknown:
+        voted_contents(other._store, XID)
     assert unknown.value.committed_by == processes.newest()
 
 

@@ -6,11 +6,11 @@ import pytest
 
 import spool
 from spool.coordination.locks import coordinator_byte
+from spool.log.adoption import UnknownBranch
 from spool.model import layout
 from spool.model.xid import FORMAT_ROUND, Xid
 from spool.policies import heuristics
 from spool.transactions import two_phase
-from spool.transactions.two_phase import UnknownBranch
 from tests.meanwhile import XID, Processes, Watched, commit, prepare, rollback
 from tests.shown import bodies
 

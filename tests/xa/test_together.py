@@ -1,12 +1,15 @@
 """Branches that are decided at the same time: one commit and one flush for all, and no branch waits for another's."""
 
+import errno
 from collections.abc import Callable
 
 import pytest
 
 import xa
+from spool.disk.disk import FlushFailed
+from spool.log.adoption import UnknownBranch
 from spool.model import layout
-from spool.transactions.two_phase import UnknownBranch, commit_prepared
+from spool.transactions.two_phase import commit_prepared
 from tests.held import PATIENT_SECONDS, Caller, Gathering, HeldDisk
 from tests.xa.branches import voted, xid
 
@@ -58,25 +61,47 @@ def test_a_branch_that_was_decided_meanwhile_keeps_no_other_from_its_commit(gath
     assert [message.body for message in gathering.space.browse("replies")] == [b"one"]
 
 
-def test_no_branch_waits_for_another_ones_vote(gathering: Gathering, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While one is flushed, another of the same resource manager begins, votes and is committed."""
-    rm = xa.ResourceManager(gathering.space)
+def begun(space: Gathering, *names: bytes) -> xa.ResourceManager:
+    rm = xa.ResourceManager(space.space)
+    for name in names:
+        rm.start(xid(name))
+        space.space.put("replies", name)
+        rm.end(xid(name))
+    return rm
 
-    def commit_other() -> None:
-        voted(rm, xid(b"other"))
-        rm.commit(xid(b"other"))
 
-    other = Caller(commit_other)
+def test_votes_that_come_during_a_flush_are_flushed_together(gathering: Gathering) -> None:
+    """All files have their names in ``prepared/`` before the first flush, and one of them is refused alone."""
+    rm, flushed = begun(gathering, b"one", b"two", b"three"), list[list[str]]()
+    gathering.disk.create(layout.prepared(xid(b"two")))
+    with gathering.held():
+        callers = [gathering.join(lambda name=name: rm.prepare(xid(name))) for name in (b"one", b"two", b"three")]
+        put = gathering.join(lambda: gathering.space.put("replies", b"a put"))
+        gathering.disk.on_vote = lambda: flushed.append(gathering.disk.names(layout.PREPARED))
+    assert [type(caller.error) for caller in callers] == [type(None), xa.XAError, type(None)]
+    assert put.error is None
+    assert [len(names) for names in flushed] == [3, 3], "two votes, and the name that was there"
+    gathering.disk.unlink(layout.prepared(xid(b"two")))
+    for name in (b"one", b"three"):
+        rm.commit(xid(name))
+    assert sorted(message.body for message in gathering.space.browse("replies")) == [b"a put", b"one", b"three"]
+    assert gathering.space.check() == []
 
-    def let_it_end() -> None:
-        other.start()
-        other.join(PATIENT_SECONDS)
 
-    beside_a_vote(monkeypatch, let_it_end, flushed=False)
-    voted(rm, xid(b"slow"))
-    assert not other.is_alive()
-    assert other.error is None
-    assert rm.recover() == [xid(b"slow")]
+def test_after_a_failed_flush_no_other_vote_of_the_group_is_flushed(gathering: Gathering) -> None:
+    """All are withdrawn: the next flush may find no name to write, and then it reports no error."""
+    rm, flushes = begun(gathering, b"one", b"two"), list[str]()
+
+    def fail() -> None:
+        flushes.append("flush")
+        raise FlushFailed(errno.EIO, "the disk is broken")
+
+    with gathering.held():
+        callers = [gathering.join(lambda name=name: rm.prepare(xid(name))) for name in (b"one", b"two")]
+        gathering.disk.on_vote = fail
+    assert flushes == ["flush"]
+    assert [getattr(caller.error, "code", None) for caller in callers] == [xa.XA_RBROLLBACK] * 2
+    assert gathering.disk.names(layout.PREPARED) == []
 
 
 def test_calls_about_one_branch_come_one_after_the_other(gathering: Gathering, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,162 @@
+"""The vote of a branch: the branch's finished file becomes ``prepared/<xid>``, durably.
+
+Threads that vote at the same time vote together. One thread writes the files of all, gives each its name in
+``prepared/``, and then flushes them one after another. So the other threads sleep, and do not compete for the
+interpreter at each call of the disk.
+
+A vote whose flush fails is withdrawn (Rule 7 of docs/architecture.md).
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+
+from spool.coordination.counters import CounterPage
+from spool.coordination.locks import PREPARED_LIST
+from spool.disk.disk import FlushFailed
+from spool.errors import CommitUnknown
+from spool.format.batch import CommitBatch
+from spool.format.writer import CommitFileWriter
+from spool.log.commit import check_destinations, write
+from spool.log.commit_request import CommitRequest
+from spool.log.sequence import number_locked
+from spool.model import layout
+from spool.model.xid import Xid
+from spool.runtime.clock import Deadline, WaitExpired
+from spool.store.store import Store
+
+
+class VoteRequest(CommitRequest):
+    """A request to vote for one branch. The caller holds the byte of the branch's xid.
+
+    Args:
+        file: the branch's file. It may have a part of the messages already.
+        batch: the rest of the branch.
+        check: a function that raises if the branch must not vote yes. It is called under the number lock.
+        make_room: see ``log.commit.commit``.
+    """
+
+    votes = True
+    is_listed = is_durable = False
+
+    def __init__(
+        self,
+        page: CounterPage | None,
+        file: CommitFileWriter,
+        batch: CommitBatch,
+        check: Callable[[], object] | None = None,
+        make_room: Callable[[], object] | None = None,
+    ) -> None:
+        super().__init__(page, 0, 0 if file.streamed else batch.size)
+        self.file = file
+        self.batch = batch
+        self.check = check
+        self.make_room = make_room
+
+    @property
+    def handle(self) -> int:
+        assert self.file.handle is not None
+        return self.file.handle
+
+
+def vote_together(store: Store, requests: Sequence[VoteRequest]) -> None:
+    """Vote for the branches of these requests. Afterwards each request has its vote, or its error.
+
+    If an exception interrupts this function, the thread of each listed branch calls ``finish_vote`` for its own branch.
+    """
+    for request in requests:
+        try:
+            _list(store, request)
+            request.is_listed = True
+        except Exception as error:
+            request.error = error
+    listed = [request for request in requests if request.error is None]
+    if listed[1:]:
+        for request in listed:
+            store.files.disk.begin_flush(request.handle)
+    failed: FlushFailed | None = None
+    for request in listed:
+        failed = _make_durable(store, request, failed)
+
+
+def finish_vote(store: Store, request: VoteRequest) -> None:
+    """Close the branch's file; make the vote durable if the thread that voted for the branch was interrupted.
+
+    Raises:
+        FileExistsError: a branch with that xid is prepared already.
+        OSError: the vote could not be made durable, and was withdrawn.
+        CommitUnknown: the vote could be neither made durable nor withdrawn.
+        Exception: the exception of ``check``.
+    """
+    try:
+        if request.error is None and not request.is_durable:
+            _make_durable(store, request)
+    finally:
+        request.file.close()
+    if request.error is not None:
+        raise request.error
+
+
+def _make_durable(store: Store, request: VoteRequest, failed: FlushFailed | None = None) -> FlushFailed | None:
+    """Make a vote durable, or withdraw it and set its error.
+
+    ``failed``: an earlier flush that failed, or None. After it nothing is flushed, because the next flush may find no
+    name to write, and so report no error. Returns the flush that failed.
+    """
+    error: OSError
+    try:
+        if failed is None:
+            store.files.disk.make_durable(request.handle, layout.PREPARED, new=True)
+            request.is_durable = True
+            return None
+        error = copy.copy(failed)
+    except OSError as raised:
+        error = raised
+        if isinstance(raised, FlushFailed):
+            failed = raised
+            store.stop()
+    request.error = _withdraw(store, request.file.xid, error)
+    return failed
+
+
+def _list(store: Store, request: VoteRequest) -> None:
+    """Write the rest of the branch's file, and give the file its name in ``prepared/``."""
+    write(store, request.file, request.batch, request.page, make_room=request.make_room)
+    if request.check is None:
+        _rename(store, request.file)
+        return
+    with number_locked(store.shared.control, store.deadline()):
+        request.check()
+        _rename(store, request.file)
+
+
+def _rename(store: Store, file: CommitFileWriter) -> None:
+    with store.shared.control.holding(PREPARED_LIST, store.deadline(), "the list of prepared branches"):
+        page = store.shared.counters.read()
+        check_destinations(store.settings.current(page), file.tables)
+        version = store.shared.counters.bump_prepared(page)
+        store.files.disk.rename_new(file.name, layout.prepared(file.xid))
+        with store.view.mutex:
+            store.view.prepared.add(version, file.xid, file.contents(0))
+
+
+def _withdraw(store: Store, xid: Xid, why: OSError) -> Exception:
+    """Delete a branch after its vote failed; return the error of the vote.
+
+    The coordinator gets no vote, so it counts the branch as rolled back.
+    """
+    try:
+        unlist(store, xid, store.deadline())
+    except (OSError, WaitExpired) as error:
+        text = f"branch {xid} could not be made durable ({why}) and is still listed ({error}): roll it back later"
+        unknown = CommitUnknown(text)
+        unknown.__cause__ = error
+        return unknown
+    return why
+
+
+def unlist(store: Store, xid: Xid, deadline: Deadline) -> None:
+    """Remove a prepared branch that was not committed."""
+    with store.shared.control.holding(PREPARED_LIST, deadline, "the list of prepared branches"):
+        store.shared.counters.bump_prepared(store.shared.counters.read())
+        store.files.disk.unlink(layout.prepared(xid))
+    store.shared.counters.arrivals.announce_all()  # the messages that the branch took are free
