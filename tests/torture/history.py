@@ -1,4 +1,7 @@
-"""The logs of the workers: one append-only file each, one ``write`` a line, so that a kill never tears a line.
+"""The logs of the workers: one append-only file each, one ``write`` a line.
+
+A kill tears a line only at the edge of a page. A torn line counts as not written: the worker died before the step that
+the line announces, or the line tells an outcome, which nobody then knows.
 
 A line is a JSON object with ``event``, ``at`` (the machine's monotonic clock, in ns: comparable between processes),
 ``worker``, ``tx`` (a transaction's name, never used twice) and the fields of the event. A position is [number,
@@ -24,6 +27,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 Record = dict[str, Any]
@@ -35,7 +39,10 @@ class Log:
     def __init__(self, path: str, worker: str) -> None:
         self.worker = worker
         self.tx = ""
-        self._handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        size = os.fstat(self._handle).st_size
+        if size and os.pread(self._handle, 1, size - 1) != b"\n":
+            os.write(self._handle, b"\n")  # the end of a torn line
 
     def write(self, event: str, **fields: Any) -> None:
         record = {"event": event, "at": time.monotonic_ns(), "worker": self.worker, "tx": self.tx, **fields}
@@ -46,6 +53,8 @@ def read(path: str) -> Iterator[Record]:
     """A log's lines in order; none if the worker never came to write one."""
     try:
         with open(path, encoding="utf-8") as file:
-            yield from map(json.loads, file)
+            for line in file:
+                with suppress(json.JSONDecodeError):
+                    yield json.loads(line)
     except FileNotFoundError:
         return

@@ -2,11 +2,12 @@
 
 import itertools
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
 from tests.torture.checker import Left, check
-from tests.torture.history import Record
+from tests.torture.history import Log, Record, read
 
 
 class Story:
@@ -313,3 +314,12 @@ def test_a_more_urgent_message_that_is_passed_over_is_found(story: Story) -> Non
     story.got("c.1", "a", 1, queue="urgent")
     story.end("c.1", "commit", "ack")
     assert "c.1 got ('urgent', 'a'), and not ('urgent', 'b')" in verdict(story, [("urgent", "b", (2, 0), 0)])
+
+
+@pytest.mark.parametrize("torn", range(1, 30))
+def test_a_torn_line_of_a_log_counts_as_not_written(tmp_path: Path, torn: int) -> None:
+    path = tmp_path / "log"
+    Log(str(path), "worker").write("put", queue="orders")
+    path.write_bytes(path.read_bytes()[:-torn])
+    Log(str(path), "worker").write("ack")
+    assert [record["event"] for record in read(str(path))] == (["put", "ack"] if torn == 1 else ["ack"])
