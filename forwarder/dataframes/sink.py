@@ -18,7 +18,7 @@ query, and refuses a batch of another query.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -98,10 +98,14 @@ class Job:
         ``key``: the stream's name, or None (see ``coordinator.start``).
         """
         with spool.open(self.path) as space:
-            queues = space.queues()
-            if self.rows.queue is not None and self.rows.queue not in queues:
-                raise no_queue(self.rows.queue, queues)
+            self.check_queue(space)
             return coordinator.start(space, key)
+
+    def check_queue(self, space: spool.Space) -> None:
+        """Raise QueueNotFound if the queue of the option ``queue`` does not exist."""
+        queues = space.queues()
+        if self.rows.queue is not None and self.rows.queue not in queues:
+            raise no_queue(self.rows.queue, queues)
 
 
 @dataclass(frozen=True)
@@ -156,11 +160,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     @classmethod
     def of(cls, given: Options, schema: StructType, *, overwrite: bool) -> Self:
         """Return the writer for the options and the columns of a stream write. InvalidArgument if either is wrong."""
-        found = parse_options(given, _STREAM, "writing a stream to a space")
-        _refuse_overwriting(overwrite, ".outputMode('append'), or 'update'")
-        application, checkpoint = found.get("applicationId"), found.get("checkpointLocation")
-        key = None if checkpoint is None else f"checkpoint {checkpoint}"
-        key = key if application is None else f"application {application}"
+        application, key, found = stream_names(given, overwrite=overwrite)
         return cls(Job(found["path"], RowsAsPuts.of(schema, found.get("queue"))), application, key)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -171,12 +171,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: "Iterator[RecordBatch]") -> Written:  # type: ignore[override]
         assert self.coordinator is not None
-        context = TaskContext.get()
-        query = None if context is None else context.getLocalProperty(_QUERY_ID)
-        if not query:
-            raise InvalidArgument(
-                "this is no task of a streaming query: write a DataFrame that is no stream with .write"
-            )
+        query = query_id()
         return replace(write_partition(self.job, self.coordinator, iterator), query=query)
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:
@@ -194,6 +189,18 @@ class StreamWriter(DataSourceStreamArrowWriter):
             end(self.job.path, known[0])
 
 
+def stream_names(given: Options, *, overwrite: bool) -> tuple[str | None, str | None, dict[str, Any]]:
+    """Return the application of a stream write, the name of the stream in its space, and all options.
+
+    Either may be None. Every process uses the same name for the stream. InvalidArgument if an option is wrong.
+    """
+    found = parse_options(given, _STREAM, "writing a stream to a space")
+    _refuse_overwriting(overwrite, ".outputMode('append'), or 'update'")
+    application, checkpoint = found.get("applicationId"), found.get("checkpointLocation")
+    key = None if checkpoint is None else f"checkpoint {checkpoint}"
+    return application, key if application is None else f"application {application}", found
+
+
 # -- in the tasks ------------------------------------------------------------------------------------------------------
 
 
@@ -204,22 +211,46 @@ def write_partition(job: Job, coordinator: Coordinator, batches: "Iterator[Recor
         InvalidArgument, QueueNotFound: a row cannot be a message; the error names the row.
         TransactionRolledBack: the write has ended.
     """
-    context = TaskContext.get()
-    partition, attempt = (0, 0) if context is None else (context.partitionId(), context.taskAttemptId())
+    partition, attempt = task()
     xid = Xid(FORMAT_ROUND, coordinator.id, f"{partition}.{attempt}".encode())
-    branch = RemoteBranch(job.path, xid)
+    return Written(coordinator, *write_branch(job.path, job.rows, xid, partition, batches))
+
+
+def query_id() -> str:
+    """Return the id of the streaming query of this task. InvalidArgument if this is no such task."""
+    context = TaskContext.get()
+    query = None if context is None else context.getLocalProperty(_QUERY_ID)
+    if not query:
+        raise InvalidArgument("this is no task of a streaming query: write a DataFrame that is no stream with .write")
+    return str(query)
+
+
+def task() -> tuple[int, int]:
+    """Return the number of this task's partition, and the number of this attempt at the task."""
+    context = TaskContext.get()
+    return (0, 0) if context is None else (context.partitionId(), context.taskAttemptId())
+
+
+def write_branch(
+    path: str, rows: RowsAsPuts, xid: Xid, partition: int, batches: "Iterable[RecordBatch]"
+) -> tuple[Vote | None, int]:
+    """Write rows into a branch, and prepare it; return the vote and the number of rows.
+
+    ``partition``: the number of the partition, for errors. The errors are those of ``write_partition``.
+    """
+    branch = RemoteBranch(path, xid)
     try:
-        rows = 0
+        count = 0
         for batch in batches:
-            check_count(rows + batch.num_rows)
-            for put in job.rows.puts(batch, rows):
+            check_count(count + batch.num_rows)
+            for put in rows.puts(batch, count):
                 try:
                     _put(branch, put)
                 except SpoolError as error:
                     error.add_note(f"(row {_refused_row(branch, put)} of partition {partition}, counted from 0)")
                     raise
-            rows += batch.num_rows
-        return Written(coordinator, branch.prepare(), rows)
+            count += batch.num_rows
+        return branch.prepare(), count
     finally:
         branch.close()
 
@@ -284,12 +315,12 @@ def commit(path: str, coordinator: Coordinator, messages: Sequence[Written], bat
     check_count(sum(message.rows for message in messages))
     xids = [message.vote.xid for message in messages if message.vote is not None]
     with spool.open(path) as space:
-        is_written = not xids or _adopt(space, xids, batch)
+        is_written = not xids or adopt(space, xids, batch)
         _end(space, coordinator)
     return is_written
 
 
-def _adopt(space: spool.Space, xids: Sequence[Xid], batch: BatchOf | None) -> bool:
+def adopt(space: spool.Space, xids: Sequence[Xid], batch: BatchOf | None) -> bool:
     """Commit the branches; return False if the batch was committed before."""
     try:
         return space.engine.commit_branches(xids, batch)

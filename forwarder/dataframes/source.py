@@ -9,6 +9,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from forwarder.flight.options import is_remote, without_connection
+
 
 class SpoolSource(DataSource):
     """Queues of a space as DataFrames. Modules are imported when used, because Spark looks up formats often."""
@@ -21,26 +23,42 @@ class SpoolSource(DataSource):
         """Return the columns of a read, unless the program chooses them with ``.schema(…)``."""
         from forwarder.dataframes.columns import chosen_columns
 
-        return chosen_columns(self.options)
+        return chosen_columns(without_connection(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from forwarder.dataframes.columns import ReadOptions
         from forwarder.dataframes.scan import BatchReader
 
+        if is_remote(self.options):
+            from forwarder.dataframes.remote import RemoteBatchReader
+
+            return RemoteBatchReader(self.options, schema)
         return BatchReader(ReadOptions.of(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from forwarder.dataframes.columns import StreamOptions
         from forwarder.dataframes.stream import StreamReader
 
+        if is_remote(self.options):
+            from forwarder.dataframes.remote import RemoteStreamReader
+
+            return RemoteStreamReader(self.options, schema)
         return StreamReader(StreamOptions.of(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from forwarder.dataframes.sink import BatchWriter, Job
 
+        if is_remote(self.options):
+            from forwarder.dataframes.remote import RemoteBatchWriter
+
+            return RemoteBatchWriter(self.options, schema, overwrite=overwrite)
         return BatchWriter(Job.of(self.options, schema, overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from forwarder.dataframes.sink import StreamWriter
 
+        if is_remote(self.options):
+            from forwarder.dataframes.remote import RemoteStreamWriter
+
+            return RemoteStreamWriter(self.options, schema, overwrite=overwrite)
         return StreamWriter.of(self.options, schema, overwrite=overwrite)

@@ -60,7 +60,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = check_columns(schema)
         self._space: Space | None = None
-        self._target: int | None = None  # the last commit to read, if the query ends after the present messages
+        self.target: int | None = None  # the last commit to read, if the query ends after the present messages
         self._ahead: deque[CommitSize] = deque()  # commits with messages after the last requested offset
         self._since: int | None = None  # the commit that registered the subscription, if there is one
         self._looked = range(0)  # the commits that ``_ahead`` covers
@@ -77,11 +77,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {NUMBER: first - 1 if first else self._since, SINCE: self._since}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        if self._options.max_messages is not None:
-            return ReadMaxRows(self._options.max_messages)
-        if self._options.max_bytes is not None:
-            return ReadMaxBytes(self._options.max_bytes)
-        return ReadAllAvailable()
+        return limit_of(self._options)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Return the end of the next batch, or ``start`` if no message can be read.
@@ -97,8 +93,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         since = self._subscriber().renew(start) if self._options.subscription else None
         if since != self._since:
             self._since, self._looked = since, range(0)
-        if self._target is not None:
-            newest = max(begin, min(newest, self._target))
+        if self.target is not None:
+            newest = max(begin, min(newest, self.target))
         if since is None and isinstance(limit, ReadAllAvailable):
             return {NUMBER: newest if self._within(begin, newest, 1, 1) > begin else begin}
         end = {NUMBER: self._within(begin, newest, *self._limits(limit))}
@@ -109,7 +105,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Make the query end once it has read the present messages. The query does not read newer messages."""
-        self._target = self._published()
+        self.target = self._published()
 
     def _limits(self, limit: ReadLimit) -> tuple[float, float]:
         """Return the limits of messages and bytes in a batch.
@@ -214,6 +210,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         checkpoint would falsely record that the query has read the new commit.
         """
         return self._opened().engine.durable_number()
+
+
+def limit_of(options: StreamOptions) -> ReadLimit:
+    """Return the limit of a batch. Spark passes on one limit, so the limit of messages goes first."""
+    if options.max_messages is not None:
+        return ReadMaxRows(options.max_messages)
+    if options.max_bytes is not None:
+        return ReadMaxBytes(options.max_bytes)
+    return ReadAllAvailable()
 
 
 # -- the subscription -------------------------------------------------------------------------------------------------

@@ -49,4 +49,6 @@ def _program(name: str) -> Callable[[], None]:
     return run
 
 
-admin, intake, recover, forward, worker = map(_program, ("admin", "intake", "recover", "forward", "worker"))
+admin, intake, recover, forward, worker, serve = map(
+    _program, ("admin", "intake", "recover", "forward", "worker", "serve")
+)

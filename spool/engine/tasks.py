@@ -12,19 +12,22 @@ listed. Then it writes a branch, and the coordinator's process commits the branc
 
 from spool.disk.advice import space_of
 from spool.disk.disk import Disk
+from spool.format.header import SectionEntry
+from spool.format.reader import BodyPlace
+from spool.index.commit import FileRef
 from spool.index.stretch import Stretch, cut
 from spool.policies.applications import BatchOf
 from spool.policies.claim_journal import CallMarks
 from spool.reading.backlog import Backlog, CommitSize
-from spool.reading.places import Item, Missing
+from spool.reading.places import Compacted, Item, Missing
 from spool.reading.reader import MessageReader, ReadMessages
 from spool.remote.branch import DamagedMessage, ReadMessage, RemoteBranch, Vote, check_place, identity_of
 from spool.transactions.coordinated import Coordinator
 
 __all__ = [
-    "Backlog", "BatchOf", "CallMarks", "CommitSize", "Coordinator", "DamagedMessage", "Item", "MessageReader",
-    "Missing", "ReadMessage", "ReadMessages", "RemoteBranch", "Stretch", "Vote", "boot_id", "check_place", "cut",
-    "identity_of", "space_of",
+    "Backlog", "BatchOf", "BodyPlace", "CallMarks", "CommitSize", "Compacted", "Coordinator", "DamagedMessage", "Item",
+    "FileRef", "MessageReader", "Missing", "ReadMessage", "ReadMessages", "RemoteBranch", "Stretch", "Vote", "boot_id",
+    "SectionEntry", "check_place", "cut", "identity_of", "space_of",
 ]  # fmt: skip
 
 

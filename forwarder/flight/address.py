@@ -1,0 +1,37 @@
+"""The address of a space that a server shares: ``spool+grpc+tls://host:port/name``."""
+
+import re
+from typing import NamedTuple, Self
+
+from spool.errors import InvalidArgument
+
+_SCHEMES = {"spool+grpc": "grpc+tcp", "spool+grpc+tls": "grpc+tls"}
+_ADDRESS = re.compile(
+    r"(spool\+grpc(?:\+tls)?)://(\[[0-9a-fA-F:.]+\]|[^\s/:@\[\]]+):([0-9]{1,5})/([A-Za-z0-9._-]{1,64})"
+)
+SPACE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
+"""The names of spaces in a server. A name is no path: it has no slash, and does not begin with a dot."""
+
+
+class Address(NamedTuple):
+    """A space of a server. ``server``: the server's address, as Arrow Flight writes it. ``is_encrypted``: by TLS."""
+
+    server: str
+    space: str
+    is_encrypted: bool
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the address. InvalidArgument if the text is no address of a space."""
+        found = _ADDRESS.fullmatch(text)
+        if found is None or not 0 < int(found[3]) < 65_536 or SPACE_NAME.fullmatch(found[4]) is None:
+            raise InvalidArgument(
+                f"{text!r} is not the address of a space, which is written spool+grpc+tls://HOST:PORT/NAME, "
+                "or spool+grpc://HOST:PORT/NAME without encryption"
+            )
+        return cls(f"{_SCHEMES[found[1]]}://{found[2]}:{found[3]}", found[4], found[1].endswith("tls"))
+
+
+def is_address(path: str) -> bool:
+    """Return whether a path of a space is meant as an address. (A directory's path with such a beginning is not.)"""
+    return re.match(r"spool\+[a-z+]*://", path) is not None

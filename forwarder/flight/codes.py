@@ -1,0 +1,88 @@
+"""The values that client and server exchange, as msgpack; the errors of the server, which the client raises again."""
+
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import msgpack
+import pyarrow.flight as flight
+
+from spool import errors
+from spool.errors import ProtocolError, SpoolError, SystemFailure
+
+
+class Unreachable(SystemFailure):
+    """The server cannot be reached, or ended during the call."""
+
+
+VERSION = 1
+MOST_BYTES = 16 << 20
+"""The most bytes of a request. The votes of 200,000 tasks fit into it."""
+_LONGEST_TEXT = 8 << 10
+_KINDS = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, SpoolError)}
+
+
+def encode(values: Mapping[str, Any]) -> bytes:
+    encoded: bytes = msgpack.packb({"version": VERSION, **values})
+    return encoded
+
+
+def decode(data: bytes, **expected: type | tuple[type, ...]) -> dict[str, Any]:
+    """Decode the values of a request.
+
+    Args:
+        expected: the type of each value; a value that may be missing has ``type(None)`` among its types.
+
+    Raises:
+        ProtocolError: the values are not those of the request.
+    """
+    if len(data) > MOST_BYTES:
+        raise ProtocolError(f"a request has at most {MOST_BYTES >> 20} MiB, not {len(data):,} bytes")
+    try:
+        found = msgpack.unpackb(data)
+    except (ValueError, msgpack.UnpackException, RecursionError):
+        raise ProtocolError("the request cannot be decoded: the client has another version, or is no xaspool") from None
+    version = found.pop("version", None) if isinstance(found, dict) else None
+    if version != VERSION:
+        raise ProtocolError(f"the request has the version {version!r}, and not {VERSION}: install the same xaspool")
+    for name, kind in expected.items():
+        if not isinstance(found.setdefault(name, None), kind):
+            raise ProtocolError(f"the value {name!r} of the request has the type {type(found[name]).__name__}")
+    unknown = found.keys() - expected.keys()
+    if unknown:
+        raise ProtocolError(f"the request has unknown values: {', '.join(sorted(map(str, unknown)))[:100]}")
+    return dict(found)
+
+
+# -- errors -----------------------------------------------------------------------------------------------------------
+
+
+def as_flight(error: Exception) -> flight.FlightError:
+    """Return the error as Flight sends it. ``raise_as_ours`` of the client raises it again."""
+    text = str(error)[:_LONGEST_TEXT]
+    notes = [note[:_LONGEST_TEXT] for note in getattr(error, "__notes__", ())][:8]
+    told = encode({"kind": type(error).__name__, "text": text, "notes": notes})
+    kind: Any = flight.FlightServerError
+    found: flight.FlightError = kind(text, extra_info=told)
+    return found
+
+
+def raise_as_ours(error: Exception, server: str) -> NoReturn:
+    """Raise an error that the server sent as an error of the library; ``server``: the server's address, for the text.
+
+    Raises:
+        SpoolError: the error of the server.
+        SystemFailure: the server refuses the client.
+        Unreachable: the server cannot be reached, or ended during the call.
+    """
+    told = getattr(error, "extra_info", b"")
+    if told:
+        found = decode(told, kind=str, text=str, notes=list)
+        kind = _KINDS.get(found["kind"], SystemFailure)
+        ours: SpoolError = kind(found["text"])
+        for note in found["notes"]:
+            ours.add_note(str(note))
+        raise ours from None
+    text = str(error).partition(". gRPC client debug context")[0].partition("; RPC")[0].removesuffix(".")
+    if isinstance(error, flight.FlightUnauthenticatedError | flight.FlightUnauthorizedError):
+        raise SystemFailure(f"{server} refuses this client: {text}") from None
+    raise Unreachable(f"{server} cannot be reached, or has ended: {text}; start it, then try again") from error

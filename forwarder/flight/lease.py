@@ -1,0 +1,60 @@
+"""Renew the lease of a write for its client, in a small process that ends with the client's Spark.
+
+The process that begins a write ends before the tasks do, and its program may compute for hours between two tasks. So
+the renewals come from a separate process (see ``dataframes.coordination`` for the same on the space's machine). It ends
+when the write or its parent process ends.
+"""
+
+import os
+import pickle
+import select
+import subprocess
+import sys
+
+from forwarder.flight.client import Client
+from forwarder.flight.codes import Unreachable
+from spool.errors import SpoolError, SystemFailure
+
+_RENEWALS_A_LEASE = 6
+_RETRY_SECONDS = 1.0
+
+
+def start(client: Client, session: bytes, parent: int | None = None) -> None:
+    """Start the process. ``parent``: the process with which it ends; by default the parent of this process.
+
+    Raises SystemFailure if the process cannot be started.
+    """
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    try:
+        watched = os.pidfd_open(os.getppid() if parent is None else parent)
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(watched)], pass_fds=[watched], stdin=subprocess.PIPE, cwd="/",
+                stdout=subprocess.DEVNULL, start_new_session=True, env={**os.environ, "PYTHONPATH": path},
+            )  # fmt: skip
+        finally:
+            os.close(watched)
+        assert process.stdin is not None
+        with process.stdin as pipe:
+            pipe.write(pickle.dumps((client, session)))
+        process.returncode = 0  # (nobody waits for it: it ends later than this process)
+    except OSError as error:
+        raise SystemFailure(f"the process that renews the lease of the write cannot be started: {error}") from error
+
+
+def main() -> None:
+    parent = int(sys.argv[1])
+    client, session = pickle.loads(sys.stdin.buffer.read())
+    while True:
+        try:
+            seconds = client.act("renew", session=session)["seconds"] / _RENEWALS_A_LEASE
+        except Unreachable:  # the network or the server is away
+            seconds = _RETRY_SECONDS
+        except SpoolError:  # the write has ended
+            return
+        if select.select([parent], [], [], seconds)[0]:
+            return
+
+
+if __name__ == "__main__":
+    main()

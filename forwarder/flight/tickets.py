@@ -1,0 +1,65 @@
+"""Tickets: the places of the messages that one task reads, signed by the server that planned the read.
+
+A ticket has everything that the server needs, so a ticket is valid after a restart of the server, too. The signature
+proves that the places are those of a plan. The rights of the client are checked when the ticket is used.
+"""
+
+import hashlib
+import hmac
+import zlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgpack
+
+from spool.engine.tasks import BodyPlace, Compacted, FileRef, Item, Missing, SectionEntry, Stretch
+from spool.errors import ProtocolError
+from spool.model.xid import Xid
+
+_SIGNATURE_BYTES = 32
+_MOST_BYTES = 64 << 20
+
+
+class ReadTicket(NamedTuple):
+    """The messages that a task reads. ``schema``: the columns, as Spark writes them in JSON."""
+
+    space: str
+    schema: str
+    missing: Missing
+    items: Sequence[Item]
+
+
+def seal(key: bytes, ticket: ReadTicket) -> bytes:
+    items = list(map(_packed, ticket.items))
+    encoded = zlib.compress(msgpack.packb((ticket.space, ticket.schema, ticket.missing.value, items)), 1)
+    return _signature(key, encoded) + encoded
+
+
+def unseal(key: bytes, data: bytes) -> ReadTicket:
+    """Return the ticket. ProtocolError if the server with this key has not sealed it."""
+    signature, encoded = data[:_SIGNATURE_BYTES], data[_SIGNATURE_BYTES:]
+    if not hmac.compare_digest(signature, _signature(key, encoded)):
+        raise ProtocolError(
+            "the ticket is not of this server, or the server's tokens have changed: plan the read again"
+        )
+    unzip = zlib.decompressobj()
+    space, schema, missing, items = msgpack.unpackb(unzip.decompress(encoded, _MOST_BYTES), strict_map_key=False)
+    return ReadTicket(space, schema, Missing(missing), list(map(_unpacked, items)))
+
+
+def _signature(key: bytes, encoded: bytes) -> bytes:
+    return hashlib.blake2b(encoded, key=key, digest_size=_SIGNATURE_BYTES, person=b"xaspool ticket").digest()
+
+
+def _packed(item: Item) -> tuple[Any, ...]:
+    if isinstance(item, Stretch):
+        return isinstance(item.bodies, BodyPlace), *item
+    return (None, *item)
+
+
+def _unpacked(values: Sequence[Any]) -> Item:
+    is_place, (number, adoption, xid, checksum), place, *rest = values
+    file = FileRef(number, adoption, None if xid is None else Xid(*xid), checksum)
+    if is_place is None:
+        return Compacted(file, SectionEntry(*place), *rest)
+    return Stretch(file, (BodyPlace if is_place else SectionEntry)(*place), *rest)

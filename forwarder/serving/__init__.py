@@ -1,0 +1,1 @@
+"""The server of spaces for other machines (``spool-serve``), by Arrow Flight."""

@@ -1,0 +1,314 @@
+"""The server: reads and writes of DataFrames for machines that do not see the space.
+
+The server runs on the machine of its spaces. It does for a client what a task of Spark does on this machine: it plans a
+read (``get_flight_info``), sends the messages of a ticket (``do_get``), writes the rows of a task into a branch and
+votes (``do_put``), and begins, commits and ends a write (``do_action``). So each promise is kept by the same code.
+"""
+
+import errno
+import json
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
+from pyspark.sql.types import StructType
+
+import spool
+from forwarder.dataframes.columns import ReadOptions, StreamOptions
+from forwarder.dataframes.rows import read
+from forwarder.dataframes.scan import BatchReader, Partition
+from forwarder.dataframes.sink import Job, adopt, check_count, write_branch
+from forwarder.dataframes.stream import StreamReader
+from forwarder.flight.codes import MOST_BYTES, as_flight, decode, encode
+from forwarder.flight.tickets import ReadTicket, seal, unseal
+from forwarder.serving.access import ACCESS, AccessFactory, Right, Tokens
+from forwarder.serving.sessions import LEASE_SECONDS, Sessions
+from spool.engine.tasks import BatchOf, Vote, boot_id
+from spool.errors import DiskFailure, InvalidArgument, ProtocolError, SpoolError
+from spool.model.xid import Xid
+
+log = logging.getLogger("spool.server")
+
+_MOST_STREAMS = 256  # the stream reads whose state is kept
+_LOOKS_A_LEASE = 6
+
+Answer = Mapping[str, Any]
+
+
+class SpaceServer(flight.FlightServerBase):
+    """Serves spaces until ``shutdown``. Then call ``close``.
+
+    Args:
+        location: the address to listen at, as Flight writes it, e.g. ``grpc+tcp://127.0.0.1:0``.
+        spaces: the directories of the spaces, by the names that clients use.
+        certificate, key: the certificate chain and the private key of the server, as PEM; None without TLS.
+        lease_seconds: the time after which a write ends whose client is away.
+
+    Raises:
+        SpoolError: a space cannot be opened.
+        OSError: the server cannot listen.
+    """
+
+    def __init__(
+        self,
+        location: str,
+        spaces: Mapping[str, str],
+        tokens: Tokens | None = None,
+        *,
+        certificate: bytes | None = None,
+        key: bytes | None = None,
+        lease_seconds: float = LEASE_SECONDS,
+    ) -> None:
+        tokens = tokens or Tokens()
+        self._spaces: dict[str, spool.Space] = {}
+        self._opened = ExitStack()
+        for name, path in spaces.items():
+            self._spaces[name] = self._opened.enter_context(spool.open(path))
+        self._key = tokens.key
+        self._sessions = Sessions(lease_seconds)
+        self._streams: OrderedDict[bytes, tuple[StreamReader, threading.Lock]] = OrderedDict()
+        self._mutex = threading.Lock()
+        self._ending = threading.Event()
+        certificates: Any = None if certificate is None else [(certificate, key)]
+        try:
+            super().__init__(location, tls_certificates=certificates, middleware={ACCESS: AccessFactory(tokens)})
+        except (pa.ArrowException, OSError) as error:
+            self._opened.close()
+            raise OSError(f"the server cannot listen at {location}: {error}") from None
+        threading.Thread(target=self._end_expired, name="xaspool leases", daemon=True).start()
+
+    def close(self) -> None:
+        """End all calls and writes, and close the spaces. Uncommitted writes are rolled back."""
+        self._ending.set()
+        self.shutdown()
+        self._sessions.end_all()
+        for reader, _ in self._streams.values():
+            reader.stop()
+        self._opened.close()
+
+    def _end_expired(self) -> None:
+        while not self._ending.wait(self._sessions.lease_seconds / _LOOKS_A_LEASE):
+            for id in self._sessions.end_expired():
+                log.warning("the write %s has ended, because its client was away", id.hex())
+
+    def _opened_space(self, context: Any, name: str, right: Right) -> spool.Space:
+        context.get_middleware(ACCESS).check(name, right)
+        space = self._spaces.get(name)
+        if space is None:
+            raise InvalidArgument(f"the server has no space {name!r}")
+        return space
+
+    # -- Flight's calls -----------------------------------------------------------------------------------------------
+
+    def get_flight_info(self, context: Any, descriptor: Any) -> flight.FlightInfo:
+        info: flight.FlightInfo = _answered(self._plan, context, descriptor)
+        return info
+
+    def do_get(self, context: Any, ticket: Any) -> flight.FlightDataStream:
+        stream: flight.FlightDataStream = _answered(self._read, context, ticket.ticket)
+        return stream
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        _answered(self._write, context, descriptor, reader, writer)
+
+    def do_action(self, context: Any, action: Any) -> list[bytes]:
+        call = _ACTIONS.get(action.type)
+        if call is None:
+            raise as_flight(ProtocolError(f"the server has no action {action.type[:100]!r}"))
+        return [encode(_answered(call, self, context, action.body.to_pybytes()))]
+
+    def list_actions(self, context: Any) -> Any:
+        return [(name, str(call.__doc__)) for name, call in _ACTIONS.items()]
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def _plan(self, context: Any, descriptor: Any) -> flight.FlightInfo:
+        """Plan a batch read, or one batch of a stream. The endpoints have the tickets of the tasks."""
+        asked = decode(
+            descriptor.command or b"", space=str, options=dict, schema=str,
+            start=(dict, type(None)), end=(dict, type(None)),
+        )  # fmt: skip
+        name = asked["space"]
+        space, schema = self._opened_space(context, name, Right.READ), _schema(asked["schema"])
+        if asked["end"] is None:
+            parts = BatchReader(ReadOptions.of(_options(space, asked["options"])), schema).partitions()
+        else:
+            reader, turn = self._stream_reader(space, asked["options"], schema)
+            with turn:
+                parts = list(reader.partitions(_offset(asked["start"]), _offset(asked["end"])))
+        endpoints = []
+        for part in parts:
+            assert isinstance(part, Partition)
+            ticket = seal(self._key, ReadTicket(name, asked["schema"], part.missing, part.items))
+            endpoints.append(flight.FlightEndpoint(ticket, []))
+        return flight.FlightInfo(to_arrow_schema(schema, timezone="UTC"), descriptor, endpoints, -1, -1)
+
+    def _read(self, context: Any, data: bytes) -> flight.FlightDataStream:
+        ticket = unseal(self._key, data)
+        space, schema = self._opened_space(context, ticket.space, Right.READ), _schema(ticket.schema)
+        batches = read(space.path, ticket.items, schema, boot_id(), ticket.missing)
+        return flight.GeneratorStream(to_arrow_schema(schema, timezone="UTC"), _translated(batches))
+
+    def _stream_reader(
+        self, space: spool.Space, options: Mapping[str, str], schema: StructType
+    ) -> tuple[StreamReader, threading.Lock]:
+        """Return the reader of a stream, and the lock for its calls. A reader remembers only sizes of commits."""
+        name = json.dumps([space.path, options, schema.json()], sort_keys=True).encode()
+        with self._mutex:
+            known = self._streams.pop(name, None)
+            if known is None:
+                known = StreamReader(StreamOptions.of(_options(space, options)), schema), threading.Lock()
+            self._streams[name] = known
+            if len(self._streams) > _MOST_STREAMS:
+                self._streams.popitem(last=False)[1][0].stop()
+        return known
+
+    def stream(self, context: Any, data: bytes) -> Answer:
+        """Make a call of a stream read: its first offset, its latest offset, or the offset that it has read."""
+        asked = decode(
+            data, space=str, options=dict, schema=str, call=str, start=(dict, type(None)), limit=(list, type(None)),
+            target=(int, type(None)),
+        )  # fmt: skip
+        space = self._opened_space(context, asked["space"], Right.READ)
+        reader, turn = self._stream_reader(space, asked["options"], _schema(asked["schema"]))
+        call = _STREAM_CALLS.get(asked["call"])
+        if call is None:
+            raise ProtocolError(f"a stream has no call {asked['call'][:100]!r}")
+        with turn:
+            reader.target = asked["target"]
+            return {"offset": call(reader, _offset(asked["start"] or {}), _limit(asked["limit"]))}
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def begin(self, context: Any, data: bytes) -> Answer:
+        """Begin a write; the answer has its session."""
+        asked = decode(data, space=str, options=dict, schema=str, key=(str, type(None)))
+        space = self._opened_space(context, asked["space"], Right.WRITE)
+        _job(space, asked).check_queue(space)
+        return {"session": self._sessions.begin(asked["space"], space, asked["key"]).id}
+
+    def renew(self, context: Any, data: bytes) -> Answer:
+        """Renew the lease of a write's session. Its client calls this several times during a lease."""
+        asked = decode(data, space=str, session=bytes)
+        self._opened_space(context, asked["space"], Right.WRITE)
+        with self._sessions.using(asked["space"], asked["session"]):
+            return {"seconds": self._sessions.lease_seconds}
+
+    def _write(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """Write the rows of one task into a branch, and vote."""
+        asked = decode(
+            descriptor.command or b"", space=str, session=bytes, options=dict, schema=str, partition=int, attempt=int
+        )
+        space = self._opened_space(context, asked["space"], Right.WRITE)
+        job, schema = _job(space, asked), _schema(asked["schema"])
+        if not reader.schema.equals(to_arrow_schema(schema, timezone="UTC")):
+            raise InvalidArgument(f"the rows have other columns than the write: {reader.schema.names}")
+        with self._sessions.using(asked["space"], asked["session"]) as session:
+            xid = session.xid(asked["partition"], asked["attempt"])
+            rows = (chunk.data for chunk in reader)
+            try:
+                vote, count = write_branch(space.path, job.rows, xid, asked["partition"], rows)
+            except DiskFailure as error:
+                if error.errno != errno.EEXIST:
+                    raise
+                raise ProtocolError(f"attempt {asked['attempt']} of the task has voted already") from None
+        told = None if vote is None else [list(vote.xid), vote.size, vote.checksum]
+        writer.write(pa.py_buffer(encode({"vote": told, "rows": count})))
+
+    def commit(self, context: Any, data: bytes) -> Answer:
+        """Commit the branches of a write; the answer tells whether the batch had been committed before."""
+        asked = decode(data, space=str, session=bytes, votes=list, rows=int, batch=(list, type(None)))
+        space = self._opened_space(context, asked["space"], Right.WRITE)
+        check_count(asked["rows"])
+        votes = [Vote(Xid.checked(*xid), size, checksum) for xid, size, checksum in asked["votes"]]
+        batch = None if asked["batch"] is None else BatchOf(*asked["batch"])
+        return self._sessions.commit(
+            asked["space"], asked["session"], votes, lambda xids: not xids or adopt(space, xids, batch)
+        )
+
+    def abort(self, context: Any, data: bytes) -> Answer:
+        """End a write, by its session or by the name of its stream. Its branches are rolled back if not committed."""
+        asked = decode(data, space=str, session=(bytes, type(None)), key=(str, type(None)))
+        self._opened_space(context, asked["space"], Right.WRITE)
+        if asked["session"] is not None:
+            self._sessions.end(asked["space"], asked["session"])
+        if asked["key"] is not None:
+            self._sessions.end_stream(asked["space"], asked["key"])
+        return {}
+
+    def health(self, context: Any, data: bytes) -> Answer:
+        """Return the newest commit that a read can see. A program calls this to learn whether the server serves."""
+        asked = decode(data, space=str)
+        return {"number": self._opened_space(context, asked["space"], Right.READ).engine.durable_number()}
+
+
+_ACTIONS: dict[str, Callable[[SpaceServer, Any, bytes], Answer]] = {
+    "abort": SpaceServer.abort,
+    "begin": SpaceServer.begin,
+    "commit": SpaceServer.commit,
+    "health": SpaceServer.health,
+    "renew": SpaceServer.renew,
+    "stream": SpaceServer.stream,
+}
+
+
+_STREAM_CALLS: dict[str, Callable[[StreamReader, dict[str, int], ReadLimit], Any]] = {
+    "commit": lambda reader, start, _: reader.commit(start),
+    "initialOffset": lambda reader, *_: reader.initialOffset(),
+    "latestOffset": lambda reader, start, limit: reader.latestOffset(start, limit),
+    "reportLatestOffset": lambda reader, *_: reader.reportLatestOffset(),
+}
+
+
+def _answered(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Make a call for a client. An error of ours reaches the client as the same error."""
+    try:
+        return call(*arguments)
+    except (SpoolError, OSError) as error:
+        raise as_flight(error) from error
+    except (TypeError, ValueError, LookupError) as error:  # the client sent values that only look right
+        log.warning("a request was refused: %s: %s", type(error).__name__, error)
+        raise as_flight(ProtocolError(f"the request has a wrong value: {error}")) from error
+
+
+def _translated(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from batches
+    except (SpoolError, OSError) as error:
+        raise as_flight(error) from error
+
+
+def _schema(text: str) -> StructType:
+    if len(text) > MOST_BYTES:
+        raise ProtocolError("the columns are too long")
+    return StructType.fromJson(json.loads(text))
+
+
+def _options(space: spool.Space, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of a client for this space. The client's value of ``path`` is not used."""
+    return {
+        **{str(name): str(value) for name, value in given.items() if str(name).lower() != "path"},
+        "path": space.path,
+    }
+
+
+def _job(space: spool.Space, asked: Mapping[str, Any]) -> Job:
+    return Job.of(_options(space, asked["options"]), _schema(asked["schema"]), overwrite=False)
+
+
+def _offset(values: Any) -> dict[str, int]:
+    return {str(name): int(value) for name, value in values.items()}
+
+
+def _limit(values: Any) -> ReadLimit:
+    if values is None:
+        return ReadAllAvailable()
+    kind, number = values
+    return {"rows": ReadMaxRows, "bytes": ReadMaxBytes}[kind](int(number))

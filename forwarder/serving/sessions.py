@@ -1,0 +1,147 @@
+"""The writes in progress of a server's clients.
+
+A write of a DataFrame has a coordinator, whose lock the server holds: its branches are undecided while the session
+lives. If the server dies, the kernel releases the lock, and the branches are rolled back. If the client dies, its lease
+ends, and the server ends the session.
+
+A client renews its lease several times during the lease. So the network may fail for a moment. While rows arrive, the
+session lives without this.
+"""
+
+import contextlib
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import spool
+from spool.engine.tasks import Vote
+from spool.errors import InvalidArgument, SpoolError, TransactionRolledBack
+from spool.model.xid import FORMAT_ROUND, Xid
+
+LEASE_SECONDS = 30.0
+MOST_SESSIONS = 1024
+
+_ENDED = (
+    "nothing was written: the write has ended, because its client was away for too long, or the server has started "
+    "again; write the DataFrame again"
+)
+
+
+class Session:
+    """One write. ``id``: the gtrid of its branches. ``key``: the name of the stream that writes, or None."""
+
+    def __init__(self, space: spool.Space, key: str | None) -> None:
+        self._coordinator = space.engine.coordinate()
+        self.id = self._coordinator.id
+        self.key = key
+        self.space = space
+        self.users = 0  # open calls that use the session
+        self.used = 0.0  # the monotonic time at which the last of these calls ended
+        self.deciding = threading.Lock()
+
+    def xid(self, partition: int, attempt: int) -> Xid:
+        return Xid(FORMAT_ROUND, self.id, f"{partition}.{attempt}".encode())
+
+    def check_votes(self, votes: list[Vote]) -> list[Xid]:
+        """Return the xids of the votes. InvalidArgument if a branch is not of this write, or is named twice."""
+        xids = [vote.xid for vote in votes]
+        if any(xid.format_id != FORMAT_ROUND or xid.gtrid != self.id for xid in xids):
+            raise InvalidArgument("a branch is not of this write")
+        if len(set(xids)) < len(xids):
+            raise InvalidArgument("a branch is named twice")
+        return xids
+
+    def end(self) -> None:
+        """Release the lock, and roll back the branches that are not committed."""
+        self._coordinator.close()
+        with contextlib.suppress(SpoolError, OSError):
+            self.space.engine.resolve_orphans()
+
+
+class Sessions:
+    """The sessions of a server, by the name of their space and by their id."""
+
+    def __init__(self, lease_seconds: float = LEASE_SECONDS) -> None:
+        self.lease_seconds = lease_seconds
+        self._mutex = threading.Lock()
+        self._sessions: dict[tuple[str, bytes], Session] = {}
+        self._answers: OrderedDict[tuple[str, bytes], Mapping[str, bool]] = OrderedDict()  # of the last commits
+
+    def begin(self, name: str, space: spool.Space, key: str | None) -> Session:
+        """Begin a write. A session of the same stream ends."""
+        if key is not None:
+            self.end_stream(name, key)
+        session = Session(space, key)
+        session.used = time.monotonic()
+        with self._mutex:
+            if len(self._sessions) < MOST_SESSIONS:
+                self._sessions[name, session.id] = session
+                return session
+        session.end()
+        raise InvalidArgument(f"the server has {MOST_SESSIONS:,} writes in progress: end one, then try again")
+
+    @contextmanager
+    def using(self, name: str, id: bytes) -> Iterator[Session]:
+        """Use a session: it does not expire during the block. TransactionRolledBack if the session has ended."""
+        with self._mutex:
+            session = self._sessions.get((name, id))
+            if session is None:
+                raise TransactionRolledBack(_ENDED)
+            session.users += 1
+        try:
+            yield session
+        finally:
+            with self._mutex:
+                session.users -= 1
+                session.used = time.monotonic()
+
+    def commit(self, name: str, id: bytes, votes: list[Vote], adopt: Callable[[list[Xid]], bool]) -> Mapping[str, bool]:
+        """Commit a write and end its session. A repeated call gets the same answer.
+
+        ``adopt`` commits the branches, and returns whether the rows were written.
+        """
+        with self._mutex:
+            answer = self._answers.get((name, id))
+        if answer is None:
+            with self.using(name, id) as session, session.deciding:
+                answer = {"written": adopt(session.check_votes(votes))}
+            with self._mutex:
+                self._answers[name, id] = answer
+                if len(self._answers) > MOST_SESSIONS:
+                    self._answers.popitem(last=False)
+            self.end(name, id)
+        return answer
+
+    def end(self, name: str, id: bytes) -> None:
+        """End a session; an ended session is not touched."""
+        with self._mutex:
+            session = self._sessions.pop((name, id), None)
+        if session is not None:
+            session.end()
+
+    def end_stream(self, name: str, key: str) -> None:
+        with self._mutex:
+            found = [id for (space, id), session in self._sessions.items() if space == name and session.key == key]
+        for id in found:
+            self.end(name, id)
+
+    def end_expired(self) -> list[bytes]:
+        """End the sessions whose clients are away; returns their ids."""
+        now = time.monotonic()
+        with self._mutex:
+            found = [
+                key
+                for key, session in self._sessions.items()
+                if not session.users and now - session.used > self.lease_seconds
+            ]
+        for name, id in found:
+            self.end(name, id)
+        return [id for _, id in found]
+
+    def end_all(self) -> None:
+        with self._mutex:
+            found = list(self._sessions)
+        for name, id in found:
+            self.end(name, id)

@@ -1,0 +1,161 @@
+"""``spool-serve``: share spaces with Spark on machines that do not see them."""
+
+import contextlib
+import ipaddress
+import logging
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import click
+
+from xaspool_scripts.codes import WRONG_USAGE
+from xaspool_scripts.common import Failure, SingleProgram, json_option, log_to_stderr, note, space_path
+from xaspool_scripts.output import write_json
+
+_POLL_SECONDS = 0.2  # the longest time until the main thread acts on a signal
+
+
+def _named(given: tuple[str, ...]) -> dict[str, str]:
+    """Return the directories of the spaces, by their names. Without NAME=, the directory's name is the name."""
+    from forwarder.flight.address import SPACE_NAME
+
+    spaces: dict[str, str] = {}
+    for text in given or (space_path(),):
+        name, named, path = text.partition("=")
+        if not named:
+            name, path = Path(text).resolve().name, text
+        if SPACE_NAME.fullmatch(name) is None:
+            raise Failure(f"{name!r} cannot be a space's name: write NAME={path}, with letters and digits", WRONG_USAGE)
+        if name in spaces:
+            raise Failure(f"two spaces have the name {name}: write NAME={path} with another name", WRONG_USAGE)
+        spaces[name] = path
+    return spaces
+
+
+def _address(context: click.Context, parameter: click.Parameter, given: str) -> tuple[str, int]:
+    host, colon, port = given.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise click.BadParameter(f"{given!r} is not HOST:PORT, e.g. 127.0.0.1:8815")
+    return host, int(port)
+
+
+@click.command("spool-serve", cls=SingleProgram)
+@click.argument("given", nargs=-1, metavar="[[NAME=]DIRECTORY...]")
+@click.option(
+    "--listen", default="127.0.0.1:8815", show_default=True, metavar="HOST:PORT", callback=_address,
+    help="The address to listen at. Port 0 takes a free port.",
+)  # fmt: skip
+@click.option("--tls-cert", type=click.Path(dir_okay=False), metavar="FILE", help="The certificate chain, as PEM.")
+@click.option("--tls-key", type=click.Path(dir_okay=False), metavar="FILE", help="The private key, as PEM.")
+@click.option(
+    "--token-file", type=click.Path(dir_okay=False), metavar="FILE",
+    help="The tokens of the clients: one in a line, with its rights after it (SPACE:read, SPACE:write), or all rights. "
+    "Only you may read the file.",
+)  # fmt: skip
+@click.option(
+    "--insecure", is_flag=True, help="Listen beyond this machine without TLS or tokens: everybody may read and write."
+)
+@click.option("-v", "--verbose", is_flag=True, help="Print the log's lines of level INFO.")
+@json_option
+def main(
+    given: tuple[str, ...], listen: tuple[str, int], tls_cert: str | None, tls_key: str | None, token_file: str | None,
+    insecure: bool, verbose: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Share spaces with Spark programs on other machines, by Arrow Flight.
+
+    The server runs on the machine of its spaces. A program names a space by its address instead of its directory, e.g.
+    spool+grpc+tls://HOST:8815/NAME. The name of a space is the name of its directory, or NAME. Without a DIRECTORY, the
+    server shares the space of -s.
+
+    After SIGTERM or Ctrl-C, the server rolls back the writes that are not committed, and ends.
+
+    \b
+    Exit codes:
+      0  a signal ended the server
+      1  it failed
+      2  wrong usage
+
+    \b
+    Examples:
+      spool-serve -s /var/spool/shop
+      spool-serve /var/spool/shop audit=/srv/spool --listen 0.0.0.0:8815 --tls-cert cert.pem --tls-key key.pem
+    --token-file tokens
+    """
+    if verbose:
+        log_to_stderr(logging.INFO)
+    if (tls_cert is None) != (tls_key is None):
+        raise Failure("--tls-cert and --tls-key belong together: give both", WRONG_USAGE)
+    spaces, (host, port) = _named(given), listen
+    if not insecure and not _is_loopback(host) and (tls_cert is None or token_file is None):
+        raise Failure(
+            f"{host} can be reached from other machines: give --tls-cert, --tls-key and --token-file, or --insecure",
+            WRONG_USAGE,
+        )
+    with _serving(spaces, host, port, tls_cert, tls_key, token_file) as server:
+        scheme = "spool+grpc" if tls_cert is None else "spool+grpc+tls"
+        shown = f"[{host}]" if ":" in host else host
+        for name, path in spaces.items():
+            address = f"{scheme}://{shown}:{server.port}/{name}"
+            if as_json:
+                write_json({"event": "serving", "space": path, "address": address})
+            else:
+                click.echo(f"serving {path} at {address}")
+        if insecure and not _is_loopback(host) and (tls_cert is None or token_file is None):
+            note(
+                "WARNING: everybody who reaches this address may read and write these spaces, or listen to the traffic"
+            )
+        sys.stdout.flush()
+        _await_signal()
+    if as_json:
+        write_json({"event": "ended"})
+    else:
+        note("ended: writes that were not committed are rolled back")
+
+
+@contextlib.contextmanager
+def _serving(
+    spaces: dict[str, str], host: str, port: int, tls_cert: str | None, tls_key: str | None, token_file: str | None
+) -> Any:
+    try:
+        from forwarder.serving.access import Tokens
+        from forwarder.serving.server import SpaceServer
+    except ImportError as error:
+        raise Failure(f"spool-serve needs PySpark and PyArrow ({error}): pip install 'xaspool[spark]'") from error
+    from spool.errors import InvalidArgument, SpoolError
+
+    try:
+        tokens = Tokens() if token_file is None else Tokens.of_file(token_file)
+        certificate, key = (None if name is None else Path(name).read_bytes() for name in (tls_cert, tls_key))
+        scheme = "grpc+tcp" if certificate is None else "grpc+tls"
+        shown = f"[{host}]" if ":" in host else host
+        server = SpaceServer(f"{scheme}://{shown}:{port}", spaces, tokens, certificate=certificate, key=key)
+    except InvalidArgument as error:
+        raise Failure(str(error), WRONG_USAGE) from error
+    except (SpoolError, OSError) as error:
+        raise Failure(str(error)) from error
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _await_signal() -> None:
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    while not ended.wait(_POLL_SECONDS):
+        pass
+
+
+if __name__ == "__main__":
+    main()

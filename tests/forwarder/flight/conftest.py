@@ -1,0 +1,66 @@
+"""Fixtures for tests of the server of spaces: a server in this process, and a client of it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import spool
+from tests.at_once import AT_ONCE
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from forwarder.serving.server import SpaceServer
+
+pytest.importorskip("pyspark")
+
+TOKEN = "a token of the tests"[:20].replace(" ", "-")
+Serve = Callable[..., "SpaceServer"]
+
+
+@pytest.fixture(scope="package")
+def spark() -> "Iterator[SparkSession]":
+    import forwarder
+    from forwarder import session
+
+    spark = session.start("local[2,4]", "xaspool-tests")
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    forwarder.register(spark)
+    yield spark
+    session.stop(spark)
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Iterator[spool.Space]:
+    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
+        for queue in ("orders", "replies"):
+            space.create_queue(queue)
+        yield space
+
+
+@pytest.fixture
+def serve(space: spool.Space) -> Iterator[Serve]:
+    """Start a server of the space ``shop``. The arguments are those of ``SpaceServer``."""
+    from forwarder.serving.server import SpaceServer
+
+    with ExitStack() as opened:
+
+        def serve(tokens: Any = None, **options: Any) -> SpaceServer:
+            location = options.pop("location", "grpc+tcp://127.0.0.1:0")
+            server = SpaceServer(location, options.pop("spaces", {"shop": space.path}), tokens, **options)
+            opened.callback(server.close)
+            return server
+
+        yield serve
+
+
+@pytest.fixture
+def address(serve: Serve) -> str:
+    return address_of(serve())
+
+
+def address_of(server: "SpaceServer") -> str:
+    return f"spool+grpc://127.0.0.1:{server.port}/shop"

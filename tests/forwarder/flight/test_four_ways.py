@@ -1,0 +1,165 @@
+"""X05: batch reads, batch writes, stream reads and stream writes of a space that only its server sees."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import spool
+from spool.errors import InvalidArgument, TransactionRolledBack
+from tests.forwarder.flight.conftest import Serve, address_of
+from tests.shown import bodies, left_over
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def read(spark: "SparkSession", where: str, **options: str) -> "DataFrame":
+    return spark.read.format("spool").options(**options).load(where)
+
+
+def test_x05_a_remote_read_has_the_rows_of_a_read_on_the_machine(
+    spark: "SparkSession", space: spool.Space, address: str
+) -> None:
+    space.put_many("orders", [f"order {n}" for n in range(1000)], headers={"tenant": "acme"})
+    for n in range(20):
+        space.put("replies", n, priority=n + 1, correlation_id=str(n))
+    with space.transaction() as transaction:
+        transaction.get("orders")
+    here, there = read(spark, space.path), read(spark, address)
+    assert there.schema == here.schema
+    rows = [sorted(frame.collect(), key=lambda row: (row.number, row.ordinal)) for frame in (here, there)]
+    assert len(rows[0]) == 1019
+    assert rows[0] == rows[1]
+    chosen = read(spark, address, queue="replies", body="false", partitionBytes="1k")
+    assert sorted(row.priority for row in chosen.collect()) == list(range(1, 21))
+
+
+def test_x05_a_remote_write_is_one_commit(spark: "SparkSession", space: spool.Space, address: str) -> None:
+    frame = spark.range(0, 1000, 1, 4).selectExpr(
+        "cast(id as string) as body", "timestamp_seconds(id + 2000000000) as expires_at"
+    )
+    before = space.engine.durable_number()
+    frame.write.format("spool").option("queue", "orders").mode("append").save(address)
+    assert sorted(bodies(space), key=int) == [str(n) for n in range(1000)]
+    assert space.engine.durable_number() == before + 1
+    assert {message.expires_at - int(message.body) for message in space.browse("orders")} == {2_000_000_000}
+    assert left_over(space.path) == []
+
+
+def test_x05_a_batch_that_was_written_is_not_written_again(
+    spark: "SparkSession", space: spool.Space, address: str
+) -> None:
+    frame = spark.range(0, 10, 1, 2).selectExpr("cast(id as string) as body")
+    for _ in range(2):
+        options = {"queue": "orders", "applicationId": "import", "batchId": "7"}
+        frame.write.format("spool").options(**options).mode("append").save(address)
+    assert len(bodies(space)) == 10
+
+
+def test_x05_a_remote_stream_goes_on_where_it_ended(
+    spark: "SparkSession", space: spool.Space, serve: Serve, tmp_path: Path
+) -> None:
+    """From one space into another queue; the server starts anew between two runs of the query."""
+
+    def run(where: str) -> None:
+        frame = spark.readStream.format("spool").options(queue="orders", maxMessagesPerTrigger="3").load(where)
+        sink = frame.select("body").writeStream.format("spool").option("queue", "replies")
+        query: Any = sink.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+        query.start(where).awaitTermination()
+
+    space.put_many("orders", ["a", "b"])
+    space.put_many("orders", ["c", "d"])
+    first = serve()
+    run(address_of(first))
+    assert sorted(bodies(space, "replies")) == [b"a", b"b", b"c", b"d"]
+    port = first.port
+    first.close()
+    space.put("orders", "e")
+    serve(location=f"grpc+tcp://127.0.0.1:{port}")
+    run(f"spool+grpc://127.0.0.1:{port}/shop")
+    assert sorted(bodies(space, "replies")) == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_x05_a_remote_subscription_keeps_what_others_take(
+    spark: "SparkSession", space: spool.Space, address: str, tmp_path: Path
+) -> None:
+    def run() -> None:
+        frame = spark.readStream.format("spool").options(queue="orders", subscription="audit").load(address)
+        sink = frame.select("body").writeStream.format("spool").option("queue", "replies")
+        sink = sink.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+        sink.start(address).awaitTermination()
+
+    run()
+    space.put("orders", "taken")
+    assert space.get("orders").body == "taken"
+    run()
+    assert bodies(space, "replies") == [b"taken"]
+
+
+def test_a_wrong_row_is_named_and_nothing_is_written(spark: "SparkSession", space: spool.Space, address: str) -> None:
+    frame = spark.range(0, 100, 1, 2).selectExpr("if(id = 70, null, cast(id as string)) as body")
+    with pytest.raises(Exception, match="row 20 of partition 1") as refused:
+        frame.write.format("spool").option("queue", "orders").mode("append").save(address)
+    assert "has no body" in str(refused.value)
+    assert bodies(space) == []
+    assert left_over(space.path) == []
+
+
+def test_a_write_ends_with_its_lease(space: spool.Space, serve: Serve) -> None:
+    """The client does not come back, so its branch is rolled back, and a late commit is refused."""
+    from forwarder.flight.client import Client
+
+    client = Client.of(address_of(serve(lease_seconds=0.2)), None, None, None)
+    asked = writing()
+    session = client.act("begin", key=None, **asked)["session"]
+    vote = send(client, session, ["a"])["vote"]
+    client.act("commit", session=session, votes=[vote], rows=1, batch=None)
+    assert bodies(space) == [b"a"]
+    session = client.act("begin", key=None, **asked)["session"]
+    vote = send(client, session, ["b"])["vote"]
+    while left_over(space.path):
+        pass
+    with pytest.raises(TransactionRolledBack, match="write has ended"):
+        client.act("commit", session=session, votes=[vote], rows=1, batch=None)
+    assert bodies(space) == [b"a"]
+
+
+def test_a_repeated_commit_gets_the_same_answer(space: spool.Space, address: str) -> None:
+    from forwarder.flight.client import Client
+
+    client = Client.of(address, None, None, None)
+    session = client.act("begin", key=None, **writing())["session"]
+    vote = send(client, session, ["a"])["vote"]
+    answers = [client.act("commit", session=session, votes=[vote], rows=1, batch=None) for _ in range(2)]
+    assert answers[0] == answers[1]
+    assert bodies(space) == [b"a"]
+
+
+def test_an_address_that_is_wrong_is_refused_before_anything_is_asked(spark: "SparkSession") -> None:
+    from forwarder.flight.address import Address
+
+    for wrong in (
+        "spool+grpc://host/shop", "spool+grpc://host:0/shop", "spool+grpc://host:1/..", "spool+http://host:1/shop",
+        "spool+grpc://host:1/a/b", "spool+grpc://user@host:1/shop",
+    ):  # fmt: skip
+        with pytest.raises(InvalidArgument, match="is not the address"):
+            Address.parse(wrong)
+
+
+def writing() -> dict[str, Any]:
+    from pyspark.sql.types import BinaryType, StructField, StructType
+
+    return {"options": {"queue": "orders"}, "schema": StructType([StructField("body", BinaryType())]).json()}
+
+
+def send(client: Any, session: bytes, texts: list[str], attempt: int = 0) -> dict[str, Any]:
+    import pyarrow as pa
+
+    batch = pa.RecordBatch.from_arrays([pa.array([text.encode() for text in texts], pa.binary())], ["body"])
+    sent: dict[str, Any] = client.write(
+        iter([batch]), batch.schema, session=session, partition=0, attempt=attempt, **writing()
+    )
+    return sent

@@ -1,0 +1,70 @@
+"""spool-serve: its addresses, its refusals, and its end."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import spool
+from tests.scripts.conftest import Result, start
+from xaspool_scripts.serve import main
+
+pytest.importorskip("pyspark")
+
+
+def serve(*args: object) -> Result:
+    done = CliRunner().invoke(main, [*map(str, args)])
+    return Result(done.exit_code, done.stdout_bytes, done.stderr)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_names_the_address_of_each_space_and_ends_with_a_signal(
+    path: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    from forwarder.flight.client import Client
+
+    spool.create(tmp_path / "second").close()
+    process = start("spool-serve", path, f"other={tmp_path / 'second'}", "--listen", "127.0.0.1:0", "--json")
+    with process:
+        assert process.stdout is not None
+        served = [json.loads(process.stdout.readline()) for _ in range(2)]
+        assert [one["space"] for one in served] == [str(path), str(tmp_path / "second")]
+        assert served[1]["address"].endswith("/other")
+        for one in served:
+            assert Client.of(one["address"], None, None, None).act("health")["number"] >= 0
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=60)
+    assert json.loads(out) == {"event": "ended"}
+    assert process.returncode == 0
+    with spool.open(path) as alone:
+        assert alone.recovery.alone
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--listen", "0.0.0.0:0"], "give --tls-cert, --tls-key and --token-file, or --insecure"),
+        (["--listen", "example.com:8815"], "can be reached from other machines"),
+        (["--listen", "8815"], "is not HOST:PORT"),
+        (["--listen", "127.0.0.1:99999"], "is not HOST:PORT"),
+        (["--tls-cert", "cert.pem"], "belong together"),
+        (["--token-file", "none"], "cannot be read"),
+    ],
+)
+def test_wrong_usage_is_refused_before_the_space_is_opened(path: Path, arguments: list[str], words: str) -> None:
+    done = serve("-s", path, *arguments)
+    assert done.code == 2
+    assert words in done.err
+
+
+def test_names_are_letters_and_differ(path: Path) -> None:
+    assert "cannot be a space's name" in serve(f"../x={path}").err
+    assert "two spaces have the name space" in serve(path, f"space={path}").err
+
+
+def test_a_space_that_is_none_is_a_failure(tmp_path: Path) -> None:
+    done = serve("-s", tmp_path, "--listen", "127.0.0.1:0")
+    assert done.code == 1
+    assert "space" in done.err
