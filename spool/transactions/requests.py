@@ -12,6 +12,7 @@ from functools import partial
 
 from spool.errors import Argument, Empty, InvalidArgument, ProtocolError, RequestFailed
 from spool.index.run import Run
+from spool.log.visibility import catch_up
 from spool.model.message import Message, parse_message_id
 from spool.model.options import PutOptions
 from spool.model.text import no_queue
@@ -109,14 +110,18 @@ def wait_for_reply(core: Core, request: PendingRequest, before_commit: Callable[
 
 def take_reply(core: Core, request: PendingRequest, before_commit: Callable[[], object]) -> Message | None:
     """Take the reply; returns None if it has not arrived. Raises RequestFailed if the request has failed."""
+    # One commit moves the request and puts the reply. So look for the request first: if it has failed, the reply to it
+    # is visible to the search below, even if another thread catches up meanwhile.
+    catch_up(core.store)
+    run = _run_of(core.store.view, request)
+    has_failed = run is not None and run.queue.name == request.error_queue
     for wanted in request.wanted:
         with suppress(Empty):
             [reply] = get_alone(core, wanted, before_commit)
             if reply.queue != request.reply_queue:
                 raise _failed(request, _run_of(core.store.view, request), reply)
             return reply
-    run = _run_of(core.store.view, request)
-    if run is not None and run.queue.name == request.error_queue:
+    if has_failed:
         raise _failed(request, run, None)
     return None
 

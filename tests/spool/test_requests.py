@@ -13,6 +13,7 @@ import pytest
 
 import spool
 import spool.aio
+from spool.transactions import requests
 from tests.held import PATIENT_SECONDS
 
 
@@ -111,6 +112,26 @@ def test_a_rejection_is_told_with_the_services_answer(space: spool.Space, reques
     assert [message.id for message in space.browse("errors")] == [failed.value.message_id]
     assert not list(space.browse("failures"))
     assert str(pickle.loads(pickle.dumps(failed.value))) == str(failed.value)
+
+
+def test_a_failure_during_the_search_for_the_reply_is_told_with_its_reply(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service in a thread of the same process rejects the request when the search has found no reply."""
+    search, services = requests.get_alone, [lambda: space.work("orders", serve, once=True)]
+
+    def search_and_serve(*arguments: Any) -> list[spool.Message]:
+        try:
+            return search(*arguments)
+        finally:
+            if services and arguments[1].queue == "failures":
+                services.pop()()
+
+    monkeypatch.setattr(requests, "get_alone", search_and_serve)
+    with pytest.raises(spool.RequestFailed) as failed:
+        space.request("orders", "stone", timeout=PATIENT_SECONDS)
+    assert failed.value.reply.body == "we have soup"
+    assert services == []
 
 
 def test_a_request_that_has_failed_too_often_is_told_and_stays_in_the_error_queue(
