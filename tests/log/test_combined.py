@@ -337,9 +337,12 @@ def test_a_branch_that_another_process_cannot_read_is_committed_by_its_owner(
     """The header has another checksum than the one in the request."""
     manager, pack = prepared(owner, b"one"), AdoptionRequest.pack
     monkeypatch.setattr(AdoptionRequest, "pack", lambda request: (*(pack(request) or ())[:3], 1))
-    with leading(leader):
-        decides = pool.submit(manager.commit, xa.Xid(7, b"one", b""))
-        posted(leader)
+    combined = leader._core.group_commit._combined
+    assert combined._try_lead()
+    decides = pool.submit(manager.commit, xa.Xid(7, b"one", b""))
+    posted(leader)
+    assert combined.join() == []
+    combined.end_lead()
     assert decides.result(PATIENT_SECONDS) == xa.XA_OK
     assert bodies(leader) == [b"one"]
 
