@@ -84,14 +84,21 @@ class SpaceServer(flight.FlightServerBase):
             raise OSError(f"the server cannot listen at {location}: {error}") from None
         threading.Thread(target=self._end_expired, name="xaspool leases", daemon=True).start()
 
-    def close(self) -> None:
-        """End all calls and writes, and close the spaces. Uncommitted writes are rolled back."""
+    def close(self, seconds: float = 10.0) -> bool:
+        """End all writes, and close the spaces. Uncommitted writes are rolled back.
+
+        Calls in progress have ``seconds`` to end. Returns False if a client still holds a call: then only the end of
+        the process ends this call, because Arrow Flight cannot.
+        """
         self._ending.set()
-        self.shutdown()
+        ending = threading.Thread(target=self.shutdown, name="xaspool shutdown", daemon=True)
+        ending.start()
+        ending.join(seconds)
         self._sessions.end_all()
         for reader, _ in self._streams.values():
             reader.stop()
         self._opened.close()
+        return not ending.is_alive()
 
     def _end_expired(self) -> None:
         while not self._ending.wait(self._sessions.lease_seconds / _LOOKS_A_LEASE):

@@ -1,19 +1,22 @@
 """``spool-serve``: share spaces with Spark on machines that do not see them."""
 
-import contextlib
 import ipaddress
 import logging
+import os
 import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from xaspool_scripts.codes import WRONG_USAGE
 from xaspool_scripts.common import Failure, SingleProgram, json_option, log_to_stderr, note, space_path
 from xaspool_scripts.output import write_json
+
+if TYPE_CHECKING:
+    from forwarder.serving.server import SpaceServer
 
 _POLL_SECONDS = 0.2  # the longest time until the main thread acts on a signal
 
@@ -94,7 +97,8 @@ def main(
             f"{host} can be reached from other machines: give --tls-cert, --tls-key and --token-file, or --insecure",
             WRONG_USAGE,
         )
-    with _serving(spaces, host, port, tls_cert, tls_key, token_file) as server:
+    server = _started(spaces, host, port, tls_cert, tls_key, token_file)
+    try:
         scheme = "spool+grpc" if tls_cert is None else "spool+grpc+tls"
         shown = f"[{host}]" if ":" in host else host
         for name, path in spaces.items():
@@ -109,16 +113,20 @@ def main(
             )
         sys.stdout.flush()
         _await_signal()
+    finally:
+        has_ended = server.close()
     if as_json:
         write_json({"event": "ended"})
     else:
         note("ended: writes that were not committed are rolled back")
+    if not has_ended:  # a client that neither reads nor leaves would prevent the end of the interpreter
+        sys.stdout.flush()
+        os._exit(0)
 
 
-@contextlib.contextmanager
-def _serving(
+def _started(
     spaces: dict[str, str], host: str, port: int, tls_cert: str | None, tls_key: str | None, token_file: str | None
-) -> Any:
+) -> "SpaceServer":
     try:
         from forwarder.serving.access import Tokens
         from forwarder.serving.server import SpaceServer
@@ -131,15 +139,11 @@ def _serving(
         certificate, key = (None if name is None else Path(name).read_bytes() for name in (tls_cert, tls_key))
         scheme = "grpc+tcp" if certificate is None else "grpc+tls"
         shown = f"[{host}]" if ":" in host else host
-        server = SpaceServer(f"{scheme}://{shown}:{port}", spaces, tokens, certificate=certificate, key=key)
+        return SpaceServer(f"{scheme}://{shown}:{port}", spaces, tokens, certificate=certificate, key=key)
     except InvalidArgument as error:
         raise Failure(str(error), WRONG_USAGE) from error
     except (SpoolError, OSError) as error:
         raise Failure(str(error)) from error
-    try:
-        yield server
-    finally:
-        server.close()
 
 
 def _is_loopback(host: str) -> bool:

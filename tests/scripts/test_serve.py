@@ -42,6 +42,24 @@ def test_it_names_the_address_of_each_space_and_ends_with_a_signal(
         assert alone.recovery.alone
 
 
+def test_a_client_that_neither_reads_nor_leaves_does_not_hold_up_the_end(path: Path) -> None:
+    from forwarder.dataframes.columns import columns
+    from forwarder.flight.client import Client
+
+    with spool.open(path) as space:
+        space.put_many("orders", [b"x" * 65_536] * 1000)
+    with start("spool-serve", "-s", path, "--listen", "127.0.0.1:0", "--json") as process:
+        assert process.stdout is not None
+        client = Client.of(json.loads(process.stdout.readline())["address"], None, None, None)
+        [ticket, *_] = client.plan(options={"queue": "orders"}, schema=columns(True).json())
+        rows = client.read(ticket)
+        next(rows)
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=60)
+    assert json.loads(out) == {"event": "ended"}
+    assert process.returncode == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -1,0 +1,107 @@
+"""A server or a client that dies: nothing is written in part, nothing is left behind, and a repeated write is one."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+import spool
+from forwarder.dataframes.remote import RemotelyWritten, _commit, _Remote
+from forwarder.flight import lease
+from forwarder.flight.client import Client
+from spool.errors import CommitUnknown, TransactionRolledBack
+from tests.forwarder.flight.conftest import Serve, address_of
+from tests.forwarder.flight.test_four_ways import send, writing
+from tests.scripts.conftest import start
+from tests.shown import bodies, left_over
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@contextmanager
+def server(path: str, port: int = 0) -> "Iterator[tuple[subprocess.Popen[bytes], str]]":
+    """Run spool-serve in another process; yields the process and the address of the space ``shop``."""
+    with start("spool-serve", f"shop={path}", "--listen", f"127.0.0.1:{port}", "--json") as process:
+        assert process.stdout is not None
+        try:
+            yield process, json.loads(process.stdout.readline())["address"]
+        finally:
+            process.kill()
+
+
+def port_of(address: str) -> int:
+    return int(address.partition("//")[2].partition("/")[0].rpartition(":")[2])
+
+
+def test_a_server_that_dies_takes_its_writes_with_it(space: spool.Space) -> None:
+    with server(space.path) as (process, address):
+        client = Client.of(address, None, None, None)
+        session = client.act("begin", key=None, **writing())["session"]
+        vote = send(client, session, ["a"])["vote"]
+        assert left_over(space.path) != []
+        process.kill()
+        process.wait()
+    with server(space.path, port_of(address)), pytest.raises(TransactionRolledBack, match="write has ended"):
+        client.act("commit", session=session, votes=[vote], rows=1, batch=None)
+    space.engine.resolve_orphans()
+    assert left_over(space.path) == []
+    assert bodies(space) == []
+
+
+def test_the_outcome_of_a_commit_without_an_answer_is_unknown(space: spool.Space) -> None:
+    from pyspark.sql.types import StructType
+
+    with server(space.path) as (_, address):
+        client = Client.of(address, None, None, None)
+        session = client.act("begin", key=None, **writing())["session"]
+        vote = send(client, session, ["a"])["vote"]
+    remote = _Remote(client, {"queue": "orders"}, StructType())
+    with pytest.raises(CommitUnknown, match="can be repeated"):
+        _commit(remote, session, [RemotelyWritten(session, vote, 1)], None)
+
+
+@pytest.mark.spark
+def test_x05_a_write_that_the_death_of_its_server_broke_is_repeated_once(
+    spark: "SparkSession", space: spool.Space
+) -> None:
+    """The server is killed while the tasks send their rows."""
+    frame = spark.range(0, 1000, 1, 2).selectExpr("cast(id as string) as body")
+    options = {"queue": "orders", "applicationId": "import", "batchId": "1"}
+
+    def write(address: str) -> None:
+        frame.write.format("spool").options(**options).mode("append").save(address)
+
+    with server(space.path) as (process, address):
+        os.kill(process.pid, signal.SIGSTOP)  # the tasks wait for it
+        killer = subprocess.Popen(["sh", "-c", f"sleep 3; kill -9 {process.pid}"])
+        with pytest.raises(Exception, match="cannot be reached"):
+            write(address)
+        killer.wait()
+    with server(space.path, port_of(address)):
+        write(address)
+        write(address)
+    assert sorted(bodies(space), key=int) == [str(n) for n in range(1000)]
+    assert left_over(space.path) == []
+
+
+def test_the_lease_of_a_client_ends_with_its_parent(serve: Serve, space: spool.Space) -> None:
+    """A process renews the lease for several times its length, until the parent ends."""
+    client = Client.of(address_of(serve(lease_seconds=0.5)), None, None, None)
+    session = client.act("begin", key=None, **writing())["session"]
+    parent = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    lease.start(client, session, parent.pid)
+    send(client, session, ["a"])
+    with spool.open(space.path) as other:  # (nothing ends the session while five leases pass)
+        other._store.clock.sleep(2.5)
+        assert left_over(space.path) != []
+    parent.communicate(b"\n")
+    while left_over(space.path):
+        pass
+    assert bodies(space) == []
