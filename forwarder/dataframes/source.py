@@ -1,5 +1,7 @@
 """The data source ``format("spool")``: the classes that read and write. Spark creates an instance for each use."""
 
+from collections.abc import MutableMapping
+
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -22,18 +24,18 @@ class SpoolSource(DataSource):
     def schema(self) -> StructType:
         """Return the columns of a read, unless the program chooses them with ``.schema(…)``."""
         from forwarder.dataframes.columns import chosen_columns
+        from forwarder.dataframes.spaces import of_space, spaces_of, with_space
 
+        if spaces := spaces_of(self.options):
+            return with_space(chosen_columns(without_connection(of_space(self.options, spaces[0]))))
         return chosen_columns(without_connection(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from forwarder.dataframes.columns import ReadOptions
-        from forwarder.dataframes.scan import BatchReader
+        from forwarder.dataframes.spaces import SpacesReader, of_space, spaces_of
 
-        if is_remote(self.options):
-            from forwarder.dataframes.remote import RemoteBatchReader
-
-            return RemoteBatchReader(self.options, schema)
-        return BatchReader(ReadOptions.of(self.options), schema)
+        if spaces := spaces_of(self.options):
+            return SpacesReader(spaces, schema, lambda space, own: _batch_reader(of_space(self.options, space), own))
+        return _batch_reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from forwarder.dataframes.columns import StreamOptions
@@ -62,3 +64,14 @@ class SpoolSource(DataSource):
 
             return RemoteStreamWriter(self.options, schema, overwrite=overwrite)
         return StreamWriter.of(self.options, schema, overwrite=overwrite)
+
+
+def _batch_reader(options: MutableMapping[str, str], schema: StructType) -> DataSourceReader:
+    from forwarder.dataframes.columns import ReadOptions
+    from forwarder.dataframes.scan import BatchReader
+
+    if is_remote(options):
+        from forwarder.dataframes.remote import RemoteBatchReader
+
+        return RemoteBatchReader(options, schema)
+    return BatchReader(ReadOptions.of(options), schema)

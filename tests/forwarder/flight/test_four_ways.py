@@ -37,6 +37,25 @@ def test_x05_a_remote_read_has_the_rows_of_a_read_on_the_machine(
     assert sorted(row.priority for row in chosen.collect()) == list(range(1, 21))
 
 
+def test_x05_several_spaces_are_one_dataframe(
+    spark: "SparkSession", space: spool.Space, address: str, tmp_path: Path
+) -> None:
+    """One on this machine, and one of a server."""
+    with spool.create(tmp_path / "second") as second:
+        second.create_queue("orders")
+        second.put_many("orders", ["c", "d", "e"])
+    space.put_many("orders", ["a", "b"])
+    places = {address: [b"a", b"b"], str(tmp_path / "second"): [b"c", b"d", b"e"]}
+    frame = spark.read.format("spool").options(queue="orders", spaces=", ".join(places)).load()
+    assert frame.columns[0] == "space"
+    rows = frame.select("body", "space").collect()
+    assert {place: sorted(row.body for row in rows if row.space == place) for place in places} == places
+    assert frame.groupBy("queue").count().collect()[0]["count"] == 5
+    for options, path in (({"spaces": f"{address},{address}"}, None), ({"spaces": address}, address)):
+        with pytest.raises(Exception, match="the option spaces"):
+            spark.read.format("spool").options(**options).load(path)
+
+
 def test_x05_a_remote_write_is_one_commit(spark: "SparkSession", space: spool.Space, address: str) -> None:
     frame = spark.range(0, 1000, 1, 4).selectExpr(
         "cast(id as string) as body", "timestamp_seconds(id + 2000000000) as expires_at"
