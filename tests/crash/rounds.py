@@ -10,7 +10,7 @@ from functools import partial
 from itertools import count
 
 import spool
-from forwarder.dataframes.sink import _adopt
+from forwarder.dataframes.sink import adopt
 from forwarder.round import Route, TaskDied
 from forwarder.services import Request
 from forwarder.task import Block, Chunk, deliver
@@ -215,7 +215,7 @@ class Write:
         before = self.operation.outcomes
         self.operation.may(NOTHING, DONE)
         try:
-            _adopt(space, xids, _BATCH)
+            adopt(space, xids, _BATCH)
         except (TransactionRolledBack, MessageInUse):
             self.operation.outcomes = before
             return
