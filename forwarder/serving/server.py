@@ -81,7 +81,9 @@ class SpaceServer(flight.FlightServerBase):
             super().__init__(location, tls_certificates=certificates, middleware={ACCESS: AccessFactory(tokens)})
         except (pa.ArrowException, OSError) as error:
             self._opened.close()
-            raise OSError(f"the server cannot listen at {location}: {error}") from None
+            raise OSError(
+                f"the server cannot listen at {location}; does another program listen there? ({error})"
+            ) from None
         threading.Thread(target=self._end_expired, name="xaspool leases", daemon=True).start()
 
     def close(self, seconds: float = 10.0) -> bool:

@@ -127,6 +127,7 @@ def main(
 def _started(
     spaces: dict[str, str], host: str, port: int, tls_cert: str | None, tls_key: str | None, token_file: str | None
 ) -> "SpaceServer":
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # (gRPC would print lines of its own for our errors)
     try:
         from forwarder.serving.access import Tokens
         from forwarder.serving.server import SpaceServer

@@ -2,13 +2,14 @@
 
 import json
 import signal
+import socket
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 import spool
-from tests.scripts.conftest import Result, start
+from tests.scripts.conftest import Result, execute, one_line, start
 from xaspool_scripts.serve import main
 
 pytest.importorskip("pyspark")
@@ -75,6 +76,13 @@ def test_wrong_usage_is_refused_before_the_space_is_opened(path: Path, arguments
     done = serve("-s", path, *arguments)
     assert done.code == 2
     assert words in done.err
+
+
+def test_an_address_in_use_is_a_failure_of_one_line(path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = execute("spool-serve", "-s", path, "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
+    assert done.code == 1
+    one_line(done, "does another program listen there?")
 
 
 def test_names_are_letters_and_differ(path: Path) -> None:
