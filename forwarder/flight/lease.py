@@ -17,6 +17,8 @@ from spool.errors import SpoolError, SystemFailure
 
 _RENEWALS_A_LEASE = 6
 _RETRY_SECONDS = 1.0
+# The started process ends at once, so that this process has no child that it must wait for. Its child goes on.
+_START = f"import os; os.fork() and os._exit(0); from {__name__} import main; main()"
 
 
 def start(client: Client, session: bytes, parent: int | None = None) -> None:
@@ -29,7 +31,7 @@ def start(client: Client, session: bytes, parent: int | None = None) -> None:
         watched = os.pidfd_open(os.getppid() if parent is None else parent)
         try:
             process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(watched)], pass_fds=[watched], stdin=subprocess.PIPE, cwd="/",
+                [sys.executable, "-c", _START, str(watched)], pass_fds=[watched], stdin=subprocess.PIPE, cwd="/",
                 stdout=subprocess.DEVNULL, start_new_session=True, env={**os.environ, "PYTHONPATH": path},
             )  # fmt: skip
         finally:
@@ -37,7 +39,7 @@ def start(client: Client, session: bytes, parent: int | None = None) -> None:
         assert process.stdin is not None
         with process.stdin as pipe:
             pipe.write(pickle.dumps((client, session)))
-        process.returncode = 0  # (nobody waits for it: it ends later than this process)
+        process.wait()
     except OSError as error:
         raise SystemFailure(f"the process that renews the lease of the write cannot be started: {error}") from error
 
@@ -54,7 +56,3 @@ def main() -> None:
             return
         if select.select([parent], [], [], seconds)[0]:
             return
-
-
-if __name__ == "__main__":
-    main()

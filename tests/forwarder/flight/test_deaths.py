@@ -97,6 +97,7 @@ def test_the_lease_of_a_client_ends_with_its_parent(serve: Serve, space: spool.S
     session = client.act("begin", key=None, **writing())["session"]
     parent = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     lease.start(client, session, parent.pid)
+    assert os.waitpid(-1, os.WNOHANG) == (0, 0), "the parent is the only child"
     send(client, session, ["a"])
     with spool.open(space.path) as other:  # (nothing ends the session while five leases pass)
         other._store.clock.sleep(2.5)
