@@ -40,6 +40,7 @@ class Session:
         self.users = 0  # open calls that use the session
         self.used = 0.0  # the monotonic time at which the last of these calls ended
         self.deciding = threading.Lock()
+        self.answer: Mapping[str, bool] | None = None  # to the commit, once the write is committed
 
     def xid(self, partition: int, attempt: int) -> Xid:
         return Xid(FORMAT_ROUND, self.id, f"{partition}.{attempt}".encode())
@@ -104,14 +105,17 @@ class Sessions:
         """
         with self._mutex:
             answer = self._answers.get((name, id))
-        if answer is None:
-            with self.using(name, id) as session, session.deciding:
-                answer = {"written": adopt(session.check_votes(votes))}
-            with self._mutex:
-                self._answers[name, id] = answer
-                if len(self._answers) > MOST_SESSIONS:
-                    self._answers.popitem(last=False)
-            self.end(name, id)
+        if answer is not None:
+            return answer
+        with self.using(name, id) as session, session.deciding:
+            if session.answer is None:  # otherwise another call has committed the write during the wait
+                session.answer = {"written": adopt(session.check_votes(votes))}
+            answer = session.answer
+        with self._mutex:
+            self._answers[name, id] = answer
+            if len(self._answers) > MOST_SESSIONS:
+                self._answers.popitem(last=False)
+        self.end(name, id)
         return answer
 
     def end(self, name: str, id: bytes) -> None:

@@ -73,21 +73,21 @@ def _posted_beside_a_look(simulation: Simulation) -> None:
 
 
 def _posted_decision(simulation: Simulation) -> None:
-    log = simulation.log
-    simulation.process("F", _nothing)
-    simulation.process("A", patiently(putting(log, "A")))
-    simulation.process("B", patiently(putting(log, "B")))
-    simulation.process("D", patiently(deciding(log, "commit", told=True)))
-    simulation.process("T", patiently(getting(log, "T", 2)))
+    _decide_beside_puts(simulation)
+    simulation.process("T", patiently(getting(simulation.log, "T", 2)))
 
 
 def _posted_decision_and_rollback(simulation: Simulation) -> None:
+    _decide_beside_puts(simulation)
+    simulation.process("R", patiently(deciding(simulation.log, "rollback")))
+
+
+def _decide_beside_puts(simulation: Simulation) -> None:
     log = simulation.log
     simulation.process("F", _nothing)
     simulation.process("A", patiently(putting(log, "A")))
     simulation.process("B", patiently(putting(log, "B")))
     simulation.process("D", patiently(deciding(log, "commit", told=True)))
-    simulation.process("R", patiently(deciding(log, "rollback")))
 
 
 def _in_doubt(space: spool.Space, log: OperationLog) -> None:

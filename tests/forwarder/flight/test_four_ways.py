@@ -1,5 +1,6 @@
 """X05: batch reads, batch writes, stream reads and stream writes of a space that only its server sees."""
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -155,6 +156,45 @@ def test_a_repeated_commit_gets_the_same_answer(space: spool.Space, address: str
     answers = [client.act("commit", session=session, votes=[vote], rows=1, batch=None) for _ in range(2)]
     assert answers[0] == answers[1]
     assert bodies(space) == [b"a"]
+
+
+def test_two_calls_that_commit_one_write_get_the_same_answer(space: spool.Space) -> None:
+    """The second call comes while the first one commits."""
+    from forwarder.serving.sessions import Sessions
+
+    sessions, adopted = Sessions(), list[int]()
+    id = sessions.begin("shop", space, None).id
+    with ThreadPoolExecutor(2) as pool:
+        second = list[Future[Any]]()
+
+        def adopt(_: object) -> bool:
+            adopted.append(1)
+            if not second:
+                second.append(pool.submit(sessions.commit, "shop", id, [], adopt))
+                while sessions._sessions["shop", id].users < 2:
+                    pass
+            return True
+
+        first = sessions.commit("shop", id, [], adopt)
+        assert second[0].result(60) == first == {"written": True}
+    assert adopted == [1]
+
+
+def test_a_ticket_is_valid_after_a_restart_with_the_same_tokens(space: spool.Space, serve: Serve) -> None:
+    from forwarder.flight.client import Client
+    from forwarder.serving.access import Tokens
+
+    space.put("orders", b"one")
+    token, rows = "t" * 32, list[int]()
+    asked = {"options": {"queue": "orders", "body": "false"}, "schema": writing()["schema"]}
+    first = serve(Tokens([token]))
+    client = Client.of(address_of(first), token, None, None)
+    [ticket] = client.plan(**asked)
+    port = first.port
+    first.close()
+    serve(Tokens([token]), location=f"grpc+tcp://127.0.0.1:{port}")
+    rows += [batch.num_rows for batch in client.read(ticket)]
+    assert rows == [1]
 
 
 def test_an_address_that_is_wrong_is_refused_before_anything_is_asked(spark: "SparkSession") -> None:

@@ -1,4 +1,4 @@
-"""What a client may send: each wrong request gets one clear error, nothing is left behind, and the server goes on."""
+"""Clients send wrong requests: the server answers each with one clear error, keeps nothing of it, and goes on."""
 
 import os
 from collections.abc import Callable
@@ -71,6 +71,20 @@ def test_a_token_gives_the_rights_of_its_line(guarded: Callable[[str], Client], 
     other = Client(writer.address._replace(space="other"), WRITER)
     with pytest.raises(SystemFailure, match="does not give the right to read 'other'"):
         other.act("health")
+
+
+def test_a_client_finds_its_token(
+    guarded: Callable[[str], Client], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file goes before the variable."""
+    server = guarded("").address
+    address = f"spool+grpc://{server.server.partition('//')[2]}/shop"
+    (tmp_path / "token").write_text(f"{READER}\n")
+    monkeypatch.setenv("XASPOOL_TOKEN", WRITER)
+    assert Client.of(address, None, None, None).token == WRITER
+    assert Client.of(address, None, str(tmp_path / "token"), None).act("health")["number"] >= 0
+    with pytest.raises(InvalidArgument, match="the token cannot be read"):
+        Client.of(address, None, str(tmp_path / "none"), None)
 
 
 def test_a_token_file_is_its_owners(tmp_path: Path) -> None:
