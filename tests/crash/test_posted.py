@@ -6,6 +6,7 @@ import pytest
 
 from spool.coordination.requests import RequestSlots
 from spool.log import commit, standing
+from spool.log.adoption import AdoptionRequest
 from tests.crash.interleave import Interleaver
 from tests.crash.operations import Unexplained
 from tests.crash.planted import Bug, planted
@@ -35,6 +36,13 @@ def leader_stops(explorer: Interleaver, leader: int) -> None:
         explorer.play((Stop(step),))
 
 
+def rollback_beside_a_leader(explorer: Interleaver) -> None:
+    """Another process rolls the branch back before each step of each leader; it has the place of the taker."""
+    for leader in (LEADS, LEADS_NEXT):
+        for step in calls_of(explorer.play(()), leader):
+            explorer.play((Switch(step, TAKES),))
+
+
 def leader_comes_back(explorer: Interleaver) -> None:
     """A leader that was stopped before it joined goes on while the owner of a request withdraws it."""
     stopped = calls_of(explorer.play(()), LEADS, JOINS)[0]
@@ -59,6 +67,10 @@ def test_a_process_dies_beside_a_posted_decision(scenario: str, victim: int, rec
     if victim == LEADS_NEXT:  # and the decider with it
         leader_and_owner_die(explorer)
     record_property("posted decisions: schedules", explorer.count.schedules)
+
+
+def test_a_branch_is_rolled_back_at_any_step_of_a_leader() -> None:
+    rollback_beside_a_leader(explorer_of("posted decision beside a rollback"))
 
 
 @pytest.mark.parametrize("owner", [REPLIES, TAKES], ids=NAMES.get)
@@ -94,6 +106,10 @@ BUGS: tuple[tuple[Bug, Callable[[Interleaver], None]], ...] = (
     (Bug("rule 20: a claim does not look at the standing requests", standing.look_at_standing,
          (("if slots.are_calm:", "if True:"),), "posted commits"),
      lambda explorer: die_at_each_step(explorer, REPLIES, "")),
+    (Bug("rule 5: a leader does not look whether a posted branch was rolled back", AdoptionRequest.refusal,
+         (("if self.xid in others:", "if True:\n        return None\n    if self.xid in others:"),),
+         "posted decision beside a rollback"),
+     rollback_beside_a_leader),
     (Bug("rule 22: a request is withdrawn although a leader has joined it", RequestSlots._change_posted,
          (("if self.state(slot) != POSTED:", "if False:"),), "posted commits"),
      leader_comes_back),
