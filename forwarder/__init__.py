@@ -7,6 +7,7 @@ from forwarder.dataframes import register
 if TYPE_CHECKING:
     from forwarder.dataframes.decoding import decode
     from forwarder.events import Event
+    from forwarder.flight.endpoint import Endpoint
     from forwarder.forwarder import Forwarder
     from forwarder.pipelines.dispositions import Continue, Error, Kill, Send
     from forwarder.pipelines.pipeline import MessagesLeft, Pipeline
@@ -24,6 +25,7 @@ __all__ = [
     "Caller",
     "Continue",
     "Effect",
+    "Endpoint",
     "Error",
     "Event",
     "Forwarder",
@@ -55,6 +57,7 @@ __all__ = [
 # is imported at its first use.
 _MODULES = {
     "forwarder.dataframes.decoding": ("decode",),
+    "forwarder.flight.endpoint": ("Endpoint",),
     "forwarder.forwarder": ("Forwarder",),
     "forwarder.pipelines.dispositions": ("Continue", "Error", "Kill", "Send"),
     "forwarder.routes.in_threads": ("ThreadForwarder",),

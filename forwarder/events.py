@@ -32,12 +32,15 @@ class Done:
 
     effects: the number of messages for each ``Effect``. Claimed messages without an effect went back to the queue.
     seconds: the seconds since the claim.
+    over_network: the number of messages that went to workers over the network, because the workers do not see the
+        space. All other messages were read from the space's files.
     """
 
     queue: str
     round: str
     effects: Mapping[str, int]
     seconds: float
+    over_network: int = 0
 
 
 @dataclass(frozen=True, slots=True)

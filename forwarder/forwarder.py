@@ -1,5 +1,6 @@
 """Forward queues to services, in rounds: the routes run independently, all on one Spark session."""
 
+import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import spool
 from forwarder.events import Event
+from forwarder.flight.endpoint import Endpoint
 from forwarder.result import Summary
 from forwarder.round import Route, TaskDied
 from forwarder.routes.base import BaseForwarder
@@ -25,6 +27,8 @@ from spool.workers.outcome import one_line
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
+
+    from forwarder.serving.offers import OfferServer
 
 _STOPPED = "Spark was stopped: start the forwarder again"
 
@@ -47,6 +51,8 @@ class Forwarder(BaseForwarder):
             for each queue; or a sequence of ``Route`` objects. A ``Route`` has its own options, so `on_failure`,
             `timeout` and `threads` are refused together with ``Route`` objects.
         spark: the session to use; without one, `run` starts a session on `master` and stops it at the end.
+        endpoint: the address at which workers of a cluster get their messages if they do not see the space. Without an
+            endpoint, each worker has to run on the space's machine.
         conf: Spark's settings for the session that `run` starts, by name: ``{"spark.cores.max": "8"}``.
         on_failure: the effect of a final failure of a service. "reject", the default: the message has failed for good.
             "delete": the same, but the message is deleted if the failure queue has the service's reply. "retry": the
@@ -71,6 +77,7 @@ class Forwarder(BaseForwarder):
         spark: "SparkSession | None" = None,
         *,
         master: str = "local[*]",
+        endpoint: Endpoint | None = None,
         conf: Mapping[str, str] | None = None,
         on_failure: OnFailure | None = None,
         timeout: float | None = None,
@@ -84,6 +91,7 @@ class Forwarder(BaseForwarder):
         )
         self._spark = spark
         self._master = master
+        self._endpoint = endpoint
         self._conf = dict(conf or {})
         self._is_starting = False
 
@@ -97,15 +105,17 @@ class Forwarder(BaseForwarder):
 
         Raises:
             SparkUnavailable: Spark cannot be started.
+            InvalidArgument: the certificate of the endpoint, or its key, cannot be read.
+            OSError: the endpoint cannot listen.
         """
-        with open_space(self.path) as space:
+        with open_space(self.path) as space, _listening(self._endpoint) as server:
             check_routes(space, self.routes)
             try:
-                spark = self._start()
+                spark = self._start(server)
             except _Stopped:
                 return self.summary
             try:
-                self._forward(space, once, partial(self._loop, spark.sparkContext))
+                self._forward(space, once, partial(self._loop, spark.sparkContext, server))
             finally:
                 if self._spark is None:
                     stop(spark)
@@ -122,7 +132,7 @@ class Forwarder(BaseForwarder):
             if self._is_starting and threading.current_thread() is threading.main_thread():
                 raise _Stopped
 
-    def _start(self) -> "SparkSession":
+    def _start(self, server: "OfferServer | None") -> "SparkSession":
         def java_is_up() -> None:
             self._is_starting = True
             if self._is_stopping:
@@ -136,7 +146,8 @@ class Forwarder(BaseForwarder):
             java_is_up()
             try:
                 if not is_local(str(spark.sparkContext.master)):
-                    check_workers(spark, self.path, [route.service for route in self.routes], self._say)
+                    client = None if server is None else server.client
+                    check_workers(spark, self.path, [route.service for route in self.routes], self._say, client)
                 elif self._spark is None:
                     warm_up(spark)
             except BaseException:
@@ -147,12 +158,36 @@ class Forwarder(BaseForwarder):
         finally:
             self._is_starting = False
 
-    def _loop(self, context: "SparkContext", **options: Any) -> RouteLoop:
+    def _loop(self, context: "SparkContext", server: "OfferServer | None", **options: Any) -> RouteLoop:
         def tasks() -> int:  # (not cached: a cluster's workers change; the other routes get a place each)
             with _asking_java(context):
                 return max(1, context.defaultParallelism - (len(self.routes) - 1))
 
-        return RouteLoop(job=lambda chunks: spark_job(context, chunks, tasks()), tasks=tasks, **options)
+        def job(chunks: list[Chunk]) -> list[Block]:
+            if server is None:
+                return spark_job(context, chunks, tasks())
+            with server.offering(chunks) as offered:
+                return spark_job(context, offered, tasks())
+
+        return RouteLoop(job=job, tasks=tasks, **options)
+
+
+@contextmanager
+def _listening(endpoint: Endpoint | None) -> "Iterator[OfferServer | None]":
+    """Listen at the endpoint during the block."""
+    if endpoint is None:
+        yield None
+        return
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # (gRPC would print lines of its own for our errors)
+    try:
+        from forwarder.serving.offers import OfferServer
+    except ImportError as error:
+        raise SparkUnavailable(f"an endpoint needs PyArrow ({error}): pip install 'xaspool[spark]'") from None
+    server = OfferServer(endpoint)
+    try:
+        yield server
+    finally:
+        server.close()
 
 
 def spark_job(context: "SparkContext", chunks: list[Chunk], tasks: int) -> list[Block]:

@@ -64,6 +64,7 @@ class RoundResult:
     retry_after: the seconds that the service asked the route to wait; None if the service did not ask.
     full: why a queue had no room for replies; "" if every queue had room.
     waiting: the kept messages whose own reply or failure queue has no room. The route goes on with other messages.
+    over_network: the number of messages whose workers do not see the space.
     """
 
     effects: dict[str, int] = field(default_factory=dict)
@@ -72,6 +73,7 @@ class RoundResult:
     retry_after: float | None = None
     full: str = ""
     waiting: list[Position] = field(default_factory=list)
+    over_network: int = 0
 
     @property
     def messages(self) -> int:
@@ -102,6 +104,7 @@ class RoundResult:
         self.waiting += part.waiting
         self.retry_after = self.retry_after if part.retry_after is None else part.retry_after
         self.full = self.full or part.full
+        self.over_network += part.over_network
 
 
 def add_counts(counts: dict[str, int], more: Mapping[str, int]) -> None:

@@ -1,7 +1,8 @@
 """The part of a round that runs in executors: read bodies, call the service, write outcomes, prepare the branch.
 
-This code runs in Spark's Python workers. Bodies pass only from the space's files to the service; the driver gets one
-small `Block` that names the prepared branch.
+This code runs in Spark's Python workers. On the space's machine, bodies pass only from the space's files to the
+service. A worker that does not see the space gets the bodies from the driver's process, by Arrow Flight. In both cases
+Spark carries one small `Block`, which names the prepared branch.
 """
 
 import math
@@ -15,19 +16,32 @@ from itertools import chain
 from operator import itemgetter
 from queue import SimpleQueue
 from socket import gethostname
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import spool
+from forwarder.flight.address import Unreachable
 from forwarder.result import RoundResult
 from forwarder.services import MAX_REPLY, Caller, Request, Service, ServiceError
 from forwarder.time_limits import Watchdog
-from spool.engine.tasks import CallMarks, DamagedMessage, ReadMessage, RemoteBranch, Stretch, Vote, cut
+from spool.engine.tasks import (
+    CallMarks,
+    DamagedMessage,
+    EndedCall,
+    ReadMessage,
+    RemoteBranch,
+    Stretch,
+    Vote,
+    cut,
+)
 from spool.errors import SpoolError
 from spool.model.position import Position
 from spool.model.xid import FORMAT_ROUND, Xid
 from spool.workers.effects import Effect, OutcomePolicy, effective_outcome
 from spool.workers.outcome import Outcome, Retried, describe, of_error, one_line
 from spool.workers.states import Event, State, end_of_call, next_state
+
+if TYPE_CHECKING:
+    from forwarder.flight.offers import Offer
 
 Key = TypeVar("Key")
 
@@ -43,6 +57,7 @@ class Chunk:
     must_call: whether the task makes its first call even after ``until``.
     in_order: whether a message that remains in the queue holds up later messages.
     marks: the marks by which the task records calls in progress; None if the task cannot record calls.
+    offer: the forwarder's offer of the messages to a worker that does not see the space; None if there is none.
     """
 
     path: str
@@ -54,6 +69,7 @@ class Chunk:
     must_call: bool = True
     in_order: bool = False
     marks: CallMarks | None = None
+    offer: "Offer | None" = None
 
     def parts(self, messages: int, most_bytes: int = sys.maxsize) -> Iterator["Chunk"]:
         """Yield chunks of at most `messages` messages and `most_bytes` bytes; the messages keep their order."""
@@ -84,6 +100,24 @@ class Block(RoundResult):
     vote: Vote | None = None
     damaged: list[tuple[Position, str]] = field(default_factory=list)
     error: str = ""
+
+
+class TaskBranch(Protocol):
+    """The branch of a task: a ``RemoteBranch``, or an ``OfferedBranch`` where the space is not seen."""
+
+    def messages(self, stretches: Iterable[Stretch], /) -> Iterator[ReadMessage | DamagedMessage]: ...
+
+    def record_calls(self, marks: CallMarks, /) -> None: ...
+
+    def begin_call(self, place: int, /) -> None: ...
+
+    def end_call(self, place: int, /) -> None: ...
+
+    def conclude(
+        self, policy: OutcomePolicy, calls: list[EndedCall], /
+    ) -> tuple[Vote | None, list[tuple[Effect, str]]]: ...
+
+    def close(self) -> None: ...
 
 
 def run(version: str, partition: Iterable[list[Chunk]]) -> Iterator[Block]:
@@ -120,21 +154,31 @@ def deliver(chunk: Chunk, place: int, attempt: int) -> Block:
         place: the place of the chunk in its task.
         attempt: the number of the attempt at the task.
     """
-    xid = Xid(FORMAT_ROUND, chunk.round_id, f"{place}.{attempt}".encode())
-    branch = RemoteBranch(chunk.path, xid)
+    branch = _branch(chunk, place, attempt)
     try:
         if chunk.marks is not None:
             branch.record_calls(chunk.marks)
-        block = _call_service(chunk, branch)
-        block.vote = branch.prepare()
+        return _call_service(chunk, branch)
+    except Unreachable as error:  # nothing is wrong with the messages, so they remain in the queue
+        block = Block()
+        for _ in range(len(chunk)):
+            block.count(Effect.KEPT, one_line(f"on {gethostname()}: {error}"))
         return block
     finally:
         branch.close()
 
 
-def _call_service(chunk: Chunk, branch: RemoteBranch) -> Block:
+def _branch(chunk: Chunk, place: int, attempt: int) -> TaskBranch:
+    if chunk.offer is not None and not chunk.offer.place.is_seen():
+        from forwarder.flight.offers import OfferedBranch  # (a forwarder without Spark needs no Arrow)
+
+        return OfferedBranch(chunk.offer, place, attempt)
+    return RemoteBranch(chunk.path, Xid(FORMAT_ROUND, chunk.round_id, f"{place}.{attempt}".encode()))
+
+
+def _call_service(chunk: Chunk, branch: TaskBranch) -> Block:
     """Call the service until the time is over, and write the outcomes in the order of the messages."""
-    block, ended, is_over = Block(), list[tuple[int, ReadMessage, Outcome, float]](), False
+    block, ended, is_over = Block(), list[EndedCall](), False
     try:
         threads = _threads(chunk.service)
     except Exception as error:  # a user's service may raise any error; no call can succeed in this process now
@@ -150,7 +194,7 @@ def _call_service(chunk: Chunk, branch: RemoteBranch) -> Block:
         def wait() -> None:
             nonlocal is_over
             (place, found), outcome = calls.wait()
-            ended.append((place, found, outcome, time.time()))
+            ended.append(EndedCall(place, found, outcome, time.time()))
             is_over = is_over or _is_last(chunk, found, outcome)
 
         for place, found in enumerate(branch.messages(chunk.stretches)):
@@ -167,8 +211,9 @@ def _call_service(chunk: Chunk, branch: RemoteBranch) -> Block:
                 wait()
         while calls.under_way:
             wait()
-    for _, found, outcome, at in sorted(ended, key=itemgetter(0)):
-        _record(branch, chunk, found, outcome, at, block)
+    _conclude(branch, chunk.policy, sorted(ended, key=itemgetter(0)), block)
+    if not isinstance(branch, RemoteBranch):
+        block.over_network = block.messages
     return block
 
 
@@ -185,14 +230,19 @@ def _is_last(chunk: Chunk, found: ReadMessage, outcome: Outcome) -> bool:
     return chunk.policy.goes_back(effective, found.message.attempts)
 
 
-def _record(branch: RemoteBranch, chunk: Chunk, found: ReadMessage, outcome: Outcome, at: float, block: Block) -> None:
-    """Write and count the effects of a call. ``at``: when the call ended. An abandoned attempt writes no effects."""
-    if isinstance(outcome, Retried) and end_of_call(outcome) is Event.UNREACHED:
-        block.retry_after = outcome.delay
-        block.count(Effect.KEPT, outcome.reason)
-        return
-    effect, reason = branch.record(chunk.policy, found, outcome, at)
-    block.count(effect, reason, found.message.position)
+def _conclude(branch: TaskBranch, policy: OutcomePolicy, ended: list[EndedCall], block: Block) -> None:
+    """Write and count the effects of calls, and vote. An abandoned attempt writes no effects."""
+    calls = []
+    for call in ended:
+        if isinstance(call.outcome, Retried) and end_of_call(call.outcome) is Event.UNREACHED:
+            block.retry_after = call.outcome.delay
+            block.count(Effect.KEPT, call.outcome.reason)
+        else:
+            calls.append(call)
+    if calls:
+        block.vote, effects = branch.conclude(policy, calls)
+        for call, (effect, reason) in zip(calls, effects, strict=True):
+            block.count(effect, reason, call.found.message.position)
 
 
 def _threads(service: Service) -> "ServiceThreads":

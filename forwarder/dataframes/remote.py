@@ -32,8 +32,8 @@ from forwarder.dataframes.puts import RowsAsPuts
 from forwarder.dataframes.sink import Job, log_repetition, query_id, stream_names, task
 from forwarder.dataframes.stream import NUMBER, Offset, limit_of
 from forwarder.flight import lease
+from forwarder.flight.address import Unreachable
 from forwarder.flight.client import Client
-from forwarder.flight.codes import Unreachable
 from forwarder.flight.options import CONNECTION, without_connection
 from spool.engine.tasks import BatchOf
 from spool.errors import CommitUnknown

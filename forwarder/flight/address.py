@@ -1,9 +1,9 @@
-"""The address of a space that a server shares: ``spool+grpc+tls://host:port/name``."""
+"""The address of a space that a server shares: ``spool+grpc+tls://host:port/name``; the error of a silent server."""
 
 import re
 from typing import NamedTuple, Self
 
-from spool.errors import InvalidArgument
+from spool.errors import InvalidArgument, SystemFailure
 
 _SCHEMES = {"spool+grpc": "grpc+tcp", "spool+grpc+tls": "grpc+tls"}
 _ADDRESS = re.compile(
@@ -11,6 +11,10 @@ _ADDRESS = re.compile(
 )
 SPACE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 """The names of spaces in a server. A name is no path: it has no slash, and does not begin with a dot."""
+
+
+class Unreachable(SystemFailure):
+    """The server cannot be reached, or ended during the call."""
 
 
 class Address(NamedTuple):

@@ -4,7 +4,7 @@ A client is a plain value: Spark pickles it for the tasks, and each process conn
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -65,12 +65,15 @@ class Client:
             info = connection.get_flight_info(descriptor, options)
             return [endpoint.ticket.ticket for endpoint in info.endpoints]
 
-    def read(self, ticket: bytes) -> Iterator[pa.RecordBatch]:
+    def read(self, ticket: bytes) -> Generator[pa.RecordBatch]:
         """Yield the batches of a ticket's messages."""
         with self._connected(None) as (connection, options):
             reader: Any = connection.do_get(flight.Ticket(ticket), options)
-            for chunk in reader:
-                yield chunk.data
+            try:
+                for chunk in reader:
+                    yield chunk.data
+            finally:  # (a caller that stops early leaves no call behind)
+                reader.cancel()
 
     def write(self, batches: Iterator[pa.RecordBatch], columns: pa.Schema, /, **values: Any) -> dict[str, Any]:
         """Send rows, and return the values of the server's answer. The server has voted when this returns."""

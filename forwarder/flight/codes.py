@@ -6,13 +6,9 @@ from typing import Any, NoReturn
 import msgpack
 import pyarrow.flight as flight
 
+from forwarder.flight.address import Unreachable
 from spool import errors
 from spool.errors import ProtocolError, SpoolError, SystemFailure
-
-
-class Unreachable(SystemFailure):
-    """The server cannot be reached, or ended during the call."""
-
 
 VERSION = 1
 MOST_BYTES = 16 << 20

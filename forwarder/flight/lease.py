@@ -11,8 +11,8 @@ import select
 import subprocess
 import sys
 
+from forwarder.flight.address import Unreachable
 from forwarder.flight.client import Client
-from forwarder.flight.codes import Unreachable
 from spool.errors import SpoolError, SystemFailure
 
 _RENEWALS_A_LEASE = 6

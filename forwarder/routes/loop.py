@@ -146,7 +146,7 @@ class RouteLoop(Loop):
             self._waiting.add(position, self.space.engine.clock.monotonic())
         self.pace.note(ended.size, result, seconds)
         lasted = self.space.engine.clock.monotonic() - ended.claimed_at
-        self.tell(Done(self.route.queue, ended.id.hex(), dict(result.effects), lasted))
+        self.tell(Done(self.route.queue, ended.id.hex(), dict(result.effects), lasted, result.over_network))
         self._add(result)
         if self.pace.down:
             self._note_down(self.pace.down)

@@ -1,9 +1,9 @@
-"""The workers of a cluster: each worker has to run on the machine of the space, see the space, and reach the services.
+"""The workers of a cluster: each worker has to see the space or reach the forwarder's endpoint, and reach the services.
 
-The driver checks the workers before it claims a message. A worker that joins later checks itself when a task begins.
-``RemoteBranch`` checks that the worker sees the space on the same machine. ``task.run`` checks the version of xaspool.
-If a check fails, the round ends without an outcome for any message. A service that the worker cannot open counts as
-unreachable.
+A worker sees the space if it runs on the machine of the space and finds the space at the same path. The driver checks
+the workers before it claims a message. A worker that joins later checks itself when a task begins. ``RemoteBranch``
+checks that the worker sees the space on the same machine. ``task.run`` checks the version of xaspool. If a check fails,
+the round ends without an outcome for any message. A service that the worker cannot open counts as unreachable.
 """
 
 import os
@@ -11,32 +11,55 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import spool
+from forwarder.flight.place import Place
 from forwarder.services import Service, ServiceError
 from forwarder.session import SparkUnavailable, reason_of
-from spool.engine.tasks import check_place, identity_of
+from spool.engine.tasks import boot_id, check_place
 from spool.errors import SpoolError
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+    from forwarder.flight.client import Client
+
 WAIT_SECONDS = 120.0
 """The seconds within which a cluster has to start a worker."""
 
+_GIVE_ENDPOINT = (
+    "give the forwarder --listen HOST:PORT, so that workers which do not see the space get messages over the network "
+    "(spool-admin docs scaling)"
+)
 _LOOK_SECONDS, _SAY_SECONDS = 0.2, 5.0
 
 
+class Look(NamedTuple):
+    """The result of a worker's look at the space. ``over_network``: whether the worker needs the endpoint.
+
+    defects: why the worker cannot work for the driver. Each reason names the machine.
+    """
+
+    host: str
+    over_network: bool
+    defects: tuple[str, ...] = ()
+
+
 def check_workers(
-    spark: "SparkSession", path: str, services: Sequence[Service], say: Callable[[str], None] = lambda text: None
+    spark: "SparkSession",
+    path: str,
+    services: Sequence[Service],
+    say: Callable[[str], None] = lambda text: None,
+    client: "Client | None" = None,
 ) -> None:
     """Wait for the workers of a cluster, and let each worker check the space and the services.
 
     Args:
         path: the directory of the space. This process has the space open.
-        say: called with a short text while this process waits for the cluster.
+        say: called with a short text while this process waits for the cluster, and for each machine without the space.
+        client: a client of the forwarder's endpoint; None if there is no endpoint.
 
     Raises:
         SparkUnavailable: the cluster starts no worker, or a worker cannot work for this space.
@@ -44,16 +67,19 @@ def check_workers(
     context, path = spark.sparkContext, os.path.abspath(path)
     wait_for_workers(context, say)
     count = context.defaultParallelism
-    look = partial(defects, path, identity_of(path), spool.__version__, tuple(services))
+    looks = partial(look, Place.of(path), spool.__version__, tuple(services), client)
     try:
-        found = set(context.parallelize(range(count), count).flatMap(look).collect())
+        found = set(context.parallelize(range(count), count).map(looks).collect())
     except Exception as error:  # the bridge to Java raises exceptions of many kinds
         raise SparkUnavailable(
             f"Spark's Python workers do not start: {reason_of(error)}; each needs Python and xaspool as "
             "they are here (spool-admin docs scaling)"
         ) from None
-    if found:
-        raise SparkUnavailable(f"a worker cannot work for this space: {min(found)}")
+    if defects := {text for one in found for text in one.defects}:
+        raise SparkUnavailable(f"a worker cannot work for this space: {min(defects)}")
+    for one in sorted(found):
+        if one.over_network:
+            say(f"the worker on {one.host} does not see the space: it gets messages over the network")
 
 
 def wait_for_workers(context: "SparkContext", say: Callable[[str], None], seconds: float = WAIT_SECONDS) -> None:
@@ -89,21 +115,23 @@ def has_workers(context: "SparkContext") -> bool:
     raise SparkUnavailable(f"{context.master} has ended this program's work: look into the log of its master")
 
 
-def defects(
-    path: str, identity: tuple[int, int] | None, version: str, services: Sequence[Service], _: object = None
-) -> list[str]:
-    """Return why this worker process cannot work for the driver. Each reason names the machine."""
+def look(place: Place, version: str, services: Sequence[Service], client: "Client | None", _: object = None) -> Look:
+    """Find out how this worker process can work for the driver."""
+    host, is_seen = socket.gethostname(), False
     try:
-        if identity_of(path) != identity:
-            raise ServiceError(
-                f"another directory is at {path} there: a worker has to run on the machine of the space, and to "
-                "see it at the same path (spool-admin docs scaling)"
-            )
-        check_place(path)
         if spool.__version__ != version:
             raise ServiceError(f"xaspool is {spool.__version__} there, and {version} here: install the same")
+        is_seen = place.is_seen()
+        if is_seen:
+            check_place(place.path)
+        elif client is not None:
+            client.act("health")
+        elif boot_id() != place.boot_id:
+            raise ServiceError(f"{place.path} is open on another machine: {_GIVE_ENDPOINT}")
+        else:
+            raise ServiceError(f"another directory is at {place.path} there, or none: {_GIVE_ENDPOINT}")
         for service in services:
             service.check()
     except (SpoolError, OSError, ServiceError) as error:
-        return [f"on {socket.gethostname()}: {error}"]
-    return []
+        return Look(host, not is_seen, (f"on {host}: {error}",))
+    return Look(host, not is_seen)

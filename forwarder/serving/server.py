@@ -5,12 +5,10 @@ read (``get_flight_info``), sends the messages of a ticket (``do_get``), writes 
 votes (``do_put``), and begins, commits and ends a write (``do_action``). So each promise is kept by the same code.
 """
 
-import errno
 import json
-import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -28,13 +26,12 @@ from forwarder.dataframes.sink import Job, adopt, check_count, write_branch
 from forwarder.dataframes.stream import StreamReader
 from forwarder.flight.codes import MOST_BYTES, as_flight, decode, encode
 from forwarder.flight.tickets import ReadTicket, seal, unseal
-from forwarder.serving.access import ACCESS, AccessFactory, Right, Tokens
+from forwarder.serving.access import ACCESS, Right, Tokens
+from forwarder.serving.base import Server, answered, log, translated, voting
 from forwarder.serving.sessions import LEASE_SECONDS, Sessions
 from spool.engine.tasks import BatchOf, Vote, boot_id
-from spool.errors import DiskFailure, InvalidArgument, ProtocolError, SpoolError
+from spool.errors import InvalidArgument, ProtocolError
 from spool.model.xid import Xid
-
-log = logging.getLogger("spool.server")
 
 _MOST_STREAMS = 256  # the stream reads whose state is kept
 _LOOKS_A_LEASE = 6
@@ -42,11 +39,11 @@ _LOOKS_A_LEASE = 6
 Answer = Mapping[str, Any]
 
 
-class SpaceServer(flight.FlightServerBase):
-    """Serves spaces until ``shutdown``. Then call ``close``.
+class SpaceServer(Server):
+    """Serves spaces until ``close``.
 
     Args:
-        location: the address to listen at, as Flight writes it, e.g. ``grpc+tcp://127.0.0.1:0``.
+        host, port: the address to listen at. Port 0 takes a free port.
         spaces: the directories of the spaces, by the names that clients use.
         certificate, key: the certificate chain and the private key of the server, as PEM; None without TLS.
         lease_seconds: the time after which a write ends whose client is away.
@@ -58,7 +55,8 @@ class SpaceServer(flight.FlightServerBase):
 
     def __init__(
         self,
-        location: str,
+        host: str,
+        port: int,
         spaces: Mapping[str, str],
         tokens: Tokens | None = None,
         *,
@@ -76,31 +74,25 @@ class SpaceServer(flight.FlightServerBase):
         self._streams: OrderedDict[bytes, tuple[StreamReader, threading.Lock]] = OrderedDict()
         self._mutex = threading.Lock()
         self._ending = threading.Event()
-        certificates: Any = None if certificate is None else [(certificate, key)]
         try:
-            super().__init__(location, tls_certificates=certificates, middleware={ACCESS: AccessFactory(tokens)})
-        except (pa.ArrowException, OSError) as error:
+            super().__init__(host, port, tokens, certificate=certificate, key=key)
+        except OSError:
             self._opened.close()
-            raise OSError(
-                f"the server cannot listen at {location}; does another program listen there? ({error})"
-            ) from None
+            raise
         threading.Thread(target=self._end_expired, name="xaspool leases", daemon=True).start()
 
     def close(self, seconds: float = 10.0) -> bool:
         """End all writes, and close the spaces. Uncommitted writes are rolled back.
 
-        Calls in progress have ``seconds`` to end. Returns False if a client still holds a call: then only the end of
-        the process ends this call, because Arrow Flight cannot.
+        Calls in progress have ``seconds`` to end: see ``shut_down``.
         """
         self._ending.set()
-        ending = threading.Thread(target=self.shutdown, name="xaspool shutdown", daemon=True)
-        ending.start()
-        ending.join(seconds)
+        has_ended = self.shut_down(seconds)
         self._sessions.end_all()
         for reader, _ in self._streams.values():
             reader.stop()
         self._opened.close()
-        return not ending.is_alive()
+        return has_ended
 
     def _end_expired(self) -> None:
         while not self._ending.wait(self._sessions.lease_seconds / _LOOKS_A_LEASE):
@@ -117,21 +109,21 @@ class SpaceServer(flight.FlightServerBase):
     # -- Flight's calls -----------------------------------------------------------------------------------------------
 
     def get_flight_info(self, context: Any, descriptor: Any) -> flight.FlightInfo:
-        info: flight.FlightInfo = _answered(self._plan, context, descriptor)
+        info: flight.FlightInfo = answered(self._plan, context, descriptor)
         return info
 
     def do_get(self, context: Any, ticket: Any) -> flight.FlightDataStream:
-        stream: flight.FlightDataStream = _answered(self._read, context, ticket.ticket)
+        stream: flight.FlightDataStream = answered(self._read, context, ticket.ticket)
         return stream
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        _answered(self._write, context, descriptor, reader, writer)
+        answered(self._write, context, descriptor, reader, writer)
 
     def do_action(self, context: Any, action: Any) -> list[bytes]:
         call = _ACTIONS.get(action.type)
         if call is None:
             raise as_flight(ProtocolError(f"the server has no action {action.type[:100]!r}"))
-        return [encode(_answered(call, self, context, action.body.to_pybytes()))]
+        return [encode(answered(call, self, context, action.body.to_pybytes()))]
 
     def list_actions(self, context: Any) -> Any:
         return [(name, str(call.__doc__)) for name, call in _ACTIONS.items()]
@@ -163,7 +155,7 @@ class SpaceServer(flight.FlightServerBase):
         ticket = unseal(self._key, data)
         space, schema = self._opened_space(context, ticket.space, Right.READ), _schema(ticket.schema)
         batches = read(space.path, ticket.items, schema, boot_id(), ticket.missing)
-        return flight.GeneratorStream(to_arrow_schema(schema, timezone="UTC"), _translated(batches))
+        return flight.GeneratorStream(to_arrow_schema(schema, timezone="UTC"), translated(batches))
 
     def _stream_reader(
         self, space: spool.Space, options: Mapping[str, str], schema: StructType
@@ -222,12 +214,8 @@ class SpaceServer(flight.FlightServerBase):
         with self._sessions.using(asked["space"], asked["session"]) as session:
             xid = session.xid(asked["partition"], asked["attempt"])
             rows = (chunk.data for chunk in reader)
-            try:
+            with voting(asked["attempt"]):
                 vote, count = write_branch(space.path, job.rows, xid, asked["partition"], rows)
-            except DiskFailure as error:
-                if error.errno != errno.EEXIST:
-                    raise
-                raise ProtocolError(f"attempt {asked['attempt']} of the task has voted already") from None
         told = None if vote is None else [list(vote.xid), vote.size, vote.checksum]
         writer.write(pa.py_buffer(encode({"vote": told, "rows": count})))
 
@@ -274,24 +262,6 @@ _STREAM_CALLS: dict[str, Callable[[StreamReader, dict[str, int], ReadLimit], Any
     "latestOffset": lambda reader, start, limit: reader.latestOffset(start, limit),
     "reportLatestOffset": lambda reader, *_: reader.reportLatestOffset(),
 }
-
-
-def _answered(call: Callable[..., Any], *arguments: Any) -> Any:
-    """Make a call for a client. An error of ours reaches the client as the same error."""
-    try:
-        return call(*arguments)
-    except (SpoolError, OSError) as error:
-        raise as_flight(error) from error
-    except (TypeError, ValueError, LookupError) as error:  # the client sent values that only look right
-        log.warning("a request was refused: %s: %s", type(error).__name__, error)
-        raise as_flight(ProtocolError(f"the request has a wrong value: {error}")) from error
-
-
-def _translated(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    try:
-        yield from batches
-    except (SpoolError, OSError) as error:
-        raise as_flight(error) from error
 
 
 def _schema(text: str) -> StructType:

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from spool.errors import InvalidArgument
 from xaspool_scripts.codes import WRONG_USAGE, code_of_effects
 from xaspool_scripts.common import Failure, SingleProgram, json_option, note, note_at_once, opened, space_path
+from xaspool_scripts.listening import address, tls_options
 from xaspool_scripts.options import by_queue, short_duration
 from xaspool_scripts.output import delayed_in, prints_to_stderr, write_json
 from xaspool_scripts.start import ended_by, write_at_once
@@ -24,7 +26,7 @@ from xaspool_scripts.wording import printable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from forwarder import Forwarder, Pipeline, Route, Summary, ThreadForwarder
+    from forwarder import Endpoint, Forwarder, Pipeline, Route, Summary, ThreadForwarder
     from forwarder.events import Event
     from spool.workers.effects import OnFailure
 
@@ -79,6 +81,8 @@ def _settings(context: click.Context, parameter: click.Parameter, given: tuple[s
 
 def _check_combination(context: click.Context) -> None:
     """Refuse an option that has no effect together with the other options."""
+    from forwarder.session import is_local
+
     given = {
         str(option.name): option.opts[0]
         for option in context.command.params
@@ -97,11 +101,28 @@ def _check_combination(context: click.Context) -> None:
     if "once" in given:
         refuse({"idle"}, "--once waits for no messages")
     if "no_spark" in given:
-        refuse({"master", "conf"}, "--no-spark starts no Spark")
+        refuse({"master", "conf", *_LISTENING}, "--no-spark starts no Spark")
+    elif "listen" not in given:
+        refuse(_LISTENING, "without --listen, workers get no messages over the network")
+    elif is_local(context.params["master"]):
+        refuse(_LISTENING, "tasks of a local master see the space")
     if "pipelines" not in given:
         refuse({"leave"}, "--leave is about queues that a pipeline had before")
     if "routes" not in given:
         refuse({"services", "on_failure", "timeout", "threads"}, "options of a pipeline's services are in its FILE")
+
+
+_LISTENING = frozenset({"listen", "tls_cert", "tls_key", "insecure"})
+
+
+def _endpoint(host: str, port: int, tls_cert: str | None, tls_key: str | None, insecure: bool) -> "Endpoint":
+    from forwarder import Endpoint
+
+    try:
+        return Endpoint(host, port, tls_cert, tls_key, insecure)
+    except InvalidArgument as error:
+        said = error.told({"certificate": "--tls-cert", "key": "--tls-key", "insecure": "--insecure"})
+        raise Failure(said, WRONG_USAGE) from None
 
 
 @click.command("spool-forward", cls=SingleProgram)
@@ -138,8 +159,20 @@ def _check_combination(context: click.Context) -> None:
 @click.option(
     "--master", metavar="URL", default="local[*]", show_default=True,
     help="The Spark master that runs the calls; local[4] has four tasks of a route at a time on this machine, local[*] "
-    "as many as it has cores. The workers of a cluster, spark://HOST:7077, have to run on the space's machine.",
+    "as many as it has cores. The workers of a cluster, spark://HOST:7077, have to run on the space's machine, or need "
+    "--listen.",
 )  # fmt: skip
+@click.option(
+    "--listen", metavar="HOST:PORT", callback=address,
+    help="An address of this machine, by which the workers of a cluster reach it. Workers that do not see the space get "
+    "their messages from there. Port 0 takes a free port.",
+)  # fmt: skip
+@tls_options
+@click.option(
+    "--insecure",
+    is_flag=True,
+    help="Send messages to the workers without TLS: everybody on the network can read them on their way.",
+)
 @click.option(
     "--conf", metavar="NAME=VALUE", multiple=True, callback=_settings,
     help="A setting of Spark's, e.g. spark.cores.max=8; may be given several times.",
@@ -180,6 +213,10 @@ def main(
     leave: bool,
     once: bool,
     master: str,
+    listen: tuple[str, int] | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+    insecure: bool,
     conf: dict[str, str],
     on_failure: "OnFailure",
     timeout: float,
@@ -244,7 +281,8 @@ def main(
         lines = EventLines() if as_json else None
         queues = [route.queue for route in all_routes]
         with _shown(queues, lines) as (on_event, say):
-            begin = ThreadForwarder if no_spark else partial(Forwarder, master=master, conf=conf)
+            endpoint = None if listen is None else _endpoint(*listen, tls_cert, tls_key, insecure)
+            begin = ThreadForwarder if no_spark else partial(Forwarder, master=master, endpoint=endpoint, conf=conf)
             forwarder = begin(space_path(), all_routes, idle=idle, on_event=on_event, say=say)
             if lines is not None:
                 lines.stop = forwarder.stop

@@ -35,7 +35,7 @@ class ForwardBar:
         self.bar = Progress(*columns, TimeElapsedColumn(), console=console or Console(stderr=True))
         self._waiting = waiting
         self._has_begun = False
-        self._done = 0
+        self._done = self._over_network = 0
         self._sizes: dict[str, int] = {}
         self._down: list[str] = []
         self._task = self.bar.add_task(_STARTING, total=None, under_way="")
@@ -66,6 +66,7 @@ class ForwardBar:
             case Done():
                 self._sizes.pop(event.round, None)
                 self._done += sum(count for effect, count in event.effects.items() if effect != Effect.KEPT)
+                self._over_network += event.over_network
             case Down():
                 self._down.append(event.queue)
             case Up():
@@ -79,8 +80,10 @@ class ForwardBar:
 
     def _show(self) -> None:
         self.bar.tasks[0].total = self._total()  # (``update`` ignores None)
-        claimed = sum(self._sizes.values())
-        self.bar.update(self._task, completed=self._done, under_way=f"{claimed:,} under way" if claimed else "")
+        claimed, sent = sum(self._sizes.values()), self._over_network
+        parts = [f"{claimed:,} under way"] if claimed else []
+        parts += [f"{sent:,} over the network"] if sent else []
+        self.bar.update(self._task, completed=self._done, under_way=", ".join(parts))
 
     def _total(self) -> int | None:
         return self._waiting if self._has_begun and self._done < self._waiting else None

@@ -1,6 +1,5 @@
 """``spool-serve``: share spaces with Spark on machines that do not see them."""
 
-import ipaddress
 import logging
 import os
 import signal
@@ -13,6 +12,7 @@ import click
 
 from xaspool_scripts.codes import WRONG_USAGE
 from xaspool_scripts.common import Failure, SingleProgram, json_option, log_to_stderr, note, space_path
+from xaspool_scripts.listening import address, tls_options
 from xaspool_scripts.output import write_json
 
 if TYPE_CHECKING:
@@ -38,21 +38,13 @@ def _named(given: tuple[str, ...]) -> dict[str, str]:
     return spaces
 
 
-def _address(context: click.Context, parameter: click.Parameter, given: str) -> tuple[str, int]:
-    host, colon, port = given.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise click.BadParameter(f"{given!r} is not HOST:PORT, e.g. 127.0.0.1:8815")
-    return host, int(port)
-
-
 @click.command("spool-serve", cls=SingleProgram)
 @click.argument("given", nargs=-1, metavar="[[NAME=]DIRECTORY...]")
 @click.option(
-    "--listen", default="127.0.0.1:8815", show_default=True, metavar="HOST:PORT", callback=_address,
+    "--listen", default="127.0.0.1:8815", show_default=True, metavar="HOST:PORT", callback=address,
     help="The address to listen at. Port 0 takes a free port.",
 )  # fmt: skip
-@click.option("--tls-cert", type=click.Path(dir_okay=False), metavar="FILE", help="The certificate chain, as PEM.")
-@click.option("--tls-key", type=click.Path(dir_okay=False), metavar="FILE", help="The private key, as PEM.")
+@tls_options
 @click.option(
     "--token-file", type=click.Path(dir_okay=False), metavar="FILE",
     help="The tokens of the clients: one in a line, with its rights after it (SPACE:read, SPACE:write), or all rights. "
@@ -87,12 +79,14 @@ def main(
       spool-serve /var/spool/shop audit=/srv/spool --listen 0.0.0.0:8815 --tls-cert cert.pem --tls-key key.pem
     --token-file tokens
     """
+    from forwarder.flight.endpoint import in_url, is_loopback
+
     if verbose:
         log_to_stderr(logging.INFO)
     if (tls_cert is None) != (tls_key is None):
         raise Failure("--tls-cert and --tls-key belong together: give both", WRONG_USAGE)
     spaces, (host, port) = _named(given), listen
-    if not insecure and not _is_loopback(host) and (tls_cert is None or token_file is None):
+    if not insecure and not is_loopback(host) and (tls_cert is None or token_file is None):
         raise Failure(
             f"{host} can be reached from other machines: give --tls-cert, --tls-key and --token-file, or --insecure",
             WRONG_USAGE,
@@ -100,14 +94,13 @@ def main(
     server = _started(spaces, host, port, tls_cert, tls_key, token_file)
     try:
         scheme = "spool+grpc" if tls_cert is None else "spool+grpc+tls"
-        shown = f"[{host}]" if ":" in host else host
         for name, path in spaces.items():
-            address = f"{scheme}://{shown}:{server.port}/{name}"
+            url = f"{scheme}://{in_url(host)}:{server.port}/{name}"
             if as_json:
-                write_json({"event": "serving", "space": path, "address": address})
+                write_json({"event": "serving", "space": path, "address": url})
             else:
-                click.echo(f"serving {path} at {address}")
-        if insecure and not _is_loopback(host) and (tls_cert is None or token_file is None):
+                click.echo(f"serving {path} at {url}")
+        if insecure and not is_loopback(host) and (tls_cert is None or token_file is None):
             note(
                 "WARNING: everybody who reaches this address may read and write these spaces, or listen to the traffic"
             )
@@ -138,20 +131,11 @@ def _started(
     try:
         tokens = Tokens() if token_file is None else Tokens.of_file(token_file)
         certificate, key = (None if name is None else Path(name).read_bytes() for name in (tls_cert, tls_key))
-        scheme = "grpc+tcp" if certificate is None else "grpc+tls"
-        shown = f"[{host}]" if ":" in host else host
-        return SpaceServer(f"{scheme}://{shown}:{port}", spaces, tokens, certificate=certificate, key=key)
+        return SpaceServer(host, port, spaces, tokens, certificate=certificate, key=key)
     except InvalidArgument as error:
         raise Failure(str(error), WRONG_USAGE) from error
     except (SpoolError, OSError) as error:
         raise Failure(str(error)) from error
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _await_signal() -> None:

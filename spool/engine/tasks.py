@@ -21,13 +21,25 @@ from spool.policies.claim_journal import CallMarks
 from spool.reading.backlog import Backlog, CommitSize
 from spool.reading.places import Compacted, Item, Missing
 from spool.reading.reader import MessageReader, ReadMessages
-from spool.remote.branch import DamagedMessage, ReadMessage, RemoteBranch, Vote, check_place, identity_of
+from spool.remote.branch import (
+    DamagedMessage,
+    EndedCall,
+    ReadMessage,
+    RemoteBranch,
+    Vote,
+    check_place,
+    decoded,
+    identity_of,
+    origin_of,
+    without_body,
+)
 from spool.transactions.coordinated import Coordinator
 
 __all__ = [
-    "Backlog", "BatchOf", "BodyPlace", "CallMarks", "CommitSize", "Compacted", "Coordinator", "DamagedMessage", "Item",
-    "FileRef", "MessageReader", "Missing", "ReadMessage", "ReadMessages", "RemoteBranch", "Stretch", "Vote", "boot_id",
-    "SectionEntry", "check_place", "cut", "identity_of", "space_of",
+    "Backlog", "BatchOf", "BodyPlace", "CallMarks", "CommitSize", "Compacted", "Coordinator", "DamagedMessage",
+    "EndedCall", "FileRef", "Item", "MessageReader", "Missing", "ReadMessage", "ReadMessages", "RemoteBranch",
+    "SectionEntry", "Stretch", "Vote", "boot_id", "check_place", "cut", "decoded", "identity_of", "origin_of",
+    "space_of", "without_body",
 ]  # fmt: skip
 
 

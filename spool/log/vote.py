@@ -79,7 +79,8 @@ def vote_together(store: Store, requests: Sequence[VoteRequest]) -> None:
 
 
 def finish_vote(store: Store, request: VoteRequest) -> None:
-    """Close the branch's file; make the vote durable if the thread that voted for the branch was interrupted.
+    """Close the branch's file, and remove it unless it has a vote; make the vote durable if the thread that voted for
+    the branch was interrupted.
 
     Raises:
         FileExistsError: a branch with that xid is prepared already.
@@ -91,7 +92,10 @@ def finish_vote(store: Store, request: VoteRequest) -> None:
         if request.error is None and not request.is_durable:
             _make_durable(store, request)
     finally:
-        request.file.close()
+        if request.is_listed:
+            request.file.close()
+        else:
+            request.file.abandon()
     if request.error is not None:
         raise request.error
 

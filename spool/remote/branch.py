@@ -16,7 +16,7 @@ from spool.errors import CorruptedFile, ProtocolError, TransactionRolledBack, Un
 from spool.index.stretch import Stretch
 from spool.log.vote import VoteRequest, finish_vote, vote_together
 from spool.model import codecs, layout
-from spool.model.message import Message, message_id
+from spool.model.message import Message, Origin, message_id, new_message, set_body, set_ordinal, set_origin
 from spool.model.options import PutOptions
 from spool.model.position import Position
 from spool.model.xid import Xid
@@ -61,16 +61,47 @@ class DamagedMessage(NamedTuple):
     reason: str
 
 
-def _decoded(part: Stretch, position: Position, raw: bytes) -> ReadMessage | DamagedMessage:
+class EndedCall(NamedTuple):
+    """A call of a service that has ended. ``place``: the place of the message among the messages of its task.
+
+    ``at``: the time when the call ended, in seconds since the epoch.
+    """
+
+    place: int
+    found: ReadMessage
+    outcome: Outcome
+    at: float
+
+
+def origin_of(part: Stretch) -> Origin:
+    """Return the fields that all messages of a stretch share."""
+    first = part.first - part.in_branch
+    return Origin(part.branch.hex(), first, part.queue, part.number, part.committed_at, part.attributes)
+
+
+def decoded(origin: Origin, ordinal: int, raw: bytes) -> ReadMessage | DamagedMessage:
+    """Return the message with this origin and ordinal. ``raw``: the stored bytes of its body."""
     body, unreadable = raw, ""
     try:
-        body = codecs.decode(raw, part.attributes.get("codec"))
+        body = codecs.decode(raw, origin.attributes.get("codec"))
     except UnknownCodec as error:  # a service that takes bytes needs no codec
         unreadable = str(error)
     except CorruptedFile as error:
-        return DamagedMessage(position, str(error))
-    id_ = message_id(part.branch, part.in_branch + position.ordinal - part.first)
-    return ReadMessage(Message(id_, part.queue, body, part.committed_at, position, part.attributes), raw, unreadable)
+        return DamagedMessage(Position(origin.number, ordinal), str(error))
+    return ReadMessage(_message(origin, ordinal, body), raw, unreadable)
+
+
+def without_body(origin: Origin, ordinal: int) -> ReadMessage:
+    """Return the message with this origin and ordinal, with an empty body instead of its own."""
+    return ReadMessage(_message(origin, ordinal, b""), b"")
+
+
+def _message(origin: Origin, ordinal: int, body: Any) -> Message:
+    message = new_message()
+    set_origin(message, origin)
+    set_ordinal(message, ordinal)
+    set_body(message, body)
+    return message
 
 
 def identity_of(path: str) -> tuple[int, int] | None:
@@ -173,15 +204,30 @@ class RemoteBranch:
         """
         return record(self._branch.batch, policy, found.message, found.raw, outcome, at)
 
+    def conclude(
+        self, policy: OutcomePolicy, calls: Iterable[EndedCall]
+    ) -> tuple[Vote | None, list[tuple[Effect, str]]]:
+        """Record the effects of calls, and vote. Returns the vote, and the result of ``record`` for each call."""
+        effects = [self.record(policy, call.found, call.outcome, call.at) for call in calls]
+        return self.prepare(), effects
+
     def messages(self, stretches: Iterable[Stretch]) -> Iterator[ReadMessage | DamagedMessage]:
         """Read messages that the coordinator holds, in the given order; raises DiskFailure if a file cannot be read."""
+        for part, found in self.bodies(stretches):
+            if isinstance(found, str):
+                yield DamagedMessage(part.position, found)
+                continue
+            origin = origin_of(part)
+            for ordinal, raw in enumerate(found, part.first):
+                yield decoded(origin, ordinal, raw)
+
+    def bodies(self, stretches: Iterable[Stretch]) -> Iterator[tuple[Stretch, list[bytes] | str]]:
+        """Yield stretches of the messages, in the given order, with their stored bodies.
+
+        A stretch with one damaged message has the reason instead. Raises DiskFailure if a file cannot be read.
+        """
         for whole in stretches:
-            for part, found in self._read(whole):
-                if isinstance(found, str):
-                    yield DamagedMessage(part.position, found)
-                    continue
-                for ordinal, raw in enumerate(found, part.first):
-                    yield _decoded(part, Position(part.number, ordinal), raw)
+            yield from self._read(whole)
 
     @public_call("reading messages")
     def _read(self, whole: Stretch) -> list[tuple[Stretch, list[bytes] | str]]:

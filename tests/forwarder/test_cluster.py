@@ -15,37 +15,43 @@ from click.testing import CliRunner
 
 import spool
 from forwarder import SparkUnavailable
+from forwarder.flight.place import Place
 from forwarder.round import Route
 from forwarder.routes import workers
-from forwarder.services import parse
+from forwarder.services import Service, parse
 from forwarder.task import Block, Chunk, run
 from spool.disk.disk import Disk
-from spool.engine.tasks import identity_of
 from tests.forwarder.rounds import run_round
 from tests.shown import bodies
 from xaspool_scripts.forward import main
 
 SEEN_FROM_THERE = """
 import sys
-from forwarder.routes.workers import defects
+from forwarder.flight.place import Place
+from forwarder.routes.workers import look
 from forwarder.services import parse
 import spool
-path, device, inode, service = sys.argv[1:]
-print(*defects(path, (int(device), int(inode)), spool.__version__, [parse(service)]), sep="\\n")
+path, device, inode, boot, service = sys.argv[1:]
+place = Place(path, (int(device), int(inode)), boot)
+print(*look(place, spool.__version__, [parse(service)], None).defects, sep="\\n")
 """
 
 
 def defects_behind(mount: list[str], space: spool.Space, service: str = "queue:next") -> str:
     """Return the defects that a worker reports in a separate mount namespace, where it sees other file systems than
     this process."""
-    identity = identity_of(space.path)
-    assert identity is not None
-    there = [sys.executable, "-c", SEEN_FROM_THERE, space.path, *map(str, identity), service]
+    place = Place.of(space.path)
+    assert place.identity is not None
+    there = [sys.executable, "-c", SEEN_FROM_THERE, space.path, *map(str, place.identity), place.boot_id, service]
     command = ["unshare", "--mount", "sh", "-c", 'mount "$1" "$2" "$3" "$4" && shift 4 && exec "$@"', "sh", *mount]
     done = subprocess.run([*command, *there], capture_output=True, text=True)
     if done.returncode:
         pytest.skip(f"this takes a mount namespace: {done.stderr}")
     return done.stdout.strip()
+
+
+def defects_here(space: spool.Space, *services: Service) -> tuple[str, ...]:
+    return workers.look(Place.of(space.path), spool.__version__, services, None).defects
 
 
 def another_boot(tmp_path: Path) -> list[str]:
@@ -56,7 +62,7 @@ def another_boot(tmp_path: Path) -> list[str]:
 
 
 def test_x05_a_worker_of_this_machine_that_sees_the_space_is_fit(space: spool.Space) -> None:
-    assert workers.defects(space.path, identity_of(space.path), spool.__version__, [parse("queue:next")]) == []
+    assert defects_here(space, parse("queue:next")) == ()
 
 
 def test_x05_a_worker_on_another_machine_is_told(space: spool.Space, tmp_path: Path) -> None:
@@ -74,10 +80,9 @@ def test_x05_a_worker_that_sees_another_space_at_the_path_is_told(space: spool.S
 
 
 def test_x05_a_worker_that_lacks_a_service_or_has_another_version_is_told(space: spool.Space) -> None:
-    identity = identity_of(space.path)
-    (text,) = workers.defects(space.path, identity, spool.__version__, [parse("python:not_on_workers:function")])
+    (text,) = defects_here(space, parse("python:not_on_workers:function"))
     assert "there is no Python module 'not_on_workers'" in text
-    (text,) = workers.defects(space.path, identity, "0.0.0", [])
+    (text,) = workers.look(Place.of(space.path), "0.0.0", [], None).defects
     assert "and 0.0.0 here: install the same" in text
 
 

@@ -33,7 +33,7 @@ def space(tmp_path: Path) -> Iterator[spool.Space]:
 def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "spark_job", lambda context, chunks, tasks: in_process(chunks))
     monkeypatch.setattr(given, "parse", lambda url, **_: Scripted(url))
-    monkeypatch.setattr(Forwarder, "_start", lambda self: SPARK)
+    monkeypatch.setattr(Forwarder, "_start", lambda self, server: SPARK)
     monkeypatch.setattr(driver, "stop", lambda spark: None)
     monkeypatch.setattr("xaspool_scripts.forward._stop_on_signals", lambda forwarder: None)
 

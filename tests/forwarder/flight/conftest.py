@@ -49,8 +49,13 @@ def serve(space: spool.Space) -> Iterator[Serve]:
     with ExitStack() as opened:
 
         def serve(tokens: Any = None, **options: Any) -> SpaceServer:
-            location = options.pop("location", "grpc+tcp://127.0.0.1:0")
-            server = SpaceServer(location, options.pop("spaces", {"shop": space.path}), tokens, **options)
+            server = SpaceServer(
+                options.pop("host", "127.0.0.1"),
+                options.pop("port", 0),
+                options.pop("spaces", {"shop": space.path}),
+                tokens,
+                **options,
+            )
             opened.callback(server.close)
             return server
 

@@ -98,7 +98,7 @@ def test_x05_a_remote_stream_goes_on_where_it_ended(
     port = first.port
     first.close()
     space.put("orders", "e")
-    serve(location=f"grpc+tcp://127.0.0.1:{port}")
+    serve(port=port)
     run(f"spool+grpc://127.0.0.1:{port}/shop")
     assert sorted(bodies(space, "replies")) == [b"a", b"b", b"c", b"d", b"e"]
 
@@ -192,7 +192,7 @@ def test_a_ticket_is_valid_after_a_restart_with_the_same_tokens(space: spool.Spa
     [ticket] = client.plan(**asked)
     port = first.port
     first.close()
-    serve(Tokens([token]), location=f"grpc+tcp://127.0.0.1:{port}")
+    serve(Tokens([token]), port=port)
     rows += [batch.num_rows for batch in client.read(ticket)]
     assert rows == [1]
 

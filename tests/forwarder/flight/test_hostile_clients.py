@@ -11,8 +11,9 @@ import pyarrow.flight as flight
 import pytest
 
 import spool
+from forwarder.flight.address import Unreachable
 from forwarder.flight.client import Client
-from forwarder.flight.codes import MOST_BYTES, Unreachable, encode
+from forwarder.flight.codes import MOST_BYTES, encode
 from forwarder.flight.tickets import ReadTicket, seal
 from forwarder.serving.access import Tokens
 from spool.engine.tasks import Missing
@@ -106,7 +107,7 @@ def test_a_client_without_tls_and_one_without_the_certificate_reach_nothing(serv
     command = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost -addext subjectAltName=DNS:localhost"
     assert os.system(f"cd {tmp_path} && {command} -keyout key.pem -out cert.pem 2>/dev/null") == 0
     certificate, key = (tmp_path / "cert.pem").read_bytes(), (tmp_path / "key.pem").read_bytes()
-    server = serve(certificate=certificate, key=key, location="grpc+tls://localhost:0")
+    server = serve(certificate=certificate, key=key, host="localhost")
     address = f"spool+grpc+tls://localhost:{server.port}/shop"
     assert Client.of(address, None, None, str(tmp_path / "cert.pem")).act("health")["number"] >= 0
     for wrong in (Client.of(address, None, None, None), Client.of(address.replace("+tls", ""), None, None, None)):

@@ -1,0 +1,123 @@
+"""Offers: the messages of a task that the forwarder's process offers to workers that do not see the space.
+
+A worker on the space's machine has a ``RemoteBranch``; any other worker has an ``OfferedBranch``. It gets the bodies
+from the forwarder's process, and hands back the outcomes. The forwarder's process writes the branch and votes. Calls in
+progress are not recorded: if a call ends its worker, the round counts an attempt, but if the forwarder is killed during
+the call, nobody does.
+"""
+
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice, pairwise
+from typing import Any
+
+import pyarrow as pa
+
+from forwarder.flight.client import Client
+from forwarder.flight.codes import encode
+from forwarder.flight.outcomes import packed
+from forwarder.flight.place import Place
+from spool.engine.tasks import CallMarks, DamagedMessage, EndedCall, ReadMessage, Stretch, Vote, decoded, origin_of
+from spool.errors import ProtocolError
+from spool.model.position import Position
+from spool.model.xid import Xid
+from spool.workers.effects import Effect, OutcomePolicy
+
+_BYTES: Any = pa.large_binary()
+BODIES = pa.schema({"raw": _BYTES, "damaged": pa.string()})
+"""The columns of messages. ``damaged``: why the body cannot be read; otherwise null."""
+OUTCOMES = pa.schema({"place": pa.int32(), "at": pa.float64(), "outcome": _BYTES})
+"""The columns of outcomes: see ``EndedCall``."""
+
+_BATCH_ROWS, _BATCH_BYTES = 4096, 1 << 20
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Messages that a forwarder offers.
+
+    key: the number of the offer in the forwarder's process. place: the directory of the space.
+    """
+
+    client: Client
+    key: int
+    place: Place
+
+
+class OfferedBranch:
+    """The branch of a task, written by the forwarder's process. Not thread-safe.
+
+    Args:
+        place: the place of the chunk in its task.
+        attempt: the number of the attempt at the task.
+    """
+
+    def __init__(self, offer: Offer, place: int, attempt: int) -> None:
+        self._offer = offer
+        self._attempt = {"key": offer.key, "place": place, "attempt": attempt}
+
+    def record_calls(self, marks: CallMarks) -> None:
+        """Do nothing."""
+
+    def begin_call(self, place: int) -> None:
+        """Do nothing."""
+
+    def end_call(self, place: int) -> None:
+        """Do nothing."""
+
+    def messages(self, stretches: Iterable[Stretch]) -> Iterator[ReadMessage | DamagedMessage]:
+        """Get the messages of the offer. ``stretches``: their control fields."""
+        with closing(self._rows()) as rows:
+            for whole in stretches:
+                origin = origin_of(whole)
+                for ordinal in range(whole.first, whole.first + whole.length):
+                    raw, damaged = next(rows, (None, None))
+                    if damaged is not None:
+                        yield DamagedMessage(Position(whole.number, ordinal), damaged)
+                    elif raw is None:
+                        raise ProtocolError("the forwarder sent fewer messages than it claimed")
+                    else:
+                        yield decoded(origin, ordinal, raw)
+
+    def _rows(self) -> Generator[tuple[bytes | None, str | None]]:
+        with closing(self._offer.client.read(encode(self._attempt))) as batches:
+            for batch in batches:
+                yield from zip(values(batch.column(0)), batch.column(1).to_pylist(), strict=True)
+
+    def conclude(
+        self, policy: OutcomePolicy, calls: Sequence[EndedCall]
+    ) -> tuple[Vote | None, list[tuple[Effect, str]]]:
+        """Hand back the outcomes, and return the vote and the effect of each call. ``policy`` is not sent."""
+        answer = self._offer.client.write(_batches(calls), OUTCOMES, **self._attempt)
+        effects = [(Effect(effect), str(reason)) for effect, reason, times in answer["effects"] for _ in range(times)]
+        if len(effects) != len(calls):
+            raise ProtocolError("the forwarder answered for another number of outcomes")
+        vote = answer["vote"]
+        return None if vote is None else Vote(Xid.checked(*vote[0]), vote[1], vote[2]), effects
+
+    def close(self) -> None:
+        """Do nothing: the forwarder's process closes the branch."""
+
+
+def values(column: Any) -> list[bytes | None]:
+    """Return the values of a column of bytes. (``to_pylist`` takes ten times as long.)"""
+    _, offsets, data = column.buffers()
+    ends = memoryview(offsets).cast("q")[column.offset : column.offset + len(column) + 1].tolist()
+    raw = b"" if data is None else data.to_pybytes()
+    found: list[bytes | None] = [raw[begin:end] for begin, end in pairwise(ends)]
+    if column.null_count:
+        found = [value if valid else None for value, valid in zip(found, column.is_valid().to_pylist(), strict=True)]
+    return found
+
+
+def _batches(calls: Iterable[EndedCall]) -> Iterator[pa.RecordBatch]:
+    rest = iter(calls)
+    while some := list(islice(rest, _BATCH_ROWS)):
+        places, times = [call.place for call in some], [call.at for call in some]
+        columns: list[pa.Array[Any]] = [
+            pa.array(places, pa.int32()),
+            pa.array(times, pa.float64()),
+            pa.array([packed(call.outcome) for call in some], _BYTES),
+        ]
+        yield pa.record_batch(columns, schema=OUTCOMES)

@@ -1,0 +1,22 @@
+"""The directory of a space on its machine, by which a worker of a cluster finds out whether it sees the space."""
+
+from typing import NamedTuple, Self
+
+from spool.engine.tasks import boot_id, identity_of
+
+
+class Place(NamedTuple):
+    """A directory. ``identity``: its device and inode. ``boot_id``: that of its machine."""
+
+    path: str
+    identity: tuple[int, int] | None
+    boot_id: str
+
+    @classmethod
+    def of(cls, path: str) -> Self:
+        """Return the place of a directory of this machine."""
+        return cls(path, identity_of(path), boot_id())
+
+    def is_seen(self) -> bool:
+        """Return whether this process runs on the machine of the directory, and finds the directory at its path."""
+        return boot_id() == self.boot_id and identity_of(self.path) == self.identity

@@ -1,0 +1,82 @@
+"""The common part of the servers: the access of clients, the errors that they get, and a bounded end."""
+
+import errno
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from forwarder.flight.codes import as_flight
+from forwarder.flight.endpoint import in_url
+from forwarder.serving.access import ACCESS, AccessFactory, Tokens
+from spool.errors import DiskFailure, ProtocolError, SpoolError
+
+log = logging.getLogger("spool.server")
+
+
+class Server(flight.FlightServerBase):
+    """Listens at an address until ``shut_down``.
+
+    Args:
+        certificate, key: the certificate chain and the private key of the server, as PEM; None without TLS.
+
+    Raises:
+        OSError: the server cannot listen.
+    """
+
+    def __init__(
+        self, host: str, port: int, tokens: Tokens, *, certificate: bytes | None = None, key: bytes | None = None
+    ) -> None:
+        location = f"{'grpc+tcp' if certificate is None else 'grpc+tls'}://{in_url(host)}:{port}"
+        certificates: Any = None if certificate is None else [(certificate, key)]
+        try:
+            super().__init__(location, tls_certificates=certificates, middleware={ACCESS: AccessFactory(tokens)})
+        except (pa.ArrowException, OSError) as error:
+            raise OSError(
+                f"the server cannot listen at {location}; does another program listen there? ({error})"
+            ) from None
+
+    def shut_down(self, seconds: float) -> bool:
+        """End the server. Calls in progress have ``seconds`` to end.
+
+        Returns False if a client still holds a call: then only the end of the process ends this call, because Arrow
+        Flight cannot.
+        """
+        ending = threading.Thread(target=self.shutdown, name="xaspool shutdown", daemon=True)
+        ending.start()
+        ending.join(seconds)
+        return not ending.is_alive()
+
+
+def answered(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Make a call for a client. An error of ours reaches the client as the same error."""
+    try:
+        return call(*arguments)
+    except (SpoolError, OSError) as error:
+        raise as_flight(error) from error
+    except (TypeError, ValueError, LookupError) as error:  # the client sent values that only look right
+        log.warning("a request was refused: %s: %s", type(error).__name__, error)
+        raise as_flight(ProtocolError(f"the request has a wrong value: {error}")) from error
+
+
+@contextmanager
+def voting(attempt: int) -> Iterator[None]:
+    """Refuse a second branch of one attempt at a task. The block writes the branch and votes."""
+    try:
+        yield
+    except DiskFailure as error:
+        if error.errno != errno.EEXIST:
+            raise
+        raise ProtocolError(f"attempt {attempt} of the task has voted already") from None
+
+
+def translated(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the batches. An error of ours reaches the client as the same error."""
+    try:
+        yield from batches
+    except (SpoolError, OSError) as error:
+        raise as_flight(error) from error

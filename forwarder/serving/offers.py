@@ -1,0 +1,177 @@
+"""The endpoint of a forwarder: it offers the messages of a round to workers that do not see the space.
+
+It runs in the forwarder's process. For each task of such a worker it reads the bodies, gets the outcomes, writes the
+branch of the task, and votes. So the round commits the branches of all workers in the same way.
+"""
+
+import secrets
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from itertools import count, groupby
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from forwarder.flight.address import Address
+from forwarder.flight.client import Client
+from forwarder.flight.codes import as_flight, decode, encode
+from forwarder.flight.endpoint import Endpoint, in_url
+from forwarder.flight.offers import BODIES, OUTCOMES, Offer, values
+from forwarder.flight.outcomes import unpacked
+from forwarder.flight.place import Place
+from forwarder.serving.access import Tokens
+from forwarder.serving.base import Server, answered, translated, voting
+from forwarder.task import Chunk
+from spool.engine.tasks import DamagedMessage, EndedCall, ReadMessage, RemoteBranch, origin_of, without_body
+from spool.errors import CorruptedFile, ProtocolError, TransactionRolledBack
+from spool.model.xid import FORMAT_ROUND, Xid
+from spool.workers.effects import Effect
+from spool.workers.outcome import Outcome, Passed
+
+_NAME = "round"
+_BATCH_ROWS, _BATCH_BYTES = 4096, 1 << 20
+
+
+class OfferServer(Server):
+    """Offers chunks to tasks until ``close``. Only tasks of this forwarder have its token.
+
+    Raises:
+        InvalidArgument: the certificate or its key cannot be read.
+        OSError: the server cannot listen.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        certificate, key = endpoint.pem()
+        token = secrets.token_hex(32)
+        self._offers: dict[int, Chunk] = {}
+        self._keys = count(1)
+        self._mutex = threading.Lock()
+        super().__init__(endpoint.host, endpoint.port, Tokens([token]), certificate=certificate, key=key)
+        scheme = "spool+grpc" if certificate is None else "spool+grpc+tls"
+        address = Address.parse(f"{scheme}://{in_url(endpoint.host)}:{self.port}/{_NAME}")
+        self.client = Client(address, token, certificate or b"")
+
+    def close(self, seconds: float = 10.0) -> bool:
+        """End the server: see ``shut_down``."""
+        return self.shut_down(seconds)
+
+    @contextmanager
+    def offering(self, chunks: Sequence[Chunk]) -> Iterator[list[Chunk]]:
+        """Offer chunks during the block. Yields the chunks with their offers."""
+        with self._mutex:
+            offered = {next(self._keys): chunk for chunk in chunks}
+            self._offers |= offered
+        try:
+            yield [
+                replace(chunk, offer=Offer(self.client, key, Place.of(chunk.path))) for key, chunk in offered.items()
+            ]
+        finally:
+            with self._mutex:
+                for key in offered:
+                    del self._offers[key]
+
+    def _chunk(self, key: int) -> Chunk:
+        with self._mutex:
+            chunk = self._offers.get(key)
+        if chunk is None:
+            raise TransactionRolledBack("the round of this task has ended")
+        return chunk
+
+    # -- Flight's calls -----------------------------------------------------------------------------------------------
+
+    def do_get(self, context: Any, ticket: Any) -> flight.FlightDataStream:
+        stream: flight.FlightDataStream = answered(self._bodies, ticket.ticket)
+        return stream
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        answered(self._outcomes, descriptor, reader, writer)
+
+    def do_action(self, context: Any, action: Any) -> list[bytes]:
+        """Answer that the endpoint can be reached. There is no other action than ``health``."""
+        if action.type != "health":
+            raise as_flight(ProtocolError(f"the endpoint has no action {action.type[:100]!r}"))
+        return [encode({})]
+
+    def _bodies(self, data: bytes) -> flight.FlightDataStream:
+        asked = decode(data, key=int, place=int, attempt=int)
+        chunk = self._chunk(asked["key"])
+        branch = RemoteBranch(chunk.path, _xid(chunk, asked["place"], f"{asked['attempt']}.read"))
+        return flight.GeneratorStream(BODIES, translated(_read(branch, chunk)))
+
+    def _outcomes(self, descriptor: Any, reader: Any, writer: Any) -> None:
+        asked = decode(descriptor.command or b"", space=str, key=int, place=int, attempt=int)
+        chunk = self._chunk(asked["key"])
+        if not reader.schema.equals(OUTCOMES):
+            raise ProtocolError(f"outcomes have the columns {OUTCOMES.names}, not {reader.schema.names}"[:1000])
+        xid = _xid(chunk, asked["place"], str(asked["attempt"]))
+        with voting(asked["attempt"]), closing(RemoteBranch(chunk.path, xid)) as branch:
+            calls = list(_ended(branch, chunk, list(_rows(reader, len(chunk)))))
+            vote, effects = branch.conclude(chunk.policy, calls)
+        told = None if vote is None else [list(vote.xid), vote.size, vote.checksum]
+        writer.write(pa.py_buffer(encode({"vote": told, "effects": _counted(effects)})))
+
+
+def _counted(effects: list[tuple[Effect, str]]) -> list[tuple[Effect, str, int]]:
+    """Return the effects, in their order; neighbours that are the same become one with their number."""
+    return [(*one, len(list(same))) for one, same in groupby(effects)]
+
+
+def _xid(chunk: Chunk, place: int, attempt: str) -> Xid:
+    return Xid(FORMAT_ROUND, chunk.round_id, f"{place}.{attempt}".encode())
+
+
+def _read(branch: RemoteBranch, chunk: Chunk) -> Iterator[pa.RecordBatch]:
+    """Yield the bodies of a chunk, in the order of the messages."""
+    with closing(branch):
+        raws, reasons, size = list[bytes | None](), list[str | None](), 0
+        for _, found in branch.bodies(chunk.stretches):
+            if isinstance(found, str):
+                raws.append(None)
+                reasons.append(found)
+                continue
+            for raw in found:
+                raws.append(raw)
+                reasons.append(None)
+                size += len(raw)
+                if size >= _BATCH_BYTES or len(raws) >= _BATCH_ROWS:
+                    yield _batch(raws, reasons)
+                    raws, reasons, size = [], [], 0
+        if raws:
+            yield _batch(raws, reasons)
+
+
+def _batch(raws: list[bytes | None], reasons: list[str | None]) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(raws, pa.large_binary()), pa.array(reasons, pa.string())], schema=BODIES)
+
+
+def _rows(reader: Any, messages: int) -> Iterator[tuple[int, float, Outcome]]:
+    """Yield the outcomes that a task sends. ProtocolError unless they follow the order of the messages."""
+    before = -1
+    for chunk in reader:
+        places, times, outcomes = chunk.data.columns
+        for place, at, data in zip(places.to_pylist(), times.to_pylist(), values(outcomes), strict=True):
+            if not before < place < messages:
+                raise ProtocolError(f"an outcome has the place {place} after {before}, of {messages} messages")
+            yield place, at, unpacked(data or b"")
+            before = place
+
+
+def _ended(branch: RemoteBranch, chunk: Chunk, rows: list[tuple[int, float, Outcome]]) -> Iterator[EndedCall]:
+    """Yield the calls with their messages. The bodies are read again only if the messages move with their bodies."""
+    found = branch.messages(chunk.stretches) if any(isinstance(row[2], Passed) for row in rows) else _heads(chunk)
+    messages = enumerate(found)
+    for place, at, outcome in rows:
+        message = next(one for index, one in messages if index == place)
+        if isinstance(message, DamagedMessage):
+            raise CorruptedFile(f"a message cannot be read: {message.reason}")
+        yield EndedCall(place, message, outcome, at)
+
+
+def _heads(chunk: Chunk) -> Iterator[ReadMessage]:
+    for whole in chunk.stretches:
+        origin = origin_of(whole)
+        for ordinal in range(whole.first, whole.first + whole.length):
+            yield without_body(origin, ordinal)

@@ -1,0 +1,26 @@
+"""The options of programs that listen at an address: ``spool-serve``, ``spool-forward``."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def address(context: click.Context, parameter: click.Parameter, given: str | None) -> tuple[str, int] | None:
+    """Return the host and the port of ``HOST:PORT``."""
+    if given is None:
+        return None
+    host, colon, port = given.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise click.BadParameter(f"{given!r} is not HOST:PORT, e.g. 127.0.0.1:8815")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def tls_options(command: _Command) -> _Command:
+    """Add ``--tls-cert`` and ``--tls-key``."""
+    is_file = click.Path(dir_okay=False)
+    key = click.option("--tls-key", type=is_file, metavar="FILE", help="The private key of the certificate, as PEM.")
+    chain = click.option("--tls-cert", type=is_file, metavar="FILE", help="The certificate chain, as PEM.")
+    return chain(key(command))
