@@ -22,7 +22,7 @@ from bench.spaces import QUEUE, fill
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from forwarder import Event
+    from forwarder import Endpoint, Event
 
 SERVICE_SECONDS = 0.02
 _A_COMMIT = 1000
@@ -111,7 +111,9 @@ def table(costs: Costs) -> Iterator[str]:
         yield f"| {a_day:,.0f} | {name} | {' | '.join(f'{cell:,.0f}' for cell in cells)} |"
 
 
-def forward(spark: "SparkSession", path: str, function: str, messages: int) -> list[Sample]:
+def forward(
+    spark: "SparkSession", path: str, function: str, messages: int, endpoint: "Endpoint | None" = None
+) -> list[Sample]:
     """Forward the messages of a new space to a function of this module; return a sample for each round."""
     from forwarder import Forwarder
     from forwarder.events import Begun, Done
@@ -128,7 +130,7 @@ def forward(spark: "SparkSession", path: str, function: str, messages: int) -> l
             last[:] = now, processor
 
     routes = {QUEUE: f"python:bench.capacity_run:{function}"}
-    summary = Forwarder(path, routes, spark, on_event=note).run(once=True)
+    summary = Forwarder(path, routes, spark, endpoint=endpoint, on_event=note).run(once=True)
     if summary.effects != {QUEUE: {"delivered": messages}}:
         raise RuntimeError(f"of {messages:,} messages were {summary.effects}: {summary.errors} {summary.down}")
     return samples

@@ -8,6 +8,7 @@ from bench.cases import (
     growth,
     latency,
     memory,
+    network,
     opening,
     outstanding,
     processes,
@@ -29,5 +30,5 @@ _NOT_ON_JOURNAL = ("1000", "asyncio")
 CASES: tuple[Case, ...] = (
     *calls.CASES, *_OF_ANY_DISK, *(on_journal(case) for case in _OF_ANY_DISK if case.key not in _NOT_ON_JOURNAL),
     *latency.CASES, *start.CASES, *opening.CASES, *memory.CASES, *by_id.CASES, *growth.CASES,
-    *spark.CASES, *forward.CASES, *web.CASES, *workers.CASES,
+    *spark.CASES, *forward.CASES, *web.CASES, *workers.CASES, *network.CASES,
 )  # fmt: skip

@@ -164,8 +164,8 @@ def _endpoint(host: str, port: int, tls_cert: str | None, tls_key: str | None, i
 )  # fmt: skip
 @click.option(
     "--listen", metavar="HOST:PORT", callback=address,
-    help="An address of this machine, by which the workers of a cluster reach it. Workers that do not see the space get "
-    "their messages from there. Port 0 takes a free port.",
+    help="An address of this machine, by which the workers of a cluster reach it. Workers that do not see the space "
+    "get their messages from there. Port 0 takes a free port.",
 )  # fmt: skip
 @tls_options
 @click.option(
