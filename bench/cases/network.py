@@ -138,9 +138,7 @@ def _forwarded(bench: Bench, spark: "SparkSession", directory: str, endpoint: "E
         fill(path, count, _A_COMMIT)
         begun = time.perf_counter()
         with _elsewhere():
-            summary = Forwarder(path, {QUEUE: _NO_OP}, spark, endpoint=endpoint).run(
-                once=True
-            )
+            summary = Forwarder(path, {QUEUE: _NO_OP}, spark, endpoint=endpoint).run(once=True)
         seconds = time.perf_counter() - begun
         if summary.effects != {QUEUE: {"delivered": count}}:
             raise RuntimeError(f"of {count:,} messages were {summary.effects}: {summary.errors} {summary.down}")

@@ -1,15 +1,21 @@
-"""Machines of a cluster, made of this machine: each has a network and file systems of its own (namespaces of Linux).
+"""Machines made of this machine, and a standalone cluster of Spark on them.
 
-A machine has an address on a private bridge. It sees the files of this machine, but an empty directory instead of a
-hidden one. Only root can make machines.
+A machine has an address on a private bridge, and a network and a view of the file systems of its own: these are
+namespaces of Linux. A machine sees the files of this machine, but an empty directory instead of a hidden one. Only root
+can make machines.
 """
 
 import os
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+import pyspark
+
+from forwarder.java import find_java
 
 # In its own mount namespace, a machine has an empty file system at the hidden directory ($0), and its own name ($1).
 _BEGIN = 'mount -t tmpfs tmpfs "$0" && hostname "$1" && shift && exec "$@"'
@@ -91,3 +97,70 @@ def _ip(*words: str) -> str:
         return subprocess.run(["ip", *words], check=True, capture_output=True, text=True).stdout
     except subprocess.CalledProcessError as error:
         raise OSError(f"ip {' '.join(words)}: {error.stderr.strip()}") from None
+
+
+class SparkCluster:
+    """A master of Spark on this machine, and a worker on each of the machines. ``url``: of the master.
+
+    Args:
+        directory: for the logs and the files of Spark.
+        cores: the number of tasks that a machine runs at a time.
+    """
+
+    def __init__(self, machines: Machines, directory: Path, cores: int = 2) -> None:
+        self.machines = machines
+        self.url = f"spark://{machines.address}:7077"
+        self.workers: dict[str, subprocess.Popen[bytes]] = {}
+        self._directory, self._cores, self._home = directory, cores, os.path.dirname(pyspark.__file__)
+
+    def __enter__(self) -> Self:
+        command = self._command("master.Master", self.machines.address, "--port", "7077")
+        with (self._directory / "master.log").open("ab") as log:
+            environment = self._environment(self.machines.address)
+            self._master = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        for name in self.machines.names:
+            self.start_worker(name)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for process in (*self.workers.values(), self._master):
+            end(process)
+
+    def start_worker(self, name: str) -> None:
+        """Start the worker of a machine, e.g. after its death."""
+        address, place = self.machines.address_of(name), str(self._directory / name)
+        command = self._command("worker.Worker", address, "--cores", str(self._cores), "--memory", "1200m")
+        command += ["--work-dir", place, self.url]
+        log = self._directory / f"{name}.log"
+        self.workers[name] = self.machines.start(name, command, self._environment(address), log)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The settings of a driver on this machine, which waits for all workers."""
+        return {
+            "spark.driver.host": self.machines.address,
+            "spark.driver.bindAddress": self.machines.address,
+            "spark.executor.memory": "512m",
+            "spark.cores.max": str(len(self.machines.names) * self._cores),
+            "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+            "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
+        }
+
+    def _command(self, kind: str, address: str, *arguments: str) -> list[str]:
+        command = [f"{self._home}/bin/spark-class", f"org.apache.spark.deploy.{kind}", "--host", address]
+        return [*command, "--webui-port", "0", *arguments]
+
+    def _environment(self, address: str) -> dict[str, str]:
+        found = {"JAVA_HOME": str(find_java().path), "SPARK_HOME": self._home, "PYSPARK_PYTHON": sys.executable}
+        places = {"SPARK_LOCAL_DIRS": str(self._directory / "local"), "SPARK_LOCAL_IP": address}
+        return {**os.environ, **found, **places, "SPARK_DAEMON_MEMORY": "256m"}
+
+
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """End a process; kill it if it does not end within 20 seconds."""
+    process.terminate()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

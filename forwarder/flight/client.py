@@ -19,6 +19,9 @@ from forwarder.flight.codes import encode, raise_as_ours
 from spool.errors import InvalidArgument
 
 TOKEN_VARIABLE = "XASPOOL_TOKEN"
+_KEEPALIVE_MILLISECONDS = 310_000
+"""After this time, a client looks whether a silent server is still there. If a client looks more often than every 300
+seconds, gRPC's server ends the connection, e.g. while a slow reader takes nothing."""
 CALL_SECONDS = 300.0
 """The longest time of a call that returns one answer. A commit with a full disk or a long recovery needs minutes."""
 
@@ -108,7 +111,7 @@ def _connection(server: str, certificate: bytes, process: int) -> flight.FlightC
     ``process``: the id of this process. A connection of the parent process can be neither used nor closed in a child.
     """
     options: dict[str, Any] = {"tls_root_certs": certificate} if certificate else {}
-    return flight.FlightClient(server, generic_options=[("grpc.keepalive_time_ms", 10_000)], **options)
+    return flight.FlightClient(server, generic_options=[("grpc.keepalive_time_ms", _KEEPALIVE_MILLISECONDS)], **options)
 
 
 def _read(path: str, what: str) -> bytes:

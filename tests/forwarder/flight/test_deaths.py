@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from forwarder.flight.client import Client
 from spool.errors import CommitUnknown, TransactionRolledBack
 from tests.forwarder.flight.conftest import Serve, address_of
 from tests.forwarder.flight.test_four_ways import send, writing
+from tests.forwarder.flight.test_hostile_clients import reading
 from tests.scripts.conftest import start
 from tests.shown import bodies, left_over
 
@@ -53,6 +55,19 @@ def test_a_server_that_dies_takes_its_writes_with_it(space: spool.Space) -> None
     space.engine.resolve_orphans()
     assert left_over(space.path) == []
     assert bodies(space) == []
+
+
+@pytest.mark.slow
+def test_a_reader_that_takes_nothing_for_a_minute_goes_on(space: spool.Space) -> None:
+    """gRPC ends the connection of a client that asks too often whether the server is there: after half a minute."""
+    space.put_many("orders", [bytes(100_000)] * 500)
+    with server(space.path) as (_, address):
+        client = Client.of(address, None, None, None)
+        [ticket] = client.plan(**reading(queue="orders", partitionBytes="1g"))
+        batches = client.read(ticket)
+        rows = next(batches).num_rows
+        time.sleep(60)
+        assert rows + sum(batch.num_rows for batch in batches) == 500
 
 
 def test_the_outcome_of_a_commit_without_an_answer_is_unknown(space: spool.Space) -> None:

@@ -6,12 +6,13 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import spool
 from tests.at_once import AT_ONCE
-from tests.forwarder.machines import MachinesCluster
+from tests.forwarder.machines import cluster_on_machines
 from tests.forwarder.processes import ROOT, Program, RunningForwarder
 from tests.shown import left_over
 
@@ -39,9 +40,9 @@ def directory(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def cluster(directory: Path) -> Iterator[MachinesCluster]:
+def cluster(directory: Path) -> Iterator[Any]:
     with ExitStack() as stack:
-        yield MachinesCluster(directory, stack)
+        yield cluster_on_machines(directory, stack)
 
 
 def certificate(directory: Path, address: str) -> list[str]:
@@ -52,19 +53,19 @@ def certificate(directory: Path, address: str) -> list[str]:
     return ["--tls-cert", "cert.pem", "--tls-key", "key.pem"]
 
 
-def forwarder_on(cluster: MachinesCluster, directory: Path, *options: str) -> RunningForwarder:
+def forwarder_on(cluster: Any, directory: Path, *options: str) -> RunningForwarder:
     given = [word for name, value in cluster.settings.items() for word in ("--conf", f"{name}={value}")]
     return RunningForwarder(
         "hidden/space", "python:naps:where", ["--once", "--json", "--master", cluster.url, *given, *options],
-        directory / "said", {"SPARK_LOCAL_IP": cluster.address}, directory,
+        directory / "said", {"SPARK_LOCAL_IP": cluster.machines.address}, directory,
     )  # fmt: skip
 
 
 def test_x05_workers_on_machines_that_do_not_see_the_space_forward_each_message_once(
-    cluster: MachinesCluster, directory: Path
+    cluster: Any, directory: Path
 ) -> None:
-    tls = certificate(directory, cluster.address)
-    with forwarder_on(cluster, directory, "--listen", f"{cluster.address}:0", *tls) as program:
+    tls = certificate(directory, cluster.machines.address)
+    with forwarder_on(cluster, directory, "--listen", f"{cluster.machines.address}:0", *tls) as program:
         assert program.ended() == 0, program.said()
     for name in cluster.machines.names:
         assert f"the worker on {name} does not see the space: it gets messages over the network" in program.said()
@@ -78,7 +79,7 @@ def test_x05_workers_on_machines_that_do_not_see_the_space_forward_each_message_
 
 @pytest.mark.slow
 def test_x05_a_cluster_that_does_not_see_the_space_is_refused_without_an_endpoint(
-    cluster: MachinesCluster, directory: Path
+    cluster: Any, directory: Path
 ) -> None:
     with forwarder_on(cluster, directory) as program:
         assert program.ended() == 1, program.said()
@@ -108,16 +109,14 @@ session.stop(spark)
 
 
 @pytest.mark.slow
-def test_x05_reads_writes_and_streams_run_on_machines_that_do_not_see_the_space(
-    cluster: MachinesCluster, directory: Path
-) -> None:
+def test_x05_reads_writes_and_streams_run_on_machines_that_do_not_see_the_space(cluster: Any, directory: Path) -> None:
     (directory / "token").write_text("t" * 32)
     (directory / "token").chmod(0o600)
     (directory / "queries.py").write_text(QUERIES)
     with spool.open(directory / "hidden/space") as space:
         space.create_queue("copies")
-    words = ["-s", "hidden/space", "--listen", f"{cluster.address}:0", "--token-file", "token"]
-    words += certificate(directory, cluster.address)
+    words = ["-s", "hidden/space", "--listen", f"{cluster.machines.address}:0", "--token-file", "token"]
+    words += certificate(directory, cluster.machines.address)
     server = Program("xaspool_scripts.serve", words, directory / "served", "serving", directory)
     with server:
         while not server.is_ready():
