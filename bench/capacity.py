@@ -104,7 +104,7 @@ def need(
 
     Args:
         peak: how many times the mean of the day the busiest hour has.
-        cores: of a machine, each for one task. A machine has one space and its forwarder.
+        cores: for the tasks of one space: of its machine, or of the cluster.
     """
     messages = a_day / DAY * peak
     tasks = spaces = 1

@@ -11,12 +11,13 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import spool
 from bench.capacity import Calls, Costs, Sample, fitted, need, rate, simulate
 from bench.peers.base import BODY
-from bench.sessions import session_on
+from bench.sessions import elsewhere, session_on
 from bench.spaces import QUEUE, fill
 
 if TYPE_CHECKING:
@@ -52,15 +53,24 @@ def main(words: list[str]) -> None:
     found.add_argument("--messages", type=int, default=20_000, help="of the run that measures; default: 20,000")
     found.add_argument("--slow-messages", type=int, default=800, help="of the run that is predicted; default: 800")
     found.add_argument("--costs", type=_costs, metavar="S,S,S,S", help="plan with these costs, and measure nothing")
+    found.add_argument("--network", action="store_true", help="of workers that do not see the space")
+    found.add_argument("--cores", type=int, default=16, help="for the tasks of one space; default: 16")
     asked = found.parse_args(words)
     if asked.costs is not None:
-        print(told(asked.costs), *table(asked.costs), sep="\n")
+        print(told(asked.costs), *table(asked.costs, asked.cores), sep="\n")
         return
+    endpoint = None
+    if asked.network:
+        from forwarder import Endpoint
+
+        endpoint = Endpoint("127.0.0.1")
     directory = tempfile.mkdtemp(prefix="xaspool-bench-", dir=os.path.abspath(asked.directory))
     try:
-        costs = measured_costs(directory, asked.messages)
-        print(told(costs), flush=True)
-        print(compared(costs, directory, asked.slow_messages), *table(costs), sep="\n", flush=True)
+        with elsewhere() if asked.network else nullcontext():
+            costs = measured_costs(directory, asked.messages, endpoint)
+            print(told(costs), flush=True)
+            print(compared(costs, directory, asked.slow_messages, endpoint), flush=True)
+        print(*table(costs, asked.cores), sep="\n", flush=True)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -70,22 +80,22 @@ def _costs(text: str) -> Costs:
     return Costs(*map(float, text.split(",", 3)))
 
 
-def measured_costs(directory: str, messages: int) -> Costs:
-    """Measure rounds of all sizes with one task, and flushes."""
+def measured_costs(directory: str, messages: int, endpoint: "Endpoint | None" = None) -> Costs:
+    """Measure rounds of all sizes with one task, and flushes. ``endpoint``: for workers that do not see the space."""
     with session_on("local[1]") as spark:
-        forward(spark, f"{directory}/warm", "nothing", 500)
-        samples = forward(spark, f"{directory}/nothing", "nothing", messages)
+        forward(spark, f"{directory}/warm", "nothing", 500, endpoint)
+        samples = forward(spark, f"{directory}/nothing", "nothing", messages, endpoint)
     return fitted(samples, flush_seconds(f"{directory}/flushed"))
 
 
-def compared(costs: Costs, directory: str, messages: int) -> str:
+def compared(costs: Costs, directory: str, messages: int, endpoint: "Endpoint | None" = None) -> str:
     """Predict a run of two workers whose service takes 20 ms, measure it, and tell both."""
     calls = Calls(SERVICE_SECONDS)
     formula = rate(costs, calls, _WORKERS)
     simulated = simulate(costs, calls, _WORKERS, itertools.repeat(0.0, messages)).rate
     with session_on(f"local[{_WORKERS}]") as spark:
-        forward(spark, f"{directory}/warm2", "nothing", 500)
-        samples = forward(spark, f"{directory}/nap", "nap", messages)
+        forward(spark, f"{directory}/warm2", "nothing", 500, endpoint)
+        samples = forward(spark, f"{directory}/nap", "nap", messages, endpoint)
     measured = messages / sum(sample.seconds for sample in samples)
     return (
         f"{_WORKERS} workers, {SERVICE_SECONDS * 1000:g} ms a call, {messages:,} messages: measured {measured:.1f} "
@@ -101,12 +111,12 @@ def told(costs: Costs) -> str:
     )
 
 
-def table(costs: Costs) -> Iterator[str]:
-    """The lines of a table in Markdown: what loads take."""
+def table(costs: Costs, cores: int = 16) -> Iterator[str]:
+    """The lines of a table in Markdown: what loads take. ``cores``: for the tasks of one space."""
     head = ("messages a day", "service", "a second, at the peak", "calls under way", "cores", "spaces")
     yield from ("", f"| {' | '.join((*head, 'flushes a second', 'MB a second'))} |", "|---|---" + "|---:" * 6 + "|")
     for a_day, (name, calls) in itertools.product(_LOADS, _SERVICES):
-        it = need(costs, calls, a_day)
+        it = need(costs, calls, a_day, cores=cores)
         cells = (it.messages, it.calls, it.tasks, it.spaces, it.flushes, it.megabytes)
         yield f"| {a_day:,.0f} | {name} | {' | '.join(f'{cell:,.0f}' for cell in cells)} |"
 

@@ -3,9 +3,19 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+from unittest import mock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+@contextmanager
+def elsewhere() -> Iterator[None]:
+    """Tell workers that start during the block that the space is on another machine, so that they use the network."""
+    from forwarder.flight.place import Place
+
+    with mock.patch.object(Place, "of", lambda path: Place(path, None, "another boot")):
+        yield
 
 
 @contextmanager

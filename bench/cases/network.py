@@ -11,13 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
-from unittest import mock
 
 import spool
 from bench import capacity_run
 from bench.cases.base import Case, Result, compare
 from bench.figures import Figure, in_turns, ratio
-from bench.sessions import session_on
+from bench.sessions import elsewhere, session_on
 from bench.setting import Bench
 from bench.spaces import QUEUE, fill
 from bench.table import Outcome, Row, Verdict, unmeasured
@@ -71,15 +70,6 @@ def _served(path: str) -> Iterator[str]:
         assert server.stdout is not None
         yield server.stdout.readline().split()[-1]
         server.send_signal(signal.SIGTERM)
-
-
-@contextmanager
-def _elsewhere() -> Iterator[None]:
-    """Tell the workers that are started now that the space is on another machine."""
-    from forwarder.flight.place import Place
-
-    with mock.patch.object(Place, "of", lambda path: Place(path, None, "another boot")):
-        yield
 
 
 def _read(bench: Bench, spark: "SparkSession", path: str) -> Outcome:
@@ -137,7 +127,7 @@ def _forwarded(bench: Bench, spark: "SparkSession", directory: str, endpoint: "E
         path = f"{directory}-{next(runs)}"
         fill(path, count, _A_COMMIT)
         begun = time.perf_counter()
-        with _elsewhere():
+        with elsewhere():
             summary = Forwarder(path, {QUEUE: _NO_OP}, spark, endpoint=endpoint).run(once=True)
         seconds = time.perf_counter() - begun
         if summary.effects != {QUEUE: {"delivered": count}}:
@@ -158,7 +148,7 @@ def _by_workers(bench: Bench, endpoint: "Endpoint") -> Outcome:
     rates: dict[int, list[float]] = {workers: [] for workers in names}
     for workers, found in rates.items():
         cluster = session_on(f"local-cluster[{workers},1,1024]")
-        with bench.scratch("workers") as directory, cluster as spark, _elsewhere():
+        with bench.scratch("workers") as directory, cluster as spark, elsewhere():
             capacity_run.forward(spark, f"{directory}/warm", "nothing", count, endpoint)
             for run in range(bench.sizes.forwards):
                 samples = capacity_run.forward(spark, f"{directory}/{run}", "nap", count, endpoint)
