@@ -35,6 +35,7 @@ MARKS = {"worker": "pyspark.daemon", "executor": "CoarseGrainedExecutorBackend"}
 PATIENT_SECONDS = 300.0
 QUICK = {
     "spark.network.timeout": "20s",
+    "spark.network.timeoutInterval": "10s",
     "spark.executor.heartbeatInterval": "4s",
     "spark.task.maxFailures": "8",
 }
