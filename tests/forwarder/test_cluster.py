@@ -192,3 +192,32 @@ def test_x05_settings_reach_spark(space: spool.Space, monkeypatch: pytest.Monkey
     done = CliRunner().invoke(main, [*words, "--conf", "spark.cores.max=8", "--conf", "spark.a=b=c"])
     assert "none here" in done.output
     assert given == [("spark://there:7077", {"spark.cores.max": "8", "spark.a": "b=c"})]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--listen", "10.9.9.9:0"], "tasks of a local master see the space: leave --listen out"),
+        (["--no-spark", "--listen", "10.9.9.9:0"], "--no-spark starts no Spark: leave --listen out"),
+        (["--insecure"], "without --listen, workers get no messages over the network: leave --insecure out"),
+        (["--master", "spark://x:7077", "--listen", "x"], "'x' is not HOST:PORT, e.g. 127.0.0.1:8815"),
+        (
+            ["--master", "spark://x:7077", "--listen", "10.9.9.9:0"],
+            "10.9.9.9 can be reached from other machines: give --tls-cert and --tls-key, or --insecure",
+        ),
+        (
+            ["--master", "spark://x:7077", "--listen", "10.9.9.9:0", "--tls-cert", "a"],
+            "--tls-cert and --tls-key belong together: give both",
+        ),
+        (
+            ["--master", "spark://x:7077", "--listen", "0.0.0.0:0", "--insecure"],
+            "workers cannot connect to 0.0.0.0: give the name or the address by which they reach this machine",
+        ),
+    ],
+)
+def test_x05_an_endpoint_that_cannot_work_is_refused_in_one_line(
+    space: spool.Space, words: list[str], said: str
+) -> None:
+    result = CliRunner().invoke(main, ["-s", space.path, "--route", "work=queue:next", *words])
+    assert (result.exit_code, said in result.stderr) == (2, True), result.stderr
+    assert len(result.stderr.splitlines()) == 1

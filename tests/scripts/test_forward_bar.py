@@ -65,3 +65,13 @@ def test_it_leaves_nothing_behind_if_nothing_was_to_do(console: Console) -> None
         bar.show(Begun(["orders"]))
         assert shown(bar) == (0, None)
     assert not bar.bar.tasks[0].visible
+
+
+def test_x05_it_tells_how_many_messages_went_over_the_network(console: Console) -> None:
+    with ForwardBar(5000, console) as bar:
+        bar.show(Begun(["orders"]))
+        bar.show(Claimed("orders", "1", 1000, ahead=False))
+        bar.show(Done("orders", "1", {"delivered": 1000}, 0.1, over_network=1000))
+        bar.show(Claimed("orders", "2", 2000, ahead=False))
+        bar.show(Done("orders", "2", {"delivered": 2000}, 0.1, over_network=500))
+        assert texts(bar)[1] == "1,500 over the network"
