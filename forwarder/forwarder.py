@@ -66,6 +66,9 @@ class Forwarder(BaseForwarder):
             call, one call at a time. The function must not wait for the forwarder.
         say: called with a few words about each step; without this function, the words are logged.
 
+    is_held: whether a worker, e.g. behind a cut network, still had a call to the endpoint ten seconds after the run.
+        Then the interpreter does not end by itself: end the process with ``os._exit``.
+
     Raises:
         ServiceError: a route cannot work as it is written.
     """
@@ -92,6 +95,7 @@ class Forwarder(BaseForwarder):
         self._spark = spark
         self._master = master
         self._endpoint = endpoint
+        self.is_held = False
         self._conf = dict(conf or {})
         self._is_starting = False
 
@@ -108,7 +112,7 @@ class Forwarder(BaseForwarder):
             InvalidArgument: the certificate of the endpoint, or its key, cannot be read.
             OSError: the endpoint cannot listen.
         """
-        with open_space(self.path) as space, _listening(self._endpoint) as server:
+        with open_space(self.path) as space, self._listening() as server:
             check_routes(space, self.routes)
             try:
                 spark = self._start(server)
@@ -120,6 +124,23 @@ class Forwarder(BaseForwarder):
                 if self._spark is None:
                     stop(spark)
         return self.summary
+
+    @contextmanager
+    def _listening(self) -> "Iterator[OfferServer | None]":
+        """Listen at the endpoint during the block."""
+        if self._endpoint is None:
+            yield None
+            return
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # (gRPC would print lines of its own for our errors)
+        try:
+            from forwarder.serving.offers import OfferServer
+        except ImportError as error:
+            raise SparkUnavailable(f"an endpoint needs PyArrow ({error}): pip install 'xaspool[spark]'") from None
+        server = OfferServer(self._endpoint)
+        try:
+            yield server
+        finally:
+            self.is_held = not server.close()
 
     def stop(self) -> None:
         """Let `run` finish the calls in progress, commit their outcomes and return.
@@ -170,24 +191,6 @@ class Forwarder(BaseForwarder):
                 return spark_job(context, offered, tasks())
 
         return RouteLoop(job=job, tasks=tasks, **options)
-
-
-@contextmanager
-def _listening(endpoint: Endpoint | None) -> "Iterator[OfferServer | None]":
-    """Listen at the endpoint during the block."""
-    if endpoint is None:
-        yield None
-        return
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # (gRPC would print lines of its own for our errors)
-    try:
-        from forwarder.serving.offers import OfferServer
-    except ImportError as error:
-        raise SparkUnavailable(f"an endpoint needs PyArrow ({error}): pip install 'xaspool[spark]'") from None
-    server = OfferServer(endpoint)
-    try:
-        yield server
-    finally:
-        server.close()
 
 
 def spark_job(context: "SparkContext", chunks: list[Chunk], tasks: int) -> list[Block]:

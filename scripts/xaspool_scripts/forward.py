@@ -302,7 +302,11 @@ def main(
             note(mistake)
         raise Failure(last, WRONG_USAGE) from None
     print_summary(summary, as_json, delayed)
-    context.exit(_exit_code(summary, once))
+    code = _exit_code(summary, once)
+    if isinstance(forwarder, Forwarder) and forwarder.is_held:
+        sys.stdout.flush()
+        os._exit(code)
+    context.exit(code)
 
 
 def _exit_code(summary: "Summary", once: bool) -> int:

@@ -240,6 +240,26 @@ def test_a_client_without_the_token_gets_no_message(offered: Chunk) -> None:
         list(offered.offer.client.read(encode({"key": "1", "place": 0, "attempt": 0})))
 
 
+def test_a_worker_that_takes_no_more_of_its_messages_does_not_keep_the_endpoint_from_its_end(
+    space: spool.Space, server: "OfferServer"
+) -> None:
+    space.put_many("orders", [bytes(1 << 20)] * 64)
+    answers["here"] = lambda request: Replied()
+    held: list[Any] = []
+
+    def job(chunks: list[Chunk]) -> list[Block]:
+        whole = dataclasses.replace(chunks[0], stretches=[part for chunk in chunks for part in chunk.stretches])
+        with server.offering([whole]) as [offered]:
+            messages = OfferedBranch(blind(offered).offer, 0, next(attempts)).messages(offered.stretches)  # type: ignore[arg-type]
+            held.append((next(messages), messages))
+            assert not server.close(0.5)
+        return []
+
+    run(space, job)
+    held[0][1].close()
+    assert server.close()
+
+
 # -- outcomes, endpoints -----------------------------------------------------------------------------------------------
 
 
