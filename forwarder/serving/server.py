@@ -8,7 +8,7 @@ votes (``do_put``), and begins, commits and ends a write (``do_action``). So eac
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -33,6 +33,7 @@ from spool.engine.tasks import BatchOf, Vote, boot_id
 from spool.errors import InvalidArgument, ProtocolError
 from spool.model.xid import Xid
 
+MOST_BYTES_OF_TASK = 16 << 30
 _MOST_STREAMS = 256  # the stream reads whose state is kept
 _LOOKS_A_LEASE = 6
 
@@ -47,6 +48,7 @@ class SpaceServer(Server):
         spaces: the directories of the spaces, by the names that clients use.
         certificate, key: the certificate chain and the private key of the server, as PEM; None without TLS.
         lease_seconds: the time after which a write ends whose client is away.
+        most_bytes: the most bytes that one task of a write may send.
 
     Raises:
         SpoolError: a space cannot be opened.
@@ -63,6 +65,7 @@ class SpaceServer(Server):
         certificate: bytes | None = None,
         key: bytes | None = None,
         lease_seconds: float = LEASE_SECONDS,
+        most_bytes: int = MOST_BYTES_OF_TASK,
     ) -> None:
         tokens = tokens or Tokens()
         self._spaces: dict[str, spool.Space] = {}
@@ -71,6 +74,7 @@ class SpaceServer(Server):
             self._spaces[name] = self._opened.enter_context(spool.open(path))
         self._key = tokens.key
         self._sessions = Sessions(lease_seconds)
+        self._most_bytes = most_bytes
         self._streams: OrderedDict[bytes, tuple[StreamReader, threading.Lock]] = OrderedDict()
         self._mutex = threading.Lock()
         self._ending = threading.Event()
@@ -213,11 +217,23 @@ class SpaceServer(Server):
             raise InvalidArgument(f"the rows have other columns than the write: {reader.schema.names}")
         with self._sessions.using(asked["space"], asked["session"]) as session:
             xid = session.xid(asked["partition"], asked["attempt"])
-            rows = (chunk.data for chunk in reader)
+            rows = self._rows(reader)
             with voting(asked["attempt"]):
                 vote, count = write_branch(space.path, job.rows, xid, asked["partition"], rows)
         told = None if vote is None else [list(vote.xid), vote.size, vote.checksum]
         writer.write(pa.py_buffer(encode({"vote": told, "rows": count})))
+
+    def _rows(self, reader: Any) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task. InvalidArgument if the task sends more bytes than it may."""
+        size = 0
+        for chunk in reader:
+            size += chunk.data.nbytes
+            if size > self._most_bytes:
+                raise InvalidArgument(
+                    f"a task of a write sends at most {self._most_bytes:,} bytes: divide the rows among more tasks "
+                    "(repartition), or start spool-serve with a larger --max-write"
+                )
+            yield chunk.data
 
     def commit(self, context: Any, data: bytes) -> Answer:
         """Commit the branches of a write; the answer tells whether the batch had been committed before."""

@@ -13,6 +13,7 @@ import click
 from xaspool_scripts.codes import WRONG_USAGE
 from xaspool_scripts.common import Failure, SingleProgram, json_option, log_to_stderr, note, space_path
 from xaspool_scripts.listening import address, tls_options
+from xaspool_scripts.options import size
 from xaspool_scripts.output import write_json
 
 if TYPE_CHECKING:
@@ -53,11 +54,15 @@ def _named(given: tuple[str, ...]) -> dict[str, str]:
 @click.option(
     "--insecure", is_flag=True, help="Listen beyond this machine without TLS or tokens: everybody may read and write."
 )
+@click.option(
+    "--max-write", type=size, default="16 GiB", show_default=True, metavar="SIZE",
+    help="The most bytes that one task of a write may send. A larger write needs more tasks.",
+)  # fmt: skip
 @click.option("-v", "--verbose", is_flag=True, help="Print the log's lines of level INFO.")
 @json_option
 def main(
     given: tuple[str, ...], listen: tuple[str, int], tls_cert: str | None, tls_key: str | None, token_file: str | None,
-    insecure: bool, verbose: bool, as_json: bool,
+    insecure: bool, max_write: int, verbose: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Share spaces with Spark programs on other machines, by Arrow Flight.
 
@@ -91,7 +96,7 @@ def main(
             f"{host} can be reached from other machines: give --tls-cert, --tls-key and --token-file, or --insecure",
             WRONG_USAGE,
         )
-    server = _started(spaces, host, port, tls_cert, tls_key, token_file)
+    server = _started(spaces, host, port, tls_cert, tls_key, token_file, max_write)
     try:
         scheme = "spool+grpc" if tls_cert is None else "spool+grpc+tls"
         for name, path in spaces.items():
@@ -118,7 +123,13 @@ def main(
 
 
 def _started(
-    spaces: dict[str, str], host: str, port: int, tls_cert: str | None, tls_key: str | None, token_file: str | None
+    spaces: dict[str, str],
+    host: str,
+    port: int,
+    tls_cert: str | None,
+    tls_key: str | None,
+    token_file: str | None,
+    max_write: int,
 ) -> "SpaceServer":
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # (gRPC would print lines of its own for our errors)
     try:
@@ -131,7 +142,7 @@ def _started(
     try:
         tokens = Tokens() if token_file is None else Tokens.of_file(token_file)
         certificate, key = (None if name is None else Path(name).read_bytes() for name in (tls_cert, tls_key))
-        return SpaceServer(host, port, spaces, tokens, certificate=certificate, key=key)
+        return SpaceServer(host, port, spaces, tokens, certificate=certificate, key=key, most_bytes=max_write)
     except InvalidArgument as error:
         raise Failure(str(error), WRONG_USAGE) from error
     except (SpoolError, OSError) as error:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +200,18 @@ def test_half_a_stream_leaves_nothing(client: Client, space: spool.Space) -> Non
     client.act("abort", session=session, key=None)
     while left_over(space.path):
         pass
+    assert bodies(space) == []
+    assert_serves(client, space)
+
+
+def test_an_endless_stream_is_refused_and_leaves_nothing(serve: Serve, space: spool.Space) -> None:
+    client = Client.of(address_of(serve(most_bytes=10 << 20)), None, None, None)
+    session = client.act("begin", key=None, **writing())["session"]
+    batch = pa.RecordBatch.from_arrays([pa.array([bytes(1 << 20)])], ["body"])
+    with pytest.raises(InvalidArgument, match="at most 10,485,760 bytes: divide the rows among more tasks"):
+        client.write(repeat(batch), batch.schema, session=session, partition=0, attempt=0, **writing())
+    client.act("abort", session=session, key=None)
+    assert left_over(space.path) == []
     assert bodies(space) == []
     assert_serves(client, space)
 
