@@ -8,9 +8,9 @@ Spark carries one small `Block`, which names the prepared branch.
 import math
 import os
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import itemgetter
@@ -107,6 +107,8 @@ class TaskBranch(Protocol):
 
     def messages(self, stretches: Iterable[Stretch], /) -> Iterator[ReadMessage | DamagedMessage]: ...
 
+    def now(self) -> float: ...
+
     def record_calls(self, marks: CallMarks, /) -> None: ...
 
     def begin_call(self, place: int, /) -> None: ...
@@ -154,18 +156,16 @@ def deliver(chunk: Chunk, place: int, attempt: int) -> Block:
         place: the place of the chunk in its task.
         attempt: the number of the attempt at the task.
     """
-    branch = _branch(chunk, place, attempt)
     try:
-        if chunk.marks is not None:
-            branch.record_calls(chunk.marks)
-        return _call_service(chunk, branch)
+        with closing(_branch(chunk, place, attempt)) as branch:
+            if chunk.marks is not None:
+                branch.record_calls(chunk.marks)
+            return _call_service(chunk, branch)
     except Unreachable as error:  # nothing is wrong with the messages, so they remain in the queue
         block = Block()
         for _ in range(len(chunk)):
             block.count(Effect.KEPT, one_line(f"on {gethostname()}: {error}"))
         return block
-    finally:
-        branch.close()
 
 
 def _branch(chunk: Chunk, place: int, attempt: int) -> TaskBranch:
@@ -194,11 +194,11 @@ def _call_service(chunk: Chunk, branch: TaskBranch) -> Block:
         def wait() -> None:
             nonlocal is_over
             (place, found), outcome = calls.wait()
-            ended.append(EndedCall(place, found, outcome, time.time()))
+            ended.append(EndedCall(place, found, outcome, branch.now()))
             is_over = is_over or _is_last(chunk, found, outcome)
 
         for place, found in enumerate(branch.messages(chunk.stretches)):
-            if is_over or (time.time() >= chunk.until and (place > 0 or not chunk.must_call)):
+            if is_over or (branch.now() >= chunk.until and (place > 0 or not chunk.must_call)):
                 break
             if isinstance(found, DamagedMessage):
                 block.damaged.append(found)

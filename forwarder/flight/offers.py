@@ -6,17 +6,18 @@ progress are not recorded: if a call ends its worker, the round counts an attemp
 the call, nobody does.
 """
 
+import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
 
 from forwarder.flight.client import Client
 from forwarder.flight.codes import encode
-from forwarder.flight.outcomes import packed
+from forwarder.flight.outcomes import sendable
 from forwarder.flight.place import Place
 from spool.engine.tasks import CallMarks, DamagedMessage, EndedCall, ReadMessage, Stretch, Vote, decoded, origin_of
 from spool.errors import ProtocolError
@@ -56,6 +57,11 @@ class OfferedBranch:
     def __init__(self, offer: Offer, place: int, attempt: int) -> None:
         self._offer = offer
         self._attempt = {"key": offer.key, "place": place, "attempt": attempt}
+        self._ahead = float(offer.client.act("health")["now"]) - time.time()
+
+    def now(self) -> float:
+        """Return the time of the forwarder's machine, whose clock may differ from the clock of this machine."""
+        return time.time() + self._ahead
 
     def record_calls(self, marks: CallMarks) -> None:
         """Do nothing."""
@@ -112,12 +118,21 @@ def values(column: Any) -> list[bytes | None]:
 
 
 def _batches(calls: Iterable[EndedCall]) -> Iterator[pa.RecordBatch]:
-    rest = iter(calls)
-    while some := list(islice(rest, _BATCH_ROWS)):
-        places, times = [call.place for call in some], [call.at for call in some]
-        columns: list[pa.Array[Any]] = [
-            pa.array(places, pa.int32()),
-            pa.array(times, pa.float64()),
-            pa.array([packed(call.outcome) for call in some], _BYTES),
-        ]
-        yield pa.record_batch(columns, schema=OUTCOMES)
+    some, size = list[tuple[EndedCall, bytes]](), 0
+    for call in calls:
+        some.append((call, sendable(call.outcome)))
+        size += len(some[-1][1])
+        if len(some) >= _BATCH_ROWS or size >= _BATCH_BYTES:
+            yield _batch(some)
+            some, size = [], 0
+    if some:
+        yield _batch(some)
+
+
+def _batch(calls: Sequence[tuple[EndedCall, bytes]]) -> pa.RecordBatch:
+    columns: list[pa.Array[Any]] = [
+        pa.array([call.place for call, _ in calls], pa.int32()),
+        pa.array([call.at for call, _ in calls], pa.float64()),
+        pa.array([data for _, data in calls], _BYTES),
+    ]
+    return pa.record_batch(columns, schema=OUTCOMES)

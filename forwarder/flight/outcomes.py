@@ -7,6 +7,7 @@ import msgpack
 from spool.errors import InvalidArgument, ProtocolError
 from spool.model.message import attributes_of
 from spool.model.settings import check_queue_name
+from spool.model.text import shown
 from spool.workers.outcome import NewMessage, Outcome, Passed, Rejected, Replied, Retried, Translated
 
 
@@ -16,13 +17,24 @@ def packed(outcome: Outcome) -> bytes:
     return _packed(outcome)
 
 
+def sendable(outcome: Outcome) -> bytes:
+    """Return the packed outcome. If a service has made an outcome that cannot be sent, its attempt has failed."""
+    try:
+        data = packed(outcome)
+        unpacked(data)
+        return data
+    except (ProtocolError, TypeError, ValueError, OverflowError, RecursionError):
+        return _packed(Retried(f"the service returned an outcome with a wrong field: {shown(outcome)}"))
+
+
 def unpacked(data: bytes) -> Outcome:
     """Return the outcome. ProtocolError if the data are not those of ``packed``."""
     return _DONE if data == _PACKED_DONE else _unpacked(data)
 
 
 def _packed(outcome: Outcome) -> bytes:
-    encoded: bytes = msgpack.packb([_KINDS.index(type(outcome)), *_fields(outcome)])
+    kind = next(place for place, one in enumerate(_KINDS) if isinstance(outcome, one))
+    encoded: bytes = msgpack.packb([kind, *_values(outcome)])
     return encoded
 
 
@@ -35,14 +47,14 @@ def _unpacked(data: bytes) -> Outcome:
         raise ProtocolError("an outcome cannot be decoded: install the same xaspool on all machines") from None
 
 
-def _fields(outcome: Outcome) -> tuple[Any, ...]:
+def _values(outcome: Outcome) -> tuple[Any, ...]:
     match outcome:
         case Replied(body, content_type, codec):
             return body, content_type, codec
         case Retried(reason, delay, counted):
             return reason, delay, counted
         case Rejected(reason, reply):
-            return reason, None if reply is None else _fields(reply)
+            return reason, None if reply is None else _values(reply)
         case Passed(queue):
             return (queue,)
         case Translated():

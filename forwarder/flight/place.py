@@ -19,4 +19,7 @@ class Place(NamedTuple):
 
     def is_seen(self) -> bool:
         """Return whether this process runs on the machine of the directory, and finds the directory at its path."""
-        return boot_id() == self.boot_id and identity_of(self.path) == self.identity
+        try:
+            return boot_id() == self.boot_id and identity_of(self.path) == self.identity
+        except OSError:  # e.g. a directory of another user
+            return False

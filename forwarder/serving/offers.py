@@ -4,8 +4,10 @@ It runs in the forwarder's process. For each task of such a worker it reads the 
 branch of the task, and votes. So the round commits the branches of all workers in the same way.
 """
 
+import re
 import secrets
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -32,6 +34,7 @@ from spool.workers.effects import Effect
 from spool.workers.outcome import Outcome, Passed
 
 _NAME = "round"
+_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 _BATCH_ROWS, _BATCH_BYTES = 4096, 1 << 20
 
 
@@ -52,7 +55,8 @@ class OfferServer(Server):
         super().__init__(endpoint.host, endpoint.port, Tokens([token]), certificate=certificate, key=key)
         scheme = "spool+grpc" if certificate is None else "spool+grpc+tls"
         address = Address.parse(f"{scheme}://{in_url(endpoint.host)}:{self.port}/{_NAME}")
-        self.client = Client(address, token, certificate or b"")
+        # (A file may have the key beside the certificates; the key stays here.)
+        self.client = Client(address, token, b"\n".join(_CERTIFICATE.findall(certificate or b"")))
 
     def close(self, seconds: float = 10.0) -> bool:
         """End the server: see ``shut_down``."""
@@ -90,16 +94,16 @@ class OfferServer(Server):
         answered(self._outcomes, descriptor, reader, writer)
 
     def do_action(self, context: Any, action: Any) -> list[bytes]:
-        """Answer that the endpoint can be reached. There is no other action than ``health``."""
+        """Answer with the time of this machine. There is no other action than ``health``."""
         if action.type != "health":
             raise as_flight(ProtocolError(f"the endpoint has no action {action.type[:100]!r}"))
-        return [encode({})]
+        return [encode({"now": time.time()})]
 
     def _bodies(self, data: bytes) -> flight.FlightDataStream:
         asked = decode(data, key=int, place=int, attempt=int)
         chunk = self._chunk(asked["key"])
-        branch = RemoteBranch(chunk.path, _xid(chunk, asked["place"], f"{asked['attempt']}.read"))
-        return flight.GeneratorStream(BODIES, translated(_read(branch, chunk)))
+        xid = _xid(chunk, asked["place"], f"{asked['attempt']}.read")
+        return flight.GeneratorStream(BODIES, translated(_read(chunk, xid)))
 
     def _outcomes(self, descriptor: Any, reader: Any, writer: Any) -> None:
         asked = decode(descriptor.command or b"", space=str, key=int, place=int, attempt=int)
@@ -123,9 +127,9 @@ def _xid(chunk: Chunk, place: int, attempt: str) -> Xid:
     return Xid(FORMAT_ROUND, chunk.round_id, f"{place}.{attempt}".encode())
 
 
-def _read(branch: RemoteBranch, chunk: Chunk) -> Iterator[pa.RecordBatch]:
+def _read(chunk: Chunk, xid: Xid) -> Iterator[pa.RecordBatch]:
     """Yield the bodies of a chunk, in the order of the messages."""
-    with closing(branch):
+    with closing(RemoteBranch(chunk.path, xid)) as branch:
         raws, reasons, size = list[bytes | None](), list[str | None](), 0
         for _, found in branch.bodies(chunk.stretches):
             if isinstance(found, str):

@@ -192,6 +192,10 @@ class RemoteBranch:
         if batch.sections:
             self._branch.stream()
 
+    def now(self) -> float:
+        """Return the time in seconds since the epoch."""
+        return self._store.clock.now()
+
     def record(self, policy: OutcomePolicy, found: ReadMessage, outcome: Outcome, at: float) -> tuple[Effect, str]:
         """Add the effects of a call with a message that the coordinator holds.
 

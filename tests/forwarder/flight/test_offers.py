@@ -1,7 +1,9 @@
 """Workers that do not see the space: they get bodies from the forwarder's process, and hand back the outcomes."""
 
 import dataclasses
+import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -230,9 +232,10 @@ def test_a_task_of_a_round_that_has_ended_is_refused(space: spool.Space, server:
 def test_a_client_without_the_token_gets_no_message(offered: Chunk) -> None:
     assert offered.offer is not None
     stranger = dataclasses.replace(offered.offer.client, token="x" * 64)
-    branch = OfferedBranch(dataclasses.replace(offered.offer, client=stranger), 0, next(attempts))
     with pytest.raises(SystemFailure, match="token is missing or unknown"):
-        next(branch.messages(offered.stretches))
+        OfferedBranch(dataclasses.replace(offered.offer, client=stranger), 0, next(attempts))
+    with pytest.raises(SystemFailure, match="token is missing or unknown"):
+        list(stranger.read(encode({"key": offered.offer.key, "place": 0, "attempt": 0})))
     with pytest.raises(ProtocolError, match="no action 'stop'"):
         offered.offer.client.act("stop")
     assert offered.offer.client.act("health")
@@ -258,6 +261,36 @@ def test_a_worker_that_takes_no_more_of_its_messages_does_not_keep_the_endpoint_
     run(space, job)
     held[0][1].close()
     assert server.close()
+
+
+def test_x05_a_wrong_outcome_of_a_service_costs_its_message_an_attempt(space: spool.Space, there: Job) -> None:
+    space.put_many("orders", [b"good", b"bad"])
+    answers["here"] = lambda request: Replied() if request.raw == b"good" else Replied(None)  # type: ignore[arg-type]
+    result = run(space, there)
+    assert result.effects == {Effect.DELIVERED: 1, Effect.RETRIED: 1}
+    assert [message.attempts for message in space.browse("orders")] == [1]
+
+
+def test_x05_large_replies_come_in_several_batches(space: spool.Space, there: Job) -> None:
+    space.put_many("orders", [b"%d" % i for i in range(6)], reply_queue="replies")
+    answers["here"] = lambda request: Replied(request.raw * 3_000_000)
+    assert run(space, there).effects == {Effect.DELIVERED: 6}
+    assert sorted(map(len, bodies(space, "replies"))) == [3_000_000] * 6
+
+
+def test_x05_the_clock_of_a_worker_may_be_wrong(
+    space: spool.Space, there: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time limit of a round, and the delays of failed messages, follow the clock of the space's machine."""
+    from forwarder.flight import offers
+
+    space.put_many("orders", [b"%d" % i for i in range(40)])
+    answers["here"] = lambda request: Retried("later", 100.0)
+    wrong = SimpleNamespace(time=lambda: time.time() + 86_400)
+    monkeypatch.setattr(offers, "time", wrong)
+    assert run(space, there).effects == {Effect.RETRIED: 40}
+    due = [message.not_before for message in space.browse("orders")]
+    assert all(when is not None and when - time.time() < 200 for when in due)
 
 
 # -- outcomes, endpoints -----------------------------------------------------------------------------------------------
