@@ -13,7 +13,8 @@ import pyarrow.flight as flight
 from forwarder.flight.codes import as_flight
 from forwarder.flight.endpoint import in_url
 from forwarder.serving.access import ACCESS, AccessFactory, Tokens
-from spool.errors import DiskFailure, ProtocolError, SpoolError
+from spool.errors import DiskFailure, ProtocolError, SpoolError, SystemFailure
+from spool.workers.outcome import describe
 
 log = logging.getLogger("spool.server")
 
@@ -61,6 +62,11 @@ def answered(call: Callable[..., Any], *arguments: Any) -> Any:
     except (TypeError, ValueError, LookupError) as error:  # the client sent values that only look right
         log.warning("a request was refused: %s: %s", type(error).__name__, error)
         raise as_flight(ProtocolError(f"the request has a wrong value: {error}")) from error
+    except flight.FlightError:
+        raise
+    except Exception as error:  # a bug here; otherwise the client would suspect the network
+        log.exception("a call failed")
+        raise as_flight(SystemFailure(f"the server failed ({describe(error)}): its log has more")) from error
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import spool
+from forwarder.flight.address import Unreachable
 from forwarder.flight.codes import encode
 from forwarder.flight.offers import OUTCOMES, OfferedBranch
 from forwarder.flight.outcomes import packed, unpacked
@@ -227,6 +228,19 @@ def test_a_task_of_a_round_that_has_ended_is_refused(space: spool.Space, server:
     run(space, job)
     with pytest.raises(TransactionRolledBack, match="the round of this task has ended"):
         deliver(late[0], 0, next(attempts))
+
+
+def test_a_bug_of_the_endpoint_is_told_as_such(offered: Chunk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would otherwise look like a fault of the network, and the round would be repeated without end."""
+    from forwarder.serving import offers
+
+    def fail(data: bytes) -> Outcome:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(offers, "unpacked", fail)
+    with pytest.raises(SystemFailure, match=r"the server failed .*a bug") as told:
+        sent(offered, [(0, 0.0, DONE)])
+    assert not isinstance(told.value, Unreachable)
 
 
 def test_a_client_without_the_token_gets_no_message(offered: Chunk) -> None:
