@@ -10,7 +10,7 @@ from typing import Any
 from bench.figures import Figure, ratio
 from bench.peers.base import Line
 from bench.setting import Bench
-from bench.table import Chart, Outcome, Row, Verdict
+from bench.table import Chart, Outcome, Row, Verdict, unmeasured
 
 Result = Outcome | Chart
 _LOST_SECONDS = 10  # a server may hand over a little later what it has confirmed
@@ -37,6 +37,19 @@ def compare(row: Row, ours: Figure, others: list[Figure], against: str | None, l
 
 def _joined(*notes: str) -> str:
     return "; ".join(filter(None, notes))
+
+
+def with_spark(rows: tuple[Row, ...], measure: Callable[[], Iterator[Result]]) -> Iterator[Result]:
+    """Measure rows that need Spark; without Spark, they are unmeasured."""
+    try:
+        from forwarder import SparkUnavailable
+    except ImportError as error:
+        yield from (unmeasured(row, f"it takes the extra [spark]: {error}") for row in rows)
+        return
+    try:
+        yield from measure()
+    except SparkUnavailable as error:
+        yield from (unmeasured(row, str(error)) for row in rows)
 
 
 def drain(line: Line, expected: int) -> None:

@@ -5,17 +5,18 @@ import statistics
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 import spool
-from bench.cases.base import Case, Result
+from bench.cases.base import Case, Result, with_spark
 from bench.figures import Figure, ratio
 from bench.peers.base import BODY
 from bench.sessions import session_on
 from bench.setting import Bench
 from bench.spaces import QUEUE, fill
-from bench.table import Outcome, Row, Verdict, unmeasured
+from bench.table import Outcome, Row, Verdict
 from spool.disk import Disk
 from spool.format.reader import open_file, read_contents
 from spool.index.body_files import read_bodies
@@ -40,17 +41,13 @@ _NO_OP, _REPLYING = "python:bench.capacity_run:nothing", "python:bench.cases.for
 
 
 def _measure(bench: Bench) -> Iterator[Result]:
-    try:
-        from forwarder import SparkUnavailable
-    except ImportError as error:
-        yield from (unmeasured(row, f"it takes the extra [spark]: {error}") for row in _ROWS)
-        return
-    try:
-        with session_on("local[2]") as spark, bench.scratch("forward") as directory:
-            yield _through_nothing(bench, spark, directory)
-            yield _through_idle(bench, spark, f"{directory}/idle")
-    except SparkUnavailable as error:
-        yield from (unmeasured(row, str(error)) for row in _ROWS)
+    return with_spark(_ROWS, partial(_measured, bench))
+
+
+def _measured(bench: Bench) -> Iterator[Result]:
+    with session_on("local[2]") as spark, bench.scratch("forward") as directory:
+        yield _through_nothing(bench, spark, directory)
+        yield _through_idle(bench, spark, f"{directory}/idle")
 
 
 # -- many --------------------------------------------------------------------------------------------------------------

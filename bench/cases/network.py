@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import spool
 from bench import capacity_run
-from bench.cases.base import Case, Result, compare
+from bench.cases.base import Case, Result, compare, with_spark
 from bench.figures import Figure, in_turns, ratio
 from bench.sessions import elsewhere, session_on
 from bench.setting import Bench
 from bench.spaces import QUEUE, fill
-from bench.table import Outcome, Row, Verdict, unmeasured
+from bench.table import Outcome, Row, Verdict
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,22 +44,19 @@ _SHARE = 25  # a run with the service of 20 ms has a so-much smaller part of the
 
 
 def _measure(bench: Bench) -> Iterator[Result]:
-    try:
-        from forwarder import Endpoint, SparkUnavailable
-    except ImportError as error:
-        yield from (unmeasured(row, f"it takes the extra [spark]: {error}") for row in _ROWS)
-        return
-    try:
-        with session_on("local[2]") as spark, bench.scratch("network") as directory:
-            import forwarder
+    return with_spark(_ROWS, partial(_measured, bench))
 
-            forwarder.register(spark)
-            yield _read(bench, spark, f"{directory}/read")
-            yield _written(bench, spark, f"{directory}/written")
-            yield _forwarded(bench, spark, f"{directory}/forwarded", Endpoint("127.0.0.1"))
-        yield _by_workers(bench, Endpoint("127.0.0.1"))
-    except SparkUnavailable as error:
-        yield from (unmeasured(row, str(error)) for row in _ROWS)
+
+def _measured(bench: Bench) -> Iterator[Result]:
+    import forwarder
+
+    endpoint = forwarder.Endpoint("127.0.0.1")
+    with session_on("local[2]") as spark, bench.scratch("network") as directory:
+        forwarder.register(spark)
+        yield _read(bench, spark, f"{directory}/read")
+        yield _written(bench, spark, f"{directory}/written")
+        yield _forwarded(bench, spark, f"{directory}/forwarded", endpoint)
+    yield _by_workers(bench, endpoint)
 
 
 @contextmanager
