@@ -132,11 +132,14 @@ class ResourceManager:
     def start(self, xid: Xid, flags: int = TMNOFLAGS) -> int:
         """Associate the caller with a new branch, or with an existing one (TMJOIN, TMRESUME).
 
+        XAER_INVAL: the xid has one of the format ids of the space's own transactions, which end with their process.
         XAER_DUPID: the branch exists, here or in another process. XAER_OUTSIDE: the caller is in a transaction that
         is not under XA. XAER_PROTO: the caller is in a branch already, or the branch belongs to another process.
         """
         if flags not in (TMNOFLAGS, TMJOIN, TMRESUME):
             raise XAError(XAER_INVAL, f"xa_start takes TMNOFLAGS, TMJOIN or TMRESUME, not {flags:#x}")
+        if xid.format_id in FORMATS_BOUND_TO_A_LIFE:
+            raise XAError(XAER_INVAL, f"the format id {xid.format_id} belongs to the space's own transactions")
         current = self._engine.joined()
         if current is not None:
             self._refuse_when_in(current)

@@ -7,12 +7,13 @@ from spool.engine.engine import BranchExists, Decision, Engine, Room, examine, e
 from spool.index.commit import Subscription
 from spool.log.adoption import UnknownBranch
 from spool.runtime.calls import deferred, is_deferred
-from spool.runtime.clock import WaitExpired
+from spool.runtime.clock import Clock, WaitExpired
 from spool.runtime.context import Joinable
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.two_phase import InDoubt
 
 __all__ = [
-    "BranchExists", "CoordinatedTransaction", "Decision", "Engine", "InDoubt", "Joinable", "Room", "Subscription",
-    "UnknownBranch", "WaitExpired", "deferred", "examine", "examine_kind", "is_deferred", "local_file_system",
+    "BranchExists", "Clock", "CoordinatedTransaction", "Decision", "Engine", "InDoubt", "Joinable", "Room",
+    "Subscription", "UnknownBranch", "WaitExpired", "deferred", "examine", "examine_kind", "is_deferred",
+    "local_file_system",
 ]  # fmt: skip

@@ -202,6 +202,16 @@ class Engine:
         """
         return two_phase.commit_prepared(self._core, xid, vote_known=vote_known)
 
+    @public_call("committing a branch")
+    def commit_branch_later(self, xid: Xid, done: Callable[[BaseException | None], None]) -> None:
+        """Begin to commit a prepared branch whose vote this process got; see ``commit_branch``.
+
+        Args:
+            done: called once the branch is committed, with None, or with the error of ``commit_branch``. A thread of
+                the space calls the function, so it must neither wait nor raise.
+        """
+        two_phase.commit_prepared_later(self._core, xid, done)
+
     @public_call("rolling back a branch")
     def roll_back_branch(self, xid: Xid) -> None:
         """Roll back a prepared branch: drop its puts, release the messages of its gets, and count an attempt for each.

@@ -17,12 +17,14 @@ from typing import NamedTuple
 MAX_GTRID_BYTES = 64
 MAX_BQUAL_BYTES = 64
 
-# This library uses two format ids. The coordinator of such an xid holds a lock in run/ while it lives. So a process
-# that finds the lock free rolls back the undecided branch. Any other format id belongs to a foreign coordinator.
+# This library uses three format ids. The coordinator of an xid with one of the first two holds a lock in run/ while it
+# lives. So a process that finds the lock free rolls back the undecided branch. Any other format id is of a foreign
+# coordinator; so is ``xa.TransactionManager``, because it keeps its decisions outside the space.
 BRANCH_ID_BYTES = 12
 FORMAT_LOCAL = 0x58500001  # for a transaction of one process, whose xid no coordinator gets
 LOCAL_TEXT = f"{FORMAT_LOCAL}.%s."  # % the gtrid in base64url; a local xid has no bqual
 FORMAT_ROUND = 0x58500002  # a forwarding round or a Spark write: gtrid = its id, bqual = partition and attempt
+FORMAT_MANAGED = 0x58500003  # a transaction of ``xa.TransactionManager``
 FORMATS_BOUND_TO_A_LIFE = frozenset({FORMAT_LOCAL, FORMAT_ROUND})
 
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")

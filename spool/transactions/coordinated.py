@@ -64,6 +64,11 @@ class CoordinatedTransaction(Transaction):
         """
         return self._lost
 
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the branch waits for the decision of its coordinator, as far as this process has decided."""
+        return self.state is TransactionState.PREPARED
+
     def lock_xid_now(self) -> bool:
         """Lock the xid of a new branch; returns False if another process holds the xid.
 

@@ -273,3 +273,10 @@ def test_a_failed_flush_in_prepare_stops_the_space_in_all_processes(
     rm.space.close()
     with spool.open(path) as space:
         space.put("out", b"served again")
+
+
+@pytest.mark.parametrize("format_id", [0x58500001, 0x58500002])
+def test_a_format_id_of_the_space_itself_is_refused(rm: xa.ResourceManager, format_id: int) -> None:
+    """A prepared branch with such an xid would be rolled back when its process ends."""
+    assert failed(rm.start, xa.Xid(format_id, b"1", b"")) == xa.XAER_INVAL
+    assert failed(rm.prepare, xa.Xid(format_id, b"1", b"")) == xa.XAER_NOTA

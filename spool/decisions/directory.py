@@ -1,0 +1,192 @@
+"""The directory of the decision logs, which all coordinators of an application on one machine share.
+
+The file ``manager`` has the random id of the directory. Each global transaction id begins with this id, so a recovery
+recognizes the transactions of this directory, and touches no others. ``<coordinator>.log`` is the log of a coordinator.
+A log gets its name only when it is complete, durable and locked. The lock is an open-file-description lock on the first
+byte. A log that is being written has the suffix ``.new``; the directory is locked (flock) meanwhile.
+"""
+
+import os
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from spool.decisions.records import (
+    COORDINATOR_BYTES,
+    MAX_FILE_BYTES,
+    DamagedLogError,
+    LogContents,
+    pack_log,
+    unpack_log,
+)
+from spool.disk.advice import as_failure
+from spool.disk.content import opened, read_start, unlink_unless_gone, write_new
+from spool.disk.disk import Disk
+from spool.disk.kernel import await_turn
+from spool.disk.requirements import check_kind
+from spool.errors import CorruptedFile, InvalidArgument, SpoolError
+
+_IDENTITY = "manager"
+_IDENTITY_MAGIC = b"xaspool manager 1\n"
+_LOCKED_BYTE = 0
+_LOG = re.compile(rf"([0-9a-f]{{{2 * COORDINATOR_BYTES}}})\.log")
+_UNFINISHED = ".new"
+
+
+class LogDirectory:
+    """A directory of decision logs.
+
+    id: the random id of the directory, 12 bytes.
+
+    Args:
+        disk: the disk of the directory. A missing directory is created.
+
+    Raises:
+        InvalidArgument: the directory has other files, e.g. of a queue space.
+        CorruptedFile: the file ``manager`` is damaged.
+        UnsafeFileSystem: the directory lies on a network file system, whose locks can fail silently.
+        OSError: the directory cannot be created, read or written.
+    """
+
+    def __init__(self, disk: Disk) -> None:
+        self.disk = disk
+        if not os.path.isdir(disk.root):
+            disk.make_directory("")
+            Disk(os.path.dirname(disk.root)).flush_directory("")
+        check_kind(disk, None)
+        self.id = self._identity()
+
+    def _identity(self) -> bytes:
+        if not self.disk.exists(_IDENTITY):
+            self._refuse_other_files()
+            with self.exclusive():
+                if not self.disk.exists(_IDENTITY):
+                    self._make_identity()
+        data = read_start(self.disk, _IDENTITY, 64)
+        found = data[len(_IDENTITY_MAGIC) : -4]
+        if data != _identity_file(found) or len(found) != COORDINATOR_BYTES:
+            raise CorruptedFile(
+                f"{self.disk.path(_IDENTITY)} is damaged: restore it from a backup; without it, decide the branches in "
+                "doubt with spool-admin transaction"
+            )
+        return found
+
+    def _refuse_other_files(self) -> None:
+        others = sorted(name for name in self.disk.names("") if not name.endswith(_UNFINISHED))
+        if others and not self.disk.exists(_IDENTITY):
+            raise InvalidArgument(
+                f"{self.disk.root} is no directory of decision logs, because it has other files ({others[0]}): choose "
+                "an empty or a new directory"
+            )
+
+    def _make_identity(self) -> None:
+        name = f"{_IDENTITY}{_UNFINISHED}"
+        unlink_unless_gone(self.disk, name)
+        write_new(self.disk, name, _identity_file(os.urandom(COORDINATOR_BYTES)), durable=True)
+        self.disk.rename_new(name, _IDENTITY)
+        self.disk.flush_directory("")
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Keep other processes and threads from creating, copying and removing logs."""
+        handle = self.disk.open_directory("")
+        try:
+            await_turn(self.disk.flock, handle, self.disk.root)
+            yield
+        finally:
+            with suppress(OSError):  # (a copy of the handle in a forked child would keep the lock)
+                self.disk.funlock(handle)
+            self.disk.close(handle)
+
+    # -- the logs of coordinators ------------------------------------------------------------------------------------
+
+    def coordinators(self) -> list[bytes]:
+        """Return the ids of the coordinators that have a log, living and dead."""
+        found = (_LOG.fullmatch(name) for name in self.disk.names(""))
+        return sorted(bytes.fromhex(match[1]) for match in found if match is not None)
+
+    def is_alive(self, coordinator: bytes) -> bool:
+        """Return whether a coordinator lives, even if its process is stopped. A coordinator without a log is dead."""
+        name = log_name(coordinator)
+        while True:
+            try:
+                with opened(self.disk, name) as handle:
+                    if self.disk.some_lock(handle, _LOCKED_BYTE, 1) is not None:
+                        return True
+                    if self.disk.same_file(name, self.disk.handle_identity(handle)):
+                        return False
+            except FileNotFoundError:
+                return False
+
+    def read_dead(self, coordinator: bytes) -> LogContents | None:
+        """Return the log of a dead coordinator, or None if the coordinator has no log.
+
+        The decisions are durable when this returns. The coordinator may have died before its flush, or its flush may
+        have failed, and a second flush of the same pages would report success. So the log is written again.
+
+        Raises CorruptedFile if a decision or the header was damaged.
+        """
+        name = log_name(coordinator)
+        with self.exclusive():
+            try:
+                contents = unpack_log(read_start(self.disk, name, MAX_FILE_BYTES))
+            except FileNotFoundError:
+                return None
+            except DamagedLogError as error:
+                raise CorruptedFile(
+                    f"the decision log {self.disk.path(name)} is damaged: {error}. Its transactions remain in doubt: "
+                    "decide them with spool-admin transaction, then remove the file"
+                ) from None
+            if contents.committed:
+                handle, _ = self.write(contents)
+                self.disk.close(handle)
+        return contents
+
+    def write(self, contents: LogContents, *, locked: bool = False) -> tuple[int, int]:
+        """Write a log, which replaces the coordinator's earlier log; return the handle and the first slot's offset.
+
+        The caller is inside ``exclusive``. ``locked``: whether this process is the coordinator, so that the returned
+        handle holds the lock. The log is durable when this returns.
+        """
+        disk, name = self.disk, log_name(contents.coordinator)
+        temporary = f"{name}{_UNFINISHED}"
+        unlink_unless_gone(disk, temporary)
+        data, start = pack_log(contents)
+        handle = disk.create(temporary)
+        try:
+            if locked:
+                disk.lock(handle, _LOCKED_BYTE)
+            disk.write_at(handle, 0, data)
+            disk.make_durable(handle, "", new=True)
+            disk.rename(temporary, name)
+            disk.make_durable(handle, "")
+        except BaseException:
+            disk.close(handle)
+            raise
+        return handle, start
+
+    def remove(self, coordinator: bytes) -> None:
+        """Remove the log of a coordinator whose branches have ended. After a power cut the log may exist again."""
+        with self.exclusive():
+            for name in (log_name(coordinator), f"{log_name(coordinator)}{_UNFINISHED}"):
+                unlink_unless_gone(self.disk, name)
+
+
+def open_directory(path: str) -> LogDirectory:
+    """Open or create a directory of logs; raises like ``LogDirectory``, with DiskFailure instead of OSError."""
+    try:
+        return LogDirectory(Disk(path))
+    except SpoolError:
+        raise
+    except OSError as error:
+        raise as_failure("opening the decision logs", error, directory=path) from error
+
+
+def log_name(coordinator: bytes) -> str:
+    return f"{coordinator.hex()}.log"
+
+
+def _identity_file(id: bytes) -> bytes:
+    data = _IDENTITY_MAGIC + id
+    return data + zlib.crc32(data).to_bytes(4, "little")

@@ -1,0 +1,42 @@
+"""Two real PostgreSQL servers, with two-phase commit and with the default settings, and a shop that uses one."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.postgresql import Server, server
+from tests.xa.manager.shop import Shop
+
+
+@pytest.fixture(scope="session")
+def with_two_phases() -> Iterator[Server]:
+    with server(two_phase=True) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def by_default() -> Iterator[Server]:
+    """A server with ``max_prepared_transactions = 0``."""
+    with server(two_phase=False) as found:
+        yield found
+
+
+@pytest.fixture(params=["last resource", "two phases"])
+def shop(request: pytest.FixtureRequest, memory: Path) -> Iterator[Shop]:
+    """A shop whose database takes part in either way."""
+    two_phase = request.param == "two phases"
+    with Shop(memory, request.getfixturevalue("with_two_phases" if two_phase else "by_default"), two_phase) as found:
+        yield found
+
+
+@pytest.fixture
+def last_resource_shop(memory: Path, by_default: Server) -> Iterator[Shop]:
+    with Shop(memory, by_default, False) as found:
+        yield found
+
+
+@pytest.fixture
+def two_phase_shop(memory: Path, with_two_phases: Server) -> Iterator[Shop]:
+    with Shop(memory, with_two_phases, True) as found:
+        yield found

@@ -1,0 +1,269 @@
+"""The connections of database drivers, by the few calls that a transaction manager needs.
+
+``database_of`` returns the ``Database`` for a connection of psycopg, of sqlite3, of SQLAlchemy (a ``Connection`` or a
+``Session``), or of another driver with PEP 249. No driver is imported: a connection is recognized by its attributes.
+
+Between ``begin`` and ``commit`` or ``rollback``, a transaction of the database is open, also for a connection in
+autocommit mode.
+"""
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from spool.errors import InvalidArgument, ProtocolError
+
+_MARKS = {"qmark": "?", "format": "%s", "pyformat": "%s"}
+
+
+class Result(NamedTuple):
+    """The result of a statement: its rows, and the number of rows that it changed."""
+
+    rows: Sequence[Sequence[Any]]
+    changed: int
+
+
+class Database(ABC):
+    """A connection to a database. Methods raise the driver's errors."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+
+    @property
+    def key(self) -> object:
+        """The object that stands for the database: connections with one key lead to the same database."""
+        return self.connection
+
+    def check_idle(self) -> None:
+        """Raise ProtocolError if a transaction is open, because the manager would commit foreign work with it."""
+        if self.is_in_transaction():
+            raise ProtocolError(
+                "the connection is in a transaction: commit it or roll it back before a transaction manager uses the "
+                "connection"
+            )
+
+    @abstractmethod
+    def is_in_transaction(self) -> bool:
+        """Return whether a transaction is open, as far as the driver tells."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Begin a transaction."""
+
+    @abstractmethod
+    def commit(self) -> None:
+        """Commit the transaction that ``begin`` began."""
+
+    @abstractmethod
+    def rollback(self) -> None:
+        """Roll back the transaction that ``begin`` began."""
+
+    def flush(self) -> None:  # noqa: B027 (only an ORM has work that it has not written yet)
+        """Write the program's pending work to the database."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the transaction that ``begin`` began is still open, as far as the driver tells."""
+        return True
+
+    def run(self, statement: str, *values: object) -> Result:
+        """Run a statement with a ``?`` for each value."""
+        cursor = self._cursor_connection().cursor()
+        try:
+            cursor.execute(*bound(statement, values, paramstyle_of(self.connection)))
+            rows = cursor.fetchall() if cursor.description else ()
+            return Result(rows, cursor.rowcount)
+        finally:
+            cursor.close()
+
+    def _cursor_connection(self) -> Any:
+        return self.connection
+
+
+class _Pep249(Database):
+    """A connection of any driver with PEP 249: each statement outside a transaction begins one."""
+
+    def is_in_transaction(self) -> bool:
+        status = getattr(self.connection, "get_transaction_status", lambda: 0)  # of psycopg2
+        return bool(status())
+
+    def begin(self) -> None:
+        if getattr(self.connection, "autocommit", False) is True:
+            raise InvalidArgument(
+                "the connection is in autocommit mode, in which this driver has no transactions: set its attribute "
+                "autocommit to False"
+            )
+
+    def commit(self) -> None:
+        self.connection.commit()
+
+    def rollback(self) -> None:
+        self.connection.rollback()
+
+
+class _Psycopg(Database):
+    """A connection of psycopg 3. Its ``transaction()`` works in autocommit mode, and the driver then refuses the
+    program's own ``commit()`` and ``rollback()``."""
+
+    _block: Any = None
+
+    def is_in_transaction(self) -> bool:
+        return int(self.connection.info.transaction_status) != 0
+
+    def begin(self) -> None:
+        if self.connection.pgconn.pipeline_status:
+            # The commit would be sent before the server has answered the decision.
+            raise ProtocolError("the connection is in pipeline mode: leave it before the transaction")
+        self._block = self.connection.transaction()
+        self._block.__enter__()
+
+    def commit(self) -> None:
+        block, self._block = self._block, None
+        block.__exit__(None, None, None)
+
+    def rollback(self) -> None:
+        block, self._block = self._block, None
+        if block is not None:
+            block.__exit__(_Undone, _Undone(), None)
+
+
+class _Undone(Exception):
+    """Makes psycopg's block roll back."""
+
+
+class _SQLite(Database):
+    """A connection of sqlite3, in any of its modes."""
+
+    def is_in_transaction(self) -> bool:
+        return bool(self.connection.in_transaction) and getattr(self.connection, "autocommit", -1) is not False
+
+    def begin(self) -> None:
+        if not self.connection.in_transaction:  # (with autocommit=False, one is always open)
+            self.connection.execute("begin")
+
+    def commit(self) -> None:
+        self._end("commit")
+
+    def rollback(self) -> None:
+        if self.connection.in_transaction:
+            self._end("rollback")
+
+    def _end(self, how: str) -> None:
+        if getattr(self.connection, "autocommit", -1) is True:  # its commit() would do nothing
+            self.connection.execute(how)
+        else:
+            getattr(self.connection, how)()
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self.connection.in_transaction)
+
+
+class _SQLAlchemy(Database):
+    """A ``Connection`` of SQLAlchemy."""
+
+    _transaction: Any = None
+
+    @property
+    def key(self) -> object:
+        return self.connection.engine
+
+    def is_in_transaction(self) -> bool:
+        return bool(self.connection.in_transaction())
+
+    def begin(self) -> None:
+        if self.connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+            raise InvalidArgument("the connection has the isolation level AUTOCOMMIT, which knows no transactions")
+        self._transaction = self.connection.begin()
+
+    def commit(self) -> None:
+        self._transaction.commit()
+
+    def rollback(self) -> None:
+        if self._transaction is not None:
+            self._transaction.rollback()
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self._transaction.is_active)
+
+    def run(self, statement: str, *values: object) -> Result:
+        connection = self._core()
+        found = connection.exec_driver_sql(*bound(statement, values, connection.dialect.paramstyle))
+        rows = [tuple(row) for row in found] if found.returns_rows else []
+        return Result(rows, found.rowcount)
+
+    def _core(self) -> Any:
+        return self.connection
+
+
+class _Session(_SQLAlchemy):
+    """A ``Session`` of SQLAlchemy's ORM: its pending objects are written before the decision."""
+
+    @property
+    def key(self) -> object:
+        return self.connection.get_bind()
+
+    def begin(self) -> None:
+        self._transaction = self.connection.begin()
+
+    def commit(self) -> None:
+        self._transaction.commit()  # (flushes first, so the caller flushes before it decides)
+
+    def flush(self) -> None:
+        self.connection.flush()
+
+    def _core(self) -> Any:
+        return self.connection.connection()
+
+
+_KINDS: Sequence[tuple[Callable[[Any], bool], type[Database]]] = (
+    (lambda connection: hasattr(connection, "exec_driver_sql"), _SQLAlchemy),
+    (lambda connection: hasattr(connection, "get_bind"), _Session),
+    (lambda connection: hasattr(connection, "pgconn") and hasattr(connection, "transaction"), _Psycopg),
+    (lambda connection: any(kind.__module__ == "sqlite3" for kind in type(connection).__mro__), _SQLite),
+    (lambda connection: all(hasattr(connection, name) for name in ("cursor", "commit", "rollback")), _Pep249),
+)
+
+
+def find_database(connection: Any) -> Database | None:
+    """Return the ``Database`` for a connection; None if it lacks PEP 249's methods."""
+    connection = getattr(connection, "driver_connection", None) or connection  # (of SQLAlchemy's pool)
+    for recognizes, kind in _KINDS:
+        if recognizes(connection):
+            return kind(connection)
+    return None
+
+
+def database_of(connection: Any) -> Database:
+    """Return the ``Database`` for a connection; raises InvalidArgument if it is no connection to a database."""
+    found = find_database(connection)
+    if found is not None:
+        return found
+    raise InvalidArgument(
+        "a transaction takes open spaces and connections with PEP 249's methods (cursor, commit, rollback), "
+        f"SQLAlchemy's Connection or Session, not {type(connection).__name__}"
+    )
+
+
+def paramstyle_of(connection: Any) -> str:
+    """Return PEP 249's ``paramstyle`` of the module of a connection's class."""
+    for kind in type(connection).__mro__:
+        name = kind.__module__
+        while name:
+            with suppress(AttributeError, KeyError):
+                return str(sys.modules[name].paramstyle)
+            name = name.rpartition(".")[0]
+    raise InvalidArgument(f"the module of {type(connection).__name__} has no paramstyle, which PEP 249 demands")
+
+
+def bound(statement: str, values: Sequence[object], style: str) -> tuple[str, Sequence[object] | dict[str, object]]:
+    """Return a statement with a driver's marks for the values, and the values as the driver takes them."""
+    if style in _MARKS:
+        return statement.replace("?", _MARKS[style]), tuple(values)
+    pieces = statement.split("?")
+    names = [f"p{place}" if style == "named" else str(place) for place in range(1, len(pieces))]
+    text = pieces[0] + "".join(f":{name}{piece}" for name, piece in zip(names, pieces[1:], strict=True))
+    return text, dict(zip(names, values, strict=True)) if style == "named" else tuple(values)

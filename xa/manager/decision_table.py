@@ -1,0 +1,144 @@
+"""The table of decisions in a database: a row is a decision to commit, in the same transaction as the program's work.
+
+The table has one row for each decision, and one row, with serial number 0, whose coordinator is the id of the table. A
+decision is inserted only together with a check of this id. So decisions never go into a table that another program, or
+a restored backup, has put in the place of the table.
+
+The column ``coordinator`` has the hex ids of the log directory and of the coordinator. No column holds a time, so the
+clock of the database does not matter.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+
+from spool.errors import SystemFailure
+from xa.manager.connections import Database
+
+TABLE = "xaspool_decisions"
+_CREATE = (
+    f"create table if not exists {TABLE} (coordinator varchar(64) not null, serial bigint not null, "
+    "committed smallint not null, primary key (coordinator, serial))"
+)
+_IDENTITY = f"select coordinator from {TABLE} where serial = 0 and committed = -1"
+_INSERT = (
+    f"insert into {TABLE} (coordinator, serial, committed) "
+    f"select ?, ?, ? from {TABLE} where coordinator = ? and serial = 0"
+)
+_FIND = f"select committed from {TABLE} where coordinator = ? and serial = ?"
+
+
+class DecisionTableMissing(SystemFailure):
+    """The table of decisions does not exist, or another table has its name."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"the database has no table {TABLE}, or another table than before, and the transaction was rolled back: "
+            "call prepare_database(connection) of the transaction manager once, then repeat the transaction"
+        )
+
+
+def create(database: Database) -> str:
+    """Create the table unless it exists; return its id."""
+    database.begin()
+    try:
+        database.run(_CREATE)
+        found = database.run(_IDENTITY).rows
+        identity = str(found[0][0]) if found else os.urandom(12).hex()
+        if not found:
+            database.run(f"insert into {TABLE} (coordinator, serial, committed) values (?, 0, -1)", identity)
+    except BaseException:
+        database.rollback()
+        raise
+    database.commit()
+    return identity
+
+
+def identity_of(database: Database) -> str | None:
+    """Return the id of the table; None if the database has no such table."""
+    try:
+        return _first(database, _IDENTITY)
+    except Exception:
+        _first(database, "select 1")  # raises if the connection is the cause
+        return None
+
+
+def _first(database: Database, statement: str) -> str | None:
+    database.begin()
+    try:
+        rows = database.run(statement).rows
+    finally:
+        database.rollback()
+    return str(rows[0][0]) if rows else None
+
+
+def insert(database: Database, table: str, coordinator: str, serial: int, *, committed: bool) -> None:
+    """Insert a decision in the open transaction. Raises DecisionTableMissing, and the driver's error for a second row.
+
+    If another transaction has inserted a row for the same transaction and has not ended, the database makes this call
+    wait for its end. ``table``: the id of the table.
+    """
+    if database.run(_INSERT, coordinator, serial, int(committed), table).changed != 1:
+        raise DecisionTableMissing
+
+
+def remove(database: Database, coordinator: str, serials: Sequence[int]) -> None:
+    """Remove decisions whose branches have ended, in the open transaction."""
+    marks = ", ".join("?" * len(serials))
+    database.run(f"delete from {TABLE} where coordinator = ? and serial in ({marks})", coordinator, *serials)
+
+
+def settle(database: Database, table: str, coordinator: str, serial: int) -> bool:
+    """Return whether a transaction was committed. A transaction that was not committed cannot be committed any more.
+
+    If the table has no row for the transaction, this function inserts the decision to roll back. A program that has
+    died may have inserted its row before, in a transaction that the server has not ended yet. In this case the database
+    makes the insertion wait: after a commit the insertion fails, and the program's row counts; after a rollback the
+    insertion succeeds.
+    """
+    found = _decision(database, coordinator, serial)
+    if found is None:
+        try:
+            database.begin()
+            try:
+                insert(database, table, coordinator, serial, committed=False)
+            except BaseException:
+                database.rollback()
+                raise
+            database.commit()
+            found = False
+        except Exception:
+            found = _decision(database, coordinator, serial)
+            if found is None:  # not a second row, but another error
+                raise
+    return found
+
+
+def _decision(database: Database, coordinator: str, serial: int) -> bool | None:
+    database.begin()
+    try:
+        rows = database.run(_FIND, coordinator, serial).rows
+    finally:
+        database.rollback()
+    return bool(rows[0][0]) if rows else None
+
+
+def remove_all(database: Database, coordinators: Iterable[str]) -> None:
+    """Remove all decisions of coordinators whose branches have ended."""
+    database.begin()
+    try:
+        for coordinator in coordinators:
+            database.run(f"delete from {TABLE} where coordinator = ? and serial > 0", coordinator)
+    except BaseException:
+        database.rollback()
+        raise
+    database.commit()
+
+
+def coordinators_of(database: Database, directory: str) -> set[str]:
+    """Return the coordinators of a directory of logs that have rows. ``directory``: its id in hex."""
+    database.begin()
+    try:
+        rows = database.run(f"select distinct coordinator from {TABLE} where serial > 0").rows
+    finally:
+        database.rollback()
+    return {str(name) for (name,) in rows if str(name).startswith(directory)}

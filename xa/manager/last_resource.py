@@ -1,0 +1,152 @@
+"""The last resource: a database whose ordinary commit decides a global transaction.
+
+The decision is a row in the same database transaction as the program's work. So the commit of the database is atomic
+with the decision, and the database needs no two-phase commit. All other branches are prepared before. A transaction has
+at most one last resource.
+
+Source: the logging last resource of Oracle WebLogic Server, "Developing JTA Applications".
+"""
+
+from typing import Any
+
+from spool.errors import CommitUnknown, ProtocolError
+from xa.manager import decision_table
+from xa.manager.connections import Database
+
+_REMOVE_AT_ONCE = 32
+
+
+def resource_of(table: str) -> str:
+    """Return the name under which a log registers a table of decisions. ``table``: the id of the table."""
+    return f"table {table}"
+
+
+def table_of(resource: str) -> str | None:
+    """Return the id of the table that a log has registered under this name; None for another kind of resource."""
+    kind, _, table = resource.partition(" ")
+    return table if kind == "table" else None
+
+
+class EndedDecisions:
+    """The rows of one table whose branches have ended. A later transaction of any thread removes them."""
+
+    def __init__(self) -> None:
+        self._serials: list[int] = []
+
+    def add(self, serial: int) -> None:
+        self._serials.append(serial)
+
+    def remove_all(self, database: Database, decider: str) -> None:
+        """Remove all rows now. ``decider``: see ``TransactionId``."""
+        taken, self._serials = self._serials, []
+        if taken:
+            database.begin()
+            try:
+                decision_table.remove(database, decider, taken)
+            except BaseException:
+                self._serials += taken
+                database.rollback()
+                raise
+            database.commit()
+
+    def take(self) -> list[int]:
+        """Return enough rows for one removal, or no row."""
+        taken: list[int] = []
+        while len(self._serials) + len(taken) >= _REMOVE_AT_ONCE > len(taken):
+            try:
+                taken.append(self._serials.pop(0))
+            except IndexError:  # another thread took it
+                break
+        return taken
+
+
+class LastResource:
+    """The work on a connection, from the constructor to the end of the global transaction.
+
+    table: the id of the table of decisions.
+
+    Raises ProtocolError if the connection is in a transaction, and the driver's errors.
+    """
+
+    def __init__(self, database: Database, table: str, ended: EndedDecisions) -> None:
+        self.table = table
+        self._database = database
+        self._ended = ended
+        self._has_ended = False
+        database.begin()
+
+    @property
+    def connection(self) -> Any:
+        return self._database.connection
+
+    def commit_one_phase(self) -> None:
+        """Commit without a decision, because the transaction has no other branch."""
+        self._check_open()
+        self._has_ended = True
+        self._database.commit()
+
+    def decide(self, coordinator: str, serial: int) -> None:
+        """Commit the work together with the decision to commit the transaction.
+
+        After any error but CommitUnknown, the transaction was not committed.
+
+        Raises:
+            CommitUnknown: the connection broke during the commit.
+            DecisionTableMissing: the table does not exist any more.
+        """
+        self._check_open()
+        removed = self._ended.take()
+        try:
+            self._write(coordinator, serial, removed)
+        except BaseException:
+            self._give_back(removed)
+            raise
+        self._has_ended = True
+        try:
+            self._database.commit()
+        except BaseException as error:
+            self._give_back(removed)
+            if not self._was_committed(coordinator, serial, error):
+                raise
+
+    def _write(self, coordinator: str, serial: int, removed: list[int]) -> None:
+        self._database.flush()
+        try:
+            decision_table.insert(self._database, self.table, coordinator, serial, committed=True)
+        except decision_table.DecisionTableMissing:
+            raise
+        except Exception as error:
+            self.rollback("")
+            if decision_table.identity_of(self._database) != self.table:
+                raise decision_table.DecisionTableMissing from error
+            raise
+        if removed:
+            decision_table.remove(self._database, coordinator, removed)
+
+    def _was_committed(self, coordinator: str, serial: int, error: BaseException) -> bool:
+        """Return the outcome of a failed commit, from the table; raises CommitUnknown if the connection is broken."""
+        try:
+            return decision_table.settle(self._database, self.table, coordinator, serial)
+        except Exception:
+            raise CommitUnknown(
+                f"the database may or may not have committed ({error}); the branches remain prepared: connect again, "
+                "and give the space and the new connection to recover of the transaction manager"
+            ) from error
+
+    def _give_back(self, removed: list[int]) -> None:
+        for serial in removed:
+            self._ended.add(serial)
+
+    def _check_open(self) -> None:
+        if not self._database.is_open:
+            self._has_ended = True
+            raise ProtocolError(
+                "the program has ended the connection's transaction itself; the other branches are rolled back: leave "
+                "commit and rollback to the transaction manager"
+            )
+
+    def rollback(self, reason: str) -> None:
+        """Roll back the work. Does nothing if the work has ended."""
+        if not self._has_ended:
+            self._has_ended = True
+            self._database.rollback()

@@ -1,0 +1,146 @@
+"""``TransactionManager``: begin global transactions, and recover those of dead programs."""
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import ExitStack
+from itertools import count
+from types import TracebackType
+from typing import Any, Self
+
+from spool import Space
+from spool.decisions import DecisionLog, open_directory
+from spool.engine import Clock
+from xa.manager import decision_table
+from xa.manager.connections import database_of
+from xa.manager.ids import TransactionId
+from xa.manager.outcomes import Outcomes
+from xa.manager.recovery import Participants, Recovery, recover_dead
+from xa.manager.resources import Resources
+from xa.manager.transaction import GlobalTransaction
+
+_CLOSE_SECONDS = 30.0
+
+
+class TransactionManager:
+    """Transactions over queue spaces and databases: all of their work is committed, or none of it.
+
+    Many threads may use one manager; each transaction belongs to one thread or task. A manager belongs to the process
+    that created it. Any number of processes may share a directory of logs.
+
+    Args:
+        log_directory: the directory of the decision logs, on a local disk of the machine of the spaces. A missing
+            directory is created. Keep it as carefully as a space: a branch in doubt cannot be decided without its log.
+
+    Raises:
+        InvalidArgument: the directory has other files.
+        CorruptedFile: the directory's file ``manager`` is damaged.
+        UnsafeFileSystem: the directory lies on a network file system.
+        DiskFailure: the directory cannot be created, read or written.
+    """
+
+    def __init__(self, log_directory: str | os.PathLike[str], *, clock: Clock | None = None) -> None:
+        self._clock = clock or Clock()
+        self._directory = open_directory(os.fspath(log_directory))
+        self._log = DecisionLog(self._directory)
+        self._resources = Resources(self._log)
+        self._serials = count(1)
+        self._connects: list[Callable[[], Any]] = []
+        self._recovering = threading.Lock()
+        repeat = weakref.WeakMethod(self._repeat)  # (the background thread does not keep the manager alive)
+        self._outcomes = Outcomes(self._log, self._clock, lambda: (found := repeat()) and found())
+        self._end = weakref.finalize(self, _close, self._log, self._outcomes)  # also at the end of the program
+
+    def transaction(self, timeout: float | None = 30.0) -> GlobalTransaction:
+        """Begin a transaction. At the end of its ``with`` block it commits; an exception rolls it back.
+
+        ``timeout``: the time limit in seconds; None sets no limit. After the limit, the next call in a space, or the
+        commit, rolls the transaction back and raises TransactionTimeout.
+        """
+        id = TransactionId(self._directory.id, self._log.coordinator, next(self._serials))
+        self._log.check()
+        self._outcomes.begin(id.serial)
+        return GlobalTransaction(id, timeout, self._log, self._resources, self._outcomes, self._clock)
+
+    def prepare_database(self, connection: Any) -> None:
+        """Create the table of decisions in a database, unless it exists. The program does this once.
+
+        Afterwards a connection to the database can be the last resource of a transaction: see
+        ``GlobalTransaction.enlist``. The user of the database needs the right to create a table. The other programs
+        need the rights to select, insert and delete rows of ``xaspool_decisions``.
+
+        Raises ProtocolError if the connection is in a transaction, and the driver's errors.
+        """
+        database = database_of(connection)
+        database.check_idle()
+        decision_table.create(database)
+        self._resources.forget_table(database)
+
+    def recover(self, *resources: Any) -> Recovery:
+        """Decide the branches in doubt that dead programs left in the given resources.
+
+        A program calls this when it starts, with its space and a connection, and after a CommitUnknown. Branches of
+        programs that live are not touched, nor branches of other directories of logs.
+
+        Args:
+            resources: open spaces and connections, as ``GlobalTransaction.enlist`` takes them. A resource may also be a
+                function without arguments that returns a new connection. The manager closes such a connection, and
+                calls the function again when a branch in a database could not be finished.
+
+        Returns:
+            The branches that were committed, rolled back, and left in doubt. A branch is left if its program lives, or
+            if its decision is in a database that was not given.
+
+        Raises:
+            ProtocolError: a connection is in a transaction.
+            SpoolError, or an error of a database's driver: a resource failed. Call again later.
+        """
+        with ExitStack() as opened, self._recovering:
+            participants = Participants(self._opened(resource, opened) for resource in resources)
+            own = self._outcomes.recover(self._directory.id, participants)
+            others = recover_dead(self._directory, participants, self._log.coordinator)
+            for table, database in participants.tables.items():
+                self._outcomes.ended_decisions(table).remove_all(database, self._decider)
+            return own.joined(others)
+
+    def _opened(self, resource: Any, opened: ExitStack) -> Any:
+        """Return the resource, or the new connection that it returns as a function."""
+        if isinstance(resource, Space) or hasattr(resource, "cursor") or not callable(resource):
+            return resource
+        if resource not in self._connects:
+            self._connects.append(resource)
+        connection = resource()
+        opened.callback(connection.close)
+        return connection
+
+    @property
+    def _decider(self) -> str:
+        return TransactionId(self._directory.id, self._log.coordinator, 0).decider
+
+    def _repeat(self) -> None:
+        """Finish the branches whose resources failed. The background thread calls this again and again."""
+        self._outcomes.unfinished.repeat_all()
+        if self._connects and not self._outcomes.is_empty:
+            self.recover(*self._connects)
+
+    def close(self) -> None:
+        """Wait until the branches of committed transactions have ended, for at most 30 seconds, and release the log.
+
+        If no branch is left, the log is removed. Otherwise the next manager on this directory recovers the branches.
+        A second call does nothing.
+        """
+        self._end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _close(log: DecisionLog, outcomes: Outcomes) -> None:
+    outcomes.close(_CLOSE_SECONDS)
+    log.close(remove=outcomes.is_empty)

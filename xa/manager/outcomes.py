@@ -1,0 +1,181 @@
+"""The transactions of one manager whose branches have not all ended, and the way to their end.
+
+A transaction is *open* from its begin until each of its branches has ended. Recoveries leave its branches alone
+meanwhile. An outcome is *unknown* if the connection broke during the commit that decides; ``settle`` learns it from the
+table of decisions.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from spool.decisions import DecisionLog
+from spool.engine import Clock
+from spool.model.xid import Xid
+from xa.manager.branches import Branch
+from xa.manager.decision_table import settle
+from xa.manager.ids import TransactionId
+from xa.manager.last_resource import EndedDecisions
+from xa.manager.recovery import Participants, Recovery
+from xa.manager.space_branch import SpaceBranch
+from xa.manager.unfinished import Unfinished, UnfinishedBranches
+
+log = logging.getLogger("spool")
+
+
+class _Unknown(NamedTuple):
+    """A transaction whose outcome is unknown: its prepared branches, and the table that has the decision, if any."""
+
+    id: TransactionId
+    branches: Sequence[Branch]
+    table: str | None
+
+
+class Outcomes:
+    """The open transactions of a manager. Many threads may use it.
+
+    repeat: called by a background thread as long as branches are unfinished or outcomes unknown.
+    """
+
+    def __init__(self, decisions: DecisionLog, clock: Clock, repeat: Callable[[], object]) -> None:
+        self._decisions = decisions
+        self._open: dict[int, None] = {}
+        self._unknown: dict[int, _Unknown] = {}
+        self._ended: dict[str, EndedDecisions] = {}
+        self._mutex = threading.Lock()
+        self._changed = threading.Condition(self._mutex)
+        self.unfinished = UnfinishedBranches(clock, repeat, lambda: bool(self._unknown))
+
+    def begin(self, serial: int) -> None:
+        self._open[serial] = None
+
+    def ended_decisions(self, table: str) -> EndedDecisions:
+        """Return the rows of a table that a transaction of this manager may remove."""
+        with self._mutex:
+            return self._ended.setdefault(table, EndedDecisions())
+
+    # -- the ends of transactions -----------------------------------------------------------------------------------
+
+    def complete(self, id: TransactionId, branches: Sequence[Branch], table: str | None) -> None:
+        """Commit the prepared branches of a decided transaction; a branch that fails is committed later.
+
+        A branch that only takes messages is committed in the background, because nobody sees the difference.
+        """
+        if not branches:
+            self._end(id.serial, table, decided=False)
+            return
+        end = _Countdown(len(branches), partial(self._end, id.serial, table))
+        for branch in branches:
+            later = partial(self._ended_later, Unfinished(branch, True, end))
+            try:
+                if isinstance(branch, SpaceBranch) and branch.only_takes:
+                    branch.commit_later(later)
+                else:
+                    branch.commit()
+                    end()
+            except Exception as error:
+                later(error)
+
+    def _ended_later(self, one: Unfinished, error: BaseException | None) -> None:
+        if error is None:
+            one.ended()
+        else:
+            self.unfinished.add(one, error)
+
+    def roll_back_later(self, id: TransactionId, branch: Branch, error: Exception) -> None:
+        """Repeat the rollback of a branch that failed with this error."""
+        self.unfinished.add(Unfinished(branch, False, lambda: None), error)
+
+    def keep_unknown(self, id: TransactionId, branches: Sequence[Branch], table: str | None) -> None:
+        """Keep a transaction whose outcome is unknown. Without prepared branches there is nothing to settle."""
+        if branches:
+            self._unknown[id.serial] = _Unknown(id, branches, table)
+            self.unfinished.start()
+        else:
+            self.forget(id)
+
+    def forget(self, id: TransactionId) -> None:
+        """End a transaction that was rolled back."""
+        with self._changed:
+            self._open.pop(id.serial, None)
+            self._changed.notify_all()
+
+    def _end(self, serial: int, table: str | None, *, decided: bool = True) -> None:
+        """End a committed transaction, whose branches have ended: its decision is not needed any more."""
+        if table is None:
+            self._decisions.end(serial)
+        elif decided:
+            self.ended_decisions(table).add(serial)
+        with self._changed:
+            self._open.pop(serial, None)
+            self._changed.notify_all()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for the transactions that end without a further recovery."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._open) <= len(self.unfinished) + len(self._unknown), seconds)
+
+    def close(self, seconds: float) -> None:
+        """Wait as ``wait`` does, and end the background thread."""
+        self.wait(seconds)
+        self.unfinished.close()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no branch of this manager can be in doubt."""
+        return not (self._open or self._unknown or self.unfinished)
+
+    # -- recovery ----------------------------------------------------------------------------------------------------
+
+    def settle(self, participants: Participants) -> None:
+        """Learn the unknown outcomes from the given tables of decisions."""
+        for serial, one in list(self._unknown.items()):
+            database = participants.tables.get(one.table or "")
+            if database is None or one.table is None:
+                continue
+            committed = settle(database, one.table, one.id.decider, serial)
+            if self._unknown.pop(serial, None) is None:
+                continue  # another thread has settled it
+            end = _Countdown(len(one.branches), partial(self._end, serial, one.table))
+            for branch in one.branches:
+                self.unfinished.put(Unfinished(branch, committed, end))
+
+    def recover(self, directory: bytes, participants: Participants) -> Recovery:
+        """Finish the branches of this manager in the given resources; return the branches that were decided."""
+        self.settle(participants)
+        committed, rolled_back, left = list[Xid](), list[Xid](), list[Xid]()
+        unfinished = {one.branch.xid: one for one in self.unfinished.list()}
+        found = participants.doubtful(directory)
+        for id, branch in found:
+            if id.coordinator != self._decisions.coordinator:
+                continue
+            one = unfinished.pop(branch.xid, None)
+            if one is None and id.serial in self._open:
+                left.append(branch.xid)
+                continue
+            verdict = one is not None and one.committed
+            branch.finish(committed=verdict)
+            self.unfinished.end(branch.xid)
+            (committed if verdict else rolled_back).append(branch.xid)
+        for xid, one in unfinished.items():
+            if one.branch.name in participants.names:  # the resource does not have the branch any more
+                self.unfinished.end(xid)
+        return Recovery(committed, rolled_back, left)
+
+
+class _Countdown:
+    """Calls a function when it was itself called a number of times, from any thread."""
+
+    def __init__(self, times: int, then: Callable[[], object]) -> None:
+        self._left = times
+        self._then = then
+        self._mutex = threading.Lock()
+
+    def __call__(self) -> None:
+        with self._mutex:
+            self._left -= 1
+            done = self._left == 0
+        if done:
+            self._then()

@@ -1,0 +1,113 @@
+"""The branch of a global transaction in a queue space."""
+
+from collections.abc import Callable, Iterator
+
+from spool import Space
+from spool.engine import CoordinatedTransaction, Engine, UnknownBranch
+from spool.errors import ProtocolError
+from spool.model.xid import Xid
+from xa.branch import Branch
+from xa.manager.branches import HeuristicMismatch
+
+
+def resource_of(space: Space) -> str:
+    """Return the name under which a log registers a space."""
+    return f"space {space.path}"
+
+
+class SpaceBranch:
+    """Puts and gets of one thread or task in a space. The constructor makes the caller's puts and gets join the branch.
+
+    Args:
+        timeout: the seconds after which the branch is rolled back unless it is prepared; None: never.
+
+    Raises:
+        ProtocolError: the caller is in a transaction of the space already.
+        NotOpen: the space is closed.
+    """
+
+    def __init__(self, space: Space, xid: Xid, timeout: float | None) -> None:
+        self.xid = xid
+        self.name = resource_of(space)
+        self._engine: Engine = space.engine
+        joined = self._engine.joined()
+        if joined is not None and joined.is_active:
+            raise ProtocolError(f"the caller is in a transaction of {space.path} already: end it first")
+        with self._engine.call:
+            transaction = self._engine.begin_branch(xid, timeout)
+            self._branch = Branch(self._engine, transaction)  # rolls the branch back if the program drops it
+        self._engine.join(transaction)
+
+    @property
+    def _transaction(self) -> CoordinatedTransaction:
+        return self._branch.transaction
+
+    @property
+    def only_takes(self) -> bool:
+        """Whether the branch puts no messages, so that nobody can see whether it is committed now or a moment later."""
+        return not self._transaction.work()[0]
+
+    def leave(self) -> None:
+        """End the work of the caller: puts and gets no longer join the branch."""
+        if self._engine.joined() is self._transaction:
+            self._engine.join(None)
+
+    def prepare(self) -> bool:
+        """Vote; returns False if the branch was empty and has ended."""
+        return self._transaction.prepare()
+
+    def commit_one_phase(self) -> None:
+        self._transaction.commit()
+
+    def commit(self) -> None:
+        """Commit the prepared branch. A branch that has ended already is no error."""
+        DoubtfulInSpace(self._engine, self.xid, vote_known=True).finish(committed=True)
+
+    def commit_later(self, done: Callable[[BaseException | None], None]) -> None:
+        """Begin to commit the prepared branch; ``done`` gets None or the error."""
+        self._engine.commit_branch_later(self.xid, done)
+
+    def rollback(self, reason: str) -> None:
+        """Roll back the branch, prepared or not. A branch that has ended is not touched."""
+        if self._transaction.is_active:
+            self._transaction.rollback(reason)
+        elif self._transaction.is_prepared:
+            DoubtfulInSpace(self._engine, self.xid).finish(committed=False)
+
+
+class DoubtfulInSpace:
+    """A prepared branch in a space, which its coordinator or a recovery decides."""
+
+    def __init__(self, engine: Engine, xid: Xid, *, vote_known: bool = False) -> None:
+        self.xid = xid
+        self._engine = engine
+        self._vote_known = vote_known
+
+    def finish(self, *, committed: bool) -> None:
+        """Commit the branch, or roll it back. A branch that has ended so already is no error.
+
+        Raises HeuristicMismatch if an administrator decided otherwise.
+        """
+        try:
+            if committed:
+                with self._engine.call:
+                    self._engine.commit_branch(self.xid, vote_known=self._vote_known)
+            else:
+                self._engine.roll_back_branch(self.xid)
+        except UnknownBranch:
+            self._acknowledge("committed" if committed else "rolled back")
+
+    def _acknowledge(self, wanted: str) -> None:
+        """Forget an administrator's decision, which the coordinator now knows."""
+        found = self._engine.decision(self.xid)
+        if found is not None:
+            self._engine.forget(self.xid)
+            if found != wanted:
+                raise HeuristicMismatch(self.xid, found, wanted)
+
+
+def doubtful_in(space: Space) -> Iterator[DoubtfulInSpace]:
+    """Yield the branches of a space that wait for a coordinator, and the branches that an administrator decided."""
+    engine = space.engine
+    for xid in (*engine.in_doubt(), *map(Xid.parse, engine.decisions())):
+        yield DoubtfulInSpace(engine, xid)

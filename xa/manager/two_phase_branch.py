@@ -1,0 +1,135 @@
+"""The branch of a global transaction in a database, by PEP 249's two-phase methods.
+
+A global transaction id is written in hex, because PEP 249's transaction ids are texts of at most 64 characters.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from spool.errors import ProtocolError
+from spool.model.xid import FORMAT_MANAGED, Xid
+from xa.manager.connections import Database, database_of
+
+log = logging.getLogger("spool")
+
+
+def has_two_phases(connection: Any) -> bool:
+    """Return whether a connection has PEP 249's two-phase methods."""
+    return all(hasattr(connection, f"tpc_{name}") for name in ("begin", "prepare", "commit", "rollback", "recover"))
+
+
+def resource_of(connection: Any) -> str:
+    """Return the name under which a log registers a database.
+
+    PostgreSQL: the number of the cluster and the name of the database, so the name does not depend on the host. Any
+    other database: the module of its driver.
+    """
+    with suppress(Exception):
+        [[system, name]] = _alone(
+            database_of(connection), "select system_identifier, current_database() from pg_control_system()"
+        )
+        return f"PostgreSQL {system} {name}"
+    return f"driver {type(connection).__module__}"
+
+
+def _alone(database: Database, statement: str) -> Any:
+    database.begin()
+    try:
+        return database.run(statement).rows
+    finally:
+        database.rollback()
+
+
+class TwoPhaseBranch:
+    """The work on a connection, from the constructor to the end of the global transaction.
+
+    Raises ProtocolError if the connection is in a transaction, and the driver's errors.
+    """
+
+    def __init__(self, connection: Any, xid: Xid, name: str) -> None:
+        self.xid = xid
+        self.name = name
+        self._connection = connection
+        self._id = connection.xid(xid.format_id, xid.gtrid.hex(), xid.bqual.hex())
+        self._autocommit = getattr(connection, "autocommit", None)
+        self._stage = "ended"
+        if self._autocommit is True:
+            connection.autocommit = False
+        connection.tpc_begin(self._id)
+        self._stage = "active"
+
+    def leave(self) -> None:
+        """Do nothing: the connection belongs to the caller, not to the caller's thread."""
+
+    def prepare(self) -> bool:
+        self._stage = "failed"
+        self._connection.tpc_prepare()
+        self._stage = "prepared"
+        return True
+
+    def commit_one_phase(self) -> None:
+        self._end(self._connection.tpc_commit)
+
+    def commit(self) -> None:
+        self._end(self._connection.tpc_commit)
+
+    def rollback(self, reason: str) -> None:
+        if self._stage == "failed":
+            self._leave_failed()
+        elif self._stage != "ended":
+            self._end(self._connection.tpc_rollback)
+
+    def _leave_failed(self) -> None:
+        """End the transaction whose vote failed.
+
+        After a failed vote the server has rolled back, but psycopg cannot leave the transaction. The connection is then
+        closed, because every later call would fail. If the server voted and the connection broke, a recovery rolls the
+        branch back.
+        """
+        try:
+            self._end(self._connection.tpc_rollback)
+        except Exception as error:
+            self._stage = "ended"
+            log.warning("the vote of a database failed, so its connection is closed: connect again (%s)", error)
+            with suppress(Exception):
+                self._connection.close()
+
+    def _end(self, call: Any) -> None:
+        if self._stage == "ended":
+            raise ProtocolError("the branch has ended")
+        call()
+        self._stage = "ended"
+        if self._autocommit is True:
+            self._connection.autocommit = True
+
+
+class DoubtfulInDatabase:
+    """A prepared branch in a database. ``found``: the driver's object for its xid."""
+
+    def __init__(self, connection: Any, xid: Xid, found: Any) -> None:
+        self.xid = xid
+        self._connection = connection
+        self._found = found
+
+    def finish(self, *, committed: bool) -> None:
+        """Commit the branch, or roll it back. A branch that another recovery has ended meanwhile is no error."""
+        try:
+            (self._connection.tpc_commit if committed else self._connection.tpc_rollback)(self._found)
+        except Exception:
+            if any(other.xid == self.xid for other in doubtful_in(self._connection)):
+                raise
+
+
+def doubtful_in(connection: Any) -> Iterator[DoubtfulInDatabase]:
+    """Yield the prepared branches of a database that have an xid of a transaction manager of ours."""
+    here = getattr(getattr(connection, "info", None), "dbname", None)
+    for found in connection.tpc_recover():
+        format_id, gtrid, bqual = found[0], found[1], found[2]
+        is_elsewhere = here is not None and getattr(found, "database", here) != here
+        if format_id == FORMAT_MANAGED and not is_elsewhere:
+            with suppress(ValueError, TypeError):
+                yield DoubtfulInDatabase(
+                    connection, Xid.checked(format_id, bytes.fromhex(gtrid), bytes.fromhex(bqual)), found
+                )
