@@ -53,7 +53,6 @@ class LogDirectory:
         self.disk = disk
         if not os.path.isdir(disk.root):
             disk.make_directory("")
-            Disk(os.path.dirname(disk.root)).flush_directory("")
         check_kind(disk, None)
         self.id = self._identity()
 
@@ -63,6 +62,7 @@ class LogDirectory:
             with self.exclusive():
                 if not self.disk.exists(_IDENTITY):
                     self._make_identity()
+        self.disk.flush_directory("")  # the process that created the file may have been killed before its flush
         data = read_start(self.disk, _IDENTITY, 64)
         found = data[len(_IDENTITY_MAGIC) : -4]
         if data != _identity_file(found) or len(found) != COORDINATOR_BYTES:
@@ -81,11 +81,11 @@ class LogDirectory:
             )
 
     def _make_identity(self) -> None:
+        Disk(os.path.dirname(self.disk.root)).flush_directory("")  # this or another process has created the directory
         name = f"{_IDENTITY}{_UNFINISHED}"
         unlink_unless_gone(self.disk, name)
         write_new(self.disk, name, _identity_file(os.urandom(COORDINATOR_BYTES)), durable=True)
         self.disk.rename_new(name, _IDENTITY)
-        self.disk.flush_directory("")
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -103,7 +103,9 @@ class LogDirectory:
 
     def coordinators(self) -> list[bytes]:
         """Return the ids of the coordinators that have a log, living and dead."""
-        found = (_LOG.fullmatch(name) for name in self.disk.names(""))
+        with self.exclusive():  # some file systems do not list a file that is renamed meanwhile
+            names = self.disk.names("")
+        found = map(_LOG.fullmatch, names)
         return sorted(bytes.fromhex(match[1]) for match in found if match is not None)
 
     def is_alive(self, coordinator: bytes) -> bool:
@@ -131,6 +133,8 @@ class LogDirectory:
         with self.exclusive():
             try:
                 contents = unpack_log(read_start(self.disk, name, MAX_FILE_BYTES))
+                if contents.coordinator != coordinator:
+                    raise DamagedLogError("it is the log of another coordinator")
             except FileNotFoundError:
                 return None
             except DamagedLogError as error:
@@ -147,7 +151,8 @@ class LogDirectory:
         """Write a log, which replaces the coordinator's earlier log; return the handle and the first slot's offset.
 
         The caller is inside ``exclusive``. ``locked``: whether this process is the coordinator, so that the returned
-        handle holds the lock. The log is durable when this returns.
+        handle holds the lock. The log is durable when this returns. If this fails after the log got its name, a
+        coordinator keeps the lock, because it lives.
         """
         disk, name = self.disk, log_name(contents.coordinator)
         temporary = f"{name}{_UNFINISHED}"
@@ -162,9 +167,17 @@ class LogDirectory:
             disk.rename(temporary, name)
             disk.make_durable(handle, "")
         except BaseException:
-            disk.close(handle)
+            if not locked or self.leads_to(contents.coordinator, handle) is False:
+                disk.close(handle)
             raise
         return handle, start
+
+    def leads_to(self, coordinator: bytes, handle: int) -> bool | None:
+        """Return whether a coordinator's log is the file of this handle, or None if the file system gives no answer."""
+        try:
+            return self.disk.same_file(log_name(coordinator), self.disk.handle_identity(handle))
+        except OSError:
+            return None
 
     def remove(self, coordinator: bytes) -> None:
         """Remove the log of a coordinator whose branches have ended. After a power cut the log may exist again."""

@@ -9,6 +9,7 @@ finds them, or does not find them; both are correct, because no branch was commi
 import os
 import threading
 import weakref
+from collections.abc import Sequence
 
 from spool.decisions.directory import LogDirectory
 from spool.decisions.records import COORDINATOR_BYTES, MAX_FILE_BYTES, SLOTS, LogContents, pack_slots, slot_offset
@@ -38,23 +39,27 @@ class DecisionLog:
         self._refusal: Exception | None = None
         self._writing = threading.Lock()
         self._flushing = threading.Lock()  # taken before ``_writing``
-        self._write_again()
-        _open_logs.add(self)
+        _open_logs.add(self)  # (another thread may fork while the first file is written)
+        try:
+            self._write_again()
+        except BaseException:
+            self._disk.close_all()
+            raise
 
     def register(self, resource: str) -> None:
         """Record that the coordinator uses a resource, durably. The caller begins no work in the resource before."""
+        self.check()
         if resource in self._resources:
             return
         with self._flushing, self._writing:
             self.check()
-            if sum(map(len, self._resources)) + len(resource) > _MOST_RESOURCE_BYTES:
+            if resource in self._resources:
+                return
+            resources = (*self._resources, resource)
+            if sum(len(os.fsencode(each)) for each in resources) > _MOST_RESOURCE_BYTES:
                 raise InvalidArgument("one transaction manager cannot use so many resources: use several managers")
-            self._resources[resource] = None
-            try:
-                self._write_again()
-            except BaseException:
-                del self._resources[resource]
-                raise
+            self._write_again(resources)
+            self._resources[resource] = None  # (only now, because other threads do not wait for the lock)
 
     def record(self, serial: int) -> None:
         """Decide to commit a transaction, durably.
@@ -144,20 +149,29 @@ class DecisionLog:
             if self._generation == generation:
                 self._write_again()
 
-    def _write_again(self) -> None:
-        """Write the log with the outstanding decisions. The caller holds both locks."""
-        contents = LogContents(
-            self.coordinator, tuple(self._resources), frozenset(self._outstanding), dict(writer_name())
-        )
-        with self.directory.exclusive():
-            handle, start = self.directory.write(contents, locked=True)
-        if self._handle:
-            self._disk.close(self._handle)
-        self._handle, self._start = handle, start
-        self._written = self._durable = len(contents.committed)
-        self._generation += 1
+    def _write_again(self, resources: Sequence[str] | None = None) -> None:
+        """Write the log with the outstanding decisions. The caller holds both locks.
 
-    def _stop(self, error: OSError) -> CommitUnknown:
+        If this fails after the new file got the name, the log stops, because no recovery reads the old file.
+        """
+        if resources is None:
+            resources = tuple(self._resources)
+        contents = LogContents(self.coordinator, resources, frozenset(self._outstanding), dict(writer_name()))
+        old = self._handle
+        try:
+            with self.directory.exclusive():
+                handle, start = self.directory.write(contents, locked=True)
+            self._handle, self._start = handle, start
+            self._written = self._durable = len(contents.committed)
+            self._generation += 1
+            if old:
+                self._disk.close(old)
+        except BaseException as error:
+            if old and self.directory.leads_to(self.coordinator, old) is not True:
+                self._stop(error)
+            raise
+
+    def _stop(self, error: BaseException) -> CommitUnknown:
         """Take no more decisions; return the error for a decision that may or may not be durable."""
         self._refusal = SystemFailure(
             f"the decision log {self._disk.root} cannot be written ({error}): close this transaction manager, and "
@@ -165,7 +179,7 @@ class DecisionLog:
         )
         return self._unknown(error)
 
-    def _unknown(self, error: Exception) -> CommitUnknown:
+    def _unknown(self, error: BaseException) -> CommitUnknown:
         return CommitUnknown(
             f"the decision may or may not be durable ({error}); the branches remain prepared: close this transaction "
             "manager, create another one, and let it recover"

@@ -9,7 +9,8 @@
 
 The file has its full size from the beginning, so a decision overwrites zeros, and its flush writes only data. A slot
 lies within one sector of the disk. A slot that cannot be read after a crash was either never durable, and then nobody
-has acted on it, or it was damaged later. The durable count of a later slot tells the two cases apart.
+has acted on it, or it was damaged later. The durable count of a later slot tells the two cases apart. The slots of a
+new file count themselves, because the file gets its name only when it is durable.
 """
 
 import struct
@@ -27,6 +28,7 @@ _HEADER = struct.Struct("<II")
 _SLOT = struct.Struct("<I4sQQQ")
 _SLOT_MAGIC = b"done"
 _BLOCK_BYTES = 4_096
+_PATH_ERRORS = "surrogateescape"  # the path of a space may be no UTF-8
 
 
 class DamagedLogError(ValueError):
@@ -50,10 +52,11 @@ class LogContents(NamedTuple):
 
 def pack_log(contents: LogContents) -> tuple[bytes, int]:
     """Return the bytes of a whole log, and the offset of its first slot. The committed transactions fill the slots."""
-    packed = msgpack.packb([contents.coordinator, list(contents.resources), contents.writer])
+    header = [contents.coordinator, list(contents.resources), contents.writer]
+    packed = msgpack.packb(header, unicode_errors=_PATH_ERRORS)
     head = _MAGIC + _HEADER.pack(len(packed), zlib.crc32(packed)) + packed
     start = -(-len(head) // _BLOCK_BYTES) * _BLOCK_BYTES
-    slots = pack_slots(sorted(contents.committed), 0, 0)
+    slots = pack_slots(sorted(contents.committed), 0, len(contents.committed))
     return head.ljust(start, b"\0") + slots.ljust(SLOTS * _SLOT.size, b"\0"), start
 
 
@@ -81,10 +84,15 @@ def unpack_log(data: bytes) -> LogContents:
     if len(packed) != length or zlib.crc32(packed) != checksum:
         raise DamagedLogError("the checksum of its header is wrong")
     try:
-        coordinator, resources, writer = msgpack.unpackb(packed)
+        coordinator, resources, writer = msgpack.unpackb(packed, unicode_errors=_PATH_ERRORS)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise DamagedLogError(f"its header cannot be decoded: {error}") from None
+    is_complete = isinstance(coordinator, bytes) and isinstance(resources, list) and isinstance(writer, dict)
+    if not is_complete or not all(isinstance(resource, str) for resource in resources):
+        raise DamagedLogError("its header has other fields")
     start = -(-(begin + length) // _BLOCK_BYTES) * _BLOCK_BYTES
+    if len(data) < slot_offset(start, SLOTS):
+        raise DamagedLogError("its end is missing")
     return LogContents(coordinator, tuple(resources), frozenset(_unpack_slots(data[start:])), writer)
 
 
@@ -93,7 +101,7 @@ def _unpack_slots(data: bytes) -> set[int]:
     serials, known_durable, unreadable = set(), 0, None
     for place in range(SLOTS):
         raw = data[place * _SLOT.size : (place + 1) * _SLOT.size]
-        checksum, magic, written_at, serial, durable = _SLOT.unpack(raw.ljust(_SLOT.size, b"\0"))
+        checksum, magic, written_at, serial, durable = _SLOT.unpack(raw)
         if magic == _SLOT_MAGIC and written_at == place and zlib.crc32(raw[4:]) == checksum:
             serials.add(serial)
             known_durable = max(known_durable, durable)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from spool.errors import InvalidArgument, ProtocolError
 
+_PSYCOPG_IN_TRANSACTION = (1, 2, 3)  # ACTIVE, INTRANS, INERROR; a broken connection is UNKNOWN (4)
 _MARKS = {"qmark": "?", "format": "%s", "pyformat": "%s"}
 
 
@@ -110,7 +111,7 @@ class _Psycopg(Database):
     _block: Any = None
 
     def is_in_transaction(self) -> bool:
-        return int(self.connection.info.transaction_status) != 0
+        return int(self.connection.info.transaction_status) in _PSYCOPG_IN_TRANSACTION
 
     def begin(self) -> None:
         if self.connection.pgconn.pipeline_status:

@@ -1,0 +1,286 @@
+"""The database is away for an hour, its table is dropped, a clock is wrong, a backup is restored."""
+
+import logging
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+
+import spool
+import xa
+from spool.model.xid import FORMAT_MANAGED
+from tests.children import exit_code, exit_code_of, start
+from tests.clocks import MovedClock, SimulatedClock
+from tests.postgresql import server
+from tests.xa.manager.shop import Shop
+from tests.xa.manager.steps import STEPS, Step, acting
+
+
+@pytest.fixture(params=["last resource", "two phases"])
+def own_shop(request: pytest.FixtureRequest, memory: Path) -> Iterator[Shop]:
+    """A shop with a server of its own, which the test may stop and change."""
+    two_phase = request.param == "two phases"
+    with server(two_phase=two_phase) as found, Shop(memory, found, two_phase) as shop:
+        yield shop
+
+
+def step(shop: Shop, text: str) -> Step:
+    [found] = [each for each in STEPS[shop.two_phase] if each.text == text]
+    return found
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed_at(shop: Shop, text: str, when: str) -> None:
+    """A program books an order and is killed at a step."""
+
+    def program() -> None:
+        with shop, shop.manager() as manager, acting(step(shop, text), when, die):
+            shop.book(manager)
+
+    assert exit_code_of(program) == -signal.SIGKILL
+
+
+# -- away ------------------------------------------------------------------------------------------------------------
+
+
+def test_x03_a_database_that_is_away_for_an_hour(own_shop: Shop) -> None:
+    """The order in doubt waits for the database; the space takes other work meanwhile."""
+    shop, clock = own_shop, SimulatedClock()
+    shop.space.put_many("orders", ["milk", "tea"])
+    with shop.manager(clock=clock) as manager:
+        away = step(shop, "the commit of the database" if shop.two_phase else "the decision")
+        try:
+            with acting(away, "before", shop.server.kill):
+                shop.book(manager)
+            told = "committed"
+        except spool.CommitUnknown:
+            told = "unknown"
+        assert told == ("committed" if shop.two_phase else "unknown")
+        with pytest.raises(psycopg.OperationalError):
+            shop.book(manager)
+        clock.sleep(3600)
+        shop.space.put("answers", "the space works on")
+        assert len(shop.waiting()) == 1, "one order is in doubt or taken, the other waits"
+        shop.server.start()
+        shop.reconnect()
+        manager.recover(shop.space, shop.database)
+        assert shop.doubts() == []
+        while shop.waiting():
+            shop.book(manager)
+        manager._outcomes.wait(60)
+    assert shop.booked() == ["milk", "tea"]
+    assert shop.decisions() <= 2
+    assert sorted(shop.waiting("answers")) == ["milk", "tea", "the space works on"]
+
+
+def test_x03_a_manager_that_can_connect_again_finishes_by_itself(own_shop: Shop) -> None:
+    shop = own_shop
+    shop.space.put("orders", "tea")
+    with shop.manager() as manager:
+        manager.recover(shop.space, shop.server.connect)
+        away = step(shop, "the commit of the database" if shop.two_phase else "the decision")
+        with acting(away, "before", shop.server.kill):
+            try:
+                shop.book(manager)
+            except spool.CommitUnknown:
+                assert not shop.two_phase
+        shop.server.start()
+        with manager._outcomes._changed:
+            assert manager._outcomes._changed.wait_for(lambda: manager._outcomes.is_empty, 60)
+        shop.check_agreement(["tea"])
+
+
+# -- the table -------------------------------------------------------------------------------------------------------
+
+
+def test_x03_a_table_that_was_dropped_rolls_the_transaction_back(last_resource_shop: Shop) -> None:
+    shop = last_resource_shop
+    shop.space.put_many("orders", ["milk", "tea"])
+    with shop.manager() as manager:
+        shop.book(manager)
+        with closing(shop.server.connect()) as database:
+            database.execute("drop table xaspool_decisions")
+            database.commit()
+        with pytest.raises(spool.SystemFailure, match="prepare_database"):
+            shop.book(manager)
+        assert len(shop.check_agreement(["milk", "tea"])) == 1
+        manager.prepare_database(shop.database)
+        shop.book(manager)
+        manager._outcomes.wait(60)
+        assert shop.check_agreement(["milk", "tea"]) == ["milk", "tea"]
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["dropped", "made again"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_x03_without_the_table_of_its_decision_a_branch_waits_for_an_administrator(
+    last_resource_shop: Shop, when: str, again: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A new table knows nothing of the old decisions, so no recovery guesses from it."""
+    shop = last_resource_shop
+    shop.space.put("orders", "tea")
+    killed_at(shop, "the decision", when)
+    shop.__enter__()
+    with closing(shop.server.connect()) as database:
+        database.execute("drop table xaspool_decisions")
+        database.commit()
+    with shop.manager() as manager:
+        if again:
+            manager.prepare_database(shop.database)
+        found = manager.recover(shop.space, shop.database)
+        [doubt] = found.left
+        assert (found.committed, found.rolled_back) == ([], [])
+        assert "decide with spool-admin transaction" in caplog.text
+        was_booked = shop.booked() == ["tea"]
+        assert was_booked is (when == "after")
+        xa.ResourceManager(shop.space).decide_heuristically(doubt, commit=was_booked)
+        shop.check_agreement(["tea"])
+
+
+# -- clocks ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wall", [0.0, 4e9], ids=["1970", "2096"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_x03_wrong_clocks_change_no_decision(shop: Shop, when: str, wall: float) -> None:
+    """No rule compares times, and the table has none."""
+    shop.space.put("orders", "tea")
+    killed_at(shop, "the decision", when)
+    shop.__enter__()
+    with shop.manager(clock=MovedClock(wall=wall)) as manager:
+        manager.recover(shop.space, shop.database)
+        assert shop.check_agreement(["tea"]) == (["tea"] if when == "after" else [])
+    with closing(shop.server.connect()) as database:
+        kinds = database.execute(
+            "select distinct data_type from information_schema.columns where table_name = 'xaspool_decisions'"
+        ).fetchall()
+        assert not [kind for (kind,) in kinds if "time" in kind or "date" in kind]
+
+
+# -- backups ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_x03_a_restored_backup_of_the_database(own_shop: Shop, when: str, memory: Path) -> None:
+    """The database has no trace of the order any more, so the order in doubt is returned to its queue."""
+    shop, backup = own_shop, str(memory / "backup")
+    shop.server.stop()
+    shop.server.copy_to(backup)
+    shop.server.start()
+    shop.reconnect()
+    shop.space.put("orders", "tea")
+    killed_at(shop, "the decision" if not shop.two_phase else "the vote of the database", when)
+    shop.server.stop()
+    shop.server.restore(backup)
+    shop.server.start()
+    shop.__enter__()
+    with shop.manager() as manager:
+        manager.recover(shop.space, shop.database)
+        assert shop.check_agreement(["tea"]) == []
+        shop.book(manager)
+        manager._outcomes.wait(60)
+        assert shop.check_agreement(["tea"]) == ["tea"]
+
+
+def test_x03_a_restored_backup_with_old_decisions(own_shop: Shop, memory: Path) -> None:
+    """The backup has a decision, or a prepared branch, of a transaction that has ended since."""
+    shop, backup = own_shop, str(memory / "backup")
+    shop.space.put("orders", "tea")
+
+    def back_up() -> None:
+        shop.server.stop()
+        shop.server.copy_to(backup)
+        shop.server.start()
+
+    with shop.manager() as manager:
+        at = step(shop, "the decision")
+        try:
+            with acting(at, "after", back_up):
+                shop.book(manager)
+        except spool.CommitUnknown:
+            assert not shop.two_phase
+        shop.reconnect()
+        manager.recover(shop.space, shop.database)
+        assert shop.check_agreement(["tea"]) == ["tea"]
+    shop.server.stop()
+    shop.server.restore(backup)
+    shop.server.start()
+    shop.reconnect()
+    with shop.manager() as manager:
+        manager.recover(shop.space, shop.database)
+        assert shop.doubts() == [], "nothing remains in doubt"
+        assert shop.decisions() == 0, "no row remains"
+        assert shop.waiting() == [], "the order was booked; a message is never put back after its commit"
+
+
+# -- other managers --------------------------------------------------------------------------------------------------
+
+
+def test_x03_branches_of_another_directory_of_logs_are_not_touched(shop: Shop, memory: Path) -> None:
+    shop.space.put("orders", "tea")
+    killed_at(shop, "the decision", "after")
+    shop.__enter__()
+    with xa.TransactionManager(memory / "another") as other:
+        found = other.recover(shop.space, shop.database)
+        assert found == ([], [], [])
+        assert shop.doubts() != []
+    with shop.manager() as manager:
+        manager.recover(shop.space, shop.database)
+    assert shop.check_agreement(["tea"]) == ["tea"]
+
+
+def test_x03_an_administrators_decision_is_acknowledged(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    """Against the decision of the transaction: the recovery names the branch in an error, and forgets the decision."""
+    shop.space.put("orders", "tea")
+    killed_at(shop, "the decision", "after")
+    shop.__enter__()
+    rm = xa.ResourceManager(shop.space)
+    [doubt] = [xid for xid in rm.recover() if xid.format_id == FORMAT_MANAGED]
+    rm.decide_heuristically(doubt, commit=False)
+    with shop.manager() as manager, caplog.at_level(logging.ERROR):
+        manager.recover(shop.space, shop.database)
+        assert str(doubt) in caplog.text
+        assert shop.space.engine.decisions() == {}
+        assert shop.doubts() == []
+        assert shop.dead_logs(manager) == 0
+
+
+def test_x03_only_the_given_resources_are_recovered(shop: Shop) -> None:
+    shop.space.put("orders", "tea")
+    killed_at(shop, "the decision", "after")
+    shop.__enter__()
+    steps: list[Callable[[xa.TransactionManager], xa.Recovery]] = [
+        lambda manager: manager.recover(shop.space),
+        lambda manager: manager.recover(shop.database),
+        lambda manager: manager.recover(shop.space, shop.database),
+    ]
+    with shop.manager() as manager:
+        for recover in steps:
+            assert shop.dead_logs(manager) == 1
+            recover(manager)
+        assert shop.dead_logs(manager) == 0
+        assert shop.check_agreement(["tea"]) == ["tea"]
+
+
+def test_x03_two_recoveries_at_once_agree(shop: Shop) -> None:
+    shop.space.put_many("orders", ["milk", "tea"])
+    killed_at(shop, "the decision", "after")
+    killed_at(shop, "the decision", "before")
+
+    def recover() -> None:
+        with shop, shop.manager() as manager:
+            manager.recover(shop.space, shop.database)
+
+    children = [start(recover) for _ in range(4)]
+    assert [exit_code(child) for child in children] == [0] * 4
+    shop.__enter__()
+    with shop.manager() as manager:
+        manager.recover(shop.space, shop.database)
+        assert len(shop.check_agreement(["milk", "tea"])) == 1
+        assert shop.dead_logs(manager) == 0
