@@ -81,7 +81,8 @@ class LogDirectory:
             )
 
     def _make_identity(self) -> None:
-        Disk(os.path.dirname(self.disk.root)).flush_directory("")  # this or another process has created the directory
+        with suppress(PermissionError):  # (an administrator may have created the directory for this user)
+            Disk(os.path.dirname(self.disk.root)).flush_directory("")
         name = f"{_IDENTITY}{_UNFINISHED}"
         unlink_unless_gone(self.disk, name)
         write_new(self.disk, name, _identity_file(os.urandom(COORDINATOR_BYTES)), durable=True)

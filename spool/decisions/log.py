@@ -56,7 +56,7 @@ class DecisionLog:
             if resource in self._resources:
                 return
             resources = (*self._resources, resource)
-            if sum(len(os.fsencode(each)) for each in resources) > _MOST_RESOURCE_BYTES:
+            if sum(len(each.encode(errors="surrogateescape")) for each in resources) > _MOST_RESOURCE_BYTES:
                 raise InvalidArgument("one transaction manager cannot use so many resources: use several managers")
             self._write_again(resources)
             self._resources[resource] = None  # (only now, because other threads do not wait for the lock)

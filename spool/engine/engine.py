@@ -213,13 +213,13 @@ class Engine:
         two_phase.commit_prepared_later(self._core, xid, done)
 
     @public_call("rolling back a branch")
-    def roll_back_branch(self, xid: Xid) -> None:
+    def roll_back_branch(self, xid: Xid, reason: str = "its transaction was rolled back") -> None:
         """Roll back a prepared branch: drop its puts, release the messages of its gets, and count an attempt for each.
 
         A rollback needs no flush. A commit and a rollback of one branch exclude each other (Rule 5). Raises
         UnknownBranch if no prepared branch has this xid.
         """
-        two_phase.rollback_prepared(self._store, xid, self._store.deadline())
+        two_phase.rollback_prepared(self._store, xid, self._store.deadline(), reason, counted=True)
 
     @public_call("looking for branches in doubt")
     def in_doubt(self, known_votes: Collection[Xid] = ()) -> list[Xid]:

@@ -142,17 +142,23 @@ def make_durable(store: Store, xid: Xid, deadline: Deadline) -> None:
 
 
 def rollback_prepared(
-    store: Store, xid: Xid, deadline: Deadline, reason: str = "its transaction was rolled back"
+    store: Store,
+    xid: Xid,
+    deadline: Deadline,
+    reason: str = "its transaction was rolled back",
+    *,
+    counted: bool | None = None,
 ) -> None:
     """Roll back a prepared branch: see ``Engine.roll_back_branch``.
 
-    For a branch of our own coordinator no attempt is counted. The calls with its messages had ended before the vote.
-    The branch is rolled back only because the coordinator has ended.
+    ``counted``: whether an attempt is counted for each message that the branch took. By default, none is counted for a
+    branch of our own coordinator. The calls with its messages had ended before the vote, and the branch is rolled back
+    only because the coordinator has ended.
     """
     failed = _held_by(store, xid, deadline)
     # Count the attempts while the branch still holds the messages: no process may take a message before its new count
     # is visible.
-    if xid.format_id not in FORMATS_BOUND_TO_A_LIFE:
+    if counted or (counted is None and xid.format_id not in FORMATS_BOUND_TO_A_LIFE):
         retries.count_failures(store, failed, reason, deadline, held_by=xid)
     with number_locked(store.shared.control, deadline):
         settle_all(store, deadline)

@@ -4,7 +4,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from itertools import count
 from types import TracebackType
 from typing import Any, Self
@@ -12,13 +12,15 @@ from typing import Any, Self
 from spool import Space
 from spool.decisions import DecisionLog, open_directory
 from spool.engine import Clock
+from spool.errors import InvalidArgument
 from xa.manager import decision_table
 from xa.manager.connections import database_of
+from xa.manager.foreign import ForeignTransaction
 from xa.manager.ids import TransactionId
 from xa.manager.outcomes import Outcomes
 from xa.manager.recovery import Participants, Recovery, recover_dead
 from xa.manager.resources import Resources
-from xa.manager.transaction import GlobalTransaction
+from xa.manager.transaction import NO_TABLE, GlobalTransaction
 
 _CLOSE_SECONDS = 30.0
 
@@ -58,10 +60,26 @@ class TransactionManager:
         ``timeout``: the time limit in seconds; None sets no limit. After the limit, the next call in a space, or the
         commit, rolls the transaction back and raises TransactionTimeout.
         """
+        id = self._begin()
+        return GlobalTransaction(id, timeout, self._log, self._resources, self._outcomes, self._clock)
+
+    def _begin(self) -> TransactionId:
         id = TransactionId(self._directory.id, self._log.coordinator, next(self._serials))
         self._log.check()
         self._outcomes.begin(id.serial)
-        return GlobalTransaction(id, timeout, self._log, self._resources, self._outcomes, self._clock)
+        return id
+
+    def begin_foreign(self, space: Space, session: Any) -> ForeignTransaction:
+        """Begin a transaction of a space whose last resource is a session that another transaction manager commits.
+
+        ``session``: a ``Session`` of SQLAlchemy. Raises InvalidArgument if its database has no table of decisions.
+        """
+        self._resources.register_space(space)
+        with closing(session.get_bind().engine.connect()) as connection:
+            table = self._resources.register_table(database_of(connection))
+        if table is None:
+            raise InvalidArgument(NO_TABLE)
+        return ForeignTransaction(self._begin(), session, table, self._outcomes)
 
     def prepare_database(self, connection: Any) -> None:
         """Create the table of decisions in a database, unless it exists. The program does this once.
@@ -106,7 +124,8 @@ class TransactionManager:
 
     def _opened(self, resource: Any, opened: ExitStack) -> Any:
         """Return the resource, or the new connection that it returns as a function."""
-        if isinstance(resource, Space) or hasattr(resource, "cursor") or not callable(resource):
+        is_resource = isinstance(resource, Space) or hasattr(resource, "cursor") or hasattr(resource, "get_bind")
+        if is_resource or not callable(resource):
             return resource
         if resource not in self._connects:
             self._connects.append(resource)

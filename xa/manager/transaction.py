@@ -34,6 +34,11 @@ from xa.manager.two_phase_branch import TwoPhaseBranch, has_two_phases
 log = logging.getLogger("spool")
 
 
+NO_TABLE = (
+    "the database has no table of decisions yet: call prepare_database(connection) of the transaction manager once"
+)
+
+
 class State(Enum):
     ACTIVE = "active"
     COMMITTED = "committed"
@@ -131,10 +136,7 @@ class GlobalTransaction:
                 "a transaction has at most one database without two-phase commit, and it has one already: enlist this "
                 "connection in a separate transaction"
             )
-        return (
-            "the database has no table of decisions yet: call prepare_database(connection) of the transaction manager "
-            "once"
-        )
+        return NO_TABLE
 
     def _next_xid(self) -> Xid:
         return self.id.branch(len(self._branches))

@@ -1,0 +1,163 @@
+"""Cut the power at every call of a program that decides, and let recoveries read every disk that may be left."""
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+from spool.decisions import LogDirectory
+from tests.decisions.machines import (
+    Coordinator,
+    Logs,
+    Program,
+    Told,
+    check,
+    check_kept,
+    new_machine,
+    overwritten_in_place,
+    read_logs,
+    simulation,
+)
+from tests.machine import Image, Machine, PowerCut
+from tests.simdisk import CHANGES, SimulatedDisk
+from tests.survivors import Rules, survivors
+
+
+@dataclass
+class Cuts:
+    """All cuts of one program by one rule set.
+
+    successor: the program of another process, which runs after the death of the first one. per_cut: at most so many
+    survivors of each cut; per_recovery_cut: of each cut of a recovery. disks: the number of disks that were read.
+    """
+
+    program: Program
+    rules: Rules
+    successor: Program
+    per_cut: int = 12
+    per_recovery_cut: int = 3
+    disks: int = 0
+    cuts: int = 0
+    _seen: set[Hashable] = field(default_factory=set)
+    _story: list[str] = field(default_factory=list)
+
+    def explore(self) -> None:
+        with overwritten_in_place():
+            for step in self._steps():
+                machine, told, call = self._cut_at(step)
+                with self._telling(f"the program ended before {call}"):
+                    self._after_a_power_cut(machine, {}, told, limit=self.per_cut, deep=True)
+                    self._after_a_kill(machine, told)
+                    self._with_a_successor(machine, told)
+
+    def _steps(self) -> list[int]:
+        """The steps before which a cut makes a difference: calls that change the disk, and the end."""
+        machine, _, _ = self._cut_at(None)
+        return [*_changing(machine), len(machine.trace) + 1]
+
+    def _cut_at(self, step: int | None) -> tuple[Machine, Told, str]:
+        machine = new_machine(self.rules)
+        machine.crash_at(step)
+        process = Coordinator(SimulatedDisk(machine))
+        call = "its end"
+        with simulation(1):
+            try:
+                self.program(process)
+            except PowerCut:
+                call = machine.last_call()
+        _end(machine, process.disk)
+        return machine, process.told, call
+
+    # -- after the end -----------------------------------------------------------------------------------------------
+
+    def _after_a_power_cut(
+        self, machine: Machine, before: Logs, *programs: Told, limit: int, deep: bool = False
+    ) -> None:
+        """``before``: the logs that an earlier recovery has read. ``deep``: whether recoveries are cut, too."""
+        self.cuts += 1
+        for survivor in survivors(machine, self.rules, limit=limit, seed=self.cuts):
+            read = tuple(sorted((each, found.committed) for each, found in before.items()))
+            key = survivor.image, read, deep, *(told.key for told in programs)
+            if key in self._seen:
+                continue
+            self._seen.add(key)
+            with self._telling(f"power cut: {survivor.story}"):
+                self._recover(lambda image=survivor.image: self._boot(image, machine), before, *programs)
+                if deep:
+                    self._cut_recoveries(lambda image=survivor.image: self._boot(image, machine), *programs)
+
+    def _after_a_kill(self, machine: Machine, *programs: Told) -> None:
+        """The page cache remains, and a recovery must not trust it."""
+        with self._telling("killed, no power cut"):
+            twin = machine.copy()
+            logs = self._recover(lambda: twin, {}, *programs)
+            with self._telling("a recovery ended"):
+                self._after_a_power_cut(twin, logs, *programs, limit=self.per_recovery_cut)
+            self._cut_recoveries(machine.copy, *programs)
+
+    def _with_a_successor(self, machine: Machine, told: Told) -> None:
+        twin = machine.copy()
+        process = Coordinator(SimulatedDisk(twin))
+        with self._telling("killed, and another program went on"), simulation(2):
+            self.successor(process)
+            check(process.logs, told)
+            _end(twin, process.disk)
+            self._after_a_power_cut(twin, process.logs, told, process.told, limit=self.per_cut)
+
+    def _recover(self, boot: Callable[[], Machine], before: Logs, *programs: Told) -> Logs:
+        """Run a whole recovery."""
+        self.disks += 1
+        logs: Logs = {}
+        _recover(boot(), logs)
+        check(logs, *programs)
+        check_kept(before, logs, *programs)
+        return logs
+
+    def _cut_recoveries(self, boot: Callable[[], Machine], *programs: Told) -> None:
+        """Cut a recovery at each step. The logs that it has read by then may have been acted on."""
+        whole = boot()
+        begin = len(whole.trace)
+        _recover(whole, {})
+        for step in _changing(whole, begin):
+            machine, logs = boot(), Logs()
+            assert len(machine.trace) == begin
+            machine.crash_at(step)
+            with suppress(PowerCut):
+                _recover(machine, logs)
+            machine.crash_at(None)
+            with self._telling(f"recovery ended before {machine.last_call()}"):
+                self._after_a_power_cut(machine, logs, *programs, limit=self.per_recovery_cut)
+                self._recover(machine.copy, logs, *programs)
+
+    def _boot(self, image: Image, machine: Machine) -> Machine:
+        return new_machine(self.rules, image, machine.boot + 1)
+
+    @contextmanager
+    def _telling(self, what: str) -> Iterator[None]:
+        """Add the way to a failure, outermost first."""
+        self._story.append(what)
+        try:
+            yield
+        except Exception as error:
+            if self._story:
+                error.add_note("\n  ".join([f"{self.rules.value} file system", *self._story]))
+                self._story.clear()
+            raise
+        finally:
+            if self._story:
+                self._story.pop()
+
+
+def _recover(machine: Machine, logs: Logs) -> None:
+    process = SimulatedDisk(machine)
+    with simulation(3):
+        read_logs(LogDirectory(process), logs)
+    _end(machine, process)
+
+
+def _end(machine: Machine, process: SimulatedDisk) -> None:
+    machine.crash_at(None)
+    machine.kill(process)
+
+
+def _changing(machine: Machine, begin: int = 0) -> list[int]:
+    return [step for step, (call, _) in enumerate(machine.trace, 1) if call in CHANGES and step > begin]

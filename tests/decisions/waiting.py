@@ -1,0 +1,106 @@
+"""Threads that wait for each other without sleeps: a lock that announces who comes to it, and a disk that holds calls."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+from spool.decisions import DecisionLog
+from spool.disk.disk import Disk
+from tests.clocks import LONG
+from tests.held import Caller
+
+
+class AnnouncedLock:
+    """A lock that calls ``came`` before a thread waits for it."""
+
+    def __init__(self, lock: Any, came: Callable[[], object]) -> None:
+        self._lock = lock
+        self._came = came
+
+    def __enter__(self) -> None:
+        self._came()
+        self._lock.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.release()
+
+
+@contextmanager
+def announced(log: DecisionLog) -> Iterator[Callable[..., None]]:
+    """Yield a function that waits until so many threads (1) have come to the lock that a flush and a new file need."""
+    came, lock = threading.Semaphore(0), log._flushing
+
+    def wait_for(threads: int = 1) -> None:
+        for _ in range(threads):
+            assert came.acquire(timeout=LONG)
+
+    log._flushing = AnnouncedLock(lock, came.release)  # type: ignore[assignment]
+    try:
+        yield wait_for
+    finally:
+        log._flushing = lock
+
+
+class HeldDisk(Disk):
+    """A disk of real files that holds the next such call until ``go_on`` is set.
+
+    fails: raised by the held call, if not None. calls: the calls so far of the kinds that may be held.
+    """
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.arrived, self.go_on = threading.Event(), threading.Event()
+        self.held = ""
+        self.fails: OSError | None = None
+        self.calls: list[str] = []
+
+    def _passes(self, call: str) -> None:
+        self.calls.append(call)
+        if self.held == call:
+            self.held = ""
+            self.arrived.set()
+            assert self.go_on.wait(LONG)
+            if self.fails is not None:
+                raise self.fails
+
+    @contextmanager
+    def holding(self, call: str, by: Callable[[], object]) -> Iterator[Caller]:
+        """Start a caller and hold its next such call while the block runs."""
+        self.arrived.clear()
+        self.go_on.clear()
+        self.held = call
+        caller = Caller(by)
+        caller.start()
+        assert self.arrived.wait(LONG)
+        try:
+            yield caller
+        finally:
+            self.go_on.set()
+            ended(caller)
+
+    def flush(self, handle: int, *, data_only: bool = False) -> None:
+        self._passes("flush")
+        super().flush(handle, data_only=data_only)
+
+    def rename(self, source: str, target: str) -> None:
+        self._passes("rename")
+        super().rename(source, target)
+
+
+def ended(*callers: Caller) -> None:
+    """Wait for the end of callers."""
+    for caller in callers:
+        caller.join(LONG)
+        assert not caller.is_alive()
+
+
+def started(*calls: Callable[[], object]) -> list[Caller]:
+    """Start each call in a separate thread."""
+    callers = [Caller(call) for call in calls]
+    for caller in callers:
+        caller.start()
+    return callers
