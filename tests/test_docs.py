@@ -7,6 +7,7 @@ import shutil
 import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import click
@@ -21,6 +22,7 @@ from tests import pages, references
 from tests.conftest import rows, rows_of
 from tests.log.test_flush_counts import COSTS
 from tests.ports import free_port
+from tests.postgresql import server
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
@@ -54,9 +56,22 @@ def readers(spark: bool) -> list[Path]:
     return [document for document in DOCUMENTS if to_run(document)]
 
 
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[dict[str, str]]:
+    """Run a PostgreSQL with default settings and the database ``shop``; returns the variables that lead to it."""
+    with server(two_phase=False) as found, closing(found.connect(autocommit=True)) as database:
+        database.execute("create database shop")
+        yield {"PGHOST": found.directory, "PGUSER": "test"}
+
+
 @pytest.mark.parametrize("page", readers(spark=False), ids=lambda page: page.name)
-def test_a_page_runs_block_after_block_as_it_says(page: Path, environment: dict[str, str], tmp_path: Path) -> None:
-    for block in pages.programs(page):
+def test_a_page_runs_block_after_block_as_it_says(
+    page: Path, environment: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    programs = list(pages.programs(page))
+    if any("import psycopg" in block.text for block in programs):
+        environment = {**environment, **request.getfixturevalue("postgresql")}
+    for block in programs:
         pages.run(block, tmp_path, environment)
 
 

@@ -33,8 +33,8 @@ class Cuts:
     program: Program
     rules: Rules
     successor: Program
-    per_cut: int = 12
-    per_recovery_cut: int = 3
+    per_cut: int = 100
+    per_recovery_cut: int = 20
     disks: int = 0
     cuts: int = 0
     _seen: set[Hashable] = field(default_factory=set)

@@ -127,13 +127,13 @@ class Coordinator:
 
     def decide_together(self, first: int, second: int) -> None:
         """Decide in two threads: the second one writes its slot while the first one flushes."""
-        flush, caller = self.disk.flush, Caller(lambda: self.decide(second))
+        flush, callers = self.disk.flush, list[Caller]()
 
         def flush_later(handle: int, *, data_only: bool = False) -> None:
-            del self.disk.flush
-            with announced(self.log) as wait_for:
-                caller.start()
-                wait_for()
+            if not self.log._writing.locked():  # (otherwise the log is written again)
+                del self.disk.flush
+                with announced(self.log) as arrivals:
+                    callers.extend(arrivals.starting(lambda: self.decide(second)))
             flush(handle, data_only=data_only)
 
         self.disk.flush = flush_later  # type: ignore[method-assign]
@@ -141,10 +141,10 @@ class Coordinator:
             self.decide(first)
         finally:
             vars(self.disk).pop("flush", None)
-            if caller.ident is not None:
-                ended(caller)
-        if caller.error is not None:
-            raise caller.error
+            ended(*callers)
+        for caller in callers:
+            if caller.error is not None:
+                raise caller.error
 
     def end(self, *serials: int) -> None:
         for serial in self.told.decided.intersection(serials):

@@ -1,8 +1,9 @@
-"""Threads that wait for each other without sleeps: a lock that announces who comes to it, and a disk that holds calls."""
+"""Threads that wait for each other without sleeps: a lock that announces its waiters, and a disk that holds calls."""
 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -29,18 +30,41 @@ class AnnouncedLock:
         self._lock.release()
 
 
-@contextmanager
-def announced(log: DecisionLog) -> Iterator[Callable[..., None]]:
-    """Yield a function that waits until so many threads (1) have come to the lock that a flush and a new file need."""
-    came, lock = threading.Semaphore(0), log._flushing
+class Arrivals:
+    """Counts threads that have come to the lock that a flush and a new file need, and threads that have ended."""
 
-    def wait_for(threads: int = 1) -> None:
+    def __init__(self) -> None:
+        self._came = threading.Semaphore(0)
+
+    def come(self) -> None:
+        self._came.release()
+
+    def wait_for(self, threads: int = 1) -> None:
         for _ in range(threads):
-            assert came.acquire(timeout=LONG)
+            assert self._came.acquire(timeout=LONG)
 
-    log._flushing = AnnouncedLock(lock, came.release)  # type: ignore[assignment]
+    def starting(self, *calls: Callable[[], object]) -> list[Caller]:
+        """Start each call in a separate thread, and wait until each thread has come or ended."""
+
+        def to_its_end(call: Callable[[], object]) -> None:
+            try:
+                call()
+            finally:
+                self.come()
+
+        callers = [Caller(partial(to_its_end, call)) for call in calls]
+        for caller in callers:
+            caller.start()
+        self.wait_for(len(callers))
+        return callers
+
+
+@contextmanager
+def announced(log: DecisionLog) -> Iterator[Arrivals]:
+    arrivals, lock = Arrivals(), log._flushing
+    log._flushing = AnnouncedLock(lock, arrivals.come)  # type: ignore[assignment]
     try:
-        yield wait_for
+        yield arrivals
     finally:
         log._flushing = lock
 
@@ -96,11 +120,3 @@ def ended(*callers: Caller) -> None:
     for caller in callers:
         caller.join(LONG)
         assert not caller.is_alive()
-
-
-def started(*calls: Callable[[], object]) -> list[Caller]:
-    """Start each call in a separate thread."""
-    callers = [Caller(call) for call in calls]
-    for caller in callers:
-        caller.start()
-    return callers

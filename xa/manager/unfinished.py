@@ -7,6 +7,7 @@ A thread of the manager repeats the call of each branch with growing pauses. A b
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from spool.engine import Clock
@@ -91,9 +92,8 @@ class UnfinishedBranches:
                 one.finish()
             except HeuristicMismatch as error:
                 log.error("%s", error)
-            except Exception as error:
-                log.debug("the branch %s is still not finished: %s", one.branch.xid, error)
-                continue
+            except Exception:
+                continue  # (the failure was logged when the branch was added)
             self.end(one.branch.xid)
 
     def close(self) -> None:
@@ -107,9 +107,7 @@ class UnfinishedBranches:
                 self._changed.wait()
                 pause = _FIRST_PAUSE_SECONDS
             self._changed.clear()
-            try:
+            with suppress(Exception):  # (the failure was logged when the branch was added)
                 self._repeat()
-            except Exception as error:
-                log.debug("unfinished branches: %s", error)
             self._clock.wait(self._changed.wait, pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)

@@ -65,7 +65,7 @@ def join(
             has one transaction for each thread.
         manager: with ``session``: the transaction manager whose decision is written in the session's transaction. After
             a crash, ``recover`` of the transaction manager gives the space and the database the same outcome.
-        session: a ``Session`` or ``scoped_session`` of SQLAlchemy, registered with zope.sqlalchemy, whose database has
+        session: a session of SQLAlchemy (also a scoped one), registered with zope.sqlalchemy, whose database has
             the table of ``TransactionManager.prepare_database``. zope.sqlalchemy commits the session.
 
     Raises:
