@@ -321,6 +321,8 @@ class Space(Administration):
         with calls.deferred(self._store.guard.end):
             if not self._store.closed:
                 with suppress(NotOpen), self._store.guard:
+                    for function in list(self._store.before_end):
+                        function()
                     self._core.group_commit.drain()
                 self._housekeeper.tidy_up()
                 self._store.guard.close()

@@ -30,7 +30,7 @@ from spool.log.visibility import catch_up, list_prepared
 from spool.model.message import Message
 from spool.model.position import Position
 from spool.model.settings import SpaceConfig
-from spool.model.xid import Xid
+from spool.model.xid import Xid, new_local_xid
 from spool.policies import heuristics, subscriptions
 from spool.policies.retries import count_failures
 from spool.runtime.calls import CallGuard, public_call
@@ -78,6 +78,8 @@ class Engine:
         ``join(None)`` makes them join no transaction.
     at_close: ``at_close(function)`` registers a function, which is called when the space is closed and its last call
         has ended. ``at_close`` takes no lock.
+    before_close: ``before_close(function)`` registers a function, which is called when a program closes the space. The
+        function may still commit.
     """
 
     def __init__(self, core: Core) -> None:
@@ -87,6 +89,7 @@ class Engine:
         self.call: CallGuard = store.guard
         self.joined: Callable[[], Joinable | None] = partial(associated, store)
         self.join: Callable[[Joinable | None], object] = partial(associate, store)
+        self.before_close: Callable[[Callable[[], None]], object] = store.before_end.setdefault
         self.at_close: Callable[[Callable[[], None]], object] = store.at_end.setdefault
 
     # -- the space and its calls --------------------------------------------------------------------------------------
@@ -202,15 +205,21 @@ class Engine:
         """
         return two_phase.commit_prepared(self._core, xid, vote_known=vote_known)
 
-    @public_call("committing a branch")
-    def commit_branch_later(self, xid: Xid, done: Callable[[BaseException | None], None]) -> None:
-        """Begin to commit a prepared branch whose vote this process got; see ``commit_branch``.
+    @public_call("committing branches")
+    def commit_together(self, xids: Sequence[Xid]) -> None:
+        """Commit prepared branches whose votes this process got, as one commit.
 
-        Args:
-            done: called once the branch is committed, with None, or with the error of ``commit_branch``. A thread of
-                the space calls the function, so it must neither wait nor raise.
+        A single branch shares its flush with other threads. Raises like ``commit_branch``. After UnknownBranch none of
+        the branches was committed.
         """
-        two_phase.commit_prepared_later(self._core, xid, done)
+        if len(xids) == 1:
+            two_phase.commit_prepared(self._core, xids[0], vote_known=True)
+            return
+        decision = self.begin_branch(new_local_xid())
+        try:
+            decision.commit(adopt=xids)
+        finally:
+            decision.abandon()
 
     @public_call("rolling back a branch")
     def roll_back_branch(self, xid: Xid, reason: str = "its transaction was rolled back") -> None:

@@ -9,11 +9,15 @@ journal. A forwarding round, however, claims thousands of messages, and tasks in
 one message at a time. So the journal of a round has a byte for each message, a *mark*. A task sets the mark during the
 call, and an attempt is counted only for marked messages. A round writes the marks before the claims. If the round is
 killed while it writes its journal, it has begun no call, and no attempt is counted.
+
+A process keeps the files of ended journals, without claims, and renames them for its next transactions, because the
+creation and removal of a file would be a large part of a short transaction. The close of the space removes the files.
 """
 
 import logging
 import zlib
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgpack
@@ -37,6 +41,7 @@ from spool.store.store import Store
 log = logging.getLogger("spool")
 
 _MAX_NOTE_BYTES = 64 << 20
+_MOST_SPARES = 16
 _NAME, _VERSION = "xaspool-claims", 1
 MARKED, UNMARKED = b"\1", b"\0"
 
@@ -94,6 +99,7 @@ class ClaimJournal:
         self._name = ""  # the name of the file, once the file exists
         self._handle: int | None = None
         self._end = 0
+        self._has_marks = False  # tasks may map the file into their memory, so it must not be truncated
 
     @property
     def is_begun(self) -> bool:
@@ -116,6 +122,7 @@ class ClaimJournal:
 
         Return the offset of the first mark in the file, or None if the disk is full.
         """
+        self._has_marks = True
         self._append(msgpack.packb(bytes(count)))
         return self._end - count if self.is_begun else None
 
@@ -127,7 +134,7 @@ class ClaimJournal:
             self.store.files.disk.write_at(self._handle, self._end, data)
             self._end += len(data)
         except OSError as error:
-            self.remove()  # a reader would stop at an incomplete record, and miss later records
+            self._unlink()  # a reader would stop at an incomplete record, and miss later records
             if error.errno not in NO_ROOM:
                 raise
             log.warning("claims cannot be recorded: %s", error)
@@ -138,22 +145,64 @@ class ClaimJournal:
             self.store.files.disk.write_at(self._handle, first, UNMARKED * count)
 
     def _begin(self) -> bytes:
-        """Create the file; return the first record of the file."""
+        """Create the file, or take the file of an ended journal; return the first record of the file."""
         _become_owner(self.store)
         self._name = layout.claim_journal(self._xid)
-        self._handle = self.store.files.disk.create(self._name)
+        self._handle = self._take_spare()
+        if self._handle is None:
+            self._handle = self.store.files.disk.create(self._name)
         writer = writer_name()
         about = [writer["pid"], writer["program"], self.store.clock.now()]
         packed: bytes = msgpack.packb([_NAME, _VERSION, self.store.shared.claims.owner, *about])
         return packed + bytes(msgpack.packb(zlib.crc32(packed)))
 
+    def _take_spare(self) -> int | None:
+        """Give the file of an ended journal this journal's name; return its handle, or None if no file is left."""
+        spares, disk = self.store.spare_journals, self.store.files.disk
+        while spares:
+            try:
+                name, handle = spares.pop()
+            except IndexError:  # another thread took the last one
+                break
+            try:
+                disk.rename(name, self._name)
+            except FileNotFoundError:  # another process has removed it
+                disk.close(handle)
+            else:
+                return handle
+        return None
+
     def remove(self) -> None:
-        """Delete the file, if it exists."""
+        """Remove the claims from the file, and keep the file for another journal; or delete the file."""
+        if self._handle is None:
+            return
+        if self._has_marks or len(self.store.spare_journals) >= _MOST_SPARES:
+            self._unlink()
+            return
+        handle, self._handle, self._end = self._handle, None, 0
+        try:
+            self.store.files.disk.truncate(handle, 0)
+        except BaseException:
+            self._handle = handle
+            self._unlink()
+            raise
+        self.store.spare_journals.append((self._name, handle))
+
+    def _unlink(self) -> None:
         if self._handle is not None:
             self.store.files.disk.close(self._handle)
             self._handle = None
             self._end = 0
             self.store.files.disk.unlink(self._name)
+
+
+def remove_spares(store: Store) -> None:
+    """Delete the files of ended journals; the space is being closed."""
+    while store.spare_journals:
+        name, handle = store.spare_journals.pop()
+        store.files.disk.close(handle)
+        with suppress(OSError):  # (another process may have removed the file)
+            store.files.disk.unlink(name)
 
 
 def _become_owner(store: Store) -> None:
@@ -220,11 +269,14 @@ def _is_regular(disk: Disk, name: str) -> bool:
 
 def read_journal(disk: Disk, xid: Xid) -> JournalContents:
     """Read a journal up to the last complete record. A missing journal has no owner and no ranges."""
-    journal = JournalContents(0, [])
+    journal, name = JournalContents(0, []), layout.claim_journal(xid)
     try:
-        with opened(disk, layout.claim_journal(xid)) as handle:
-            data = disk.read_at(handle, 0, min(disk.handle_identity(handle).size, _MAX_NOTE_BYTES))
+        with opened(disk, name) as handle:
+            identity = disk.handle_identity(handle)
+            data = disk.read_at(handle, 0, min(identity.size, _MAX_NOTE_BYTES))
     except FileNotFoundError:
+        return journal
+    if not disk.same_file(name, identity):  # before the read, the file may have become another transaction's journal
         return journal
     unpacker = msgpack.Unpacker(max_buffer_size=0, max_array_len=6, max_map_len=0)
     unpacker.feed(data)

@@ -95,6 +95,8 @@ class Store:
         settings that were read last.
     guard: each call is a step inside the guard; ``guard.close()`` closes the space.
     at_end: functions that are called once the space is closed.
+    before_end: functions that are called when a program closes the space, while calls are still possible.
+    spare_journals: the names and handles of the files that ended journals of claims have left.
     dropped: functions that undo transactions which the program dropped before their end; the housekeeper calls these
         functions.
     """
@@ -109,6 +111,8 @@ class Store:
         self.settings = settings
         self.guard = life.guard
         self.at_end = life.at_end
+        self.before_end: dict[Callable[[], None], None] = {}
+        self.spare_journals: list[tuple[str, int]] = []
         self.dropped: deque[Callable[[], None]] = deque()
 
     def deadline(self, seconds: float | None = WAIT_SECONDS) -> Deadline:

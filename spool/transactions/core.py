@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol, Self
 
 from spool.log.group_commit import GroupCommit
 from spool.maintenance.reclaim import reclaim
-from spool.policies.claim_journal import Owners
+from spool.policies.claim_journal import Owners, remove_spares
 from spool.store.store import Store
 
 
@@ -26,6 +26,7 @@ class Core(NamedTuple):
         """Create the core of a new store. When the store's guard closes the space, the group commit ends, too."""
         group_commit = GroupCommit(store, partial(reclaim, store))
         store.at_end[group_commit.end] = None
+        store.before_end[partial(remove_spares, store)] = None
         return cls(store, group_commit, Owners(store))
 
 

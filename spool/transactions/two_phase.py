@@ -99,14 +99,6 @@ def commit_prepared(core: Core, xid: Xid, *, vote_known: bool, facts: CommitBatc
     return request.number
 
 
-def commit_prepared_later(core: Core, xid: Xid, done: Callable[[BaseException | None], None]) -> None:
-    """Begin to commit a prepared branch: see ``Engine.commit_branch_later``."""
-    store = core.store
-    request = AdoptionRequest(xid, store.view.prepared.branches.get(xid) or voted_contents(store, xid))
-    request.on_done = lambda _: done(request.error)
-    core.group_commit.submit(request)
-
-
 def still_prepared(
     store: Store, xids: Sequence[Xid], branches: Sequence[FileContents], deadline: Deadline
 ) -> Callable[[Settings], None]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from spool.decisions import LogDirectory
 from tests.decisions.machines import (
@@ -17,7 +18,7 @@ from tests.decisions.machines import (
     read_logs,
     simulation,
 )
-from tests.machine import Image, Machine, PowerCut
+from tests.machine import Machine, PowerCut
 from tests.simdisk import CHANGES, SimulatedDisk
 from tests.survivors import Rules, survivors
 
@@ -27,7 +28,8 @@ class Cuts:
     """All cuts of one program by one rule set.
 
     successor: the program of another process, which runs after the death of the first one. per_cut: at most so many
-    survivors of each cut; per_recovery_cut: of each cut of a recovery. disks: the number of disks that were read.
+    survivors of each cut; per_recovery_cut: of each cut of a recovery. disk, later_disk: the disks of the program, and
+    of its successor and of recoveries, for planted bugs. disks: the number of disks that were read.
     """
 
     program: Program
@@ -35,6 +37,8 @@ class Cuts:
     successor: Program
     per_cut: int = 100
     per_recovery_cut: int = 20
+    disk: type[SimulatedDisk] = SimulatedDisk
+    later_disk: type[SimulatedDisk] = SimulatedDisk
     disks: int = 0
     cuts: int = 0
     _seen: set[Hashable] = field(default_factory=set)
@@ -57,14 +61,14 @@ class Cuts:
     def _cut_at(self, step: int | None) -> tuple[Machine, Told, str]:
         machine = new_machine(self.rules)
         machine.crash_at(step)
-        process = Coordinator(SimulatedDisk(machine))
+        process = Coordinator(self.disk(machine))
         call = "its end"
         with simulation(1):
             try:
                 self.program(process)
             except PowerCut:
                 call = machine.last_call()
-        _end(machine, process.disk)
+        end(machine, process.disk)
         return machine, process.told, call
 
     # -- after the end -----------------------------------------------------------------------------------------------
@@ -81,9 +85,10 @@ class Cuts:
                 continue
             self._seen.add(key)
             with self._telling(f"power cut: {survivor.story}"):
-                self._recover(lambda image=survivor.image: self._boot(image, machine), before, *programs)
+                boot = partial(new_machine, self.rules, survivor.image, machine.boot + 1)
+                self._recover(boot, before, *programs)
                 if deep:
-                    self._cut_recoveries(lambda image=survivor.image: self._boot(image, machine), *programs)
+                    self._cut_recoveries(boot, *programs)
 
     def _after_a_kill(self, machine: Machine, *programs: Told) -> None:
         """The page cache remains, and a recovery must not trust it."""
@@ -96,18 +101,18 @@ class Cuts:
 
     def _with_a_successor(self, machine: Machine, told: Told) -> None:
         twin = machine.copy()
-        process = Coordinator(SimulatedDisk(twin))
+        process = Coordinator(self.later_disk(twin))
         with self._telling("killed, and another program went on"), simulation(2):
             self.successor(process)
             check(process.logs, told)
-            _end(twin, process.disk)
+            end(twin, process.disk)
             self._after_a_power_cut(twin, process.logs, told, process.told, limit=self.per_cut)
 
     def _recover(self, boot: Callable[[], Machine], before: Logs, *programs: Told) -> Logs:
         """Run a whole recovery."""
         self.disks += 1
         logs: Logs = {}
-        _recover(boot(), logs)
+        recover(self.later_disk(boot()), logs)
         check(logs, *programs)
         check_kept(before, logs, *programs)
         return logs
@@ -116,20 +121,17 @@ class Cuts:
         """Cut a recovery at each step. The logs that it has read by then may have been acted on."""
         whole = boot()
         begin = len(whole.trace)
-        _recover(whole, {})
+        recover(self.later_disk(whole), {})
         for step in _changing(whole, begin):
             machine, logs = boot(), Logs()
             assert len(machine.trace) == begin
             machine.crash_at(step)
             with suppress(PowerCut):
-                _recover(machine, logs)
+                recover(self.later_disk(machine), logs)
             machine.crash_at(None)
             with self._telling(f"recovery ended before {machine.last_call()}"):
                 self._after_a_power_cut(machine, logs, *programs, limit=self.per_recovery_cut)
                 self._recover(machine.copy, logs, *programs)
-
-    def _boot(self, image: Image, machine: Machine) -> Machine:
-        return new_machine(self.rules, image, machine.boot + 1)
 
     @contextmanager
     def _telling(self, what: str) -> Iterator[None]:
@@ -147,14 +149,14 @@ class Cuts:
                 self._story.pop()
 
 
-def _recover(machine: Machine, logs: Logs) -> None:
-    process = SimulatedDisk(machine)
+def recover(process: SimulatedDisk, logs: Logs) -> None:
+    """Read the logs of dead coordinators in a process that then ends."""
     with simulation(3):
         read_logs(LogDirectory(process), logs)
-    _end(machine, process)
+    end(process.machine, process)
 
 
-def _end(machine: Machine, process: SimulatedDisk) -> None:
+def end(machine: Machine, process: SimulatedDisk) -> None:
     machine.crash_at(None)
     machine.kill(process)
 

@@ -54,7 +54,8 @@ def overwritten_in_place() -> Iterator[None]:
 
 
 def new_machine(rules: Rules, image: Image = NO_FILES, boot: int = 1) -> Machine:
-    return Machine(image, boot=boot, **rules.told)
+    told = rules.told
+    return Machine(image, boot=boot, ordered=told["ordered"], carries=told["carries"], follow=told["follow"])
 
 
 # -- a program -------------------------------------------------------------------------------------------------------
@@ -80,8 +81,9 @@ class Told:
     @property
     def key(self) -> object:
         """Equal keys mean equal promises."""
-        sets = self.registering, self.registered, self.deciding, self.decided, self.refused, self.ended
-        return self.coordinator, self.removing, *map(frozenset, sets)
+        names = frozenset(self.registering), frozenset(self.registered)
+        serials = (frozenset(found) for found in (self.deciding, self.decided, self.refused, self.ended))
+        return self.coordinator, self.removing, *names, *serials
 
 
 class Coordinator:
@@ -152,7 +154,8 @@ class Coordinator:
             self.log.end(serial)
 
     def close(self, *, remove: bool = True) -> None:
-        self.told.removing = remove and self.told.decided == self.told.ended
+        """Close the log. It must remain if a branch may be in doubt, even if the caller asks for its removal."""
+        self.told.removing = remove and self.told.deciding == self.told.ended | self.told.refused
         with self._noting():
             self.log.close(remove=remove)
 

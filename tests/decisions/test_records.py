@@ -52,7 +52,8 @@ class File(NamedTuple):
     @property
     def data(self) -> bytes:
         data, _ = pack_log(self.contents)
-        for place, slot in enumerate(self.slots):
+        first = len(self.contents.committed)
+        for place, slot in enumerate(self.slots[first:], first):
             data = overwritten(data, slot_offset(self.start, place), pack_slots([slot.serial], place, slot.durable))
         return data
 

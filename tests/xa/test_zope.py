@@ -834,7 +834,7 @@ def test_x03_no_thread_for_the_repetition_raises_nothing(
         raise spool.DiskFailure(errno.EIO, "the disk does not answer")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Engine, "commit_branch", broken)
+        patched.setattr(Engine, "commit_together", broken)
         patched.setattr(xa.zope.repetition.UnfinishedCommit, "start", refuse)
         commit_with(lambda: None, space)
     assert "no thread can repeat the commit" in caplog.text
@@ -877,7 +877,7 @@ def test_x03_ctrl_c_in_the_finish_comes_after_the_commit(
 ) -> None:
     join(space)
     work(space)
-    monkeypatch.setattr(Engine, "commit_branch", interrupting(Engine.commit_branch))
+    monkeypatch.setattr(Engine, "commit_together", interrupting(Engine.commit_together))
     with pytest.raises(KeyboardInterrupt):
         transaction.commit()
     check_committed(space)

@@ -18,6 +18,7 @@ from xa.manager.branches import Branch
 from xa.manager.decision_table import settle
 from xa.manager.ids import TransactionId
 from xa.manager.last_resource import EndedDecisions
+from xa.manager.lazy import LazyCommits
 from xa.manager.recovery import Participants, Recovery
 from xa.manager.space_branch import SpaceBranch
 from xa.manager.unfinished import Unfinished, UnfinishedBranches
@@ -44,6 +45,7 @@ class Outcomes:
         self._open: dict[int, None] = {}
         self._unknown: dict[int, _Unknown] = {}
         self._ended: dict[str, EndedDecisions] = {}
+        self._lazy = LazyCommits(clock)
         self._mutex = threading.Lock()
         self._changed = threading.Condition(self._mutex)
         self.unfinished = UnfinishedBranches(clock, repeat, lambda: bool(self._unknown))
@@ -61,7 +63,7 @@ class Outcomes:
     def complete(self, id: TransactionId, branches: Sequence[Branch], table: str | None) -> None:
         """Commit the prepared branches of a decided transaction; a branch that fails is committed later.
 
-        A branch that only takes messages is committed in the background, because nobody sees the difference.
+        A branch that only takes messages is committed a little later: see ``lazy``.
         """
         if not branches:
             self._end(id.serial, table, decided=False)
@@ -71,7 +73,7 @@ class Outcomes:
             later = partial(self._ended_later, Unfinished(branch, True, end))
             try:
                 if isinstance(branch, SpaceBranch) and branch.only_takes:
-                    branch.commit_later(later)
+                    self._lazy.add(branch, later)
                 else:
                     branch.commit()
                     end()
@@ -114,11 +116,13 @@ class Outcomes:
 
     def wait(self, seconds: float) -> None:
         """Wait for the transactions that end without a further recovery."""
+        self._lazy.commit_all()
         with self._changed:
             self._changed.wait_for(lambda: len(self._open) <= len(self.unfinished) + len(self._unknown), seconds)
 
     def close(self, seconds: float) -> None:
         """Wait as ``wait`` does, and end the background thread."""
+        self._lazy.close()
         self.wait(seconds)
         self.unfinished.close()
 
@@ -144,6 +148,7 @@ class Outcomes:
 
     def recover(self, directory: bytes, participants: Participants) -> Recovery:
         """Finish the branches of this manager in the given resources; return the branches that were decided."""
+        self._lazy.commit_all()
         self.settle(participants)
         committed, rolled_back, left = list[Xid](), list[Xid](), list[Xid]()
         unfinished = {one.branch.xid: one for one in self.unfinished.list()}

@@ -1,6 +1,6 @@
 """The branch of a global transaction in a queue space."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from spool import Space
 from spool.engine import CoordinatedTransaction, Engine, UnknownBranch
@@ -29,6 +29,7 @@ class SpaceBranch:
     def __init__(self, space: Space, xid: Xid, timeout: float | None) -> None:
         self.xid = xid
         self.name = resource_of(space)
+        self.space = space
         self._engine: Engine = space.engine
         joined = self._engine.joined()
         if joined is not None and joined.is_active:
@@ -62,10 +63,6 @@ class SpaceBranch:
     def commit(self) -> None:
         """Commit the prepared branch. A branch that has ended already is no error."""
         DoubtfulInSpace(self._engine, self.xid, vote_known=True).finish(committed=True)
-
-    def commit_later(self, done: Callable[[BaseException | None], None]) -> None:
-        """Begin to commit the prepared branch; ``done`` gets None or the error."""
-        self._engine.commit_branch_later(self.xid, done)
 
     def rollback(self, reason: str) -> None:
         """Roll back the branch, prepared or not. A branch that has ended is not touched."""

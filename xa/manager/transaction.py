@@ -212,6 +212,7 @@ class GlobalTransaction:
 
     def _decide(self) -> None:
         """Make the decision to commit durable. After CommitUnknown the decision may be durable, else it is not."""
+        self._decisions.check()  # (after a close, a recovery may have removed the traces of this coordinator)
         if self._last is not None:
             if self._voted:
                 self._last.decide(self.id.decider, self.id.serial)

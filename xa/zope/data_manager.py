@@ -18,7 +18,7 @@ from spool.errors import MessageInUse, ProtocolError, SpoolError, TransactionRol
 from spool.model.xid import FORMAT_LOCAL, Xid
 from xa.branch import Branch
 from xa.zope.coordinator import Coordinator
-from xa.zope.repetition import commit, commit_later
+from xa.zope.repetition import commit_later
 
 log = logging.getLogger("spool")
 
@@ -175,7 +175,7 @@ class DataManager:
 
     def _commit_voted(self) -> None:
         if self._voted:
-            commit(self._engine, self._voted)
+            self._engine.commit_together(self._voted)
 
     def _roll_back_parts(self) -> None:
         for part in reversed(self._parts):

@@ -6,34 +6,16 @@ The decision stands once every party has voted. So a thread repeats a commit tha
 import logging
 import threading
 import time
-from collections.abc import Sequence
 
 import spool
 from spool.engine import Engine
 from spool.errors import NotASpace
-from spool.model.xid import Xid, new_local_xid
+from spool.model.xid import Xid
 from xa.zope.coordinator import Coordinator
 
 log = logging.getLogger("spool")
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 30.0
-
-
-def commit(engine: Engine, voted: Sequence[Xid]) -> None:
-    """Commit voted branches as one commit. The commit of a single branch shares its flush with other threads.
-
-    ``Engine.commit_branches`` would check the deduplication keys of the branches again, and may then raise. The puts
-    have checked the keys, so no check is needed here.
-    """
-    with engine.call:
-        if len(voted) == 1:
-            engine.commit_branch(voted[0], vote_known=True)
-            return
-        decision = engine.begin_branch(new_local_xid())
-        try:
-            decision.commit(adopt=voted)
-        finally:
-            decision.abandon()
 
 
 def commit_later(engine: Engine, voted: list[Xid], coordinator: Coordinator, error: BaseException) -> None:
@@ -93,7 +75,7 @@ class UnfinishedCommit(threading.Thread):
     def _decide(self, engine: Engine) -> None:
         undecided = [xid for xid in self._voted if engine.is_prepared(xid)]
         if undecided:
-            commit(engine, undecided)
+            engine.commit_together(undecided)
         refused = [str(xid) for xid in self._voted if engine.decision(xid) == "rolled back"]
         if refused:
             log.error("%s: an administrator rolled back the branches %s", engine.path, ", ".join(refused))

@@ -1,0 +1,719 @@
+"""Behaviours of resource managers that transaction managers rely on, or that a known resource manager gets wrong.
+
+Each test names its source: a section or table of X/Open's "The XA Specification", or the product whose tests, manual or
+defect describes the behaviour. Other files have these behaviours:
+
+* ``test_resource_manager``: two-phase and one-phase commit; a read-only vote; DUPID of idle, prepared and old xids; calls
+  that do not fit the state; suspend, resume and join; TMFAIL; OUTSIDE; an administrator's decision until ``forget``; one
+  scan of ``recover``; xids outside the limits; XA_RETRY on a full disk; a failed flush; branches in doubt over restarts;
+  a branch that another process commits.
+* ``test_left_open``: work in a branch whose end was refused; branches that their program drops.
+* ``test_together``: branches that are decided at the same time.
+* ``test_dbapi``: prepared and unprepared transactions of a killed process; interrupts; binary xids of other transaction
+  managers.
+* ``tests/transactions/test_branches_of_others``: a branch whose commit a process began before it died.
+* ``tests/features/test_q11_limits``: the limit of a queue at the vote. ``tests/features/test_x``: a deduplication key and
+  a group in doubt.
+* ``tests/faults``, ``tests/crash`` and ``tests/kills``: each call of the disk fails, the power fails, processes die.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spool
+import xa
+from spool.disk.disk import Disk
+from tests.at_once import AT_ONCE
+from tests.children import exit_code_of
+from tests.clocks import SimulatedClock
+from tests.xa.branches import voted, xid
+
+LIMIT_SECONDS = 10.0
+UNKNOWN = xid(b"unknown")
+
+
+@pytest.fixture
+def clock() -> SimulatedClock:
+    return SimulatedClock()
+
+
+@pytest.fixture
+def space(tmp_path: Path, clock: SimulatedClock) -> Iterator[spool.Space]:
+    with spool.create(tmp_path / "space", defaults=AT_ONCE, clock=clock) as found:
+        found.create_queue("in")
+        found.create_queue("replies")
+        found.put_many("in", ["milk", "tea"])
+        yield found
+
+
+@pytest.fixture
+def rm(space: spool.Space) -> xa.ResourceManager:
+    return xa.ResourceManager(space)
+
+
+@pytest.fixture
+def other(space: spool.Space) -> Iterator[xa.ResourceManager]:
+    """A resource manager with a separate opening of the space, as another process has it."""
+    with spool.open(space.path) as found:
+        yield xa.ResourceManager(found)
+
+
+def code_of(call: Callable[..., object], *arguments: object) -> int:
+    with pytest.raises(xa.XAError) as caught:
+        call(*arguments)
+    return caught.value.code
+
+
+def bodies(space: spool.Space, queue: str = "replies") -> list[object]:
+    return [message.body for message in space.browse(queue)]
+
+
+def in_thread(act: Callable[[], object]) -> None:
+    """Call a function in a new thread; raise its error here."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            act()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    for error in errors:
+        raise error
+
+
+def begun(rm: xa.ResourceManager, one: xa.Xid, body: object = "hello") -> None:
+    """A branch with one put, whose work has ended."""
+    rm.start(one)
+    rm.space.put("replies", body)
+    rm.end(one)
+
+
+# -- xa_start and xa_end -----------------------------------------------------------------------------------------------
+
+
+def test_the_xid_of_an_active_branch_is_in_use_in_each_thread(rm: xa.ResourceManager) -> None:
+    """XA, 3.4 (XAER_DUPID). Also of a suspended branch."""
+    rm.start(xid())
+    in_thread(lambda: code_of(rm.start, xid()) == xa.XAER_DUPID or pytest.fail("accepted"))
+    rm.end(xid(), xa.TMSUSPEND)
+    assert code_of(rm.start, xid()) == xa.XAER_DUPID
+    rm.end(xid(), xa.TMFAIL)
+    assert code_of(rm.start, xid()) == xa.XAER_DUPID
+    rm.rollback(xid())
+
+
+def test_an_xid_is_free_after_a_rollback_and_after_a_read_only_vote(rm: xa.ResourceManager) -> None:
+    """XA, table 6-4 (state S0). JBoss Messaging kept the xids of rolled-back branches."""
+    for prepared in (False, True):
+        begun(rm, xid())
+        if prepared:
+            rm.prepare(xid())
+        rm.rollback(xid())
+    rm.start(xid())
+    rm.end(xid())
+    assert rm.prepare(xid()) == xa.XA_RDONLY
+    begun(rm, xid(), "last")
+    rm.commit(xid(), xa.TMONEPHASE)
+    assert bodies(rm.space) == ["last"]
+
+
+def test_unknown_xids_are_nota_in_each_call(rm: xa.ResourceManager) -> None:
+    """XA, chapter 5 (XAER_NOTA). pgjdbc answered XAER_RMERR, so that transaction managers reported heuristic outcomes."""
+    calls: list[tuple[Any, ...]] = [
+        (rm.start, xa.TMJOIN), (rm.start, xa.TMRESUME), (rm.end, xa.TMSUCCESS), (rm.end, xa.TMFAIL),
+        (rm.end, xa.TMSUSPEND), (rm.prepare,), (rm.commit,), (rm.commit, xa.TMONEPHASE), (rm.rollback,), (rm.forget,),
+    ]  # fmt: skip
+    for call, *flags in calls:
+        assert code_of(call, UNKNOWN, *flags) == xa.XAER_NOTA
+    assert rm.recover() == []
+
+
+def test_flags_that_a_call_does_not_have_are_invalid_and_change_nothing(rm: xa.ResourceManager) -> None:
+    """XA, 4.3 and chapter 5 (XAER_INVAL). A resource manager without migration and asynchrony refuses these flags."""
+    foreign = (xa.TMMIGRATE, xa.TMASYNC, xa.TMNOWAIT, xa.TMMULTIPLE)
+    for flags in (*foreign, xa.TMSUCCESS, xa.TMFAIL, xa.TMSUSPEND, xa.TMJOIN | xa.TMRESUME, xa.TMONEPHASE):
+        assert code_of(rm.start, xid(), flags) == xa.XAER_INVAL
+    rm.start(xid())
+    rm.space.put("replies", "hello")
+    for flags in (*foreign, xa.TMNOFLAGS, xa.TMJOIN, xa.TMSUSPEND | xa.TMMIGRATE, xa.TMSUCCESS | xa.TMFAIL):
+        assert code_of(rm.end, xid(), flags) == xa.XAER_INVAL
+    rm.end(xid())
+    for flags in (*foreign, xa.TMFAIL, xa.TMSUCCESS, xa.TMJOIN):
+        assert code_of(rm.commit, xid(), flags) == xa.XAER_INVAL
+        assert code_of(rm.recover, flags) == xa.XAER_INVAL
+    assert rm.prepare(xid()) == xa.XA_OK
+    rm.commit(xid())
+    assert bodies(rm.space) == ["hello"]
+
+
+def test_a_branch_migrates_from_one_thread_to_another(rm: xa.ResourceManager) -> None:
+    """XA, 2.2.8 and 3.4: a thread suspends its association, and another thread resumes it."""
+    rm.start(xid())
+    rm.space.put("replies", "first thread")
+    rm.end(xid(), xa.TMSUSPEND)
+
+    def resume() -> None:
+        rm.start(xid(), xa.TMRESUME)
+        rm.space.put("replies", "second thread")
+        rm.end(xid(), xa.TMSUSPEND)
+
+    in_thread(resume)
+    rm.start(xid(), xa.TMRESUME)
+    assert rm.space.get("in").body == "milk"
+    rm.end(xid())
+    assert bodies(rm.space) == []
+    assert rm.prepare(xid()) == xa.XA_OK
+    rm.commit(xid())
+    assert bodies(rm.space) == ["first thread", "second thread"]
+    assert bodies(rm.space, "in") == ["tea"]
+
+
+def test_a_branch_in_which_two_threads_work_ends_when_both_have_ended(rm: xa.ResourceManager) -> None:
+    """XA, 2.2.8 and 3.3.1 (tightly coupled threads): no vote while a thread works in the branch. MySQL has no TMJOIN."""
+    joined, may_end = threading.Event(), threading.Event()
+
+    def join() -> None:
+        rm.start(xid(), xa.TMJOIN)
+        rm.space.put("replies", "second thread")
+        joined.set()
+        assert may_end.wait(60)
+        rm.end(xid())
+
+    rm.start(xid())
+    rm.space.put("replies", "first thread")
+    thread = threading.Thread(target=join)
+    thread.start()
+    assert joined.wait(60)
+    rm.end(xid())
+    assert code_of(rm.prepare, xid()) == xa.XAER_PROTO
+    may_end.set()
+    thread.join()
+    code = code_of(rm.end, xid())  # no association is left
+    assert code == xa.XAER_PROTO
+
+
+def test_a_suspended_association_is_ended_without_a_resume(rm: xa.ResourceManager) -> None:
+    """XA, table 6-2 (T2 to T0). Bitronix and Atomikos end suspended branches so, at a timeout or a commit."""
+    for flags, code in ((xa.TMSUCCESS, None), (xa.TMFAIL, xa.XAER_PROTO)):
+        rm.start(xid())
+        rm.space.put("replies", "hello")
+        rm.end(xid(), xa.TMSUSPEND)
+        rm.end(xid(), flags)
+        if code is None:
+            rm.commit(xid(), xa.TMONEPHASE)
+        else:
+            assert code_of(rm.commit, xid(), xa.TMONEPHASE) == code
+            rm.rollback(xid())
+    assert bodies(rm.space) == ["hello"]
+
+
+def test_a_resume_of_a_branch_that_is_not_suspended_is_a_protocol_error(rm: xa.ResourceManager) -> None:
+    """XA, tables 6-2 and 6-4."""
+    begun(rm, xid())
+    assert code_of(rm.start, xid(), xa.TMRESUME) == xa.XAER_PROTO
+    rm.start(xid(), xa.TMJOIN)
+    in_thread(lambda: code_of(rm.start, xid(), xa.TMRESUME) == xa.XAER_PROTO or pytest.fail("accepted"))
+    rm.end(xid())
+    rm.prepare(xid())
+    for flags in (xa.TMRESUME, xa.TMJOIN):
+        assert code_of(rm.start, xid(), flags) == xa.XAER_PROTO, "a prepared branch takes no more work"
+    rm.commit(xid())
+    assert bodies(rm.space) == ["hello"]
+
+
+def test_branches_alternate_in_one_thread(rm: xa.ResourceManager) -> None:
+    """XA, 3.4. Nested transactions of Bitronix with IBM MQ could not be resumed (IT38380), and pgjdbc has no TMSUSPEND."""
+    outer, inner = xid(b"outer"), xid(b"inner")
+    rm.start(outer)
+    rm.space.put("replies", "outer 1")
+    rm.end(outer, xa.TMSUSPEND)
+    rm.start(inner)
+    rm.space.put("replies", "inner 1")
+    rm.end(inner, xa.TMSUSPEND)
+    rm.start(outer, xa.TMRESUME)
+    rm.space.put("replies", "outer 2")
+    rm.end(outer)
+    rm.start(inner, xa.TMRESUME)
+    rm.space.put("replies", "inner 2")
+    rm.end(inner)
+    for one in (inner, outer):
+        assert rm.prepare(one) == xa.XA_OK
+    rm.rollback(inner)
+    rm.commit(outer)
+    assert bodies(rm.space) == ["outer 1", "outer 2"]
+
+
+def test_a_message_that_a_suspended_branch_took_remains_claimed(rm: xa.ResourceManager, other: Any) -> None:
+    """ActiveMQ and HornetQ: the acknowledgement of a suspended session belongs to its branch."""
+    rm.start(xid())
+    assert rm.space.get("in").body == "milk"
+    rm.end(xid(), xa.TMSUSPEND)
+    for space in (rm.space, other.space):
+        assert bodies(space, "in") == ["tea"]
+        assert space.stats("in").claimed == 1
+    assert rm.space.get("in").body == "tea"
+    with pytest.raises(spool.Empty):
+        other.space.get("in")
+    rm.end(xid(), xa.TMFAIL)
+    rm.rollback(xid())
+    assert other.space.get("in").body == "milk"
+
+
+# -- several branches --------------------------------------------------------------------------------------------------
+
+
+def test_xids_that_differ_in_one_part_are_different_branches(rm: xa.ResourceManager, tmp_path: Path) -> None:
+    """XA, 3.3 and 4.2. MySQL 5 refused a second branch with the same gtrid; DB2 and Oracle may couple such branches."""
+    all_of_them = [
+        xa.Xid(7, b"transaction", b"branch"), xa.Xid(7, b"transaction", b"branch 2"), xa.Xid(7, b"transaction", b""),
+        xa.Xid(7, b"transaction 2", b"branch"), xa.Xid(8, b"transaction", b"branch"),
+        xa.Xid(7, b"transactionb", b"ranch"),
+    ]  # fmt: skip
+    for place, one in enumerate(all_of_them):
+        begun(rm, one, place)
+        assert rm.prepare(one) == xa.XA_OK
+    assert sorted(rm.recover()) == sorted(all_of_them)
+    for place, one in enumerate(all_of_them):
+        (rm.commit if place % 2 else rm.rollback)(one)
+    assert bodies(rm.space) == [1, 3, 5]
+    assert rm.recover() == []
+
+
+def test_branches_of_one_transaction_see_nothing_of_each_other(rm: xa.ResourceManager) -> None:
+    """XA, 2.2.7 and 3.3.1 (loosely coupled branches), also after the vote."""
+    first, second = xa.Xid(7, b"transaction", b"1"), xa.Xid(7, b"transaction", b"2")
+    for vote in (False, True):
+        rm.start(first)
+        rm.space.put("replies", "hello")
+        rm.space.get("in")
+        rm.end(first)
+        if vote:
+            rm.prepare(first)
+        rm.start(second)
+        with pytest.raises(spool.Empty):
+            rm.space.get("replies")
+        assert rm.space.get("in").body == "tea"
+        rm.end(second)
+        for one in (second, first):
+            rm.rollback(one)
+
+
+def test_a_branch_gets_its_own_put_only_after_its_commit(rm: xa.ResourceManager) -> None:
+    """JMS 2.0, 6.2.7: a transacted session does not receive its own messages. MSMQ and Tuxedo /Q agree."""
+    rm.start(xid())
+    rm.space.put("replies", "hello")
+    with pytest.raises(spool.Empty):
+        rm.space.get("replies")
+    rm.end(xid())
+    rm.commit(xid(), xa.TMONEPHASE)
+    assert rm.space.get("replies").body == "hello"
+
+
+def test_messages_have_the_order_of_the_commits_and_not_of_the_votes(rm: xa.ResourceManager) -> None:
+    """Rule 3 of docs/architecture.md; IBM MQ orders by the puts, so a late commit surprises consumers there."""
+    for name in (b"early", b"late"):
+        voted(rm, xid(name))
+    rm.space.put("replies", b"plain")
+    for name in (b"late", b"early"):
+        rm.commit(xid(name))
+    assert bodies(rm.space) == [b"plain", b"late", b"early"]
+
+
+# -- xa_prepare --------------------------------------------------------------------------------------------------------
+
+
+def test_a_branch_that_found_nothing_is_read_only_and_forgotten(rm: xa.ResourceManager, other: Any) -> None:
+    """XA, 2.3.2. Transaction managers send a read-only branch no second phase; Derby and pgjdbc had to learn it."""
+    rm.start(xid())
+    with pytest.raises(spool.Empty):
+        rm.space.get("replies")
+    rm.end(xid())
+    assert rm.prepare(xid()) == xa.XA_RDONLY
+    for manager in (rm, other):
+        assert manager.recover() == []
+        for call in (manager.commit, manager.rollback, manager.prepare, manager.forget):
+            assert code_of(call, xid()) == xa.XAER_NOTA
+
+
+def test_a_vote_that_the_disk_refuses_ends_the_branch(rm: xa.ResourceManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    """XA, xa_prepare (XA_RB*): the branch was rolled back. pgjdbc 3123: a later rollback must not look heuristic."""
+
+    def full(self: Disk, handle: int, offset: int, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    rm.start(xid())
+    rm.space.get("in")
+    rm.space.put("replies", "hello")
+    rm.end(xid())
+    monkeypatch.setattr(Disk, "write_at", full)
+    assert xa.XA_RBBASE <= code_of(rm.prepare, xid()) <= xa.XA_RBEND
+    monkeypatch.undo()
+    assert code_of(rm.rollback, xid()) == xa.XAER_NOTA
+    assert rm.recover() == []
+    assert bodies(rm.space, "in") == ["milk", "tea"]
+    assert bodies(rm.space) == []
+
+
+def test_a_vote_that_a_limit_refuses_ends_the_branch(rm: xa.ResourceManager) -> None:
+    """XA, xa_prepare (XA_RB*). pgjdbc maps a violated constraint to XA_RBINTEGRITY."""
+    rm.space.change_queue("replies", max_messages=1)
+    rm.start(xid())
+    rm.space.put("replies", "hello")
+    rm.end(xid())
+    rm.space.put("replies", "first")
+    assert xa.XA_RBBASE <= code_of(rm.prepare, xid()) <= xa.XA_RBEND
+    assert code_of(rm.rollback, xid()) == xa.XAER_NOTA
+    assert bodies(rm.space) == ["first"]
+
+
+# -- xa_commit and xa_rollback -----------------------------------------------------------------------------------------
+
+
+def test_a_commit_without_a_vote_needs_onephase(rm: xa.ResourceManager) -> None:
+    """XA, table 6-4. MySQL: XA COMMIT of an idle branch is XAER_RMFAIL, and nothing is committed."""
+    begun(rm, xid())
+    assert code_of(rm.commit, xid()) == xa.XAER_PROTO
+    assert bodies(rm.space) == []
+    assert rm.prepare(xid()) == xa.XA_OK
+    rm.commit(xid())
+    assert bodies(rm.space) == ["hello"]
+
+
+def test_a_prepared_branch_refuses_onephase(rm: xa.ResourceManager, other: Any) -> None:
+    """XA, xa_commit. MySQL: XA COMMIT … ONE PHASE of a prepared branch is XAER_RMFAIL. In other processes, too."""
+    voted(rm, xid())
+    for manager in (rm, other, xa.ResourceManager(rm.space)):
+        assert code_of(manager.commit, xid(), xa.TMONEPHASE) == xa.XAER_PROTO
+        assert manager.recover() == [xid()]
+    rm.commit(xid())
+    assert bodies(rm.space) == [xid().gtrid]
+
+
+@pytest.mark.parametrize("decision", ["commit", "rollback"])
+def test_a_decision_is_given_once_and_then_the_xid_is_unknown(
+    rm: xa.ResourceManager, other: Any, decision: str
+) -> None:
+    """XA, table 6-4 (S0). Recoveries repeat calls: pgjdbc 1.9 and HornetQ answered XAER_RMERR for the second one."""
+    voted(rm, xid())
+    getattr(rm, decision)(xid())
+    for manager in (rm, other):
+        for call in (manager.commit, manager.rollback):
+            assert code_of(call, xid()) == xa.XAER_NOTA
+    assert bodies(rm.space) == ([xid().gtrid] if decision == "commit" else [])
+
+
+def test_a_commit_and_a_rollback_of_two_programs_have_one_winner(rm: xa.ResourceManager, other: Any) -> None:
+    """XA, 2.3.3: a recovery and the transaction manager may both decide. Only one of the calls takes effect."""
+    for number in range(10):
+        one = xid(b"%d" % number)
+        voted(rm, one)
+        codes: dict[str, int] = {}
+
+        def decide(manager: xa.ResourceManager, name: str, one: xa.Xid = one, codes: dict[str, int] = codes) -> None:
+            try:
+                codes[name] = getattr(manager, name)(one)
+            except xa.XAError as error:
+                codes[name] = error.code
+
+        threads = [threading.Thread(target=decide, args=pair) for pair in ((rm, "commit"), (other, "rollback"))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(codes.values()) == [xa.XAER_NOTA, xa.XA_OK]
+        assert (one.gtrid in bodies(rm.space)) is (codes["commit"] == xa.XA_OK)
+    assert rm.recover() == []
+
+
+def test_a_branch_that_is_rollback_only_commits_in_no_way(rm: xa.ResourceManager) -> None:
+    """XA, table 6-4 (S4): only xa_rollback fits."""
+    rm.start(xid())
+    rm.space.put("replies", "hello")
+    rm.end(xid(), xa.TMFAIL)
+    for call in (
+        rm.prepare,
+        rm.commit,
+        lambda one: rm.commit(one, xa.TMONEPHASE),
+        lambda one: rm.start(one, xa.TMJOIN),
+    ):
+        assert code_of(call, xid()) == xa.XAER_PROTO
+    rm.rollback(xid())
+    assert bodies(rm.space) == []
+
+
+def test_a_rollback_of_an_unknown_xid_does_not_end_the_work_of_the_caller(rm: xa.ResourceManager) -> None:
+    """ARTEMIS-5806: a recovery in the session of a running transaction rolled that transaction back."""
+    rm.start(xid())
+    rm.space.put("replies", "before")
+    for call in (rm.rollback, rm.commit, rm.forget, rm.prepare, rm.end):
+        assert code_of(call, UNKNOWN) == xa.XAER_NOTA
+    rm.space.put("replies", "after")
+    rm.end(xid())
+    rm.commit(xid(), xa.TMONEPHASE)
+    assert bodies(rm.space) == ["before", "after"]
+
+
+def test_another_branch_is_decided_within_the_work_of_a_branch(rm: xa.ResourceManager) -> None:
+    """XA, 3.4: xa_prepare, xa_commit, xa_rollback and xa_recover need no association. Derby refused some of them."""
+    for name in (b"one", b"two"):
+        voted(rm, xid(name))
+    begun(rm, xid(b"three"))
+    rm.start(xid())
+    rm.space.put("replies", "before")
+    assert len(rm.recover()) == 2
+    rm.commit(xid(b"one"))
+    rm.rollback(xid(b"two"))
+    rm.prepare(xid(b"three"))
+    rm.space.put("replies", "after")
+    rm.end(xid())
+    rm.commit(xid(), xa.TMONEPHASE)
+    assert bodies(rm.space) == [b"one", "before", "after"]
+    assert rm.recover() == [xid(b"three")]
+    rm.rollback(xid(b"three"))
+
+
+def test_a_rollback_by_another_process_counts_the_attempts(rm: xa.ResourceManager, other: Any) -> None:
+    """OpenMQ 206: a message was not delivered again after the rollback of a recovered branch."""
+    rm.start(xid())
+    rm.space.get("in")
+    rm.end(xid())
+    rm.prepare(xid())
+    other.rollback(xid())
+    assert [(message.body, message.attempts) for message in rm.space.browse("in")] == [("milk", 1), ("tea", 0)]
+    assert rm.space.get("in").body == "milk"
+
+
+# -- xa_recover --------------------------------------------------------------------------------------------------------
+
+
+def test_a_scan_begins_again_with_the_whole_list(rm: xa.ResourceManager, other: Any) -> None:
+    """XA, xa_recover. Oracle's thin driver returned the same list for TMNOFLAGS for ever, so scans did not end."""
+    names = [b"a", b"b"]
+    for name in names:
+        voted(rm, xid(name))
+    whole = [xid(name) for name in names]
+    for manager in (rm, other):  # each has a scan of its own
+        for _ in range(2):
+            assert manager.recover(xa.TMSTARTRSCAN) == whole
+            assert manager.recover(xa.TMNOFLAGS) == []
+    assert rm.recover(xa.TMENDRSCAN) == []
+    for _ in range(2):
+        assert rm.recover(xa.TMSTARTRSCAN | xa.TMENDRSCAN) == whole
+    assert code_of(rm.recover, xa.TMENDRSCAN) == xa.XAER_INVAL
+    assert other.recover(xa.TMENDRSCAN) == [], "the scan of the other resource manager is still open"
+    rm.commit(whole[0])
+    assert rm.recover() == other.recover() == whole[1:]
+
+
+def test_a_scan_lists_prepared_branches_of_all_transaction_managers_and_no_others(rm: xa.ResourceManager) -> None:
+    """XA, xa_recover: each transaction manager recognizes its own xids by the format. (Bitronix, Narayana, Atomikos)"""
+    formats = [0, 0x42746E78, 131077, 1096044365, 2**31 - 1]
+    for format_id in formats:
+        voted(rm, xa.Xid(format_id, b"transaction", b"branch"))
+    begun(rm, xid(b"idle"))
+    rm.start(xid(b"suspended"))
+    rm.space.put("replies", "hello")
+    rm.end(xid(b"suspended"), xa.TMSUSPEND)
+    rm.start(xid(b"failed"))
+    rm.end(xid(b"failed"), xa.TMFAIL)
+    with rm.space.transaction() as own:  # an association outside of XA
+        own.put("replies", "hello")
+        assert [one.format_id for one in rm.recover()] == formats
+    for name in (b"idle", b"failed"):
+        rm.rollback(xid(name))
+    rm.end(xid(b"suspended"), xa.TMFAIL)
+    rm.rollback(xid(b"suspended"))
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        xa.Xid(0, b"g", b""),
+        xa.Xid(2**31 - 1, b"\xff" * 64, b"\xff" * 64),
+        xa.Xid(1, b"\0" * 64, b"\0" * 64),
+        xa.Xid(1, b"../\n. %s\\'\"", b"/etc\0\r\n"),
+        xa.Xid(1, bytes(range(64)), bytes(range(192, 256))),
+    ],
+    ids=["shortest", "longest", "zeros", "odd characters", "all bytes"],
+)
+def test_xids_within_the_limits_are_recovered_byte_by_byte(rm: xa.ResourceManager, one: xa.Xid) -> None:
+    """XA, 4.2: 64 and 64 bytes. MySQL printed xids with zero bytes in a way that XA COMMIT did not take."""
+    voted(rm, one)
+    path = rm.space.path
+    rm.space.close()
+    with spool.open(path) as space:
+        [found] = xa.ResourceManager(space).recover()
+        assert found == one
+        assert space.recovery.in_doubt == [str(one)]
+        xa.ResourceManager(space).commit(xa.Xid.parse(str(found)))
+        assert bodies(space) == [one.gtrid]
+
+
+def test_a_branch_in_doubt_survives_openings_that_die(rm: xa.ResourceManager) -> None:
+    """XA, 2.3.3. MySQL before 5.7.7 rolled prepared branches back when their client disconnected (bug 12161, MDEV-742)."""
+    voted(rm, xid())
+    path = rm.space.path
+    rm.space.close()
+
+    def look_and_die() -> None:
+        space = spool.open(path)  # never closed
+        assert xa.ResourceManager(space).recover() == [xid()]
+        assert bodies(space) == []
+
+    for _ in range(3):
+        assert exit_code_of(look_and_die) == 0
+    with spool.open(path) as space:
+        xa.ResourceManager(space).commit(xid())
+        assert bodies(space) == [xid().gtrid]
+
+
+# -- time limits -------------------------------------------------------------------------------------------------------
+
+
+def test_a_branch_that_took_too_long_is_rolled_back(space: spool.Space, clock: SimulatedClock) -> None:
+    """XA, XA_RBTIMEOUT; JTA, setTransactionTimeout. ARTEMIS-5806 is about a client that never learns of the timeout."""
+    rm = xa.ResourceManager(space, timeout=LIMIT_SECONDS)
+    for call in (rm.prepare, lambda one: rm.commit(one, xa.TMONEPHASE)):
+        rm.start(xid())
+        assert space.get("in").body == "milk"
+        space.put("replies", "hello")
+        clock.sleep(LIMIT_SECONDS + 1)
+        with pytest.raises(spool.TransactionTimeout):
+            space.put("replies", "late")
+        assert bodies(space, "in") == ["milk", "tea"]
+        rm.end(xid())
+        assert xa.XA_RBBASE <= code_of(call, xid()) <= xa.XA_RBEND
+        assert code_of(rm.rollback, xid()) == xa.XAER_NOTA
+    assert bodies(space) == []
+
+
+def test_an_ended_branch_that_took_too_long_is_rolled_back_by_its_vote(
+    space: spool.Space, clock: SimulatedClock
+) -> None:
+    """XA, XA_RBTIMEOUT. The rollback of such a branch is no error."""
+    rm = xa.ResourceManager(space, timeout=LIMIT_SECONDS)
+    for call in (rm.prepare, lambda one: rm.commit(one, xa.TMONEPHASE)):
+        begun(rm, xid())
+        clock.sleep(LIMIT_SECONDS + 1)
+        assert code_of(call, xid()) == xa.XA_RBTIMEOUT
+        assert code_of(rm.rollback, xid()) == xa.XAER_NOTA
+    begun(rm, xid())
+    clock.sleep(LIMIT_SECONDS + 1)
+    assert rm.rollback(xid()) == xa.XA_OK
+    assert bodies(space) == []
+
+
+def test_the_time_limit_ends_with_the_vote(space: spool.Space, clock: SimulatedClock) -> None:
+    """XA, 2.3.2: after its vote a resource manager waits for the decision. Some databases timed out prepared branches."""
+    rm = xa.ResourceManager(space, timeout=LIMIT_SECONDS)
+    voted(rm, xid())
+    clock.sleep(365 * 24 * 3600)
+    assert rm.recover() == [xid()]
+    rm.commit(xid())
+    assert bodies(space) == [xid().gtrid]
+
+
+# -- heuristic decisions -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.xfail(
+    strict=True, reason="recover lists prepared branches only, not the ones that an administrator decided"
+)
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_scan_lists_branches_that_an_administrator_decided(rm: xa.ResourceManager, commit: bool) -> None:
+    """XA, xa_recover: "prepared or heuristically completed". Otherwise a transaction manager that was started again
+    never learns the decision, and never calls xa_forget."""
+    voted(rm, xid())
+    rm.decide_heuristically(xid(), commit=commit)
+    assert rm.recover() == [xid()]
+    rm.forget(xid())
+    assert rm.recover() == []
+
+
+def test_forget_does_not_end_a_branch_without_a_heuristic_decision(rm: xa.ResourceManager) -> None:
+    """XA, xa_forget and table 6-4 (only S5). Narayana calls forget after any heuristic code, also a wrong one."""
+    begun(rm, xid(b"idle"))
+    voted(rm, xid(b"prepared"))
+    for name in (b"idle", b"prepared"):
+        assert code_of(rm.forget, xid(name)) == xa.XAER_NOTA
+    assert rm.recover() == [xid(b"prepared")]
+    rm.commit(xid(b"prepared"))
+    rm.commit(xid(b"idle"), xa.TMONEPHASE)
+    assert bodies(rm.space) == [b"prepared", "hello"]
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_an_xid_is_in_use_until_its_heuristic_decision_is_forgotten(rm: xa.ResourceManager, commit: bool) -> None:
+    """XA, table 6-4 (S5): only xa_forget, xa_commit and xa_rollback fit."""
+    voted(rm, xid())
+    rm.decide_heuristically(xid(), commit=commit)
+    assert code_of(rm.start, xid()) == xa.XAER_DUPID
+    with pytest.raises(xa.XAError):
+        rm.decide_heuristically(xid(), commit=not commit)
+    rm.forget(xid())
+    assert bodies(rm.space) == ([xid().gtrid] if commit else [])
+
+
+# -- the end of a resource manager -------------------------------------------------------------------------------------
+
+
+def test_calls_after_the_space_was_closed_are_rmfail(rm: xa.ResourceManager) -> None:
+    """XA, XAER_RMFAIL: the resource manager is not available; the transaction manager opens it again and recovers."""
+    voted(rm, xid(b"prepared"))
+    begun(rm, xid(b"idle"))
+    path = rm.space.path
+    rm.space.close()
+    for name in (b"prepared", b"idle", b"unknown"):
+        for call in (rm.start, rm.end, rm.prepare, rm.commit, rm.rollback, rm.forget):
+            assert code_of(call, xid(name)) == xa.XAER_RMFAIL
+    assert code_of(rm.recover) == xa.XAER_RMFAIL
+    with spool.open(path) as space:
+        again = xa.ResourceManager(space)
+        assert again.recover() == [xid(b"prepared")]
+        assert code_of(again.commit, xid(b"idle"), xa.TMONEPHASE) == xa.XAER_NOTA
+        again.commit(xid(b"prepared"))
+        assert bodies(space) == [b"prepared"]
+
+
+def test_a_prepared_branch_is_decided_by_a_resource_manager_that_never_saw_it(rm: xa.ResourceManager) -> None:
+    """XA, 3.4. ActiveMQ, Oracle and DB2 decide by any connection; Sybase needed the one that had prepared."""
+    for name in (b"one", b"two"):
+        voted(rm, xid(name))
+    again = xa.ResourceManager(rm.space)
+    again.commit(xid(b"one"))
+    in_thread(lambda: again.rollback(xid(b"two")))
+    assert code_of(rm.commit, xid(b"one")) == xa.XAER_NOTA
+    assert code_of(rm.commit, xid(b"two")) == xa.XAER_NOTA
+    assert bodies(rm.space) == [b"one"]
+
+
+@pytest.mark.parametrize("decision", ["commit", "rollback"])
+def test_a_decision_that_the_disk_refuses_is_repeated_by_another_process(
+    rm: xa.ResourceManager, other: Any, monkeypatch: pytest.MonkeyPatch, decision: str
+) -> None:
+    """XA, xa_commit (XA_RETRY): nothing is lost, and no code says that the branch was rolled back."""
+    voted(rm, xid())
+    monkeypatch.setattr(Disk, "rename_new", _full)
+    monkeypatch.setattr(Disk, "unlink", _full)
+    for _ in range(2):
+        try:
+            getattr(rm, decision)(xid())
+        except xa.XAError as error:
+            assert error.code == xa.XA_RETRY
+    monkeypatch.undo()
+    if rm.recover():
+        getattr(other, decision)(xid())
+    assert bodies(other.space) == ([xid().gtrid] if decision == "commit" else [])
+    assert rm.recover() == []
+
+
+def _full(self: Disk, *names: str) -> None:
+    raise OSError(28, "No space left on device")
