@@ -9,8 +9,8 @@ in a resource. The *slots* are the decisions to commit. A transaction without a 
 unless its decision may be a row in a database that the header names.
 """
 
-from spool.decisions.directory import LogDirectory, open_directory
+from spool.decisions.directory import LogDirectory, open_directory, translated
 from spool.decisions.log import DecisionLog
 from spool.decisions.records import COORDINATOR_BYTES, LogContents
 
-__all__ = ["COORDINATOR_BYTES", "DecisionLog", "LogContents", "LogDirectory", "open_directory"]
+__all__ = ["COORDINATOR_BYTES", "DecisionLog", "LogContents", "LogDirectory", "open_directory", "translated"]

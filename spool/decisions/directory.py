@@ -34,6 +34,17 @@ _LOG = re.compile(rf"([0-9a-f]{{{2 * COORDINATOR_BYTES}}})\.log")
 _UNFINISHED = ".new"
 
 
+@contextmanager
+def translated(doing: str, directory: str) -> Iterator[None]:
+    """Raise errors of the operating system as DiskFailure. ``doing``: the beginning of the error's text."""
+    try:
+        yield
+    except SpoolError:
+        raise
+    except OSError as error:
+        raise as_failure(doing, error, directory=directory) from error
+
+
 class LogDirectory:
     """A directory of decision logs.
 
@@ -189,12 +200,8 @@ class LogDirectory:
 
 def open_directory(path: str) -> LogDirectory:
     """Open or create a directory of logs; raises like ``LogDirectory``, with DiskFailure instead of OSError."""
-    try:
+    with translated("opening the decision logs", path):
         return LogDirectory(Disk(path))
-    except SpoolError:
-        raise
-    except OSError as error:
-        raise as_failure("opening the decision logs", error, directory=path) from error
 
 
 def log_name(coordinator: bytes) -> str:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from spool import Space
-from spool.decisions import DecisionLog, open_directory
+from spool.decisions import DecisionLog, open_directory, translated
 from spool.engine import Clock
 from spool.errors import InvalidArgument
 from xa.manager import decision_table
@@ -45,7 +45,8 @@ class TransactionManager:
     def __init__(self, log_directory: str | os.PathLike[str], *, clock: Clock | None = None) -> None:
         self._clock = clock or Clock()
         self._directory = open_directory(os.fspath(log_directory))
-        self._log = DecisionLog(self._directory)
+        with translated("creating a decision log", self._directory.disk.root):
+            self._log = DecisionLog(self._directory)
         self._resources = Resources(self._log)
         self._serials = count(1)
         self._connects: list[Callable[[], Any]] = []

@@ -43,6 +43,7 @@ class Outcomes:
     def __init__(self, decisions: DecisionLog, clock: Clock, repeat: Callable[[], object]) -> None:
         self._decisions = decisions
         self._open: dict[int, None] = {}
+        self._completing: dict[int, None] = {}  # committed transactions whose branches end without a recovery
         self._unknown: dict[int, _Unknown] = {}
         self._ended: dict[str, EndedDecisions] = {}
         self._lazy = LazyCommits(clock)
@@ -68,9 +69,10 @@ class Outcomes:
         if not branches:
             self._end(id.serial, table, decided=False)
             return
+        self._completing[id.serial] = None
         end = _Countdown(len(branches), partial(self._end, id.serial, table))
         for branch in branches:
-            later = partial(self._ended_later, Unfinished(branch, True, end))
+            later = partial(self._ended_later, id.serial, Unfinished(branch, True, end))
             try:
                 if isinstance(branch, SpaceBranch) and branch.only_takes:
                     self._lazy.add(branch, later)
@@ -80,11 +82,14 @@ class Outcomes:
             except Exception as error:
                 later(error)
 
-    def _ended_later(self, one: Unfinished, error: BaseException | None) -> None:
+    def _ended_later(self, serial: int, one: Unfinished, error: BaseException | None) -> None:
         if error is None:
             one.ended()
-        else:
-            self.unfinished.add(one, error)
+            return
+        self.unfinished.add(one, error)
+        with self._changed:
+            self._completing.pop(serial, None)
+            self._changed.notify_all()
 
     def roll_back_later(self, id: TransactionId, branch: Branch, error: Exception) -> None:
         """Repeat the rollback of a branch that failed with this error."""
@@ -112,13 +117,18 @@ class Outcomes:
             self.ended_decisions(table).add(serial)
         with self._changed:
             self._open.pop(serial, None)
+            self._completing.pop(serial, None)
             self._changed.notify_all()
 
+    def drop(self, id: TransactionId) -> None:
+        """End a transaction that the program dropped. Takes no lock, so a ``__del__`` may call it."""
+        self._open.pop(id.serial, None)
+
     def wait(self, seconds: float) -> None:
-        """Wait for the transactions that end without a further recovery."""
+        """Wait for the committed transactions that end without a recovery."""
         self._lazy.commit_all()
         with self._changed:
-            self._changed.wait_for(lambda: len(self._open) <= len(self.unfinished) + len(self._unknown), seconds)
+            self._changed.wait_for(lambda: not self._completing, seconds)
 
     def close(self, seconds: float) -> None:
         """Wait as ``wait`` does, and end the background thread."""

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from spool import Space
-from spool.decisions import LogContents, LogDirectory
+from spool.decisions import LogContents, LogDirectory, translated
 from spool.errors import CorruptedFile
 from spool.model.xid import Xid
 from xa.manager import decision_table, space_branch, two_phase_branch
@@ -109,7 +109,8 @@ class Verdicts:
     def log_of(self, coordinator: bytes) -> LogContents | None:
         """Return the log of a dead coordinator; None if it has none, because all its branches have ended."""
         if coordinator not in self._logs:
-            self._logs[coordinator] = self._directory.read_dead(coordinator)
+            with translated("reading a decision log", self._directory.disk.root):
+                self._logs[coordinator] = self._directory.read_dead(coordinator)
         return self._logs[coordinator]
 
     def of(self, id: TransactionId) -> bool | None:
@@ -144,7 +145,8 @@ class Verdicts:
 
 def recover_dead(directory: LogDirectory, participants: Participants, own: bytes) -> Recovery:
     """Decide the branches of dead coordinators in the given resources. ``own``: the coordinator that recovers."""
-    dead = {each for each in directory.coordinators() if each != own and not directory.is_alive(each)}
+    with translated("looking for dead transaction managers", directory.disk.root):
+        dead = {each for each in directory.coordinators() if each != own and not directory.is_alive(each)}
     verdicts = Verdicts(directory, participants)
     committed, rolled_back, left = list[Xid](), list[Xid](), list[Xid]()
     for id, branch in participants.doubtful(directory.id):
@@ -180,7 +182,8 @@ def _remove_if_ended(
         for resource in found.resources:
             if (table := table_of(resource)) is not None:
                 remove_all(participants.tables[table], [(directory.id + coordinator).hex()])
-        directory.remove(coordinator)
+        with translated("removing a decision log", directory.disk.root):
+            directory.remove(coordinator)
 
 
 def _remove_rows_without_log(directory: LogDirectory, participants: Participants) -> None:

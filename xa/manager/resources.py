@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from spool import Space
-from spool.decisions import DecisionLog
+from spool.decisions import DecisionLog, translated
 from xa.manager import decision_table, last_resource, space_branch, two_phase_branch
 from xa.manager.connections import Database
 
@@ -23,15 +23,19 @@ class Resources:
         self._tables: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         self._names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
+    def _register(self, name: str) -> None:
+        with translated("naming a resource in the decision log", self._log.directory.disk.root):
+            self._log.register(name)
+
     def register_space(self, space: Space) -> None:
-        self._log.register(space_branch.resource_of(space))
+        self._register(space_branch.resource_of(space))
 
     def register_two_phase(self, connection: Any) -> str:
         """Register the database of a connection; return its name."""
         name = _known(self._names, connection)
         if name is None:
             name = two_phase_branch.resource_of(connection)
-            self._log.register(name)
+            self._register(name)
             _remember(self._names, connection, name)
         return name
 
@@ -41,7 +45,7 @@ class Resources:
         if table is None:
             table = decision_table.identity_of(database)
             if table is not None:
-                self._log.register(last_resource.resource_of(table))
+                self._register(last_resource.resource_of(table))
                 _remember(self._tables, database.key, table)
         return table
 

@@ -244,6 +244,11 @@ class GlobalTransaction:
                 self._outcomes.roll_back_later(self.id, branch, error)
         self._outcomes.forget(self.id)
 
+    def __del__(self) -> None:
+        """Forget a transaction that the program dropped; its branches in spaces are rolled back by the housekeeper."""
+        if self.state is State.ACTIVE:
+            self._outcomes.drop(self.id)
+
     def __enter__(self) -> Self:
         return self
 

@@ -204,6 +204,37 @@ def test_x03_ctrl_c_during_the_commit_waits_for_its_end(shop: Shop, manager: xa.
     assert shop.check_agreement(["tea"]) == ["tea"]
 
 
+def test_x03_a_dropped_transaction_is_rolled_back_and_delays_no_close(shop: Shop) -> None:
+    clock = SimulatedClock()
+    shop.space.put("orders", "tea")
+    manager = shop.manager(clock=clock)
+    transaction = manager.transaction()
+    transaction.enlist(shop.space)
+    assert shop.space.get("orders").body == "tea"
+    dropped = [transaction]
+    del transaction
+    with pytest.warns(ResourceWarning):
+        dropped.clear()
+    manager.close()
+    shop.space.close()
+    shop.space = spool.open(shop.path)
+    assert shop.check_agreement(["tea"]) == []
+    assert shop.dead_logs() == 0
+
+
+def test_x03_a_manager_that_is_closed_in_a_transaction_rolls_it_back(shop: Shop) -> None:
+    shop.space.put("orders", "tea")
+    manager = shop.manager()
+    with pytest.raises(spool.NotOpen), shop.booking(manager):
+        shop.database.execute("insert into bookings values (%s)", [shop.space.get("orders").body])
+        shop.space.put("answers", "tea")
+        manager.close()
+    with shop.manager() as manager:
+        manager.recover(shop.space, shop.database)
+        assert shop.check_agreement(["tea"]) == []
+        assert shop.dead_logs(manager) == 0
+
+
 # -- one branch, empty branches, several resources -----------------------------------------------------------------
 
 
