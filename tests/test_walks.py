@@ -2,11 +2,12 @@
 
 import os
 import re
+import sqlite3
 import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from threading import get_ident
 from types import FrameType
@@ -101,6 +102,31 @@ def two_phases(path: Path, opened: ExitStack) -> Action:
     return commit_and_roll_back
 
 
+def global_transaction(path: Path, opened: ExitStack) -> Action:
+    space = opened.enter_context(spool.open(path))
+    database = opened.enter_context(closing(sqlite3.connect(path.parent / "database")))
+    database.execute("create table rows (text)")
+    other = opened.enter_context(spool.create(path.parent / "other"))
+    other.create_queue("copies")
+
+    def commit_and_recover() -> None:
+        with xa.TransactionManager(path.parent / "decisions") as manager:
+            manager.prepare_database(database)
+            space.put_many("orders", [b"1", b"2", b"3"])
+            for resource in (database, database, other):
+                with manager.transaction() as transaction:
+                    transaction.enlist(space)
+                    transaction.enlist(resource)
+                    body = space.get("orders").body
+                    if resource is database:
+                        database.execute("insert into rows values (?)", [body])
+                    else:
+                        other.put("copies", body)
+            manager.recover(space, other, database)
+
+    return commit_and_recover
+
+
 def opening(path: Path, opened: ExitStack) -> Action:
     return lambda: opened.enter_context(spool.open(path))
 
@@ -111,6 +137,7 @@ TRACED = [
     ("A put that another process commits", posted_put, set()),
     ("A get", get, {"read_commit", "SoughtMessages.wake"}),
     ("A two-phase commit", two_phases, set()),
+    ("A transaction over a space and a database", global_transaction, set()),
     ("Opening a space", opening, {"finish_dead_writer"}),
 ]
 
@@ -148,10 +175,11 @@ def test_files_and_functions_of_the_walks_exist() -> None:
 def test_a_walk_goes_through_the_functions_that_it_names(
     walk: str, ready: Callable[[Path, ExitStack], Action], elsewhere: set[str], tmp_path: Path
 ) -> None:
-    with spool.create(tmp_path) as space:
+    path = tmp_path / "space"
+    with spool.create(path) as space:
         space.create_queue("orders")
     with ExitStack() as opened:
-        found = called(ready(tmp_path, opened))
+        found = called(ready(path, opened))
     steps = STEP.findall(WALKS[walk])
     assert elsewhere <= {name for _, name in steps}
     missed = [
