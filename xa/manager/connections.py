@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from spool.errors import InvalidArgument, ProtocolError
 
 _PSYCOPG_IN_TRANSACTION = (1, 2, 3)  # ACTIVE, INTRANS, INERROR; a broken connection is UNKNOWN (4)
+_PSYCOPG_OPEN = 2  # INTRANS
 _MARKS = {"qmark": "?", "format": "%s", "pyformat": "%s"}
 
 
@@ -128,6 +129,11 @@ class _Psycopg(Database):
         block, self._block = self._block, None
         if block is not None:
             block.__exit__(_Undone, _Undone(), None)
+
+    @property
+    def is_open(self) -> bool:
+        # After a failed statement, PostgreSQL would roll back, and psycopg's block would end without an error.
+        return int(self.connection.info.transaction_status) == _PSYCOPG_OPEN
 
 
 class _Undone(Exception):

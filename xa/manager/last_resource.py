@@ -139,10 +139,9 @@ class LastResource:
 
     def _check_open(self) -> None:
         if not self._database.is_open:
-            self._has_ended = True
             raise ProtocolError(
-                "the program has ended the connection's transaction itself; the other branches are rolled back: leave "
-                "commit and rollback to the transaction manager"
+                "the database's transaction cannot be committed: a statement has failed, the connection broke, or the "
+                "program has ended the transaction itself, which is left to the transaction manager"
             )
 
     def rollback(self, reason: str) -> None:

@@ -62,7 +62,9 @@ class TransactionManager:
         commit, rolls the transaction back and raises TransactionTimeout.
         """
         id = self._begin()
-        return GlobalTransaction(id, timeout, self._log, self._resources, self._outcomes, self._clock)
+        found = GlobalTransaction(id, timeout, self._log, self._resources, self._outcomes, self._clock)
+        found.manager = self  # the manager lives as long as its transactions
+        return found
 
     def _begin(self) -> TransactionId:
         id = TransactionId(self._directory.id, self._log.coordinator, next(self._serials))
@@ -115,6 +117,7 @@ class TransactionManager:
             ProtocolError: a connection is in a transaction.
             SpoolError, or an error of a database's driver: a resource failed. Call again later.
         """
+        self._log.check()  # (a closed manager, or its copy in a forked child, counts as dead itself)
         with ExitStack() as opened, self._recovering:
             participants = Participants(self._opened(resource, opened) for resource in resources)
             own = self._outcomes.recover(self._directory.id, participants)

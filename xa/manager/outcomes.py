@@ -14,7 +14,7 @@ from typing import NamedTuple
 from spool.decisions import DecisionLog
 from spool.engine import Clock
 from spool.model.xid import Xid
-from xa.manager.branches import Branch
+from xa.manager.branches import Branch, HeuristicMismatch
 from xa.manager.decision_table import settle
 from xa.manager.ids import TransactionId
 from xa.manager.last_resource import EndedDecisions
@@ -59,6 +59,10 @@ class Outcomes:
         with self._mutex:
             return self._ended.setdefault(table, EndedDecisions())
 
+    def decide(self, id: TransactionId) -> None:
+        """Note that a transaction decides now: ``close`` waits for its decision."""
+        self._completing[id.serial] = None
+
     # -- the ends of transactions -----------------------------------------------------------------------------------
 
     def complete(self, id: TransactionId, branches: Sequence[Branch], table: str | None) -> None:
@@ -97,6 +101,9 @@ class Outcomes:
 
     def keep_unknown(self, id: TransactionId, branches: Sequence[Branch], table: str | None) -> None:
         """Keep a transaction whose outcome is unknown. Without prepared branches there is nothing to settle."""
+        with self._changed:
+            self._completing.pop(id.serial, None)
+            self._changed.notify_all()
         if branches:
             self._unknown[id.serial] = _Unknown(id, branches, table)
             self.unfinished.start()
@@ -107,6 +114,7 @@ class Outcomes:
         """End a transaction that was rolled back."""
         with self._changed:
             self._open.pop(id.serial, None)
+            self._completing.pop(id.serial, None)
             self._changed.notify_all()
 
     def _end(self, serial: int, table: str | None, *, decided: bool = True) -> None:
@@ -171,7 +179,10 @@ class Outcomes:
                 left.append(branch.xid)
                 continue
             verdict = one is not None and one.committed
-            branch.finish(committed=verdict)
+            try:
+                branch.finish(committed=verdict)
+            except HeuristicMismatch as error:
+                log.error("%s", error)
             self.unfinished.end(branch.xid)
             (committed if verdict else rolled_back).append(branch.xid)
         for xid, one in unfinished.items():

@@ -49,7 +49,7 @@ class State(Enum):
 class GlobalTransaction:
     """A transaction over spaces and databases: see ``TransactionManager.transaction``.
 
-    One thread or task uses it. id: its id, unique for all time.
+    One thread or task uses it. id: its id, unique for all time. manager: the transaction manager.
     """
 
     def __init__(
@@ -74,6 +74,7 @@ class GlobalTransaction:
         self._voted: list[Branch] = []
         self._enlisted: list[object] = []
         self._rollback_only: str | None = None
+        self.manager: object = None
         self.state = State.ACTIVE
 
     def __repr__(self) -> str:
@@ -171,6 +172,7 @@ class GlobalTransaction:
                     raise TransactionRolledBack(f"the transaction was rolled back: {error}") from error
                 raise
             try:
+                self._outcomes.decide(self.id)
                 self._decide()
             except CommitUnknown:
                 self.state = State.UNKNOWN

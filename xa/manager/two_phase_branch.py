@@ -14,6 +14,8 @@ from xa.manager.connections import Database, database_of
 
 log = logging.getLogger("spool")
 
+_NOT_OPEN = (0, 3)  # psycopg's IDLE and INERROR
+
 
 def has_two_phases(connection: Any) -> bool:
     """Return whether a connection has PEP 249's two-phase methods."""
@@ -64,12 +66,23 @@ class TwoPhaseBranch:
         """Do nothing: the connection belongs to the caller, not to the caller's thread."""
 
     def prepare(self) -> bool:
+        self._check_open()
         self._stage = "failed"
         self._connection.tpc_prepare()
         self._stage = "prepared"
         return True
 
+    def _check_open(self) -> None:
+        """Raise ProtocolError if PostgreSQL would roll back, and call that a success: after a failed statement, and
+        after the program's own end of the transaction."""
+        status = getattr(getattr(self._connection, "info", None), "transaction_status", None)
+        if status is not None and int(status) in _NOT_OPEN:
+            raise ProtocolError(
+                "the database's transaction cannot be committed: a statement has failed, or the program has ended it"
+            )
+
     def commit_one_phase(self) -> None:
+        self._check_open()
         self._end(self._connection.tpc_commit)
 
     def commit(self) -> None:
