@@ -4,6 +4,7 @@ from bench.cases import (
     by_id,
     calls,
     commits,
+    database,
     forward,
     growth,
     latency,
@@ -23,7 +24,7 @@ from bench.cases.base import Case
 from bench.cases.journal import on_journal
 
 _OF_ANY_DISK = (
-    *commits.CASES, *two_phase.CASES, *threads.CASES, *outstanding.CASES, *processes.CASES,
+    *commits.CASES, *two_phase.CASES, *database.CASES, *threads.CASES, *outstanding.CASES, *processes.CASES,
 )  # fmt: skip
 _NOT_ON_JOURNAL = ("1000", "asyncio")
 

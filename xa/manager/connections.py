@@ -72,7 +72,7 @@ class Database(ABC):
 
     def run(self, statement: str, *values: object) -> Result:
         """Run a statement with a ``?`` for each value."""
-        cursor = self._cursor_connection().cursor()
+        cursor = self._cursor()
         try:
             cursor.execute(*bound(statement, values, paramstyle_of(self.connection)))
             rows = cursor.fetchall() if cursor.description else ()
@@ -80,8 +80,9 @@ class Database(ABC):
         finally:
             cursor.close()
 
-    def _cursor_connection(self) -> Any:
-        return self.connection
+    def _cursor(self) -> Any:
+        """Return a new cursor whose rows are tuples, whatever the program has set."""
+        return self.connection.cursor()
 
 
 class _Pep249(Database):
@@ -110,6 +111,10 @@ class _Psycopg(Database):
     program's own ``commit()`` and ``rollback()``."""
 
     _block: Any = None
+
+    def _cursor(self) -> Any:
+        psycopg = sys.modules["psycopg"]
+        return psycopg.Cursor(self.connection, row_factory=psycopg.rows.tuple_row)
 
     def is_in_transaction(self) -> bool:
         return int(self.connection.info.transaction_status) in _PSYCOPG_IN_TRANSACTION
@@ -142,6 +147,11 @@ class _Undone(Exception):
 
 class _SQLite(Database):
     """A connection of sqlite3, in any of its modes."""
+
+    def _cursor(self) -> Any:
+        cursor = sys.modules["sqlite3"].Cursor(self.connection)
+        cursor.row_factory = None
+        return cursor
 
     def is_in_transaction(self) -> bool:
         return bool(self.connection.in_transaction) and getattr(self.connection, "autocommit", -1) is not False

@@ -126,6 +126,8 @@ class LastResource:
     def _was_committed(self, coordinator: str, serial: int, error: BaseException) -> bool:
         """Return the outcome of a failed commit, from the table; raises CommitUnknown if the connection is broken."""
         try:
+            self._database.rollback()  # otherwise a transaction that is still open would find its own row
+            self._database.check_idle()
             return decision_table.settle(self._database, self.table, coordinator, serial)
         except Exception:
             raise CommitUnknown(

@@ -104,11 +104,12 @@ class GlobalTransaction:
         self._check_active()
         if any(resource is enlisted for enlisted in self._enlisted):
             return
-        if isinstance(resource, Space):
-            self._enlist_space(resource)
-        else:
-            self._enlist_connection(resource, two_phase)
-        self._enlisted.append(resource)
+        with deferred():
+            if isinstance(resource, Space):
+                self._enlist_space(resource)
+            else:
+                self._enlist_connection(resource, two_phase)
+            self._enlisted.append(resource)
 
     def _enlist_space(self, space: Space) -> None:
         self._resources.register_space(space)

@@ -526,11 +526,6 @@ def refused_by_constraint(database: sqlite3.Connection, place: Path) -> Iterator
     yield
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="SQLite keeps a transaction open when its commit fails; the manager finds its own undecided row in it, "
-    "takes the transaction for committed, and rolls the row back",
-)
 @pytest.mark.parametrize("refused", [refused_by_reader, refused_by_constraint])
 def test_x03_a_commit_that_sqlite_refuses_undoes_the_space(memory: Path, by_default: Server, refused: Any) -> None:
     desk = Desk(memory, KINDS["sqlite3"], by_default)
@@ -541,11 +536,6 @@ def test_x03_a_commit_that_sqlite_refuses_undoes_the_space(memory: Path, by_defa
         desk.check([], ["tea"], manager)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="psycopg sends no COMMIT while a block of the program is open; the manager finds its own undecided row, and "
-    "takes the transaction for committed",
-)
 def test_x03_a_commit_within_a_block_of_psycopg_commits_both_or_none(last_resource_shop: Shop) -> None:
     shop = last_resource_shop
     shop.space.put("orders", "tea")
@@ -905,11 +895,6 @@ def test_x03_a_rollback_by_the_program_and_a_later_row_are_noticed(memory: Path,
         desk.check([], ["tea"])
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="SQLAlchemy keeps its transaction object after a refused commit, so the manager cannot look up the outcome: "
-    "CommitUnknown, a branch in doubt, and a connection in a transaction",
-)
 @pytest.mark.parametrize("name", ["Connection, PostgreSQL", "Session, PostgreSQL"])
 def test_x03_a_constraint_that_fails_at_the_commit_of_sqlalchemy(memory: Path, by_default: Server, name: str) -> None:
     kind = KINDS[name]
@@ -1147,8 +1132,8 @@ def test_x03_a_forked_child_does_not_wait_for_its_parent(last_resource_shop: Sho
     "factory",
     [
         namedtuple_row,
-        pytest.param(dict_row, marks=pytest.mark.xfail(strict=True, reason="KeyError: rows are dicts")),
-        pytest.param(scalar_row, marks=pytest.mark.xfail(strict=True, reason="the first letter of the id is read")),
+        dict_row,
+        scalar_row,
     ],
 )
 def test_x03_psycopg_with_each_factory_of_rows(last_resource_shop: Shop, factory: Any) -> None:
@@ -1161,7 +1146,6 @@ def test_x03_psycopg_with_each_factory_of_rows(last_resource_shop: Shop, factory
     assert shop.check_agreement(["tea"]) == ["tea"]
 
 
-@pytest.mark.xfail(strict=True, reason="with dict_row the name is made of the names of the columns, for each database")
 def test_x03_the_name_of_a_database_does_not_depend_on_the_factory_of_rows(two_phase_shop: Shop) -> None:
     shop = two_phase_shop
     with shop.manager() as manager, mock.patch.object(DecisionLog, "register") as register:
@@ -1182,9 +1166,17 @@ def first_column(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> Any:
     return row[0]
 
 
-@pytest.mark.xfail(strict=True, reason="the manager reads its rows by the program's factories")
 @pytest.mark.parametrize(
-    ("attribute", "factory"), [("row_factory", as_dict), ("row_factory", first_column), ("text_factory", bytes)]
+    ("attribute", "factory"),
+    [
+        ("row_factory", as_dict),
+        ("row_factory", first_column),
+        pytest.param(
+            "text_factory",
+            bytes,
+            marks=pytest.mark.xfail(strict=True, reason="the id of the table is read as bytes"),
+        ),
+    ],
 )
 def test_x03_sqlite_with_each_factory(memory: Path, by_default: Server, attribute: str, factory: Any) -> None:
     desk = Desk(memory, KINDS["sqlite3"], by_default)
@@ -1196,7 +1188,6 @@ def test_x03_sqlite_with_each_factory(memory: Path, by_default: Server, attribut
         desk.check(["tea"], [], manager)
 
 
-@pytest.mark.xfail(strict=True, reason="a RawCursor has the marks $1, $2: the decision is a syntax error")
 def test_x03_psycopg_with_raw_cursors(last_resource_shop: Shop) -> None:
     shop = last_resource_shop
     shop.space.put("orders", "tea")
@@ -1230,11 +1221,6 @@ def test_x03_an_asynchronous_connection_is_refused(last_resource_shop: Shop) -> 
     asyncio.run(enlist())
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="enlist is not deferred: an interrupt after tpc_begin leaves the connection in a transaction that the "
-    "program cannot roll back, and without its autocommit mode",
-)
 def test_x03_an_interrupt_of_enlist_leaves_the_connection_as_it_was(two_phase_shop: Shop) -> None:
     shop = two_phase_shop
     shop.database.autocommit = True
