@@ -21,6 +21,7 @@ class Shop:
     def __init__(self, directory: Path, server: Server, two_phase: bool, answers: bool = True) -> None:
         self.path, self.logs = directory / "space", directory / "decisions"
         self.server = server
+        self._entered_by = 0
         self.two_phase = two_phase
         self.answers = answers
         with spool.create(self.path, defaults=AT_ONCE) as space:
@@ -37,6 +38,10 @@ class Shop:
                     manager.prepare_database(database)
 
     def __enter__(self) -> Self:
+        """Open the space and connect; what this process has open is closed. (A child must not end its parent's.)"""
+        if self._entered_by == os.getpid():
+            self.__exit__(None, None, None)
+        self._entered_by = os.getpid()
         self.space = spool.open(self.path)
         self.database = self.server.connect()
         return self
