@@ -107,7 +107,8 @@ def _translated(error: SpoolError | OSError, failure: int) -> XAError:
     elif isinstance(error, OSError):
         code = failure
     else:
-        code = XA_RBPROTO if error.diagnostic == "QMEPROTO" else XAER_RMERR
+        refused = XA_RBROLLBACK if failure == XA_RBROLLBACK else XAER_RMERR
+        code = XA_RBPROTO if error.diagnostic == "QMEPROTO" else refused
     return XAError(code, str(error))
 
 

@@ -2,7 +2,7 @@
 
 Threads that decide at the same time share a flush: each writes its slot, and then the first of them flushes for all. A
 full log is written again, with only the decisions whose branches have not ended yet. If a flush fails, the log stops:
-the kernel has dropped the pages, so nobody can know whether the last decisions are on the disk. The next recovery
+the kernel has dropped the pages, so it is not known whether the last decisions are on the disk. The next recovery
 finds them, or does not find them; both are correct, because no branch was committed by then.
 """
 
@@ -37,6 +37,7 @@ class DecisionLog:
         self._written = self._durable = 0  # slots
         self._generation = 0  # counts the files
         self._refusal: Exception | None = None
+        self.is_disowned = False  # in a forked child
         self._writing = threading.Lock()
         self._flushing = threading.Lock()  # taken before ``_writing``
         _open_logs.add(self)  # (another thread may fork while the first file is written)
@@ -64,7 +65,7 @@ class DecisionLog:
     def record(self, serial: int) -> None:
         """Decide to commit a transaction, durably.
 
-        Raises CommitUnknown if nobody can know whether the decision is durable. The branches then remain prepared until
+        Raises CommitUnknown if it is not known whether the decision is durable. The branches then remain prepared until
         another transaction manager recovers them.
         """
         with self._writing:
@@ -102,6 +103,7 @@ class DecisionLog:
     def disown(self) -> None:
         """Close the copies of the descriptors in a forked child, which is not the coordinator."""
         self._writing, self._flushing = threading.Lock(), threading.Lock()
+        self.is_disowned = True
         self._refusal = NotOpen(
             "the transaction manager was created before this process was forked: create another one in the child"
         )

@@ -8,7 +8,7 @@
            of slots that were durable when this slot was written
 
 The file has its full size from the beginning, so a decision overwrites zeros, and its flush writes only data. A slot
-lies within one sector of the disk. A slot that cannot be read after a crash was either never durable, and then nobody
+lies within one sector of the disk. A slot that cannot be read after a crash was either never durable, and no process
 has acted on it, or it was damaged later. The durable count of a later slot tells the two cases apart. The slots of a
 new file count themselves, because the file gets its name only when it is durable.
 """

@@ -24,6 +24,7 @@ from spool.coordination.locks import xid_byte
 from spool.disk.disk import Disk
 from spool.errors import NotOpen, ProtocolError, SpoolError
 from spool.index.commit import Subscription
+from spool.log.adoption import HEURISTIC_FACT
 from spool.log.quota import room_in
 from spool.log.sequence import flush_published
 from spool.log.visibility import catch_up, list_prepared
@@ -162,6 +163,8 @@ class Engine:
         try:  # checked under the lock: its last holder may have prepared the branch
             if two_phase.is_prepared(self._store, xid):
                 raise BranchExists(f"there is a branch {xid} already, which is prepared: use another xid")
+            if f"{HEURISTIC_FACT}{xid}" in self._store.view.index.facts:  # (``is_prepared`` has applied every commit)
+                raise BranchExists(f"an administrator has decided a branch {xid}: acknowledge it with xa_forget")
             if xid in self._store.view.index.adopted:  # the new file would look like the committed one
                 raise BranchExists(f"a branch {xid} was committed a while ago: an xid is used once, take another")
         except BaseException:

@@ -363,7 +363,6 @@ def test_a_vote_that_the_disk_refuses_ends_the_branch(rm: xa.ResourceManager, mo
     assert bodies(rm.space) == []
 
 
-@pytest.mark.xfail(strict=True, reason="XAER_RMERR, which leaves open whether the branch was prepared")
 def test_a_vote_that_a_limit_refuses_ends_the_branch(rm: xa.ResourceManager) -> None:
     """XA, xa_prepare (XA_RB*). pgjdbc, testMappingOfConstraintViolations."""
     rm.space.change_queue("replies", max_messages=1)
@@ -669,18 +668,7 @@ def test_forget_does_not_end_a_branch_without_a_heuristic_decision(rm: xa.Resour
     assert bodies(rm.space) == [b"prepared", "hello"]
 
 
-@pytest.mark.parametrize(
-    "commit",
-    [
-        True,
-        pytest.param(
-            False,
-            marks=pytest.mark.xfail(
-                strict=True, reason="the xid is accepted, and the earlier decision then rolls the new branch back"
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("commit", [True, False])
 def test_an_xid_is_in_use_until_its_heuristic_decision_is_forgotten(rm: xa.ResourceManager, commit: bool) -> None:
     """XA, table 6-4 (S5): the branch exists until xa_forget."""
     voted(rm, xid())

@@ -389,7 +389,8 @@ def test_x03_a_failed_transaction_is_not_joined(space: spool.Space, recwarn: pyt
     transaction.abort()
     check_ended(space)
     gc.collect()
-    assert not recwarn.list, "no branch was left for the housekeeper"
+    left = [one for one in recwarn.list if "has left the branch" in str(one.message)]
+    assert left == [], "no branch was left for the housekeeper"
 
 
 def test_x03_each_thread_has_its_own_transaction(space: spool.Space) -> None:

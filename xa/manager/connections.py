@@ -11,12 +11,23 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from inspect import iscoroutinefunction
 from typing import Any, NamedTuple
 
 from spool.errors import InvalidArgument, ProtocolError
 
 _PSYCOPG_IN_TRANSACTION = (1, 2, 3)  # ACTIVE, INTRANS, INERROR; a broken connection is UNKNOWN (4)
 _PSYCOPG_OPEN = 2  # INTRANS
+_POSTGRESQL_DURABLE = (
+    "case current_setting('synchronous_commit') when 'off' "
+    "then set_config('synchronous_commit', 'on', true) is not null else true end"
+)
+_SQLITE_FULL = 2  # of "pragma synchronous"
+_SAVEPOINT = "xaspool_begin"
+NOT_DURABLE = (
+    "a power cut could take the database's commits, and thereby the decision: execute `pragma synchronous = full` on "
+    "the connection before the transaction"
+)
 _MARKS = {"qmark": "?", "format": "%s", "pyformat": "%s"}
 
 
@@ -66,8 +77,20 @@ class Database(ABC):
         """Write the program's pending work to the database."""
 
     @property
+    def durable(self) -> str:
+        """A condition, in SQL, that makes the commit of the open transaction durable and is true."""
+        return "1 = 1"
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the connection is closed or broken, as far as the driver tells."""
+        return bool(getattr(self.connection, "closed", False))
+
     def is_open(self) -> bool:
-        """Whether the transaction that ``begin`` began is still open, as far as the driver tells."""
+        """Return whether the transaction that ``begin`` began is still open, as far as the driver tells.
+
+        The caller asks once, before it writes its decision.
+        """
         return True
 
     def run(self, statement: str, *values: object) -> Result:
@@ -93,7 +116,10 @@ class _Pep249(Database):
         return bool(status())
 
     def begin(self) -> None:
-        if getattr(self.connection, "autocommit", False) is True:
+        autocommit = getattr(self.connection, "autocommit", False)
+        if callable(autocommit):  # of PyMySQL and mysqlclient
+            autocommit = bool(self.connection.get_autocommit())
+        if autocommit is True:
             raise InvalidArgument(
                 "the connection is in autocommit mode, in which this driver has no transactions: set its attribute "
                 "autocommit to False"
@@ -120,9 +146,7 @@ class _Psycopg(Database):
         return int(self.connection.info.transaction_status) in _PSYCOPG_IN_TRANSACTION
 
     def begin(self) -> None:
-        if self.connection.pgconn.pipeline_status:
-            # The commit would be sent before the server has answered the decision.
-            raise ProtocolError("the connection is in pipeline mode: leave it before the transaction")
+        self._check_no_pipeline()
         self._block = self.connection.transaction()
         self._block.__enter__()
 
@@ -135,10 +159,19 @@ class _Psycopg(Database):
         if block is not None:
             block.__exit__(_Undone, _Undone(), None)
 
-    @property
     def is_open(self) -> bool:
+        self._check_no_pipeline()
         # After a failed statement, PostgreSQL would roll back, and psycopg's block would end without an error.
         return int(self.connection.info.transaction_status) == _PSYCOPG_OPEN
+
+    @property
+    def durable(self) -> str:
+        return _POSTGRESQL_DURABLE
+
+    def _check_no_pipeline(self) -> None:
+        """Raise ProtocolError in pipeline mode, in which the commit is sent before the server has answered."""
+        if self.connection.pgconn.pipeline_status:
+            raise ProtocolError("the connection is in pipeline mode: leave it before the transaction")
 
 
 class _Undone(Exception):
@@ -159,6 +192,17 @@ class _SQLite(Database):
     def begin(self) -> None:
         if not self.connection.in_transaction:  # (with autocommit=False, one is always open)
             self.connection.execute("begin")
+        try:
+            self._check_durable()
+            self.connection.execute(f"savepoint {_SAVEPOINT}")
+        except BaseException:
+            self.rollback()
+            raise
+
+    def _check_durable(self) -> None:
+        [[synchronous]] = self.run("pragma synchronous").rows
+        if synchronous < _SQLITE_FULL:
+            raise InvalidArgument(NOT_DURABLE)
 
     def commit(self) -> None:
         self._end("commit")
@@ -173,9 +217,13 @@ class _SQLite(Database):
         else:
             getattr(self.connection, how)()
 
-    @property
     def is_open(self) -> bool:
-        return bool(self.connection.in_transaction)
+        """Release the savepoint of ``begin``, which the program's own commit or rollback has removed."""
+        try:
+            self.connection.execute(f"release {_SAVEPOINT}")
+        except sys.modules["sqlite3"].OperationalError:
+            return False
+        return True
 
 
 class _SQLAlchemy(Database):
@@ -191,18 +239,42 @@ class _SQLAlchemy(Database):
         return bool(self.connection.in_transaction())
 
     def begin(self) -> None:
-        if self.connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
-            raise InvalidArgument("the connection has the isolation level AUTOCOMMIT, which knows no transactions")
         self._transaction = self.connection.begin()
+        try:
+            self._check_transactional(self._core())
+        except BaseException:
+            self._transaction.rollback()
+            raise
+
+    def _check_transactional(self, core: Any) -> None:
+        """Raise InvalidArgument if the connection cannot undo its work, or does not make its commit durable."""
+        level = core.get_execution_options().get("isolation_level") or core.engine.get_execution_options().get(
+            "isolation_level"
+        )
+        detect = getattr(core.dialect, "detect_autocommit_setting", lambda _: False)
+        try:
+            detected = bool(detect(core.connection.dbapi_connection))
+        except NotImplementedError:  # the dialect cannot tell
+            detected = False
+        if detected or level == "AUTOCOMMIT":
+            raise InvalidArgument("the connection has the isolation level AUTOCOMMIT, which knows no transactions")
+        if core.dialect.name == "sqlite" and self.run("pragma synchronous").rows[0][0] < _SQLITE_FULL:
+            raise InvalidArgument(NOT_DURABLE)
+
+    @property
+    def durable(self) -> str:
+        return _POSTGRESQL_DURABLE if self._core().dialect.name == "postgresql" else super().durable
 
     def commit(self) -> None:
         self._transaction.commit()
 
     def rollback(self) -> None:
-        if self._transaction is not None:
+        if self._transaction is not None and self.connection.get_transaction() is not None:
             self._transaction.rollback()
+        # After a refused commit, SQLAlchemy has left the transaction, but e.g. SQLite has not.
+        if not self.connection.invalidated and not self.connection.closed:
+            self.connection.connection.dbapi_connection.rollback()
 
-    @property
     def is_open(self) -> bool:
         return bool(self._transaction.is_active)
 
@@ -223,11 +295,13 @@ class _Session(_SQLAlchemy):
     def key(self) -> object:
         return self.connection.get_bind()
 
-    def begin(self) -> None:
-        self._transaction = self.connection.begin()
+    def is_in_transaction(self) -> bool:
+        bind = self.connection.get_bind()  # an engine or a connection
+        return super().is_in_transaction() or (hasattr(bind, "in_transaction") and bool(bind.in_transaction()))
 
-    def commit(self) -> None:
-        self._transaction.commit()  # (flushes first, so the caller flushes before it decides)
+    def rollback(self) -> None:
+        if self._transaction is not None and self.connection.get_transaction() is not None:
+            self._transaction.rollback()  # (the pool rolls the connection back again)
 
     def flush(self) -> None:
         self.connection.flush()
@@ -248,6 +322,8 @@ _KINDS: Sequence[tuple[Callable[[Any], bool], type[Database]]] = (
 def find_database(connection: Any) -> Database | None:
     """Return the ``Database`` for a connection; None if it lacks PEP 249's methods."""
     connection = getattr(connection, "driver_connection", None) or connection  # (of SQLAlchemy's pool)
+    if iscoroutinefunction(getattr(connection, "commit", None)):
+        raise InvalidArgument("the connection is asynchronous: use an ordinary connection, in a thread of its own")
     for recognizes, kind in _KINDS:
         if recognizes(connection):
             return kind(connection)

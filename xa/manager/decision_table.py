@@ -22,7 +22,7 @@ _CREATE = (
 _IDENTITY = f"select coordinator from {TABLE} where serial = 0 and committed = -1"
 _INSERT = (
     f"insert into {TABLE} (coordinator, serial, committed) "
-    f"select ?, ?, ? from {TABLE} where coordinator = ? and serial = 0"
+    f"select ?, ?, ? from {TABLE} where coordinator = ? and serial = 0 and "
 )
 _FIND = f"select committed from {TABLE} where coordinator = ? and serial = ?"
 
@@ -43,7 +43,7 @@ def create(database: Database) -> str:
     try:
         database.run(_CREATE)
         found = database.run(_IDENTITY).rows
-        identity = str(found[0][0]) if found else os.urandom(12).hex()
+        identity = _text(found[0][0]) if found else os.urandom(12).hex()
         if not found:
             database.run(f"insert into {TABLE} (coordinator, serial, committed) values (?, 0, -1)", identity)
     except BaseException:
@@ -68,16 +68,23 @@ def _first(database: Database, statement: str) -> str | None:
         rows = database.run(statement).rows
     finally:
         database.rollback()
-    return str(rows[0][0]) if rows else None
+    return _text(rows[0][0]) if rows else None
+
+
+def _text(value: object) -> str:
+    """Return a text of the table. Some settings of connections make drivers return bytes."""
+    return value.decode("ascii") if isinstance(value, bytes) else str(value)
 
 
 def insert(database: Database, table: str, coordinator: str, serial: int, *, committed: bool) -> None:
-    """Insert a decision in the open transaction. Raises DecisionTableMissing, and the driver's error for a second row.
+    """Insert a decision in the open transaction, whose commit becomes durable.
+
+    Raises DecisionTableMissing, and the driver's error for a second row.
 
     If another transaction has inserted a row for the same transaction and has not ended, the database makes this call
     wait for its end. ``table``: the id of the table.
     """
-    if database.run(_INSERT, coordinator, serial, int(committed), table).changed != 1:
+    if database.run(_INSERT + database.durable, coordinator, serial, int(committed), table).changed != 1:
         raise DecisionTableMissing
 
 
@@ -141,4 +148,4 @@ def coordinators_of(database: Database, directory: str) -> set[str]:
         rows = database.run(f"select distinct coordinator from {TABLE} where serial > 0").rows
     finally:
         database.rollback()
-    return {str(name) for (name,) in rows if str(name).startswith(directory)}
+    return {name for name in (_text(value) for (value,) in rows) if name.startswith(directory)}

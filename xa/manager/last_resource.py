@@ -7,6 +7,8 @@ at most one last resource.
 Source: the logging last resource of Oracle WebLogic Server, "Developing JTA Applications".
 """
 
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from spool.errors import CommitUnknown, ProtocolError
@@ -83,12 +85,20 @@ class LastResource:
         """Commit without a decision, because the transaction has no other branch."""
         self._check_open()
         self._has_ended = True
-        self._database.commit()
+        try:
+            self._database.commit()
+        except Exception as error:
+            if self._database.is_broken:
+                raise CommitUnknown(f"the database may or may not have committed: {error}") from error
+            with suppress(Exception):
+                self._database.rollback()
+            raise
 
-    def decide(self, coordinator: str, serial: int) -> None:
+    def decide(self, coordinator: str, serial: int) -> BaseException | None:
         """Commit the work together with the decision to commit the transaction.
 
-        After any error but CommitUnknown, the transaction was not committed.
+        After any error but CommitUnknown, the transaction was not committed. Returns an exception that came during the
+        commit from outside, e.g. SystemExit, if the transaction was committed; the caller raises it later.
 
         Raises:
             CommitUnknown: the connection broke during the commit.
@@ -107,7 +117,14 @@ class LastResource:
         except BaseException as error:
             self._give_back(removed)
             if not self._was_committed(coordinator, serial, error):
+                self._ended.add(serial)  # the row of the rollback
                 raise
+            return None if isinstance(error, Exception) else error
+        return None
+
+    def forget_table(self, forget: Callable[[Database], object]) -> None:
+        """Have the table of the database looked up again at its next use."""
+        forget(self._database)
 
     def _write(self, coordinator: str, serial: int, removed: list[int]) -> None:
         self._database.flush()
@@ -140,7 +157,7 @@ class LastResource:
             self._ended.add(serial)
 
     def _check_open(self) -> None:
-        if not self._database.is_open:
+        if not self._database.is_open():
             raise ProtocolError(
                 "the database's transaction cannot be committed: a statement has failed, the connection broke, or the "
                 "program has ended the transaction itself, which is left to the transaction manager"

@@ -1,7 +1,8 @@
 """Lazy commits: decided branches that only take messages are committed together, up to 10 ms after their decision.
 
-Nobody can see the difference, because the messages are claimed in any case, and the decision is durable. So the commits
-of many transactions become one commit, with one file and one flush. After a crash, a recovery commits the branches.
+Other callers see the same queues in both cases: the prepared branch holds its messages until the commit removes them.
+The commits of many transactions become one commit, with one file and one flush. After a crash, a recovery commits the
+branches.
 """
 
 import threading

@@ -4,7 +4,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from itertools import count
 from types import TracebackType
 from typing import Any, Self
@@ -144,8 +144,10 @@ class TransactionManager:
     def _repeat(self) -> None:
         """Finish the branches whose resources failed. The background thread calls this again and again."""
         self._outcomes.unfinished.repeat_all()
-        if self._connects and not self._outcomes.is_empty:
-            self.recover(*self._connects)
+        for connect in list(self._connects):
+            if not self._outcomes.is_empty:
+                with suppress(Exception):  # (one database that is away does not keep the others waiting)
+                    self.recover(connect)
 
     def close(self) -> None:
         """Wait until the branches of committed transactions have ended, for at most 30 seconds, and release the log.
@@ -165,5 +167,9 @@ class TransactionManager:
 
 
 def _close(log: DecisionLog, outcomes: Outcomes) -> None:
-    outcomes.close(_CLOSE_SECONDS)
-    log.close(remove=outcomes.is_empty)
+    if log.is_disowned:
+        return  # in a forked child, which has only copies
+    if outcomes.close(_CLOSE_SECONDS):
+        log.close(remove=outcomes.is_empty)
+    # Otherwise a transaction still decides. The log remains locked until the process ends, so no recovery decides
+    # against the transaction.

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from spool.decisions import DecisionLog
 from spool.engine import Clock
+from spool.errors import NotOpen
 from spool.model.xid import Xid
 from xa.manager.branches import Branch, HeuristicMismatch
 from xa.manager.decision_table import settle
@@ -44,6 +45,7 @@ class Outcomes:
         self._decisions = decisions
         self._open: dict[int, None] = {}
         self._completing: dict[int, None] = {}  # committed transactions whose branches end without a recovery
+        self._is_closing = False
         self._unknown: dict[int, _Unknown] = {}
         self._ended: dict[str, EndedDecisions] = {}
         self._lazy = LazyCommits(clock)
@@ -60,21 +62,25 @@ class Outcomes:
             return self._ended.setdefault(table, EndedDecisions())
 
     def decide(self, id: TransactionId) -> None:
-        """Note that a transaction decides now: ``close`` waits for its decision."""
-        self._completing[id.serial] = None
+        """Note that a transaction decides now: ``close`` waits for its decision. Raises NotOpen after ``close``."""
+        with self._changed:
+            if self._is_closing:
+                raise NotOpen("the transaction manager is closed: create another one")
+            self._completing[id.serial] = None
 
     # -- the ends of transactions -----------------------------------------------------------------------------------
 
     def complete(self, id: TransactionId, branches: Sequence[Branch], table: str | None) -> None:
         """Commit the prepared branches of a decided transaction; a branch that fails is committed later.
 
-        A branch that only takes messages is committed a little later: see ``lazy``.
+        A branch that only takes messages is committed a little later: see ``lazy``. An interrupt is raised at the end.
         """
         if not branches:
             self._end(id.serial, table, decided=False)
             return
         self._completing[id.serial] = None
         end = _Countdown(len(branches), partial(self._end, id.serial, table))
+        interrupt: BaseException | None = None
         for branch in branches:
             later = partial(self._ended_later, id.serial, Unfinished(branch, True, end))
             try:
@@ -83,11 +89,16 @@ class Outcomes:
                 else:
                     branch.commit()
                     end()
-            except Exception as error:
+            except BaseException as error:
                 later(error)
+                interrupt = interrupt or (None if isinstance(error, Exception) else error)
+        if interrupt is not None:
+            raise interrupt
 
     def _ended_later(self, serial: int, one: Unfinished, error: BaseException | None) -> None:
-        if error is None:
+        if isinstance(error, HeuristicMismatch):
+            log.error("%s", error)
+        if error is None or isinstance(error, HeuristicMismatch):
             one.ended()
             return
         self.unfinished.add(one, error)
@@ -95,7 +106,7 @@ class Outcomes:
             self._completing.pop(serial, None)
             self._changed.notify_all()
 
-    def roll_back_later(self, id: TransactionId, branch: Branch, error: Exception) -> None:
+    def roll_back_later(self, branch: Branch, error: BaseException) -> None:
         """Repeat the rollback of a branch that failed with this error."""
         self.unfinished.add(Unfinished(branch, False, lambda: None), error)
 
@@ -132,17 +143,20 @@ class Outcomes:
         """End a transaction that the program dropped. Takes no lock, so a ``__del__`` may call it."""
         self._open.pop(id.serial, None)
 
-    def wait(self, seconds: float) -> None:
-        """Wait for the committed transactions that end without a recovery."""
+    def wait(self, seconds: float) -> bool:
+        """Wait for the transactions that decide or have decided; return whether none is left but unfinished ones."""
         self._lazy.commit_all()
         with self._changed:
-            self._changed.wait_for(lambda: not self._completing, seconds)
+            return self._changed.wait_for(lambda: not self._completing, seconds)
 
-    def close(self, seconds: float) -> None:
-        """Wait as ``wait`` does, and end the background thread."""
+    def close(self, seconds: float) -> bool:
+        """Refuse further decisions, wait as ``wait`` does, and end the background threads."""
+        with self._changed:
+            self._is_closing = True
         self._lazy.close()
-        self.wait(seconds)
+        done = self.wait(seconds)
         self.unfinished.close()
+        return done
 
     @property
     def is_empty(self) -> bool:

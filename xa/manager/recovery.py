@@ -21,6 +21,7 @@ from spool import Space
 from spool.decisions import LogContents, LogDirectory, translated
 from spool.errors import CorruptedFile
 from spool.model.xid import Xid
+from xa.dbapi import Connection
 from xa.manager import decision_table, space_branch, two_phase_branch
 from xa.manager.branches import HeuristicMismatch
 from xa.manager.connections import Database, database_of, find_database
@@ -66,7 +67,8 @@ class Participants:
         self.tables: dict[str, Database] = {}
         self._spaces: list[Space] = []
         self._two_phase: list[Any] = []
-        for resource in resources:
+        for given in resources:
+            resource = given.space if isinstance(given, Connection) else given
             if isinstance(resource, Space):
                 self._spaces.append(resource)
                 self.names.add(space_branch.resource_of(resource))
@@ -178,7 +180,11 @@ def _remove_if_ended(
         found = verdicts.log_of(coordinator)
     except CorruptedFile:
         return
-    if found is not None and participants.names.issuperset(found.resources):
+    if (
+        found is not None
+        and participants.names.issuperset(found.resources)
+        and not any(map(two_phase_branch.is_ambiguous, found.resources))
+    ):
         for resource in found.resources:
             if (table := table_of(resource)) is not None:
                 remove_all(participants.tables[table], [(directory.id + coordinator).hex()])

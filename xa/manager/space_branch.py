@@ -45,7 +45,7 @@ class SpaceBranch:
 
     @property
     def only_takes(self) -> bool:
-        """Whether the branch puts no messages, so that nobody can see whether it is committed now or a moment later."""
+        """Whether the branch puts no messages: other callers see the same queues before and after its commit."""
         return not self._transaction.work()[0]
 
     def leave(self) -> None:
@@ -91,16 +91,18 @@ class DoubtfulInSpace:
                     self._engine.commit_branch(self.xid, vote_known=self._vote_known)
             else:
                 self._engine.roll_back_branch(self.xid)
-        except UnknownBranch:
-            self._acknowledge("committed" if committed else "rolled back")
+        except UnknownBranch as error:
+            self._acknowledge("committed" if committed else "rolled back", is_committed=error.committed_by is not None)
 
-    def _acknowledge(self, wanted: str) -> None:
+    def _acknowledge(self, wanted: str, *, is_committed: bool) -> None:
         """Forget an administrator's decision, which the coordinator now knows."""
         found = self._engine.decision(self.xid)
         if found is not None:
             self._engine.forget(self.xid)
             if found != wanted:
                 raise HeuristicMismatch(self.xid, found, wanted)
+        elif self._vote_known and wanted == "committed" and not is_committed:
+            raise HeuristicMismatch(self.xid, "rolled back", wanted)
 
 
 def doubtful_in(space: Space) -> Iterator[DoubtfulInSpace]:

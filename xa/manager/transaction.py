@@ -12,6 +12,7 @@ branches back. After the decision, failures do not matter to the caller: the man
 """
 
 import logging
+import os
 from enum import Enum
 from types import TracebackType
 from typing import Any, Self
@@ -19,11 +20,20 @@ from typing import Any, Self
 from spool import Space
 from spool.decisions import DecisionLog
 from spool.engine import Clock, deferred
-from spool.errors import CommitUnknown, InvalidArgument, ProtocolError, TransactionRolledBack, TransactionTimeout
+from spool.errors import (
+    CommitUnknown,
+    InvalidArgument,
+    NotOpen,
+    ProtocolError,
+    TransactionRolledBack,
+    TransactionTimeout,
+)
 from spool.model.text import class_name, storable
 from spool.model.xid import Xid
+from xa.dbapi import Connection
 from xa.manager.branches import Branch
 from xa.manager.connections import database_of, find_database
+from xa.manager.decision_table import DecisionTableMissing
 from xa.manager.ids import TransactionId
 from xa.manager.last_resource import LastResource
 from xa.manager.outcomes import Outcomes
@@ -75,6 +85,7 @@ class GlobalTransaction:
         self._enlisted: list[object] = []
         self._rollback_only: str | None = None
         self.manager: object = None
+        self._process = os.getpid()
         self.state = State.ACTIVE
 
     def __repr__(self) -> str:
@@ -91,8 +102,8 @@ class GlobalTransaction:
         connection takes part with PEP 249's two-phase methods.
 
         Args:
-            resource: an open ``spool.Space``; a connection of psycopg, sqlite3 or another driver with PEP 249; or a
-                ``Connection`` or ``Session`` of SQLAlchemy.
+            resource: an open ``spool.Space`` or a connection of ``xa.connect``; a connection of psycopg, sqlite3 or
+                another driver with PEP 249; or a ``Connection`` or ``Session`` of SQLAlchemy.
             two_phase: whether a connection uses two-phase commit, even if it could be the last resource.
 
         Raises:
@@ -102,6 +113,8 @@ class GlobalTransaction:
                 transaction of the space.
         """
         self._check_active()
+        if isinstance(resource, Connection):
+            resource = resource.space
         if any(resource is enlisted for enlisted in self._enlisted):
             return
         with deferred():
@@ -157,7 +170,7 @@ class GlobalTransaction:
 
         Raises:
             TransactionTimeout: the time limit has passed; all branches were rolled back.
-            CommitUnknown: nobody can know yet whether the decision is durable. The branches remain prepared, until
+            CommitUnknown: it is not known yet whether the decision is durable. The branches remain prepared, until
                 ``TransactionManager.recover`` finds the decision.
             SpoolError, or an error of the database's driver: all branches were rolled back.
         """
@@ -174,7 +187,7 @@ class GlobalTransaction:
                 raise
             try:
                 self._outcomes.decide(self.id)
-                self._decide()
+                interrupt = self._decide()
             except CommitUnknown:
                 self.state = State.UNKNOWN
                 self._outcomes.keep_unknown(self.id, self._voted, self._table)
@@ -184,6 +197,8 @@ class GlobalTransaction:
                 raise
             self.state = State.COMMITTED
             self._outcomes.complete(self.id, self._voted, self._table)
+            if interrupt is not None:
+                raise interrupt
 
     def rollback(self, reason: str = "its transaction was rolled back") -> None:
         """Undo all work. Taken messages are available again after their retry delay, with one more attempt counted."""
@@ -192,6 +207,8 @@ class GlobalTransaction:
             self._roll_back(reason)
 
     def _check_active(self) -> None:
+        if os.getpid() != self._process:
+            raise NotOpen("the transaction belongs to the process that began it: begin another one in a forked child")
         if self.state is not State.ACTIVE:
             raise ProtocolError(f"the transaction is {self.state.value}: begin a new one")
 
@@ -213,18 +230,28 @@ class GlobalTransaction:
             elif branch.prepare():
                 self._voted.append(branch)
 
-    def _decide(self) -> None:
-        """Make the decision to commit durable. After CommitUnknown the decision may be durable, else it is not."""
+    def _decide(self) -> BaseException | None:
+        """Make the decision to commit durable. After CommitUnknown the decision may be durable, else it is not.
+
+        Returns an interrupt that the caller raises at the end.
+        """
         self._decisions.check()  # (after a close, a recovery may have removed the traces of this coordinator)
         if self._last is not None:
             if self._voted:
-                self._last.decide(self.id.decider, self.id.serial)
-            else:
-                self._last.commit_one_phase()
+                return self._decide_by(self._last)
+            self._last.commit_one_phase()
         elif self._single is not None:
             self._single.commit_one_phase()
         elif self._voted:
             self._decisions.record(self.id.serial)
+        return None
+
+    def _decide_by(self, last: LastResource) -> BaseException | None:
+        try:
+            return last.decide(self.id.decider, self.id.serial)
+        except DecisionTableMissing:
+            last.forget_table(self._resources.forget_table)
+            raise
 
     @property
     def _table(self) -> str | None:
@@ -234,6 +261,7 @@ class GlobalTransaction:
     def _roll_back(self, reason: str) -> None:
         """Roll back every branch. A branch that fails does not keep the others from their rollback."""
         self.state = State.ROLLED_BACK
+        interrupt: BaseException | None = None
         if self._last is not None:
             try:
                 self._last.rollback(reason)
@@ -243,9 +271,12 @@ class GlobalTransaction:
             try:
                 branch.leave()
                 branch.rollback(reason)
-            except Exception as error:
-                self._outcomes.roll_back_later(self.id, branch, error)
+            except BaseException as error:
+                self._outcomes.roll_back_later(branch, error)
+                interrupt = interrupt or (None if isinstance(error, Exception) else error)
         self._outcomes.forget(self.id)
+        if interrupt is not None:
+            raise interrupt
 
     def __del__(self) -> None:
         """Forget a transaction that the program dropped; its branches in spaces are rolled back by the housekeeper."""
@@ -258,7 +289,7 @@ class GlobalTransaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.state is not State.ACTIVE:
+        if self.state is not State.ACTIVE or os.getpid() != self._process:
             return
         if kind is None:
             self.commit()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from spool.errors import ProtocolError
+from spool.errors import CommitUnknown, ProtocolError
 from spool.model.xid import FORMAT_MANAGED, Xid
 from xa.manager.connections import Database, database_of
 
@@ -36,6 +36,11 @@ def resource_of(connection: Any) -> str:
     return f"driver {type(connection).__module__}"
 
 
+def is_ambiguous(resource: str) -> bool:
+    """Return whether several databases may have this name, so that a log with the name must remain."""
+    return resource.startswith("driver ")
+
+
 def _alone(database: Database, statement: str) -> Any:
     database.begin()
     try:
@@ -59,7 +64,11 @@ class TwoPhaseBranch:
         self._stage = "ended"
         if self._autocommit is True:
             connection.autocommit = False
-        connection.tpc_begin(self._id)
+        try:
+            connection.tpc_begin(self._id)
+        except BaseException:
+            self._restore()
+            raise
         self._stage = "active"
 
     def leave(self) -> None:
@@ -83,29 +92,40 @@ class TwoPhaseBranch:
 
     def commit_one_phase(self) -> None:
         self._check_open()
-        self._end(self._connection.tpc_commit)
+        try:
+            self._end(self._connection.tpc_commit)
+        except Exception as error:
+            is_broken = bool(getattr(self._connection, "closed", False))
+            self._leave(error)
+            if is_broken:
+                raise CommitUnknown(f"the database may or may not have committed: {error}") from error
+            raise
 
     def commit(self) -> None:
         self._end(self._connection.tpc_commit)
 
     def rollback(self, reason: str) -> None:
-        if self._stage == "failed":
-            self._leave_failed()
-        elif self._stage != "ended":
+        if self._stage == "prepared":
             self._end(self._connection.tpc_rollback)
+        elif self._stage != "ended":
+            try:
+                self._end(self._connection.tpc_rollback)
+            except Exception as error:
+                self._leave(error)
 
-    def _leave_failed(self) -> None:
-        """End the transaction whose vote failed.
+    def _leave(self, error: Exception) -> None:
+        """End a transaction without a vote, which the connection cannot end.
 
-        After a failed vote the server has rolled back, but psycopg cannot leave the transaction. The connection is then
-        closed, because every later call would fail. If the server voted and the connection broke, a recovery rolls the
+        The server has rolled back, or does so when the connection ends. But psycopg cannot leave a transaction whose
+        vote failed, so every later call would fail. If the server voted and the connection broke, a recovery rolls the
         branch back.
         """
+        self._stage = "ended"
         try:
-            self._end(self._connection.tpc_rollback)
-        except Exception as error:
-            self._stage = "ended"
-            log.warning("the vote of a database failed, so its connection is closed: connect again (%s)", error)
+            self._connection.rollback()  # refused if the connection has not left the transaction
+            self._restore()
+        except Exception:
+            log.warning("a connection cannot leave its transaction, so it is closed: connect again (%s)", error)
             with suppress(Exception):
                 self._connection.close()
 
@@ -114,6 +134,9 @@ class TwoPhaseBranch:
             raise ProtocolError("the branch has ended")
         call()
         self._stage = "ended"
+        self._restore()
+
+    def _restore(self) -> None:
         if self._autocommit is True:
             self._connection.autocommit = True
 

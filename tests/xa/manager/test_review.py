@@ -577,9 +577,6 @@ def test_x03_a_vote_for_a_transaction_that_has_failed_is_no_vote(
         shop.check_agreement(["tea"])
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the decision is not durable when the session has synchronous_commit = off, as a role may have"
-)
 def test_x03_a_decision_is_durable_although_the_session_commits_asynchronously(memory: Path) -> None:
     """The process that writes PostgreSQL's log is stopped, so only the commit itself can make the decision durable."""
     with server(two_phase=False) as found, Shop(memory, found, False) as shop, shop.manager() as manager:
@@ -610,10 +607,6 @@ AUTOCOMMIT = {
 }
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="AUTOCOMMIT of an engine, and any AUTOCOMMIT of a Session, is not noticed: rows cannot be undone",
-)
 @pytest.mark.parametrize("way", AUTOCOMMIT)
 @pytest.mark.parametrize("is_on_server", [False, True], ids=["SQLite", "PostgreSQL"])
 def test_x03_an_engine_in_autocommit_mode_is_refused(
@@ -645,11 +638,6 @@ def test_x03_a_connection_of_sqlalchemy_in_autocommit_mode_is_refused(
             transaction.enlist(database.execution_options(isolation_level="AUTOCOMMIT"))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a Session that is bound to a Connection in a transaction is accepted: the first enlistment rolls the "
-    "Connection's transaction back, later ones decide without a commit",
-)
 @pytest.mark.parametrize("is_known", [False, True], ids=["first", "later"])
 def test_x03_a_session_within_the_transaction_of_a_connection_is_refused(
     memory: Path, by_default: Server, is_known: bool
@@ -691,11 +679,6 @@ def test_x03_a_recovery_in_a_forked_child_does_not_touch_the_branches_of_its_par
         assert shop.check_agreement(["tea"]) == ["tea"]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the end of a transaction in a forked child ends the parent's transaction in the database, through the "
-    "connection that both have; the parent then commits the row of the decision alone",
-)
 def test_x03_the_end_of_a_transaction_in_a_forked_child_changes_nothing(last_resource_shop: Shop) -> None:
     """E.g. ``sys.exit`` in a child that was forked within the ``with`` block."""
     shop = last_resource_shop
@@ -723,11 +706,6 @@ def test_x03_a_transaction_does_not_commit_after_its_manager_was_closed(last_res
     shop.check_agreement(["tea"])
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a transaction may begin to decide between the wait of close() and the refusal of decisions: a recovery "
-    "rolls its branches back, removes the row that would refuse the decision, and then the decision is committed",
-)
 def test_x03_a_transaction_does_not_decide_while_its_manager_is_closed(last_resource_shop: Shop) -> None:
     """One thread closes the manager, e.g. at the end of the program; another one commits; then a program recovers."""
     shop = last_resource_shop
@@ -780,11 +758,6 @@ def test_x03_a_closed_manager_does_not_recover(last_resource_shop: Shop) -> None
         manager.recover(last_resource_shop.space)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="databases whose name cannot be learned share the name of their driver: once one of them was given, the log "
-    "is removed, and the branches of the others are rolled back although their transaction was committed",
-)
 def test_x03_the_log_remains_until_each_of_two_databases_was_recovered(with_two_phases: Server, memory: Path) -> None:
     """The user may not call ``pg_control_system``. Every driver but those of PostgreSQL has such a name, too."""
     names = ["east", "west"]
@@ -853,10 +826,6 @@ def test_x03_the_log_remains_until_a_space_that_was_moved_was_recovered(two_phas
 # -- the program is not told the truth ---------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="after a commit in one phase whose answer was lost, the driver's error says that the work was rolled back",
-)
 def test_x03_a_commit_in_one_phase_whose_answer_is_lost_is_unknown(shop: Shop) -> None:
     execute = shop.database._exec_command
 
@@ -902,11 +871,6 @@ def test_x03_a_rollback_by_sql_is_noticed(last_resource_shop: Shop) -> None:
     shop.check_agreement(["tea"])
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="sqlite3 begins a new transaction after the program's rollback, so the manager commits the decision without "
-    "the earlier rows",
-)
 def test_x03_a_rollback_by_the_program_and_a_later_row_are_noticed(memory: Path, by_default: Server) -> None:
     desk = Desk(memory, KINDS["sqlite3"], by_default)
     desk.space.put("orders", "tea")
@@ -943,9 +907,6 @@ IMPATIENT_CONNECTIONS: dict[str, Callable[[Path], Any]] = {
 }
 
 
-@pytest.mark.xfail(
-    strict=True, reason="SQLite and SQLAlchemy keep the transaction open, and the manager does not roll it back"
-)
 @pytest.mark.parametrize("name", IMPATIENT_CONNECTIONS)
 def test_x03_a_refused_commit_in_one_phase_leaves_the_connection_idle(
     memory: Path, by_default: Server, name: str
@@ -987,7 +948,6 @@ def test_x03_after_an_unknown_outcome_the_connection_holds_no_row(last_resource_
         shop.check_agreement(["tea"])
 
 
-@pytest.mark.xfail(strict=True, reason="SystemExit during the commit that decides is lost if the commit succeeded")
 def test_x03_an_exit_during_the_decision_is_raised_after_the_commit(last_resource_shop: Shop) -> None:
     """E.g. a handler of SIGTERM calls ``sys.exit``."""
     shop = last_resource_shop
@@ -1002,7 +962,6 @@ def exit_program() -> None:
     raise SystemExit
 
 
-@pytest.mark.xfail(strict=True, reason="a branch that somebody else rolled back passes for committed, without a word")
 def test_x03_a_branch_that_another_program_rolled_back_is_reported(
     last_resource_shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -1023,11 +982,6 @@ def test_x03_a_branch_that_another_program_rolled_back_is_reported(
 # -- branches, rows and logs that remain -------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="an interrupt in the second phase, or in a rollback, leaves the remaining branches in doubt as long as the "
-    "manager lives, and recover does not end them",
-)
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("call", ["commit", "rollback"])
@@ -1054,11 +1008,6 @@ def test_x03_an_interrupt_of_the_second_phase_leaves_nothing_in_doubt(
         assert shop.check_agreement(["tea"]) == (["tea"] if call == "commit" else [])
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the background thread gives all databases to one recovery, so a database that is away keeps the branches "
-    "of the others in doubt",
-)
 def test_x03_a_database_that_is_away_does_not_keep_another_one_waiting(two_phase_shop: Shop) -> None:
     shop = two_phase_shop
     shop.space.put("orders", "tea")
@@ -1091,10 +1040,6 @@ def test_x03_an_administrators_decision_does_not_end_the_recovery(two_phase_shop
         manager.recover(shop.space, shop.database)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the rollback on a connection that broke before the vote is repeated for ever, and the log remains",
-)
 def test_x03_a_connection_that_breaks_before_its_vote_leaves_nothing(two_phase_shop: Shop) -> None:
     shop = two_phase_shop
     with shop.manager() as manager:
@@ -1105,11 +1050,6 @@ def test_x03_a_connection_that_breaks_before_its_vote_leaves_nothing(two_phase_s
     assert shop.dead_logs() == 0
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="after a refused commit in one phase, the rollback of the same branch is repeated for ever, and the "
-    "connection does not return to autocommit mode",
-)
 def test_x03_a_refused_commit_in_one_phase_leaves_nothing(two_phase_shop: Shop) -> None:
     shop = two_phase_shop
     shop.database.execute("alter table bookings drop constraint bookings_pkey")
@@ -1137,7 +1077,6 @@ def test_x03_a_dropped_transaction_is_rolled_back(last_resource_shop: Shop) -> N
         assert manager._outcomes.is_empty
 
 
-@pytest.mark.xfail(strict=True, reason="the row of a decision to roll back remains until another program recovers")
 def test_x03_rows_of_refused_decisions_are_removed(last_resource_shop: Shop) -> None:
     shop = last_resource_shop
     shop.database.execute("alter table bookings drop constraint bookings_pkey")
@@ -1152,11 +1091,6 @@ def test_x03_rows_of_refused_decisions_are_removed(last_resource_shop: Shop) -> 
         assert shop.decisions() == 0
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the other connections keep the id of the old table, and never find the new one: all of their transactions "
-    "are rolled back with the advice to call prepare_database",
-)
 def test_x03_a_table_that_was_created_again_is_found_by_all_connections(last_resource_shop: Shop) -> None:
     shop = last_resource_shop
     shop.space.put_many("orders", ["milk", "tea"])
@@ -1172,11 +1106,6 @@ def test_x03_a_table_that_was_created_again_is_found_by_all_connections(last_res
     assert shop.check_agreement(["milk", "tea"]) == ["milk", "tea"]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a connection of xa.connect has no cursor: enlist raises NotSupportedError unless two_phase is set, and "
-    "recover always does",
-)
 @pytest.mark.parametrize("two_phase", [False, True])
 def test_x03_a_connection_with_two_phases_and_without_cursors_takes_part(memory: Path, two_phase: bool) -> None:
     with spool.create(memory / "space") as space:
@@ -1188,7 +1117,6 @@ def test_x03_a_connection_with_two_phases_and_without_cursors_takes_part(memory:
         manager.recover(connection)
 
 
-@pytest.mark.xfail(strict=True, reason="close() in a forked child waits 30 s for the transactions of its parent")
 @pytest.mark.usefixtures("impatient")
 def test_x03_a_forked_child_does_not_wait_for_its_parent(last_resource_shop: Shop) -> None:
     """The end of the child calls ``close``, too."""
@@ -1247,11 +1175,7 @@ def first_column(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> Any:
     [
         ("row_factory", as_dict),
         ("row_factory", first_column),
-        pytest.param(
-            "text_factory",
-            bytes,
-            marks=pytest.mark.xfail(strict=True, reason="the id of the table is read as bytes"),
-        ),
+        ("text_factory", bytes),
     ],
 )
 def test_x03_sqlite_with_each_factory(memory: Path, by_default: Server, attribute: str, factory: Any) -> None:
@@ -1275,7 +1199,6 @@ def test_x03_psycopg_with_raw_cursors(last_resource_shop: Shop) -> None:
     assert shop.check_agreement(["tea"]) == ["tea"]
 
 
-@pytest.mark.xfail(strict=True, reason="psycopg returns texts as bytes, and the table of decisions is not recognized")
 def test_x03_psycopg_with_a_client_encoding_of_sql_ascii(last_resource_shop: Shop) -> None:
     shop = last_resource_shop
     shop.space.put("orders", "tea")
@@ -1286,7 +1209,6 @@ def test_x03_psycopg_with_a_client_encoding_of_sql_ascii(last_resource_shop: Sho
     assert shop.check_agreement(["tea"]) == ["tea"]
 
 
-@pytest.mark.xfail(strict=True, reason="AttributeError from the middle of enlist")
 def test_x03_an_asynchronous_connection_is_refused(last_resource_shop: Shop) -> None:
     async def enlist() -> None:
         with last_resource_shop.manager() as manager, manager.transaction() as transaction:
@@ -1314,9 +1236,6 @@ def test_x03_an_interrupt_of_enlist_leaves_the_connection_as_it_was(two_phase_sh
     assert shop.booked() == ["tea"]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the row of the decision is sent in pipeline mode, and DecisionTableMissing is raised"
-)
 def test_x03_a_commit_in_pipeline_mode_is_refused_by_its_name(last_resource_shop: Shop) -> None:
     shop = last_resource_shop
     shop.space.put("orders", "tea")
@@ -1346,7 +1265,6 @@ class Driver:
     def rollback(self) -> None: ...
 
 
-@pytest.mark.xfail(strict=True, reason="the autocommit mode of PyMySQL and mysqlclient is not noticed")
 def test_x03_a_driver_whose_autocommit_is_a_method_is_refused_in_that_mode(memory: Path, by_default: Server) -> None:
     desk = Desk(memory, KINDS["sqlite3"], by_default)
     with desk.space, desk.manager() as manager, closing(Driver(memory / "shop.db")) as database:
