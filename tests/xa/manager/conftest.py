@@ -1,12 +1,16 @@
 """Two real PostgreSQL servers, with two-phase commit and with the default settings, and a shop that uses one."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from tests.postgresql import Server, server
+from tests.xa.manager.desk import KINDS, TERMINATE, Desk
 from tests.xa.manager.shop import Shop
+from xa.manager import manager as manager_module
 
 
 @pytest.fixture(scope="session")
@@ -39,4 +43,29 @@ def last_resource_shop(memory: Path, by_default: Server) -> Iterator[Shop]:
 @pytest.fixture
 def two_phase_shop(memory: Path, with_two_phases: Server) -> Iterator[Shop]:
     with Shop(memory, with_two_phases, True) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def _free_servers(by_default: Server, with_two_phases: Server) -> Iterator[None]:
+    """End what a test has left on the servers, because a table in use cannot be dropped."""
+    yield
+    for place in (by_default, with_two_phases):
+        with closing(place.connect(autocommit=True)) as database:
+            database.execute(TERMINATE)
+            for xid in database.tpc_recover():
+                database.tpc_rollback(xid)
+
+
+@pytest.fixture
+def impatient() -> Iterator[None]:
+    """Let managers close at once, although transactions are open."""
+    with mock.patch.object(manager_module, "_CLOSE_SECONDS", 0):
+        yield
+
+
+@pytest.fixture(params=KINDS)
+def desk(request: pytest.FixtureRequest, memory: Path, by_default: Server) -> Iterator[Desk]:
+    found = Desk(memory, KINDS[request.param], by_default)
+    with found.space:
         yield found

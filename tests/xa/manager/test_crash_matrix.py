@@ -75,20 +75,19 @@ def recover_and_check(shop: Shop, *living: xa.TransactionManager) -> list[str]:
         return booked
 
 
-def is_never_reached(step: Step, answers: bool) -> bool:
-    return not answers and step.text == "the commit of the space"
+@pytest.fixture
+def shop(memory: Path, server: Server, two_phase: bool, step: Step, answers: bool) -> Shop:
+    """A shop with two orders, which no process has open."""
+    if not answers and step.text == "the commit of the space":
+        pytest.skip("a branch that only takes messages is committed in the background")
+    with Shop(memory, server, two_phase, answers) as found:
+        found.space.put_many("orders", ORDERS)
+    return found
 
 
 @at_each_step
 @with_and_without_answers
-def test_x03_the_program_is_killed(
-    memory: Path, server: Server, two_phase: bool, step: Step, when: str, answers: bool
-) -> None:
-    if is_never_reached(step, answers):
-        pytest.skip("a branch that only takes messages is committed in the background")
-    shop = Shop(memory, server, two_phase, answers)
-    with shop:
-        shop.space.put_many("orders", ORDERS)
+def test_x03_the_program_is_killed(shop: Shop, two_phase: bool, step: Step, when: str, answers: bool) -> None:
     killed = start(child(shop, step, when, lambda: os.kill(os.getpid(), signal.SIGKILL)))
     assert exit_code(killed) == -signal.SIGKILL
     recover_and_check(shop)
@@ -97,14 +96,9 @@ def test_x03_the_program_is_killed(
 @at_each_step
 @with_and_without_answers
 def test_x03_the_coordinator_is_stopped_while_another_program_recovers(
-    memory: Path, server: Server, two_phase: bool, step: Step, when: str, answers: bool
+    shop: Shop, two_phase: bool, step: Step, when: str, answers: bool
 ) -> None:
     """A stopped coordinator lives: its branches are left to it, however long it is stopped."""
-    if is_never_reached(step, answers):
-        pytest.skip("a branch that only takes messages is committed in the background")
-    shop = Shop(memory, server, two_phase, answers)
-    with shop:
-        shop.space.put_many("orders", ORDERS)
     stopped = start(child(shop, step, when, lambda: os.kill(os.getpid(), signal.SIGSTOP)))
     try:
         _, status = os.waitpid(stopped, os.WUNTRACED)
@@ -122,22 +116,17 @@ def test_x03_the_coordinator_is_stopped_while_another_program_recovers(
 
 @at_each_step
 @with_and_without_answers
-def test_x03_postgresql_is_killed(
-    memory: Path, server: Server, two_phase: bool, step: Step, when: str, answers: bool
-) -> None:
-    if is_never_reached(step, answers):
-        pytest.skip("a branch that only takes messages is committed in the background")
+def test_x03_postgresql_is_killed(shop: Shop, two_phase: bool, step: Step, when: str, answers: bool) -> None:
     outcome: Any = None
-    with Shop(memory, server, two_phase, answers) as shop, shop.manager() as manager:
-        shop.space.put_many("orders", ORDERS)
+    with shop, shop.manager() as manager:
         try:
-            with acting(step, when, server.kill) as acted:
+            with acting(step, when, shop.server.kill) as acted:
                 outcome = shop.book(manager)
                 manager._outcomes.wait(60)
         except (spool.SpoolError, psycopg.Error) as error:
             outcome = error
         finally:
-            server.start()
+            shop.server.start()
         assert acted
         shop.reconnect()
         manager.recover(shop.space, shop.database)

@@ -2,11 +2,10 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import psycopg
 import pytest
@@ -21,6 +20,7 @@ import xa
 from tests.children import exit_code_of
 from tests.postgresql import Server, server
 from tests.xa.manager.shop import Shop
+from tests.xa.manager.steps import Step, acting
 from xa.manager.foreign import ForeignTransaction
 from xa.manager.outcomes import Outcomes
 from xa.zope.data_manager import DataManager
@@ -186,44 +186,24 @@ def test_x03_wrong_arguments(shop: Shop, session: Any) -> None:
 # -- the crash matrix ------------------------------------------------------------------------------------------------
 
 STEPS = [
-    (DataManager, "_begin_part"),
-    (ForeignTransaction, "write_decision"),
-    (DecidingDataManager, "tpc_vote"),
-    (SessionDataManager, "tpc_vote"),
-    (DecidingDataManager, "tpc_finish"),
-    (Outcomes, "complete"),
+    Step("the begin of a branch", DataManager, "_begin_part"),
+    Step("the row of the decision", ForeignTransaction, "write_decision"),
+    Step("the vote of the space", DecidingDataManager, "tpc_vote"),
+    Step("the decision", SessionDataManager, "tpc_vote"),
+    Step("the finish of the space", DecidingDataManager, "tpc_finish"),
+    Step("the commits of the branches", Outcomes, "complete"),
 ]
 at_each_step = pytest.mark.parametrize(
-    ("owner", "name", "when"),
-    [
-        pytest.param(owner, name, when, id=f"{when} {owner.__name__}.{name}")
-        for owner, name in STEPS
-        for when in ("before", "after")
-    ],
+    ("step", "when"),
+    [pytest.param(step, when, id=f"{when} {step.text}") for step in STEPS for when in ("before", "after")],
 )
 
 
-def acting(owner: type, name: str, when: str, act: Callable[[], object]) -> Any:
-    call, done = getattr(owner, name), []
-
-    def around(*arguments: Any, **options: Any) -> Any:
-        if when == "before" and not done:
-            done.append(when)
-            act()
-        result = call(*arguments, **options)
-        if when == "after" and not done:
-            done.append(when)
-            act()
-        return result
-
-    return mock.patch.object(owner, name, around)
-
-
 @at_each_step
-def test_x03_a_program_that_is_killed(shop: Shop, owner: type, name: str, when: str) -> None:
+def test_x03_a_program_that_is_killed(shop: Shop, step: Step, when: str) -> None:
     def program() -> None:
         with shop, shop.manager() as manager, closing_session(shop.server) as session:
-            with acting(owner, name, when, lambda: os.kill(os.getpid(), signal.SIGKILL)):
+            with acting(step, when, lambda: os.kill(os.getpid(), signal.SIGKILL)):
                 book(shop, session, manager)
                 transaction.commit()
 
@@ -243,11 +223,11 @@ def own_server() -> Iterator[Server]:
 
 
 @at_each_step
-def test_x03_a_database_that_is_killed(own_server: Server, memory: Path, owner: type, name: str, when: str) -> None:
+def test_x03_a_database_that_is_killed(own_server: Server, memory: Path, step: Step, when: str) -> None:
     with Shop(memory, own_server, False) as shop, shop.manager() as manager, closing_session(own_server) as session:
         shop.space.put("orders", "tea")
         try:
-            with acting(owner, name, when, own_server.kill):
+            with acting(step, when, own_server.kill):
                 book(shop, session, manager)
                 transaction.commit()
             told = True

@@ -1,0 +1,179 @@
+"""The program gets the true outcome of its commit, and the log names what a person must know."""
+
+import logging
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import psycopg
+import pytest
+import sqlalchemy
+from sqlalchemy.orm import Session
+
+import spool
+import xa
+from tests.postgresql import Server
+from tests.xa.manager.desk import (
+    DECISION,
+    KINDS,
+    Desk,
+    engine_of,
+    exit_program,
+    fail_a_statement,
+    roll_back_by_sql,
+)
+from tests.xa.manager.shop import Shop
+from tests.xa.manager.steps import Step, acting
+from xa.manager.connections import _Psycopg
+
+
+def test_x03_a_commit_in_one_phase_whose_answer_is_lost_is_unknown(shop: Shop) -> None:
+    execute = shop.database._exec_command
+
+    def lose_the_answer(command: Any, *arguments: Any) -> Any:
+        yield from execute(command, *arguments)
+        if command == b"COMMIT":
+            shop.database.close()
+            raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+    with shop.manager() as manager, mock.patch.object(shop.database, "_exec_command", lose_the_answer):
+        with pytest.raises(spool.CommitUnknown), shop.booking(manager):
+            shop.database.execute("insert into bookings values ('tea')")
+    assert shop.booked() == ["tea"]
+
+
+def test_x03_a_commit_in_one_phase_after_a_failed_statement_is_no_commit(shop: Shop) -> None:
+    """Source: pgjdbc, ``raiseExceptionOnSilentRollback``."""
+    with shop.manager() as manager:
+        with pytest.raises((spool.SpoolError, psycopg.Error)), shop.booking(manager):
+            shop.database.execute("insert into bookings values ('tea')")
+            fail_a_statement(shop)
+    assert shop.booked() == []
+
+
+def test_x03_a_commit_in_one_phase_of_a_closed_connection_is_no_commit(last_resource_shop: Shop) -> None:
+    """E.g. ``with closing(psycopg.connect(…))`` within the transaction."""
+    shop = last_resource_shop
+    with shop.manager() as manager:
+        with pytest.raises((spool.SpoolError, psycopg.Error)), shop.booking(manager):
+            shop.database.execute("insert into bookings values ('tea')")
+            shop.database.close()
+
+
+def test_x03_a_rollback_by_sql_is_noticed(last_resource_shop: Shop) -> None:
+    shop = last_resource_shop
+    shop.space.put("orders", "tea")
+    with shop.manager() as manager:
+        with pytest.raises(spool.ProtocolError), shop.booking(manager):
+            text = shop.space.get("orders").body
+            shop.database.execute("insert into bookings values (%s)", [text])
+            shop.space.put("answers", text)
+            roll_back_by_sql(shop)
+    shop.check_agreement(["tea"])
+
+
+def test_x03_a_rollback_by_the_program_and_a_later_row_are_noticed(memory: Path, by_default: Server) -> None:
+    desk = Desk(memory, KINDS["sqlite3"], by_default)
+    desk.space.put("orders", "tea")
+    with desk.space, desk.manager() as manager, closing(desk.connect()) as database:
+        with pytest.raises(spool.ProtocolError), manager.transaction() as transaction:
+            transaction.enlist(desk.space)
+            transaction.enlist(database)
+            desk.insert(database, desk.space.get("orders").body)
+            database.rollback()
+            desk.insert(database, "later")
+        desk.check([], ["tea"])
+
+
+@pytest.mark.parametrize("name", ["Connection, PostgreSQL", "Session, PostgreSQL"])
+def test_x03_a_constraint_that_fails_at_the_commit_of_sqlalchemy(memory: Path, by_default: Server, name: str) -> None:
+    kind = KINDS[name]
+    desk = Desk(memory, kind, by_default)
+    with closing(by_default.connect(autocommit=True)) as database:
+        database.execute("alter table bookings drop constraint bookings_pkey")
+        database.execute("alter table bookings add constraint once unique (text) deferrable initially deferred")
+    desk.space.put_many("orders", ["tea", "tea"])
+    with desk.space, desk.manager() as manager, closing(desk.connect()) as database:
+        desk.book(manager, database)
+        with pytest.raises(kind.failure):
+            desk.book(manager, database)
+        manager.recover(desk.space, database)
+        desk.check(["tea"], ["tea"], manager)
+
+
+IMPATIENT_CONNECTIONS: dict[str, Callable[[Path], Any]] = {
+    "sqlite3": lambda place: sqlite3.connect(place, timeout=0),
+    "Connection, SQLite": lambda place: engine_of(place, connect_args={"timeout": 0}).connect(),
+    "Session, SQLite": lambda place: Session(engine_of(place, connect_args={"timeout": 0})),
+}
+
+
+@pytest.mark.parametrize("name", IMPATIENT_CONNECTIONS)
+def test_x03_a_refused_commit_in_one_phase_leaves_the_connection_idle(
+    memory: Path, by_default: Server, name: str
+) -> None:
+    desk = Desk(memory, KINDS[name], by_default)
+    place = memory / "shop.db"
+    with desk.space, desk.manager() as manager, closing(IMPATIENT_CONNECTIONS[name](place)) as database:
+
+        def book(text: str) -> None:
+            with manager.transaction() as transaction:
+                transaction.enlist(database)
+                desk.insert(database, text)
+
+        with closing(sqlite3.connect(place)) as reader:
+            reader.execute("begin")
+            reader.execute("select * from bookings").fetchall()
+            with pytest.raises((sqlite3.Error, sqlalchemy.exc.SQLAlchemyError)):
+                book("tea")
+        book("milk")
+        desk.check(["milk"], [])
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="after CommitUnknown the connection still has the undecided row, so a recovery by another connection waits "
+    "until the program closes the connection",
+)
+def test_x03_after_an_unknown_outcome_the_connection_holds_no_row(last_resource_shop: Shop) -> None:
+    """The program commits within its own block, see above, and then recovers as the documentation says."""
+    shop = last_resource_shop
+    shop.space.put("orders", "tea")
+    with shop.manager() as manager, closing(shop.server.connect(options="-c lock_timeout=100")) as other:
+        with suppress(psycopg.Error), shop.booking(manager) as transaction, shop.database.transaction():
+            shop.space.get("orders")
+            shop.space.put("answers", "tea")
+            with suppress(spool.CommitUnknown):
+                transaction.commit()
+        manager.recover(shop.space, other)
+        shop.check_agreement(["tea"])
+
+
+def test_x03_an_exit_during_the_decision_is_raised_after_the_commit(last_resource_shop: Shop) -> None:
+    """E.g. a handler of SIGTERM calls ``sys.exit``."""
+    shop = last_resource_shop
+    shop.space.put("orders", "tea")
+    with shop.manager() as manager:
+        with pytest.raises(SystemExit), acting(Step("the commit", _Psycopg, "commit"), "after", exit_program):
+            shop.book(manager)
+    assert shop.check_agreement(["tea"]) == ["tea"]
+
+
+def test_x03_a_branch_that_another_program_rolled_back_is_reported(
+    last_resource_shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop = last_resource_shop
+    shop.space.put("orders", "tea")
+
+    def roll_back_behind() -> None:
+        with spool.open(shop.path) as space:
+            rm = xa.ResourceManager(space)
+            for xid in rm.recover():
+                rm.rollback(xid)
+
+    with shop.manager() as manager, acting(DECISION, "after", roll_back_behind):
+        shop.book(manager)
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR]
