@@ -1045,6 +1045,11 @@ def test_x03_a_kill_before_the_vote_counts_an_attempt(space: spool.Space) -> Non
         check_rolled_back(again)
 
 
+def test_x03_only_a_space_is_joined() -> None:
+    with pytest.raises(spool.InvalidArgument, match="an open space, not str"):
+        join("orders")  # type: ignore[arg-type]
+
+
 # -- zope.sqlalchemy --------------------------------------------------------------------------------------------------
 
 

@@ -69,11 +69,13 @@ def join(
             the table of ``TransactionManager.prepare_database``. zope.sqlalchemy commits the session.
 
     Raises:
-        InvalidArgument: the session's database has no table of decisions, or the session has twophase=True.
+        InvalidArgument: this is no space, the session's database has no table of decisions, or the session has twophase=True.
         ProtocolError: the caller is in another transaction of this space.
         NotOpen: the space is closed.
         TransactionFailedError, ValueError: ``transaction`` refuses, because the transaction has failed, or commits.
     """
+    if not isinstance(space, Space):
+        raise InvalidArgument(f"join takes an open space, not {type(space).__name__}")
     zope_manager = transaction.manager if transaction_manager is None else transaction_manager
     txn = zope_manager.get()
     found: DataManager | None = None
