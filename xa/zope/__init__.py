@@ -69,7 +69,8 @@ def join(
             the table of ``TransactionManager.prepare_database``. zope.sqlalchemy commits the session.
 
     Raises:
-        InvalidArgument: this is no space, the session's database has no table of decisions, or the session has twophase=True.
+        InvalidArgument: this is no space, the session's database has no table of decisions, or the session has
+            twophase=True.
         ProtocolError: the caller is in another transaction of this space.
         NotOpen: the space is closed.
         TransactionFailedError, ValueError: ``transaction`` refuses, because the transaction has failed, or commits.
