@@ -19,7 +19,7 @@ from spool.index.index import Index
 from spool.log.commit_request import ADOPTION, CommitRequest
 from spool.log.visibility import catch_up, prepared_contents
 from spool.model import layout
-from spool.model.xid import Xid
+from spool.model.xid import FORMATS_USED_ONCE, Xid
 from spool.store.store import Store
 
 log = logging.getLogger("spool")
@@ -98,8 +98,9 @@ class AdoptionRequest(CommitRequest):
         """Return whether the branch's file exists, unchanged since it was read."""
         disk, prepared = store.files.disk, store.view.prepared
         with store.view.mutex:
-            is_known = page.prepared == prepared.version and prepared.branches.get(self.xid) is self.contents
-        if is_known:  # no branch was added or removed since
+            is_known = prepared.branches.get(self.xid) is self.contents
+            is_known = is_known and (page.prepared == prepared.version or self.xid.format_id in FORMATS_USED_ONCE)
+        if is_known:  # no branch was added or removed since, or no other branch can have the xid
             return disk.exists(layout.prepared(self.xid))
         found = prepared_contents(disk, prepared, self.xid)
         contents = self.contents

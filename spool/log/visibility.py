@@ -30,7 +30,7 @@ from spool.log.sequence import settle_to
 from spool.log.standing import look_at_standing
 from spool.model import layout
 from spool.model.position import PositionRanges
-from spool.model.xid import Xid
+from spool.model.xid import FORMATS_USED_ONCE, Xid
 from spool.runtime.clock import Deadline
 from spool.store.parts import Files, PreparedBranches, View
 from spool.store.settings import Settings
@@ -103,11 +103,14 @@ def list_prepared(store: Store, page: CounterPage | None = None) -> CounterPage:
     with store.shared.control.holding(PREPARED_LIST, store.deadline(), "the list of prepared branches", shared=True):
         version = store.shared.counters.read().prepared
         names = store.files.disk.names(layout.PREPARED)
-    branches: dict[Xid, FileContents] = {}
+    known, branches = store.view.prepared.branches, dict[Xid, FileContents]()
     for name in names:
         xid = layout.parse_xid(name)
-        contents = None if xid is None else prepared_contents(store.files.disk, store.view.prepared, xid)
-        if xid is not None and contents is not None:
+        if xid is None:
+            continue
+        contents = known.get(xid) if xid.format_id in FORMATS_USED_ONCE else None  # (no other branch has had the xid)
+        contents = contents or prepared_contents(store.files.disk, store.view.prepared, xid)
+        if contents is not None:
             branches[xid] = contents
     with store.view.mutex:
         adopted = store.view.index.adopted

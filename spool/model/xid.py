@@ -25,6 +25,7 @@ FORMAT_LOCAL = 0x58500001  # for a transaction of one process, whose xid no coor
 LOCAL_TEXT = f"{FORMAT_LOCAL}.%s."  # % the gtrid in base64url; a local xid has no bqual
 FORMAT_ROUND = 0x58500002  # a forwarding round or a Spark write: gtrid = its id, bqual = partition and attempt
 FORMAT_MANAGED = 0x58500003  # a transaction of ``xa.TransactionManager``
+FORMATS_USED_ONCE = frozenset({FORMAT_LOCAL, FORMAT_ROUND, FORMAT_MANAGED})  # their gtrids are random
 FORMATS_BOUND_TO_A_LIFE = frozenset({FORMAT_LOCAL, FORMAT_ROUND})
 
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")

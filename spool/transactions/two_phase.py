@@ -34,7 +34,7 @@ from spool.log.visibility import catch_up, list_prepared, prepared_contents
 from spool.log.vote import unlist
 from spool.model import layout
 from spool.model.position import Position
-from spool.model.xid import FORMAT_ROUND, FORMATS_BOUND_TO_A_LIFE, Xid
+from spool.model.xid import FORMAT_ROUND, FORMATS_BOUND_TO_A_LIFE, FORMATS_USED_ONCE, Xid
 from spool.policies import retries
 from spool.policies.heuristics import COMMITTED, ROLLED_BACK, heuristic_outcome
 from spool.runtime.clock import Deadline, WaitExpired
@@ -66,7 +66,10 @@ def adopt(
             issued number is settled.
         copied: the prepared branches whose contents were copied into the batch.
     """
-    branches = [voted_contents(store, xid) for xid in xids]
+    known = store.view.prepared.branches
+    branches = [
+        (known.get(xid) if xid.format_id in FORMATS_USED_ONCE else None) or voted_contents(store, xid) for xid in xids
+    ]
     for contents in branches:
         batch.adopt(contents)
     undecided = still_prepared(store, xids, branches, deadline)
