@@ -268,7 +268,10 @@ class ResourceManager:
         return XA_OK
 
     def recover(self, flags: int = TMSTARTRSCAN | TMENDRSCAN) -> list[Xid]:
-        """Return the branches in doubt: the prepared, durable, undecided branches of foreign coordinators.
+        """Return the branches that wait for their coordinators, like xa_recover of the XA Specification.
+
+        They are the prepared, durable, undecided branches of foreign coordinators, and the branches that an
+        administrator decided and that no coordinator has forgotten: ``commit`` or ``rollback`` raises the decision.
 
         TMSTARTRSCAN begins a scan and returns the whole list; TMENDRSCAN ends a scan; without a flag a scan continues.
         """
@@ -279,6 +282,7 @@ class ResourceManager:
                 if flags & TMSTARTRSCAN:
                     known = {xid for xid, one in list(self._branches.items()) if one.state is BranchState.PREPARED}
                     self._scan = self._engine.in_doubt(known_votes=known)
+                    self._scan += set(map(Xid.parse, self._engine.decisions())).difference(self._scan)
                 elif self._scan is None:
                     raise XAError(XAER_INVAL, "no scan is open: begin one with TMSTARTRSCAN")
                 found, self._scan = self._scan, [] if not flags & TMENDRSCAN else None

@@ -640,9 +640,6 @@ def test_the_time_limit_ends_with_the_vote(limited: xa.ResourceManager, clock: S
 # -- heuristic decisions -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(
-    strict=True, reason="recover lists prepared branches only, not the ones that an administrator decided"
-)
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_scan_lists_branches_that_an_administrator_decided(rm: xa.ResourceManager, commit: bool) -> None:
     """XA, xa_recover: the branches that are "prepared or heuristically completed".

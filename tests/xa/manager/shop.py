@@ -100,7 +100,7 @@ class Shop:
 
     def doubts(self) -> list[str]:
         """Return each branch in doubt, in the space and in the database."""
-        found = [str(xid) for xid in xa.ResourceManager(self.space).recover()]
+        found = [str(xid) for xid in self.space.engine.in_doubt()]
         with closing(self.server.connect()) as database:
             return found + [str(gid) for gid in database.tpc_recover()]
 
