@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from spool.admin.holders import Holder
     from spool.admin.listing import QueueEntry
     from spool.admin.manifest import ExportReport
+    from spool.admin.metrics import FolderUsage, OpenTransaction, QueueRole, RecoveryRecord, SpaceMetrics
     from spool.admin.quarantined import QuarantinedFile
     from spool.admin.stats import QueueStats
     from spool.admin.unpack import verify_export
@@ -69,14 +70,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "JOIN", "BadMessageId", "Codec", "CommitUnknown", "CorruptedFile", "DiskFailure", "Empty", "ExportReport",
-    "Finding", "Full", "GetOptions", "Holder", "InvalidArgument", "Message", "MessageFilters", "MessageId",
-    "MessageInUse", "MirrorMismatch", "NewMessage", "NewerFormat", "NotASpace", "NotOpen", "Position",
-    "ProtocolError", "PutOptions", "QuarantinedFile", "QueueConfig", "QueueEntry", "QueueExists",
-    "QueueNotEmpty", "QueueNotFound", "QueueOptions", "QueueStats", "RecoveryReport", "Reject", "RequestFailed",
-    "Retry", "Space", "SpaceConfig", "SpaceExists", "SpaceOptions", "SpaceStopped", "SpoolError",
-    "SubscriptionState", "SystemFailure", "Transaction", "TransactionRolledBack", "TransactionTimeout",
-    "Translated", "UnknownCodec", "UnsafeFileSystem", "WorkSummary", "Worker", "aio", "create", "current_space",
-    "decode", "import_space", "mirrors", "open", "plan_recovery", "register_codec", "verify_export",
+    "Finding", "FolderUsage", "Full", "GetOptions", "Holder", "InvalidArgument", "Message", "MessageFilters",
+    "MessageId", "MessageInUse", "MirrorMismatch", "NewMessage", "NewerFormat", "NotASpace", "NotOpen",
+    "OpenTransaction", "Position", "ProtocolError", "PutOptions", "QuarantinedFile", "QueueConfig", "QueueEntry",
+    "QueueExists", "QueueNotEmpty", "QueueNotFound", "QueueOptions", "QueueRole", "QueueStats", "RecoveryRecord",
+    "RecoveryReport", "Reject", "RequestFailed", "Retry", "Space", "SpaceConfig", "SpaceExists", "SpaceMetrics",
+    "SpaceOptions", "SpaceStopped", "SpoolError", "SubscriptionState", "SystemFailure", "Transaction",
+    "TransactionRolledBack", "TransactionTimeout", "Translated", "UnknownCodec", "UnsafeFileSystem", "WorkSummary",
+    "Worker", "aio", "create", "current_space", "decode", "import_space", "mirrors", "open", "plan_recovery",
+    "register_codec", "verify_export",
 ]  # fmt: skip
 
 
@@ -87,6 +89,7 @@ _MODULES = {
     "admin.holders": ("Holder",),
     "admin.listing": ("QueueEntry",),
     "admin.manifest": ("ExportReport",),
+    "admin.metrics": ("FolderUsage", "OpenTransaction", "QueueRole", "RecoveryRecord", "SpaceMetrics"),
     "admin.quarantined": ("QuarantinedFile",),
     "admin.stats": ("QueueStats",),
     "admin.unpack": ("verify_export",),

@@ -29,6 +29,7 @@ from spool.transactions.validation import check_queue
 
 if TYPE_CHECKING:
     from spool.admin.manifest import ExportReport, Progress
+    from spool.admin.metrics import SpaceMetrics
 
 log = logging.getLogger("spool")
 
@@ -234,6 +235,16 @@ class Administration:
             self._look(name)
         found = queue_stats(self._store, names)
         return found if queue is None else found[queue]
+
+    @public_call("reading the metrics")
+    def metrics(self) -> "SpaceMetrics":
+        """Return the figures of the whole space at one moment: see ``spool.SpaceMetrics``.
+
+        The figures are also readable after a failed flush has stopped the space.
+        """
+        from spool.admin.metrics import space_metrics  # imported here: most programs do not use it
+
+        return space_metrics(self._store)
 
     @public_call("looking for a message")
     def entry(self, message_id: str) -> QueueEntry:

@@ -68,7 +68,7 @@ def by_position(disk: Disk, shared: Shared, view: View) -> dict[Position, Holder
         for position, xid in view.prepared.held.items():
             header = view.prepared.branches[xid].header
             pid, program = header.writer.get("pid"), header.writer.get("program")
-            held_by[position] = Holder(IN_DOUBT, str(xid), _typed(int, pid), _typed(str, program), header.time)
+            held_by[position] = Holder(IN_DOUBT, str(xid), typed(int, pid), typed(str, program), header.time)
     return held_by
 
 
@@ -79,5 +79,6 @@ def _named_by(journal: JournalContents, places: list[Position]) -> Iterable[Posi
         yield from places[start:end]
 
 
-def _typed(kind: type[T], value: object) -> T | None:
+def typed(kind: type[T], value: object) -> T | None:
+    """Return the value, which another program wrote; None if it has another type."""
     return value if isinstance(value, kind) else None

@@ -20,6 +20,9 @@ CONTROL, COUNTERS, FEED, NUMBERS, REQUESTS, XIDS, RECLAIM_LOCK, CHECKPOINT = (
     for name in ("control", "counters", "feed", "numbers", "requests", "xids", "reclaim.lock", "checkpoint")
 )
 CLAIM_FILES = 64
+METERS_FILES = 32
+STATUS = f"{RUN}/status"  # what a user of the space's monitoring group may read
+RECOVERY = f"{RUN}/recovery"  # the findings of the last recovery
 
 SUFFIX = ".msgpack"
 JOURNAL_SUFFIX = ".claims"
@@ -143,7 +146,8 @@ OWN_NAMES: dict[str, Callable[[str], object]] = {
     ),
     FREE: re.compile(r"[0-9]{1,10}-[0-9a-f]+(\.new)?").fullmatch,
     RUN: re.compile(
-        r"control|counters|feed|numbers|requests|xids|reclaim\.lock|checkpoint(\.tmp)?|claims-[0-9]{2}"
+        r"control|counters|feed|numbers|requests|xids|reclaim\.lock|(checkpoint|status|recovery)(\.tmp)?"
+        r"|(claims|meters)-[0-9]{2}"
     ).fullmatch,
 }
 
@@ -151,3 +155,10 @@ OWN_NAMES: dict[str, Callable[[str], object]] = {
 @lru_cache(maxsize=CLAIM_FILES)
 def claim_file(index: int) -> str:
     return f"{RUN}/claims-{index:02d}"
+
+
+def meters_file(index: int) -> str:
+    return f"{RUN}/meters-{index:02d}"
+
+
+is_meters_file = re.compile(r"meters-[0-9]{2}").fullmatch

@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from spool.coordination.counters import CounterPage
 from spool.coordination.locks import OpenLock
+from spool.coordination.meters import Meters
 from spool.disk import Disk
 from spool.disk.advice import as_failure
 from spool.disk.content import ensure_directory
@@ -99,6 +100,7 @@ class Store:
     spare_journals: the names and handles of the files that ended journals of claims have left.
     dropped: functions that undo transactions which the program dropped before their end; the housekeeper calls these
         functions.
+    meters: the counts of this process, for people who watch the space.
     """
 
     def __init__(
@@ -114,6 +116,7 @@ class Store:
         self.before_end: dict[Callable[[], None], None] = {}
         self.spare_journals: list[tuple[str, int]] = []
         self.dropped: deque[Callable[[], None]] = deque()
+        self.meters = Meters(files.disk)
 
     def deadline(self, seconds: float | None = WAIT_SECONDS) -> Deadline:
         """Return a deadline for waits in a step; a closing space ends each wait with NotOpen. None means no limit."""

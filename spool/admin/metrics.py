@@ -1,0 +1,212 @@
+"""The figures of a space at one moment, for metrics, the console and ``spool-admin top``.
+
+The figures come from the index, the claims of all processes, the prepared branches, the directories, and the meters of
+all processes. The cost depends on the number of queues, held messages and files, but not on the number of messages.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from spool.admin import quarantined
+from spool.admin.findings import Finding, Kind
+from spool.admin.holders import CLAIMED, IN_DOUBT, Holder, by_position, typed
+from spool.admin.stats import QueueStats, queue_stats
+from spool.coordination.meters import Key
+from spool.log.adoption import UnknownBranch
+from spool.log.visibility import catch_up, list_prepared
+from spool.model import layout
+from spool.model.xid import FORMATS_BOUND_TO_A_LIFE
+from spool.policies.heuristics import heuristic_outcomes
+from spool.policies.subscriptions import SubscriptionState, states
+from spool.store.store import Store
+from spool.transactions.two_phase import describe
+
+_MOST_LISTED = 1_000  # of the transactions, and of the files in quarantine
+
+
+@dataclass(frozen=True)
+class OpenTransaction:
+    """A transaction that holds messages, or that is in doubt.
+
+    state: "claimed" (an active transaction) or "in doubt" (prepared and undecided).
+    xid, pid, program, since: see ``Holder``.
+    takes, puts: the number of messages by queue. ``puts`` is known only in doubt.
+    """
+
+    state: str
+    xid: str | None
+    pid: int | None
+    program: str | None
+    since: float | None
+    takes: Mapping[str, int]
+    puts: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FolderUsage:
+    """The number of the files in a directory of the space, and their size in bytes; None if the size is not counted."""
+
+    files: int
+    bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class RecoveryRecord:
+    """The last recovery that found something.
+
+    at: the time of the recovery, in seconds since the epoch.
+    seconds: how long the recovery took.
+    findings: the findings, at most 1,000.
+    """
+
+    at: float
+    seconds: float
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True)
+class QueueRole:
+    """The queues to which a queue's settings refer. None: the setting has no value."""
+
+    error_queue: str | None = None
+    reply_queue: str | None = None
+    failure_queue: str | None = None
+
+
+@dataclass(frozen=True)
+class SpaceMetrics:
+    """The figures of a space at one moment.
+
+    space: the directory of the space.
+    at: the moment, in seconds since the epoch.
+    is_stopped: whether a flush has failed, so that no process can commit.
+    commits: the number of the last published commit.
+    unflushed: the number of published commits that a power cut may lose.
+    queues: the figures of each queue, by name.
+    roles: the queues to which each queue refers.
+    transactions: the transactions that hold messages or are in doubt, at most 1,000.
+    in_doubt: the number of transactions in doubt.
+    decisions: the decisions of administrators that no coordinator has acknowledged, by xid: "committed" or "rolled
+        back".
+    subscriptions: the state of each subscription, by name.
+    quarantine: the files in quarantine, at most 1,000.
+    quarantined: the number of files in quarantine.
+    damaged: the number of files in quarantine that had acknowledged messages.
+    recovery: the last recovery that found something; None if no recovery did.
+    processes: the processes that have the space open, as far as this user may see them.
+    folders: the usage of the directories ``active``, ``prepared``, ``committed``, ``drop``, ``quarantine`` and
+        ``free``.
+    free_bytes, free_inodes: the room on the file system. ``free_inodes`` is None if the file system has no limit.
+    counts: the counts of all processes since ``run/`` was created.
+    states: the states that live processes report.
+    """
+
+    space: str
+    at: float
+    is_stopped: bool
+    commits: int
+    unflushed: int
+    queues: Mapping[str, QueueStats]
+    roles: Mapping[str, QueueRole]
+    transactions: tuple[OpenTransaction, ...]
+    in_doubt: int
+    decisions: Mapping[str, str]
+    subscriptions: Mapping[str, SubscriptionState]
+    quarantine: tuple[Finding, ...]
+    quarantined: int
+    damaged: int
+    recovery: RecoveryRecord | None
+    processes: tuple[str, ...]
+    folders: Mapping[str, FolderUsage]
+    free_bytes: int
+    free_inodes: int | None
+    counts: Mapping[Key, int]
+    states: Mapping[Key, int]
+
+
+def space_metrics(store: Store) -> SpaceMetrics:
+    """Return the current figures of an open space."""
+    page = store.shared.counters.read()
+    catch_up(store, page)
+    list_prepared(store)
+    configs = store.settings.current(page).config.queues
+    doubts = _in_doubt(store)
+    found, system, reading = quarantined.findings(store.files.disk), store.files.disk.file_system(), store.meters.read()
+    return SpaceMetrics(
+        space=store.files.disk.root,
+        at=store.clock.now(),
+        is_stopped=page.is_stopped,
+        commits=page.published,
+        unflushed=max(0, page.published - page.durable) if store.view.index.unflushed else 0,
+        queues=queue_stats(store, tuple(configs)),
+        roles={
+            name: QueueRole(each.error_queue, each.reply_queue, each.failure_queue) for name, each in configs.items()
+        },
+        transactions=tuple((doubts + _claims(store))[:_MOST_LISTED]),
+        in_doubt=len(doubts),
+        decisions=heuristic_outcomes(store),
+        subscriptions=states(store),
+        quarantine=tuple(found[:_MOST_LISTED]),
+        quarantined=len(found),
+        damaged=sum(finding.kind is Kind.DAMAGED for finding in found),
+        recovery=None,
+        processes=tuple(store.shared.open_lock.holders()),
+        folders=_folders(store),
+        free_bytes=system.free_bytes,
+        free_inodes=system.free_inodes,
+        counts=reading.counts,
+        states=reading.states,
+    )
+
+
+def _in_doubt(store: Store) -> list[OpenTransaction]:
+    """List the prepared branches that wait for their coordinators, the oldest first."""
+    found = []
+    for xid in sorted(store.view.prepared.branches):
+        if xid.format_id in FORMATS_BOUND_TO_A_LIFE:
+            continue
+        try:
+            branch = describe(store, xid)
+        except UnknownBranch:
+            continue  # it was decided meanwhile
+        writer = branch.writer
+        found.append(
+            OpenTransaction(
+                state=IN_DOUBT,
+                xid=branch.xid,
+                pid=typed(int, writer.get("pid")),
+                program=typed(str, writer.get("program")),
+                since=branch.prepared_at,
+                takes=dict(branch.takes),
+                puts=dict(branch.puts),
+            )
+        )
+    return sorted(found, key=lambda each: each.since or 0.0)
+
+
+def _claims(store: Store) -> list[OpenTransaction]:
+    """List the active transactions that hold messages, the oldest first."""
+    held = by_position(store.files.disk, store.shared, store.view)
+    taken: dict[Holder, Counter[str]] = {}
+    with store.view.mutex:
+        for position, holder in held.items():
+            run = store.view.index.messages.find(position) if holder.state == CLAIMED else None
+            if run is not None:
+                taken.setdefault(holder, Counter())[run.queue.name] += 1
+    found = [
+        OpenTransaction(CLAIMED, each.xid, each.pid, each.program, each.since, dict(takes))
+        for each, takes in taken.items()
+    ]
+    return sorted(found, key=lambda each: each.since or float("inf"))
+
+
+def _folders(store: Store) -> dict[str, FolderUsage]:
+    disk, index = store.files.disk, store.view.index
+    with store.view.mutex:
+        committed = FolderUsage(len(index.files), sum(kept.body_bytes for kept in index.files.values()))
+    drops = sum(len(disk.names(f"{layout.DROP}/{queue}")) for queue in store.settings.known.config.queues
+                if disk.exists(f"{layout.DROP}/{queue}"))  # fmt: skip
+    counted = {name: FolderUsage(len(disk.names(name))) for name in (layout.ACTIVE, layout.PREPARED, layout.FREE)}
+    quarantine = FolderUsage(sum(not name.endswith(layout.REASON_SUFFIX) for name in disk.names(layout.QUARANTINE)))
+    return {**counted, layout.COMMITTED: committed, layout.DROP: FolderUsage(drops), layout.QUARANTINE: quarantine}
