@@ -16,6 +16,7 @@ from itertools import chain
 from operator import itemgetter
 from queue import SimpleQueue
 from socket import gethostname
+from sys import modules
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import spool
@@ -39,6 +40,7 @@ from spool.model.xid import FORMAT_ROUND, Xid
 from spool.workers.effects import Effect, OutcomePolicy, effective_outcome
 from spool.workers.outcome import Outcome, Retried, describe, of_error, one_line
 from spool.workers.states import Event, State, end_of_call, next_state
+from spool.workers.tracing import API, Process, begin_process, note_error
 
 if TYPE_CHECKING:
     from forwarder.flight.offers import Offer
@@ -206,7 +208,10 @@ def _call_service(chunk: Chunk, branch: TaskBranch) -> Block:
                 continue
             watchdog.begin_call()
             branch.begin_call(place)
-            calls.begin((place, found), Request(*found))
+            request, process = Request(*found), begin_process(found.message) if API in modules else None
+            if process is not None:
+                found = found._replace(message=process.continued(found.message, chunk.policy.space))
+            calls.begin((place, found), request, process)
             while calls.is_full or (chunk.in_order and calls.under_way):
                 wait()
         while calls.under_way:
@@ -282,7 +287,16 @@ class ServiceThreads:
         except KeyboardInterrupt as error:  # Ctrl-C also reaches this process, and ends the task
             return error
         except BaseException as error:  # also SystemExit, so that a service cannot end the task
+            if API in modules:
+                note_error(error)
             return of_error(error, MAX_REPLY)
+
+    def traced(self, request: Request, process: Process) -> Outcome | BaseException:
+        """Make a call, as ``call`` does, within its span."""
+        with process:
+            outcome = self.call(request)
+        process.end(Retried(describe(outcome)) if isinstance(outcome, BaseException) else outcome)
+        return outcome
 
 
 class Calls(Generic[Key]):
@@ -307,11 +321,12 @@ class Calls(Generic[Key]):
         """Return whether a call has to end before another call may begin."""
         return self.under_way >= self._threads.threads
 
-    def begin(self, key: Key, request: Request) -> None:
-        """Begin a call; ``wait`` later returns the key and the outcome of the call."""
+    def begin(self, key: Key, request: Request, process: Process | None = None) -> None:
+        """Begin a call; ``wait`` later returns the key and the outcome of the call. ``process``: the span of the call,
+        if the process records spans."""
 
         def call() -> None:
-            ended = self._threads.call(request)
+            ended = self._threads.call(request) if process is None else self._threads.traced(request, process)
             try:
                 self._on_end(key)
             finally:  # otherwise `wait` would never return

@@ -4,13 +4,13 @@ The check changes nothing; `recovery.repair` carries the decisions out. The test
 """
 
 import errno
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from spool.admin.findings import LEFT_ALONE, Finding, Kind
 from spool.coordination.counters import Counters
-from spool.disk.disk import DIRECTORY_MODE, FILE_MODE, Disk
+from spool.disk.disk import DIRECTORY_MODE, FILE_MODE, PASSAGE_MODE, PUBLISHED_MODE, Disk
 from spool.disk.quarantine import is_quarantined
 from spool.errors import CorruptedFile
 from spool.format.header import Header
@@ -25,6 +25,7 @@ from spool.maintenance.reclaim import digest_mismatch
 from spool.model import layout
 from spool.model.layout import CommittedName
 from spool.model.position import Position
+from spool.model.settings import SpaceConfig
 from spool.model.xid import Xid
 from spool.store.parts import View
 from spool.store.store import Store
@@ -60,7 +61,7 @@ def find_problems(store: Store, *, reclaim_locked: bool = False) -> list[Decisio
     problems += _strays(disk, store.shared.counters)
     problems += _foreign_files(disk)
     problems += lost_queues(store)
-    problems += _directories(disk, store.settings.known.config.queues)
+    problems += _directories(disk, store.settings.known.config)
     if reclaim_locked:
         problems += _missing_files_now(store)
     else:
@@ -343,19 +344,22 @@ def lost_queues(store: Store, index: Index | None = None) -> Iterator[Decision]:
         yield _damaged(layout.SETTINGS, Reason.MISSING_QUEUE, Step.CREATE_QUEUE, queue=queue, count=live)
 
 
-def _directories(disk: Disk, queues: Iterable[str]) -> Iterator[Decision]:
+def _directories(disk: Disk, config: SpaceConfig) -> Iterator[Decision]:
     """Find directories that are missing, and files and directories that other users may read or write."""
-    for name in (*layout.DIRECTORIES, *(f"{layout.DROP}/{queue}" for queue in queues)):
+    published = {} if config.monitor_group is None else {layout.RUN: PASSAGE_MODE, layout.STATUS: PUBLISHED_MODE}
+    for name in (*layout.DIRECTORIES, *(f"{layout.DROP}/{queue}" for queue in config.queues)):
         identity = disk.identity(name)
         if identity is None:
             yield Decision(Kind.MISSING, name, Reason.MISSING_DIRECTORY, Step.CREATE_DIRECTORY)
-        elif not name.startswith(layout.DROP) and identity.permissions & ~DIRECTORY_MODE:
+        elif not name.startswith(layout.DROP) and identity.permissions & ~published.get(name, DIRECTORY_MODE):
             yield _exposed(name, identity.permissions)
     for directory in layout.OWN_NAMES:
         for entry in sorted(disk.names(directory)):
-            identity = disk.identity(f"{directory}/{entry}")
-            if identity is not None and identity.is_regular and identity.permissions & ~FILE_MODE:
-                yield _exposed(f"{directory}/{entry}", identity.permissions)
+            name = f"{directory}/{entry}"
+            identity = disk.identity(name)
+            allowed = published.get(name, FILE_MODE)
+            if identity is not None and identity.is_regular and identity.permissions & ~allowed:
+                yield _exposed(name, identity.permissions)
 
 
 def _exposed(name: str, permissions: int) -> Decision:

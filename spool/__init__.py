@@ -46,11 +46,12 @@ from spool.errors import (
 if TYPE_CHECKING:
     from spool import aio as aio
     from spool import mirrors as mirrors
-    from spool.admin.findings import Finding, RecoveryReport
+    from spool.admin.findings import Finding, RecoveryRecord, RecoveryReport
     from spool.admin.holders import Holder
     from spool.admin.listing import QueueEntry
     from spool.admin.manifest import ExportReport
-    from spool.admin.metrics import FolderUsage, OpenTransaction, QueueRole, RecoveryRecord, SpaceMetrics
+    from spool.admin.metrics import FolderUsage, OpenTransaction, QueueRole, SpaceMetrics
+    from spool.admin.published import read_metrics
     from spool.admin.quarantined import QuarantinedFile
     from spool.admin.stats import QueueStats
     from spool.admin.unpack import verify_export
@@ -78,18 +79,19 @@ __all__ = [
     "SpaceOptions", "SpaceStopped", "SpoolError", "SubscriptionState", "SystemFailure", "Transaction",
     "TransactionRolledBack", "TransactionTimeout", "Translated", "UnknownCodec", "UnsafeFileSystem", "WorkSummary",
     "Worker", "aio", "create", "current_space", "decode", "import_space", "mirrors", "open", "plan_recovery",
-    "register_codec", "verify_export",
+    "read_metrics", "register_codec", "verify_export",
 ]  # fmt: skip
 
 
 # The modules that define the other names. A name is imported at its first use, because importing the engine takes
 # several times as long as starting Python, and a program may never use the engine.
 _MODULES = {
-    "admin.findings": ("Finding", "RecoveryReport"),
+    "admin.findings": ("Finding", "RecoveryRecord", "RecoveryReport"),
     "admin.holders": ("Holder",),
     "admin.listing": ("QueueEntry",),
     "admin.manifest": ("ExportReport",),
-    "admin.metrics": ("FolderUsage", "OpenTransaction", "QueueRole", "RecoveryRecord", "SpaceMetrics"),
+    "admin.metrics": ("FolderUsage", "OpenTransaction", "QueueRole", "SpaceMetrics"),
+    "admin.published": ("read_metrics",),
     "admin.quarantined": ("QuarantinedFile",),
     "admin.stats": ("QueueStats",),
     "admin.unpack": ("verify_export",),

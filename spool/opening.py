@@ -220,6 +220,17 @@ def _remove_tree(disk: Disk, directory: str) -> None:
     disk.remove_directory(directory)
 
 
+def _record(store: Store, report: RecoveryReport) -> None:
+    """Keep the findings for people who look later. A failure does not prevent the opening."""
+    if report.findings:
+        from spool.admin.run_files import record_recovery  # (imported here: most openings find nothing)
+
+        try:
+            record_recovery(store.files.disk, report, store.clock.now())
+        except OSError as error:
+            log.warning("the findings of the recovery could not be kept for spool-admin top: %s", error)
+
+
 @contextmanager
 def space_directory(path: str | os.PathLike[str], disk: Disk | None) -> Iterator[Disk]:
     """Create the directory of a new space if it is missing.
@@ -356,6 +367,7 @@ def open_space(disk: Disk, clock: Clock, look: Callable[[Store], list[Finding]] 
                     log.warning("no room for the files that a full disk will need: %s", error)
                 if look is not None:
                     report.findings += look(store)
+                _record(store, report)
             store.shared.open_lock.finish_opening()
         except OSError as error:
             store.fail("opening the space", error)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
+from sys import modules
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
@@ -15,17 +16,19 @@ from spool.errors import Empty, InvalidArgument, NotOpen
 from spool.format.batch import is_large
 from spool.maintenance.housekeeper import Housekeeper
 from spool.maintenance.schedule import RECLAIM_BYTES
+from spool.model import layout
 from spool.model.message import Message
 from spool.model.options import JOIN, GetOptions, Join, PutOptions
 from spool.model.text import shown
 from spool.runtime import calls
 from spool.runtime.calls import public_call
 from spool.runtime.context import joined_by_caller
+from spool.runtime.tracing import API, HeaderLimits, begin_receive, begin_send
 from spool.store.store import Store
 from spool.transactions.claiming import check_wanted, next_of
 from spool.transactions.core import Core
 from spool.transactions.delivery import get_alone
-from spool.transactions.requests import check_request, wait_for_reply
+from spool.transactions.requests import PendingRequest, check_request, wait_for_reply
 from spool.transactions.transaction import Transaction, submit_alone
 from spool.transactions.validation import body_list, check_time_limit, put_request
 
@@ -48,6 +51,25 @@ def joined_transaction(store: Store, chosen: Transaction | Join | None) -> Trans
     return chosen
 
 
+def _publisher(store: Store) -> Callable[[], None]:
+    """Return a function that publishes the metrics if the space's settings ask for it.
+
+    The function imports its module only then, because most spaces publish nothing.
+    """
+    made: list[Callable[[], None]] = []
+
+    def publish() -> None:
+        is_due = store.settings.known.config.monitor_group is not None or store.files.disk.exists(layout.STATUS)
+        if is_due and not made:
+            from spool.admin.published import Publisher
+
+            made.append(Publisher(store))
+        if is_due:
+            made[0]()
+
+    return publish
+
+
 class Space(Administration):
     """An open queue space. Many threads may use a space. In a forked child the space is closed."""
 
@@ -63,7 +85,7 @@ class Space(Administration):
         self._core = core  # (no part of the core may refer to this space: see __del__)
         self._check, self._repair = check, repair
         self._recovery = report
-        self._housekeeper = Housekeeper(core.store)
+        self._housekeeper = Housekeeper(core.store, _publisher(core.store))
         core.group_commit.committed = self._housekeeper.committed
 
     @property
@@ -107,6 +129,9 @@ class Space(Administration):
         joined = joined_transaction(self._store, transaction)
         if joined is not None:
             return joined.put(queue, body, **options)
+        if API in modules and (send := begin_send(self._limits, queue, 1, options)) is not None:
+            with send:
+                return send.done(self._put(queue, (body,), **send.options))[0]
         return self._put(queue, (body,), **options)[0]
 
     def put_many(
@@ -128,6 +153,17 @@ class Space(Administration):
         joined = joined_transaction(self._store, transaction)
         if joined is not None:
             return joined.put_many(queue, bodies, **options)
+        return self._send(queue, bodies, **options)
+
+    @property
+    def _limits(self) -> HeaderLimits:
+        return self._store.settings.known.config
+
+    def _send(self, queue: str, bodies: Sequence[Any], **options: Unpack[PutOptions]) -> list[str]:
+        """Put messages that are part of no transaction, within a span if the caller has one."""
+        if API in modules and (send := begin_send(self._limits, queue, len(bodies), options)) is not None:
+            with send:
+                return send.done(self._put(queue, bodies, **send.options))
         return self._put(queue, bodies, **options)
 
     def _put(self, queue: str, bodies: Sequence[Any], **options: Unpack[PutOptions]) -> list[str]:
@@ -170,6 +206,13 @@ class Space(Administration):
         joined = joined_transaction(self._store, transaction)
         if joined is not None:
             return joined.submit(queue, body, **options)
+        if API in modules and (send := begin_send(self._limits, queue, 1, options)) is not None:
+            with send:
+                return send.done_later(self._submit(queue, body, **send.options))
+        return self._submit(queue, body, **options)
+
+    def _submit(self, queue: str, body: Any, **options: Unpack[PutOptions]) -> "Future[str]":
+        """Submit a message that is part of no transaction."""
         if options.get("deduplication_key") is not None:  # this waits while another transaction puts the key
             return submit_alone(self._core, queue, body, **options)
         return self._core.group_commit.future(put_request(self._core, queue, (body,), **options))
@@ -192,6 +235,9 @@ class Space(Administration):
         joined = joined_transaction(self._store, transaction)
         if joined is not None:
             return joined.get(queue, **options)
+        if API in modules and (receive := begin_receive(queue)) is not None:
+            with receive:
+                return receive.done(self.get_many(queue, 1, transaction=None, **options))[0]
         wanted = check_wanted(queue, 1, **options) if options else next_of(queue)
         # The commit removes the message even if the caller is interrupted: signals are delivered before the commit.
         found = get_alone(self._core, wanted, calls.deliver_pending_signals)
@@ -211,6 +257,9 @@ class Space(Administration):
         joined = joined_transaction(self._store, transaction)
         if joined is not None:
             return joined.get_many(queue, max_messages, **options)
+        if API in modules and (receive := begin_receive(queue)) is not None:
+            with receive:
+                return receive.done(self.get_many(queue, max_messages, transaction=None, **options))
         found = get_alone(self._core, check_wanted(queue, max_messages, **options), calls.deliver_pending_signals)
         self._after_commit()
         return found
@@ -236,8 +285,15 @@ class Space(Administration):
             QueueNotFound, InvalidArgument, Full, BadMessageId: nothing was put.
         """
         checked = check_request(self._store, queue, timeout, options)
-        [message_id] = self._put(queue, (body,), **checked.options)
-        reply = wait_for_reply(self._core, replace(checked, message_id=message_id), calls.deliver_pending_signals)
+        [message_id] = self._send(queue, (body,), **checked.options)
+        request = replace(checked, message_id=message_id)
+        if API in modules and (receive := begin_receive(checked.reply_queue)) is not None:
+            with receive:
+                return receive.done([self._take_reply(request)])[0]
+        return self._take_reply(request)
+
+    def _take_reply(self, request: PendingRequest) -> Message:
+        reply = wait_for_reply(self._core, request, calls.deliver_pending_signals)
         self._after_commit()
         return reply
 

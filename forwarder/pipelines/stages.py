@@ -133,6 +133,10 @@ class Stage(Service):
     retries: int = 0
 
     @property
+    def shown_name(self) -> str:
+        return "translation"
+
+    @property
     def watched(self) -> float | None:
         """The time limit of a call. A limit is needed because a function may hang its process."""
         return self.timeout

@@ -4,12 +4,12 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from forwarder.events import Begun, Down, Event, Paused, Stopping, Up
 from forwarder.result import RoundResult, Summary
-from forwarder.round import Route
+from forwarder.round import Route, queues_into
 from forwarder.routes.given import as_routes, check_option
 from forwarder.routes.pace import IdleTime
 from forwarder.services import Service, ServiceError
@@ -43,6 +43,7 @@ class Loop(ABC):
     count: Callable[[str, RoundResult], object]
     tell: Callable[[Event], object]
     _down_since: float | None = field(default=None, init=False)
+    _is_shown_down: bool = field(default=False, init=False)
 
     @abstractmethod
     def run(self) -> None:
@@ -65,6 +66,33 @@ class Loop(ABC):
     def is_busy(self) -> bool:
         """Return whether the loop has claimed messages, or pauses."""
 
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Report the route to people who watch the space."""
+        meters, route = self.space.engine.meters, self.route
+        keys = [("route", route.queue, self._service_name)]
+        keys += [("destination", route.queue, target) for target in dict.fromkeys(queues_into(route))]
+        for key in keys:
+            meters.change(*key, by=1)
+        try:
+            yield
+        finally:
+            for key in keys:
+                meters.change(*key, by=-1)
+            self._show_down(False)
+
+    def _show_down(self, is_down: bool) -> None:
+        if is_down != self._is_shown_down:
+            self._is_shown_down = is_down
+            meters = self.space.engine.meters
+            meters.change("route_down", self.route.queue, self._service_name, by=1 if is_down else -1)
+
+    @property
+    def _service_name(self) -> str:
+        """The name of the service for people who watch the space. It has no passwords. A user's own service may have no
+        such name."""
+        return getattr(self.route.service, "shown_name", type(self.route.service).__name__)
+
     def _add(self, result: RoundResult) -> None:
         if self.once:
             self.attempted.update(result.attempted, result.waiting)
@@ -74,11 +102,13 @@ class Loop(ABC):
         if self._down_since is None:
             self._down_since = self.space.engine.clock.monotonic()
             self.tell(Down(self.route.queue, reason))
+            self._show_down(True)
 
     def _note_up(self) -> None:
         if self._down_since is not None:
             self.tell(Up(self.route.queue, self.space.engine.clock.monotonic() - self._down_since))
             self._down_since = None
+            self._show_down(False)
 
 
 class BaseForwarder:
@@ -181,7 +211,8 @@ class BaseForwarder:
 
     def _run_loop(self, loop: Loop, queue: str) -> None:
         try:
-            loop.run()
+            with loop.shown():
+                loop.run()
         except (SpoolError, ServiceError, SparkUnavailable, OSError) as error:
             self._fail(f"{queue}: {error}")
         except Exception as error:  # a bug in the forwarder: all routes end, so that users notice

@@ -16,6 +16,7 @@ from forwarder.round import Job, Round
 from forwarder.routes.base import Loop
 from forwarder.routes.pace import Pace, is_through
 from forwarder.task import Block, Chunk
+from spool.engine import duration_keys
 from spool.errors import SpoolError
 from spool.workers.pauses import WaitingMessages
 
@@ -147,11 +148,19 @@ class RouteLoop(Loop):
         self.pace.note(ended.size, result, seconds)
         lasted = self.space.engine.clock.monotonic() - ended.claimed_at
         self.tell(Done(self.route.queue, ended.id.hex(), dict(result.effects), lasted, result.over_network))
+        self._count_round(result, seconds)
         self._add(result)
         if self.pace.down:
             self._note_down(self.pace.down)
         elif result.messages and not result.down:
             self._note_up()
+
+    def _count_round(self, result: RoundResult, seconds: float) -> None:
+        """Count a round for people who watch the space. ``seconds``: how long its calls took."""
+        queue = self.route.queue
+        counts = [(("outcomes", "forwarder", queue, effect), number) for effect, number in result.effects.items()]
+        keys = duration_keys("service_seconds", queue)
+        self.space.engine.meters.record([(("rounds", queue), 1), *counts], [(keys, seconds)])
 
     def _give_up(self) -> None:
         """Release the claimed messages after an error, and try to commit the calls in progress."""

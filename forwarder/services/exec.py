@@ -48,6 +48,10 @@ class ExecService(Service):
     max_reply: int = MAX_REPLY
     threads: int = 1
 
+    @property
+    def shown_name(self) -> str:
+        return f"exec:{self.command.strip().partition(' ')[0]}"  # (the arguments may have passwords)
+
     def open(self) -> "ExecCaller":
         try:
             words = shlex.split(self.command)

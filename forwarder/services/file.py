@@ -50,6 +50,10 @@ class FileService(Service):
     threads: int = THREADS
 
     @property
+    def shown_name(self) -> str:
+        return f"file:{self.directory}"
+
+    @property
     def directory(self) -> str:
         path = self.target.partition("?name=")[0]
         return path[2:] if path.startswith("///") else path

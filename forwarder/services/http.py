@@ -13,12 +13,14 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from sys import modules
 from typing import TYPE_CHECKING
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from forwarder.services.service import MAX_REPLY, Request, Service, ServiceError
 from spool.model.message import Message
 from spool.workers.outcome import Outcome, Rejected, Replied, Retried, bounded, describe, one_line, replied, too_large
+from spool.workers.tracing import API, ClientCall, begin_client_call, note_error
 
 if TYPE_CHECKING:
     import httpx
@@ -46,6 +48,10 @@ class HttpService(Service):
     max_reply: int = MAX_REPLY
     threads: int = THREADS
 
+    @property
+    def shown_name(self) -> str:
+        return shown_url(self.url)
+
     def check(self) -> None:
         try:
             import httpx
@@ -72,6 +78,12 @@ class HttpService(Service):
             ) from error
 
 
+def shown_url(url: str) -> str:
+    """Return a URL without its password and its query, which may have a key."""
+    address = urlsplit(url)
+    return f"{address.scheme}://{address.netloc.rpartition('@')[2]}{address.path}"
+
+
 class HttpCaller:
     """Makes the calls. Each thread has a client, with one connection for all its calls."""
 
@@ -81,6 +93,8 @@ class HttpCaller:
         self.timeout = timeout
         self.max_reply = max_reply
         self._url = httpx.URL(url)
+        port = self._url.port or {"http": 80, "https": 443}.get(self._url.scheme, 0)
+        self._address = (shown_url(url), self._url.host, port)
         self._limits = {"timeout": httpx.Timeout(timeout).as_dict()}
         self._trusted = httpx.create_ssl_context()  # created once, because this reads all certificates of the machine
         self._threads = threading.local()
@@ -95,22 +109,33 @@ class HttpCaller:
         return client
 
     def __call__(self, request: Request) -> Outcome:
+        call = begin_client_call("POST", *self._address) if API in modules else None
+        if call is None:
+            return self._post(request)
+        with call:
+            return call.done(self._post(request, call))
+
+    def _post(self, request: Request, call: ClientCall | None = None) -> Outcome:
+        """Make a call. ``call``: the span of the request, if the process records spans."""
         import httpx
 
+        headers = headers_for(request.message) + (call.headers if call is not None else [])
         # `client.post` would take twice as long, because it merges in further settings.
-        posted = httpx.Request(
-            "POST", self._url, content=request.raw, headers=headers_for(request.message), extensions=self._limits
-        )
+        posted = httpx.Request("POST", self._url, content=request.raw, headers=headers, extensions=self._limits)
         try:
             response = self._client().send(posted, stream=True)
+            if call is not None:
+                call.status = response.status_code
             try:
                 return judge(response.status_code, self._read(response), response.headers, self.max_reply)
             finally:
                 response.close()
-        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError) as error:
-            return Retried(describe(error), counted=False)
         except Exception as error:
-            return Retried(describe(error), counted=not _refused_by_tls(error))
+            if call is not None:
+                note_error(error)
+            not_reached = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
+            is_counted = not isinstance(error, not_reached) and not _refused_by_tls(error)
+            return Retried(describe(error), counted=is_counted)
 
     def close(self) -> None:
         """Close this thread's connection; other connections end with their threads."""

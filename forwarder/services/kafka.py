@@ -54,6 +54,10 @@ class KafkaService(Service):
     timeout: float = 30.0
     threads: int = THREADS
 
+    @property
+    def shown_name(self) -> str:
+        return f"kafka:{self.target.partition('?')[0].rpartition('@')[2]}"
+
     def open(self) -> "KafkaCaller":
         """Return the caller. If the brokers cannot be reached, only the first call fails, not this method."""
         url = f"kafka:{self.target}"

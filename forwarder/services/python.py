@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
+from sys import modules
 from typing import Any
 
 from forwarder.services.service import MAX_REPLY, Request, Service, Stateless
 from forwarder.time_limits import TimeLimit
 from spool.workers.functions import find_function
 from spool.workers.outcome import Outcome, Reject, Retried, Retry, of_error, of_value, one_line
+from spool.workers.tracing import API, note_error
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,10 @@ class PythonService(Service):
     target: str
     max_reply: int = MAX_REPLY
     timeout: float | None = 30.0
+
+    @property
+    def shown_name(self) -> str:
+        return f"python:{self.target}"
 
     @property
     def watched(self) -> float | None:
@@ -49,6 +55,8 @@ class PythonCaller(Stateless):
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # also SystemExit, which must not end the worker
+            if API in modules:
+                note_error(error)
             outcome = of_error(error, self.max_reply)
             # The time limit also counts if the function caught TookTooLong and raised another error.
             if limit.reason and not isinstance(error, Retry | Reject):

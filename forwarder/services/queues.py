@@ -36,6 +36,10 @@ class QueueService(Stateless, Service):
 
     queue: str
 
+    @property
+    def shown_name(self) -> str:
+        return f"queue:{self.queue}"
+
     def check(self) -> None:
         if not self.queue:
             raise ServiceError("'queue:' names no queue: write queue:name")
@@ -54,6 +58,10 @@ class OtherSpaceService(Service):
     queue: str
     path: str
     threads: int = THREADS
+
+    @property
+    def shown_name(self) -> str:
+        return f"queue:{self.queue}@{self.path}"
 
     def check(self) -> None:
         try:

@@ -11,16 +11,19 @@ from xaspool_scripts.common import Program
 # The commands by name. Each has the name of its module, and the name of its function in the module.
 _MODULES = {
     "check": ("admin_check", "check"),
+    "console": ("admin_console", "console"),
     "docs": ("admin_docs", "docs"),
     "doctor": ("admin_doctor", "doctor"),
     "export": ("admin_archive", "export"),
     "import": ("admin_archive", "import_"),
     "init": ("admin_init", "init"),
     "message": ("admin_message", "message"),
+    "metrics": ("admin_metrics", "metrics"),
     "mirror": ("admin_mirror", "mirror"),
     "quarantine": ("admin_quarantine", "quarantine"),
     "queue": ("admin_queue", "queue"),
     "subscription": ("admin_subscription", "subscription"),
+    "top": ("admin_top", "top"),
     "tour": ("admin_tour", "tour"),
     "transaction": ("admin_transaction", "transaction"),
 }

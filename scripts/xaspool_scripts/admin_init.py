@@ -10,7 +10,7 @@ import click
 from spool.model.settings import SPACE_OPTIONS
 from xaspool_scripts.codes import WRONG_USAGE
 from xaspool_scripts.common import Failure, note, typed_values
-from xaspool_scripts.options import confirm, given, options_of, yes_option
+from xaspool_scripts.options import confirm, given, group, options_of, yes_option
 from xaspool_scripts.wording import plural, printable
 
 _MAX_NAMED = 3
@@ -18,7 +18,7 @@ _MAX_NAMED = 3
 
 @click.command()
 @click.argument("path", type=click.Path())
-@options_of(SPACE_OPTIONS, types={"mirror": click.Path(file_okay=False)})
+@options_of(SPACE_OPTIONS, types={"mirror": click.Path(file_okay=False), "monitor_group": group})
 @click.option(
     "--if-missing", "exist_ok", is_flag=True,
     help="Make the space only if it does not exist; if it exists with other options than these, that is an error.",

@@ -80,3 +80,17 @@ class RecoveryReport:
     @property
     def damaged(self) -> list[Finding]:
         return [finding for finding in self.findings if finding.kind is Kind.DAMAGED]
+
+
+@dataclass(frozen=True)
+class RecoveryRecord:
+    """The last recovery that found something.
+
+    at: the time of the recovery, in seconds since the epoch.
+    seconds: how long the recovery took.
+    findings: the findings, at most 1,000.
+    """
+
+    at: float
+    seconds: float
+    findings: tuple[Finding, ...]

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spool.admin import quarantined
-from spool.admin.findings import Finding, Kind
+from spool.admin.findings import Finding, Kind, RecoveryRecord
 from spool.admin.holders import CLAIMED, IN_DOUBT, Holder, by_position, typed
-from spool.admin.stats import QueueStats, queue_stats
+from spool.admin.run_files import last_recovery
+from spool.admin.stats import QueueStats, last_stats, queue_stats
 from spool.coordination.meters import Key
 from spool.log.adoption import UnknownBranch
-from spool.log.visibility import catch_up, list_prepared
 from spool.model import layout
 from spool.model.xid import FORMATS_BOUND_TO_A_LIFE
 from spool.policies.heuristics import heuristic_outcomes
@@ -49,20 +49,6 @@ class FolderUsage:
 
     files: int
     bytes: int | None = None
-
-
-@dataclass(frozen=True)
-class RecoveryRecord:
-    """The last recovery that found something.
-
-    at: the time of the recovery, in seconds since the epoch.
-    seconds: how long the recovery took.
-    findings: the findings, at most 1,000.
-    """
-
-    at: float
-    seconds: float
-    findings: tuple[Finding, ...]
 
 
 @dataclass(frozen=True)
@@ -126,12 +112,16 @@ class SpaceMetrics:
 
 
 def space_metrics(store: Store) -> SpaceMetrics:
-    """Return the current figures of an open space."""
+    """Return the current figures of an open space.
+
+    After a failed flush has stopped the space, the figures are those after the commits that this process has applied,
+    and the transactions, decisions and subscriptions are left out.
+    """
     page = store.shared.counters.read()
-    catch_up(store, page)
-    list_prepared(store)
     configs = store.settings.current(page).config.queues
-    doubts = _in_doubt(store)
+    stats = last_stats if page.is_stopped else queue_stats
+    queues = stats(store, tuple(configs))
+    doubts, claims = ([], []) if page.is_stopped else (_in_doubt(store), _claims(store))
     found, system, reading = quarantined.findings(store.files.disk), store.files.disk.file_system(), store.meters.read()
     return SpaceMetrics(
         space=store.files.disk.root,
@@ -139,18 +129,16 @@ def space_metrics(store: Store) -> SpaceMetrics:
         is_stopped=page.is_stopped,
         commits=page.published,
         unflushed=max(0, page.published - page.durable) if store.view.index.unflushed else 0,
-        queues=queue_stats(store, tuple(configs)),
-        roles={
-            name: QueueRole(each.error_queue, each.reply_queue, each.failure_queue) for name, each in configs.items()
-        },
-        transactions=tuple((doubts + _claims(store))[:_MOST_LISTED]),
+        queues=queues,
+        roles={name: QueueRole(one.error_queue, one.reply_queue, one.failure_queue) for name, one in configs.items()},
+        transactions=tuple((doubts + claims)[:_MOST_LISTED]),
         in_doubt=len(doubts),
-        decisions=heuristic_outcomes(store),
-        subscriptions=states(store),
+        decisions={} if page.is_stopped else heuristic_outcomes(store),
+        subscriptions={} if page.is_stopped else states(store),
         quarantine=tuple(found[:_MOST_LISTED]),
         quarantined=len(found),
         damaged=sum(finding.kind is Kind.DAMAGED for finding in found),
-        recovery=None,
+        recovery=last_recovery(store.files.disk),
         processes=tuple(store.shared.open_lock.holders()),
         folders=_folders(store),
         free_bytes=system.free_bytes,

@@ -94,7 +94,7 @@ def change_queue(
     given = {option: value for option, value in options.items() if option not in reset}
     check_queue_name(name)
     check_queue_options(given, f"queue {name}: ")
-    group = None if drop_group is KEEP or drop_group is None else _group_id(drop_group)
+    group = None if drop_group is KEEP or drop_group is None else group_id(drop_group)
 
     def edit(text: str, known: SpaceConfig) -> str:
         if name not in known.queues:
@@ -223,7 +223,8 @@ def _commits_blocked(store: Store) -> Iterator[None]:
         raise TransactionTimeout("branches were prepared all the time: try again later")
 
 
-def _group_id(group: str) -> int:
+def group_id(group: str) -> int:
+    """Return the id of a group of this machine. Raises InvalidArgument if the group does not exist."""
     try:
         # The C library ends the process if a name has megabytes.
         if not isinstance(group, str) or len(group) > _MOST_OF_A_GROUP:

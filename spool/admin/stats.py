@@ -47,8 +47,13 @@ class QueueStats:
 
 def queue_stats(store: Store, queues: Iterable[str]) -> dict[str, QueueStats]:
     """Return the current figures of the named queues."""
-    quarantined = count_by_queue(store.files.disk)
     catch_up(store, list_prepared(store))  # in this order, so that a branch that is committed meanwhile is counted once
+    return last_stats(store, queues)
+
+
+def last_stats(store: Store, queues: Iterable[str]) -> dict[str, QueueStats]:
+    """Return the figures of the named queues after the commits that this process has applied."""
+    quarantined = count_by_queue(store.files.disk)
     with store.view.mutex:
         now = store.clock.now()
         claimed = _per_run(store.view, store.shared.claims.positions())

@@ -19,8 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import islice
+from sys import modules
 from types import TracebackType
-from typing import Any, BinaryIO, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar, Unpack, overload
 
 import spool.opening
 import spool.space
@@ -38,6 +39,7 @@ from spool.model.message import Message
 from spool.model.options import JOIN, GetOptions, Join, MessageFilters, PutOptions, SpaceOptions
 from spool.model.xid import Xid
 from spool.runtime.calls import public_call
+from spool.runtime.tracing import API, begin_receive, begin_send
 from spool.space import joined_transaction
 from spool.transactions.claiming import check_wanted
 from spool.transactions.core import core_of
@@ -45,6 +47,9 @@ from spool.transactions.requests import PendingRequest, check_request
 from spool.transactions.transaction import end_block, enter, leave, mark_lost
 from spool.transactions.validation import body_list, put_request
 from spool.workers.worker import WorkSummary
+
+if TYPE_CHECKING:
+    from spool.admin.metrics import SpaceMetrics
 
 _BROWSED_AT_ONCE = 64
 
@@ -97,6 +102,9 @@ class Transaction:
 
     async def get_many(self, queue: str, max_messages: int, **options: Unpack[GetOptions]) -> list[Message]:
         """As ``Space.get_many``, in this transaction. A cancellation has the same effect as for ``get``."""
+        if API in modules and (receive := begin_receive(queue)) is not None:
+            with receive:
+                return receive.done(await self.get_many(queue, max_messages, **options))
         wanted = check_wanted(queue, max_messages, **options)
         options["timeout"] = 0  # the task waits, so no thread has to wait
         get_once = partial(self.sync.get_many, queue, max_messages, **options)
@@ -180,10 +188,18 @@ class Space:
         joined = self._joined(transaction)
         if joined is not None:
             return await joined.put_many(queue, bodies, **options)
+        listed, limits = body_list(bodies), self._store.settings.known.config
+        if API in modules and (send := begin_send(limits, queue, len(listed), options)) is not None:
+            with send:
+                return send.done(await self._put(queue, listed, **send.options))
+        return await self._put(queue, listed, **options)
+
+    async def _put(self, queue: str, bodies: list[Any], **options: Unpack[PutOptions]) -> list[str]:
+        """Put messages that are part of no transaction."""
         if options.get("deduplication_key") is not None:  # this put may wait for another put with the same key
-            put = partial(self.sync.put_many, queue, body_list(bodies), transaction=None, **options)
+            put = partial(self.sync.put_many, queue, bodies, transaction=None, **options)
             return await self._threads.run_to_end(put, patient=True)
-        request = self._send(queue, body_list(bodies), options)
+        request = self._send(queue, bodies, options)
         await request.future
         return request.ids
 
@@ -227,6 +243,9 @@ class Space:
         joined = self._joined(transaction)
         if joined is not None:
             return await joined.get_many(queue, max_messages, **options)
+        if API in modules and (receive := begin_receive(queue)) is not None:
+            with receive:
+                return receive.done(await self.get_many(queue, max_messages, transaction=None, **options))
         return await self._receiver.take(check_wanted(queue, max_messages, **options))
 
     async def request(
@@ -235,7 +254,11 @@ class Space:
         """As ``spool.Space.request``. Cancelling the wait removes neither the request nor its reply."""
         checked = self._checked(queue, timeout, options)
         message_id = await self.put(queue, body, transaction=None, **checked.options)
-        return await self._receiver.take_reply(replace(checked, message_id=message_id))
+        request = replace(checked, message_id=message_id)
+        if API in modules and (receive := begin_receive(checked.reply_queue)) is not None:
+            with receive:
+                return receive.done([await self._receiver.take_reply(request)])[0]
+        return await self._receiver.take_reply(request)
 
     @public_call("requesting from queue {queue}")
     def _checked(self, queue: str, timeout: float | None, options: PutOptions) -> PendingRequest:
@@ -309,6 +332,10 @@ class Space:
     async def stats(self, queue: str | None = None) -> dict[str, QueueStats] | QueueStats:
         """As ``spool.Space.stats``."""
         return await self._threads.run(self.sync.stats if queue is None else partial(self.sync.stats, queue))
+
+    async def metrics(self) -> "SpaceMetrics":
+        """As ``spool.Space.metrics``."""
+        return await self._threads.run(self.sync.metrics)
 
     queues = threaded(spool.space.Space.queues)
     create_queue = threaded(spool.space.Space.create_queue)

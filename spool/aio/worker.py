@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from sys import modules
 from typing import Any
 
 import spool.space
@@ -25,6 +26,7 @@ from spool.workers.effects import Effect
 from spool.workers.outcome import Outcome, Retried, of_error, of_value, took_too_long
 from spool.workers.run import DAMAGED, ENDED, Run, WorkSummary
 from spool.workers.states import Event
+from spool.workers.tracing import API, begin_process
 from spool.workers.worker import AT_ONCE, calling, check_work, log_failure
 
 
@@ -45,7 +47,8 @@ class TaskWorker:
         *,
         once: bool,
     ) -> None:
-        self._run = Run(queue, receiver.core.store.clock, once=once)
+        store = receiver.core.store
+        self._run = Run(queue, store.clock, store.meters, once=once)
         self._under_way: dict[asyncio.Task[None], Attempt] = {}
         self._space = space
         self._receiver = receiver
@@ -64,26 +67,30 @@ class TaskWorker:
         check("tasks", tasks, AT_ONCE)
         await self._receiver.threads.run(partial(check_work, self._space, self._queue, self._function, self._timeout))
         self._stop = stop
-        try:
-            while not self._is_at_end():
-                if len(self._under_way) == tasks:
-                    await self._wait(asyncio.FIRST_COMPLETED)
-                elif (pause := self._run.pause_left()) > 0:
-                    await asyncio.sleep(min(pause, IDLE_SECONDS))  # a short sleep, so that ``stop`` is noticed
-                elif not await self._take() and self._run.once:
-                    if not self._under_way:
-                        break
-                    await self._wait(asyncio.FIRST_COMPLETED)
-            while self._under_way:
-                await self._wait(asyncio.ALL_COMPLETED)
-        finally:
-            await self._end()
+        with self._run.shown(tasks):
+            try:
+                await self._call_until_the_end(tasks)
+            finally:
+                await self._end()
         if self._error is not None:
             raise self._error
         if self._run.once:
             stats = await self._receiver.threads.run(lambda: self._space.stats(self._queue))
             self._run.count_left(stats, was_stopped=self._is_stopping)
         return self._run.summary
+
+    async def _call_until_the_end(self, tasks: int) -> None:
+        while not self._is_at_end():
+            if len(self._under_way) == tasks:
+                await self._wait(asyncio.FIRST_COMPLETED)
+            elif (pause := self._run.pause_left()) > 0:
+                await asyncio.sleep(min(pause, IDLE_SECONDS))  # a short sleep, so that ``stop`` is noticed
+            elif not await self._take() and self._run.once:
+                if not self._under_way:
+                    break
+                await self._wait(asyncio.FIRST_COMPLETED)
+        while self._under_way:
+            await self._wait(asyncio.ALL_COMPLETED)
 
     @property
     def _is_stopping(self) -> bool:
@@ -175,6 +182,13 @@ class TaskWorker:
     async def _call(self, attempt: Attempt, message: Message) -> Outcome:
         if attempt.unreadable:
             return Retried(attempt.unreadable)
+        process = attempt.process = begin_process(message) if API in modules else None
+        outcome = await self._outcome(attempt, message)
+        if process is not None:
+            process.end(outcome)
+        return outcome
+
+    async def _outcome(self, attempt: Attempt, message: Message) -> Outcome:
         most = self._receiver.core.store.settings.known.config.max_body_bytes
         limit = asyncio.timeout(self._timeout)
         try:

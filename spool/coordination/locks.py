@@ -38,7 +38,7 @@ from spool.runtime.clock import Deadline, WaitExpired
 log = logging.getLogger("spool")
 
 # Bytes of run/control.
-NUMBER, PREPARED_LIST, CONFIG, FOLLOWING, HOUSEKEEPING = range(5)
+NUMBER, PREPARED_LIST, CONFIG, FOLLOWING, HOUSEKEEPING, PUBLISHING = range(6)
 _ALIVE = 0  # a byte of the space's directory
 _SILENT_SECONDS = 1.0  # an opener waits this long before it logs the wait
 _SLEEP_SECONDS = 0.02  # the longest sleep of a thread that waits for a byte: the holder may have died

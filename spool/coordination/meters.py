@@ -1,18 +1,22 @@
-"""Meters: counts and states that all processes with a space open keep in shared memory, for people who watch the space.
+"""Meters: counts and states that all processes with a space open share, for people who watch the space.
 
-Each process owns one of the files ``run/meters-00`` to ``run/meters-31`` from its first count until it closes the
-space; it holds a byte lock on the file. A file outlives its owner, and the next owner continues its counts. So the sum
-over all files never decreases while ``run/`` exists, and a process that dies loses no count. A state, e.g. "the route
-is down", is valid only while its owner lives.
+A process counts in its own memory first. Its housekeeper then takes one of the files ``run/meters-00`` to
+``run/meters-31``, and holds a byte lock on the file until it closes the space. From then on, each count is stored in
+the file, too: at once if processes share memory, otherwise at each call of ``share``.
+
+A file outlives its owner, and the next owner continues its counts. So the sum over all files never decreases while
+``run/`` exists. A state, e.g. "the route is down", is valid only while its owner lives.
 
 Meters are no part of the protocol: no decision depends on them. A process that gets no file, because all are in use or
 the disk is full, counts for itself.
 """
 
+import struct
 import threading
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from spool.disk.content import opened
@@ -24,6 +28,9 @@ from spool.model import layout
 Key = tuple[str, ...]
 """The name of a meter, then the values of its labels."""
 
+Duration = tuple[Sequence[Key], float]
+"""The result of ``duration_keys``, and a time in seconds."""
+
 # The upper bounds of the buckets in which durations are counted, in seconds.
 BOUNDS_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 _NANOSECONDS = 1_000_000_000
@@ -31,8 +38,9 @@ NUMBER_OF_BUCKETS = len(BOUNDS_SECONDS) + 1
 TOTAL = "total"  # the label of the cell with the sum of all durations, in nanoseconds
 
 # A file has cells. A cell has a value of 8 bytes, a kind of 1 byte, the length of the key, and the key.
-_CELLS, _CELL_BYTES = 128, 512
-_VALUE_BYTES, _KIND, _LENGTH, _KEY_AT = 8, 8, slice(10, 12), 12
+_CELLS, _CELL_BYTES = 1_024, 256
+_VALUE = struct.Struct("<q")
+_KIND, _LENGTH, _KEY_AT = 8, slice(10, 12), 12
 _MOST_KEY_BYTES = _CELL_BYTES - _KEY_AT
 _FILE_BYTES = _CELLS * _CELL_BYTES
 _COUNT, _STATE = 1, 2
@@ -50,94 +58,131 @@ class Reading(NamedTuple):
     states: dict[Key, int]
 
 
+class _Cell:
+    """A meter of this process. ``place``: the bytes of its value in the file; None without a place."""
+
+    __slots__ = ("kind", "place", "value")
+
+    def __init__(self, kind: int, value: int = 0, place: slice | None = None) -> None:
+        self.kind = kind
+        self.value = value
+        self.place = place
+
+
 class Meters:
     """The meters of this process in one open space. Any thread may count; a method never raises an error of the
     disk."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._memory: SharedBytes | None = None
-        self._handle: int | None = None
-        self._is_open = False  # whether this process has asked for a file
-        self._places: dict[Key, int] = {}  # the offset of the cell of each key; -1 without a cell
-        self._values: Counter[Key] = Counter()
         self._mutex = threading.Lock()
+        self._cells: dict[Key, _Cell] = {}
+        self._memory: SharedBytes | None = None  # in which each count is stored at once
+        self._file: SharedBytes | None = None  # of which this process is the owner
+        self._used = 0  # the bytes of the file's cells
 
     def add(self, *key: str, number: int = 1) -> None:
         """Add to a count."""
-        with self._mutex:
-            self._store(key, self._values[key] + number, _COUNT)
+        self.record([(key, number)])
 
     def set(self, *key: str, value: int) -> None:
         """Report a state, until this process closes the space or dies. The value 0 means that the state has ended."""
         with self._mutex:
-            self._store(key, value, _STATE)
+            cell = self._cell(key, _STATE)
+            cell.value = value
+            with suppress(ValueError):  # the space was closed meanwhile
+                if self._memory is not None and cell.place is not None:
+                    self._memory[cell.place] = _VALUE.pack(value)
 
-    def observe(self, keys: Sequence[Key], seconds: float) -> None:
-        """Count a duration. ``keys``: the result of ``duration_keys``."""
+    def change(self, *key: str, by: int) -> None:
+        """Add to a state that this process reports. The state ends at 0, and when this process closes the space."""
         with self._mutex:
-            bucket = keys[bisect_left(BOUNDS_SECONDS, seconds)]
-            self._store(bucket, self._values[bucket] + 1, _COUNT)
-            self._store(keys[-1], self._values[keys[-1]] + int(seconds * _NANOSECONDS), _COUNT)
+            cell = self._cell(key, _STATE)
+            cell.value += by
+            with suppress(ValueError):  # the space was closed meanwhile
+                if self._memory is not None and cell.place is not None:
+                    self._memory[cell.place] = _VALUE.pack(cell.value)
+        if self._memory is None:
+            self.share()  # (states change rarely, and people look at them at once)
+
+    def record(self, counts: Iterable[tuple[Key, int]] = (), durations: Iterable[Duration] = ()) -> None:
+        """Add to several counts, and count several durations. This is one call, because each commit makes it."""
+        changes = [*counts]
+        for keys, seconds in durations:
+            changes += (keys[bisect_left(BOUNDS_SECONDS, seconds)], 1), (keys[-1], int(seconds * _NANOSECONDS))
+        with self._mutex:
+            for key, more in changes:
+                cell = self._cells.get(key) or self._cell(key, _COUNT)
+                cell.value += more
+                if self._memory is not None and cell.place is not None:
+                    try:
+                        self._memory[cell.place] = _VALUE.pack(cell.value)
+                    except ValueError:
+                        self._memory = None  # the space was closed meanwhile
+
+    def share(self) -> None:
+        """Store the counts where other processes find them. Only a process without a simulated disk calls this."""
+        with self._mutex, suppress(OSError, SpoolError, ValueError):
+            if self._file is None and self._cells:
+                self._take()
+            if self._file is not None and self._memory is None:
+                for cell in self._cells.values():
+                    if cell.place is not None:
+                        self._file[cell.place] = _VALUE.pack(cell.value)
 
     def read(self) -> Reading:
         """Return the meters of all processes. A file that cannot be read is left out."""
+        self.share()
         counts, states = Counter[Key](), Counter[Key]()
         with self._mutex:
-            if self._handle is None:  # this process counts for itself
-                counts.update(self._values)
+            for key, cell in self._cells.items():
+                if cell.place is None:  # the file has no room, or this process has no file
+                    (counts if cell.kind == _COUNT else states)[key] += cell.value
         for name in sorted(self._disk.names(layout.RUN)):
             if layout.is_meters_file(name):
                 for kind, key, value in self._cells_of(f"{layout.RUN}/{name}"):
                     (counts if kind == _COUNT else states)[key] += value
         return Reading(dict(counts), {key: value for key, value in states.items() if value})
 
-    def _store(self, key: Key, value: int, kind: int) -> None:
-        if not self._is_open:
-            value += self._open(key, kind)
-        place = self._places.get(key)
-        if place is None:
-            place = self._new_cell(key, kind)
-        self._values[key] = value
-        if place >= 0 and self._memory is not None:
-            try:
-                self._memory[place : place + _VALUE_BYTES] = value.to_bytes(_VALUE_BYTES, "little", signed=True)
-            except (OSError, ValueError):
-                self._memory = None  # the disk failed, or the space was closed meanwhile
+    def _cell(self, key: Key, kind: int) -> _Cell:
+        cell = self._cells.get(key)
+        if cell is None:
+            cell = self._cells[key] = _Cell(kind)
+            if self._file is not None:
+                with suppress(OSError, ValueError):
+                    self._place(key, cell)
+        return cell
 
-    def _new_cell(self, key: Key, kind: int) -> int:
-        """Return the offset of a new cell, or -1 if the file is full or the key is too long."""
-        data, place = _SEPARATOR.join(key).encode("utf-8", "replace"), len(self._places) * _CELL_BYTES
-        if self._memory is None or place >= _FILE_BYTES or len(data) > _MOST_KEY_BYTES:
-            return -1
-        try:
-            self._memory[place + _KEY_AT : place + _KEY_AT + len(data)] = data
-            self._memory[place + _LENGTH.start : place + _LENGTH.stop] = len(data).to_bytes(2, "little")
-            self._memory[place + _KIND : place + _KIND + 1] = bytes((kind,))  # (last: now the cell is in use)
-        except (OSError, ValueError):
-            self._memory = None
-            return -1
-        self._places[key] = place
-        return place
-
-    def _open(self, key: Key, kind: int) -> int:
-        """Take a file, if one is free. Returns the value that the file has for a count."""
-        self._is_open = True
-        try:
-            taken = self._take_file()
-        except (OSError, SpoolError):
-            return 0
+    def _take(self) -> None:
+        """Take a file, if one is free, and continue its counts. Caller holds the mutex."""
+        taken = self._take_file()
         if taken is None:
-            return 0
-        self._handle, data = taken
-        self._memory = self._disk.map(self._handle, _FILE_BYTES)
-        for place, found, name, value in _decode(data):
-            self._places[name] = place
-            if found == _COUNT:
-                self._values[name] = value
-            else:
-                self._memory[place : place + _VALUE_BYTES] = bytes(_VALUE_BYTES)
-        return self._values[key] if kind == _COUNT else 0
+            return
+        handle, data = taken
+        self._file = self._disk.map(handle, _FILE_BYTES)
+        for start, kind, key, value in _decode(data):
+            cell = self._cells.setdefault(key, _Cell(kind))
+            cell.value += value if kind == _COUNT else 0  # (a state of the last owner has ended)
+            cell.place = slice(start, start + _VALUE.size)
+            self._used = start + _CELL_BYTES
+        for key, cell in self._cells.items():
+            if cell.place is None:
+                self._place(key, cell)
+            if cell.place is not None:
+                self._file[cell.place] = _VALUE.pack(cell.value)
+        if self._file.wakes:
+            self._memory = self._file
+
+    def _place(self, key: Key, cell: _Cell) -> None:
+        """Give the meter a cell of the file, if the file has room. Caller holds the mutex."""
+        data, start = _SEPARATOR.join(key).encode("utf-8", "replace"), self._used
+        if self._file is None or start >= _FILE_BYTES or len(data) > _MOST_KEY_BYTES:
+            return
+        self._file[start + _KEY_AT : start + _KEY_AT + len(data)] = data
+        self._file[start + _LENGTH.start : start + _LENGTH.stop] = len(data).to_bytes(2, "little")
+        self._file[start + _KIND : start + _KIND + 1] = bytes((cell.kind,))  # (last: now the cell is in use)
+        self._used += _CELL_BYTES
+        cell.place = slice(start, start + _VALUE.size)
 
     def _take_file(self) -> tuple[int, bytes] | None:
         for index in range(layout.METERS_FILES):
@@ -170,7 +215,7 @@ class Meters:
 
 
 def duration_keys(*key: str) -> tuple[Key, ...]:
-    """Return the keys of a histogram: a key for each bucket, then the key of the sum."""
+    """Return the keys of a histogram: a key for each bucket, then the key of the sum in nanoseconds."""
     labels = [*(f"{bound:g}" for bound in BOUNDS_SECONDS), "inf", TOTAL]
     return tuple((*key, label) for label in labels)
 
@@ -183,5 +228,4 @@ def _decode(data: bytes) -> Iterator[tuple[int, int, Key, int]]:
         if cell[_KIND] not in (_COUNT, _STATE) or not 0 < length <= _MOST_KEY_BYTES:
             return
         text = cell[_KEY_AT : _KEY_AT + length].decode("utf-8", "replace")
-        value = int.from_bytes(cell[:_VALUE_BYTES], "little", signed=True)
-        yield place, cell[_KIND], tuple(text.split(_SEPARATOR)), value
+        yield place, cell[_KIND], tuple(text.split(_SEPARATOR)), _VALUE.unpack_from(cell)[0]

@@ -3,6 +3,7 @@
 ``engine`` has the verbs for an open space, ``tasks`` has the verbs for processes that have not opened the space.
 """
 
+from spool.coordination.meters import duration_keys
 from spool.engine.engine import BranchExists, Decision, Engine, Room, examine, examine_kind, local_file_system
 from spool.index.commit import Subscription
 from spool.log.adoption import UnknownBranch
@@ -14,6 +15,6 @@ from spool.transactions.two_phase import InDoubt
 
 __all__ = [
     "BranchExists", "Clock", "CoordinatedTransaction", "Decision", "Engine", "InDoubt", "Joinable", "Room",
-    "Subscription", "UnknownBranch", "WaitExpired", "deferred", "examine", "examine_kind", "is_deferred",
-    "local_file_system",
+    "Subscription", "UnknownBranch", "WaitExpired", "deferred", "duration_keys", "examine", "examine_kind",
+    "is_deferred", "local_file_system",
 ]  # fmt: skip

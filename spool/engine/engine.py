@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from spool.admin.stats import first_due
 from spool.coordination.locks import xid_byte
+from spool.coordination.meters import Meters
 from spool.disk.disk import Disk
 from spool.errors import NotOpen, ProtocolError, SpoolError
 from spool.index.commit import Subscription
@@ -71,6 +72,7 @@ class BranchExists(SpoolError):
 class Engine:
     """An open space, for packages that are built upon the library.
 
+    meters: the counts of this process, for people who watch the space.
     call: a context manager that makes several verbs one call, so that the space is not closed between the verbs. Such
         blocks may be nested. Entering raises NotOpen if the space is closed.
     joined: ``joined()`` returns the transaction that the puts and gets of the caller (a thread or an asyncio task)
@@ -87,6 +89,7 @@ class Engine:
         self._core = core
         self._store = store = core.store
         # (attributes, not methods: a method call would cost more than the work)
+        self.meters: Meters = store.meters
         self.call: CallGuard = store.guard
         self.joined: Callable[[], Joinable | None] = partial(associated, store)
         self.join: Callable[[Joinable | None], object] = partial(associate, store)

@@ -31,10 +31,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
+from time import perf_counter
 from typing import Any
 
 from spool.coordination.counters import CounterPage
 from spool.coordination.locks import NUMBER, xid_byte
+from spool.coordination.meters import Duration, duration_keys
 from spool.disk.disk import FlushFailed
 from spool.errors import NO_ROOM, CommitUnknown, NotOpen, QueueNotFound, SpaceStopped, SystemFailure
 from spool.format.batch import CommitBatch, destinations_of
@@ -70,6 +72,7 @@ def commit(
     page: CounterPage | None = None,
     make_room: Callable[[], object] | None = None,
     issued: Callable[[int], object] | None = None,
+    requests: int = 1,
 ) -> int:
     """Commit a batch in a separate file, and return its number. The caller holds the byte of the file's xid.
 
@@ -82,11 +85,13 @@ def commit(
         page: the counters, if the caller has just read them.
         make_room: called once if the disk is full, before the file is written again.
         issued: called with the number once it is issued, before the file is stamped.
+        requests: the number of puts, gets and transactions in the batch, for the meters.
 
     Raises:
         CommitUnknown: a step after the number was issued failed. After any other error nothing has happened.
     """
-    asked, known = flush, store.settings.known
+    asked, known, begun = flush, store.settings.known, perf_counter()
+    durations: list[Duration] = []
     try:
         # 1. Write the whole file in active/, where nothing refers to the file yet. A file that supersedes others must
         #    be correct at the moment when it gets its number. So step 3 completes the file, after ``check``.
@@ -111,7 +116,9 @@ def commit(
         if store.files.mirror is not None:
             store.files.mirror.flush_both(number, file.flush if flush else lambda: None)
         elif flush:
+            flushed_from = perf_counter()
             file.flush()
+            durations = [(_FLUSH_SECONDS, perf_counter() - flushed_from)]
         # 8. Publish the number after all earlier numbers: now the commit is visible to all processes.
         tables: Iterable[Table] = contents.tables
         if batch.adopted:
@@ -131,12 +138,16 @@ def commit(
         file.close()
     # 9. Keep the commit in memory: the index of this process applies the commit after all earlier ones.
     _keep(store, number, contents, batch)
+    durations.append((_COMMIT_SECONDS, perf_counter() - begun))
+    store.meters.record([(_REQUESTS, requests)], durations)
     return number
 
 
 # The index applies the kept commits of this process once more than ``_MOST_OWN`` are kept, and after a commit of at
 # least ``_LARGE_MESSAGES`` messages.
 _MOST_OWN, _LARGE_MESSAGES = 16, 1024
+_COMMIT_SECONDS, _FLUSH_SECONDS = duration_keys("commit_seconds"), duration_keys("flush_seconds")
+_REQUESTS = ("commit_requests",)
 _LOOK = "the commit may or may not have happened: open the space again, and look for its messages"
 
 

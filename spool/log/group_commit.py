@@ -306,7 +306,8 @@ class GroupCommit:
         check, page, combined = partial(self._check, requests), requests[-1].page, self._combined
         issued = partial(combined.take, requests) if combined.joined else None
         try:
-            commit(self.store, file, batch, check=check, page=page, make_room=self._make_room, issued=issued)
+            commit(self.store, file, batch, check=check, page=page, make_room=self._make_room, issued=issued,
+                requests=len(requests))  # fmt: skip
         except BaseException:
             self._forget_name()
             raise

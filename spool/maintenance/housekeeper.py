@@ -36,8 +36,10 @@ _APPLIED_AT_ONCE = 64
 class Housekeeper:
     """The housekeeping of one open space."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, publish: Callable[[], None]) -> None:
+        """``publish``: called every ``EVERY_SECONDS`` by the process that does the housekeeping."""
         self._store = store
+        self._publish = publish
         self._compactor = Compactor(store)
         self._reclaimed_at = store.view.index.applied
         restored, extent = store.view.index.restored, self._extent()
@@ -79,6 +81,8 @@ class Housekeeper:
     def tidy_up(self) -> None:
         """Flush, reclaim and write a checkpoint as the space closes, so that the next opener need not do this work."""
         with suppress(OSError, SpaceStopped, NotOpen), self._store.guard:
+            if self._beside:
+                self._store.meters.share()
             if self._store.shared.counters.read().is_stopped:
                 return
             if self._store.guard.is_alone:  # otherwise this thread and a call of another thread could deadlock
@@ -98,7 +102,10 @@ class Housekeeper:
     def compact(self) -> int:
         """Compact slow queues; return how many files were written: 0 if another process is compacting or reclaiming."""
         with self._store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:
-            return self._compactor.compact() if ours else 0
+            written = self._compactor.compact() if ours else 0
+        if written:
+            self._store.meters.record([(("compactions",), 1), (("compacted_files",), written)])
+        return written
 
     # -- the thread -------------------------------------------------------------------------------------------------
 
@@ -111,6 +118,7 @@ class Housekeeper:
             due = clock.monotonic() >= next_compaction  # early wake-ups do not bring these steps forward
             if due:
                 next_compaction = clock.monotonic() + EVERY_SECONDS
+                self._store.meters.share()
             with suppress(NotOpen), guard:
                 goes_on = self._round(due=due)
 
@@ -151,6 +159,8 @@ class Housekeeper:
             # If the space closes meanwhile, this reclaim ends early, and ``tidy_up`` has skipped its own reclaim. So
             # files remain.
             self._save(schedule.checkpoint_from(len(index.files)), lasting=quiet or self._store.closed)
+        if elected:
+            self._publish()
 
     # -- the steps --------------------------------------------------------------------------------------------------
 
@@ -239,7 +249,9 @@ class Housekeeper:
         if self._busy.acquire(blocking=False):
             try:
                 self._reclaimed_at = self._store.view.index.applied
-                reclaim(self._store, pause, behind if self._store.shared.open_lock.has_others() else 0)
+                removed = reclaim(self._store, pause, behind if self._store.shared.open_lock.has_others() else 0)
+                if removed:
+                    self._store.meters.record([(("reclaims",), 1), (("reclaimed_commits",), removed)])
             finally:
                 self._busy.release()
 

@@ -206,6 +206,10 @@ class SpaceConfig:
         None, ValueCheck("the absolute path of a directory", _absolute, "DIRECTORY", optional=True),
         "The directory, best on another disk, of a mirror: each commit is durable there, too, before it returns.",
     )  # fmt: skip
+    monitor_group: str | None = _option(
+        None, ValueCheck("the name of a group of users", text, "GROUP", optional=True),
+        "The group of users who may read the space's metrics, but no message, without the right to open the space.",
+    )  # fmt: skip
 
     @cached_property
     def may_lose(self) -> frozenset[str]:

@@ -31,6 +31,7 @@ from spool.workers.effects import Effect, OnFailure, OutcomePolicy, effective_ou
 from spool.workers.outcome import Outcome, Passed, Rejected, Retried, one_line
 from spool.workers.pauses import no_room, not_reached
 from spool.workers.states import Event, State, end_of_call, holds_up_its_message_alone, next_state
+from spool.workers.tracing import Process
 
 _WAIT_FOR_CALL_SECONDS = 0.2  # the wait for the function's put or get, before the transaction refuses calls
 _WAIT_FOR_END_SECONDS = 2.0  # the further wait for the same put or get, after the transaction refuses calls
@@ -76,6 +77,7 @@ class Attempt:
     unreadable: why the body could not be decoded; "" if the body was decoded.
     state: the state of the attempt.
     abandoned: the conclusion, if the attempt was abandoned because a queue had no room or the service was not reached.
+    process: the span of the call, if the program records spans.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class Attempt:
         self.unreadable = ""
         self.state = State.CLAIMED
         self.abandoned: Conclusion | None = None
+        self.process: Process | None = None
         self._store = core.store
         self._on_failure = on_failure
         self._into, self._replies = into, replies
@@ -208,6 +211,8 @@ class Attempt:
         """
         if not self._move(event) or self.state is not State.WITHDRAWN:
             return None
+        if self.process is not None:
+            self.process.end(Retried(reason))
         mutex = self.transaction.mutex
         if not mutex.acquire(timeout=_WAIT_FOR_CALL_SECONDS):  # the function is inside a call
             self.transaction.refuse(reason)
@@ -254,6 +259,8 @@ class Attempt:
         settings = self._store.settings.current()
         policy = OutcomePolicy.of(settings.config, message.queue, self._on_failure)
         raw = delivery.stored_body(self._store.files, self._store.view, message) if isinstance(outcome, Passed) else b""
+        if self.process is not None:
+            message = self.process.continued(message, settings.config)
         outcome = effective_outcome(policy, message, raw, outcome)
         if isinstance(outcome, Retried | Rejected):
             self.transaction.begin_anew(settings, self._held.position, outcome.reason)

@@ -5,10 +5,12 @@ Workers with threads and workers with asyncio tasks share this code. Any thread 
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from spool.admin.stats import QueueStats
+from spool.coordination.meters import Meters
 from spool.errors import SystemFailure
 from spool.model.message import Message
 from spool.model.position import Position
@@ -83,6 +85,7 @@ class Run:
         self,
         queue: str,
         clock: Clock,
+        meters: Meters,
         *,
         once: bool,
         passed: Iterable[tuple[int, int]] = (),
@@ -91,13 +94,29 @@ class Run:
         self.summary = WorkSummary()
         self.mutex = threading.RLock()
         self.once = once
-        self._queue, self._clock = queue, clock
+        self._queue, self._clock, self._meters = queue, clock, meters
+        self._is_shown_paused = False
         self._passed = set(passed) if once else set()
         self._on_pause = on_pause or self._log_pause
         self._pauses, self._waiting = Pauses(), WaitingMessages()
         self._paused_until = 0.0
         self._left = 0  # messages that failed or were kept
         self.is_over = False
+
+    @contextmanager
+    def shown(self, threads: int) -> Iterator[None]:
+        """Report the worker's threads, and whether the worker is paused, to people who watch the space."""
+        self._meters.change("workers", self._queue, by=threads)
+        try:
+            yield
+        finally:
+            self._meters.change("workers", self._queue, by=-threads)
+            self._show_paused(False)
+
+    def _show_paused(self, is_paused: bool) -> None:
+        if is_paused != self._is_shown_paused:
+            self._is_shown_paused = is_paused
+            self._meters.change("workers_paused", self._queue, by=1 if is_paused else -1)
 
     # -- before a claim ---------------------------------------------------------------------------------------------
 
@@ -144,12 +163,14 @@ class Run:
                 seconds = self._pauses.find_down(conclusion.pause or conclusion.reason, conclusion.delay)
                 self._paused_until = self._clock.monotonic() + seconds
                 self._on_pause(self._pauses.down, seconds)
+                self._show_paused(True)
 
     def end(self, position: Position, conclusion: Conclusion) -> None:
         """Record the end of an attempt."""
         effect = conclusion.effect
         with self.mutex:
             self.summary.add(effect, conclusion.reason)
+            self._meters.add("outcomes", "worker", self._queue, str(effect))
             if effect in (Effect.RETRIED, Effect.KEPT):
                 self._left += 1
             else:
@@ -158,6 +179,7 @@ class Run:
                 self._waiting.remove(position)
                 if self.pause_left() <= 0:
                     self._pauses.find_up()
+                    self._show_paused(False)
             if self.once and self._left >= MOST_FAILED:
                 self.is_over = True
 

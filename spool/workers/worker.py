@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
+from sys import modules
 from typing import Any, Protocol
 
 from spool.admin.stats import QueueStats
@@ -33,6 +34,7 @@ from spool.workers.outcome import Outcome, Reject, Retried, Retry, describe, of_
 from spool.workers.run import DAMAGED, ENDED, Run
 from spool.workers.run import WorkSummary as WorkSummary
 from spool.workers.states import Event
+from spool.workers.tracing import API, begin_process
 
 log = logging.getLogger("spool")
 
@@ -118,7 +120,7 @@ class Worker:
         self._clock = self._core.store.clock
         self._function = function
         self._threads = threads
-        self._run = Run(queue, self._clock, once=once, passed=passed, on_pause=on_pause)
+        self._run = Run(queue, self._clock, self._core.store.meters, once=once, passed=passed, on_pause=on_pause)
         self.summary = self._run.summary
         self._timeout = timeout
         self._event = stop
@@ -145,6 +147,14 @@ class Worker:
             SystemFailure: too many calls that were given up have not ended.
             SpoolError: a thread failed, e.g. with DiskFailure.
         """
+        with self._run.shown(self._threads):
+            self._work()
+        self._raise_error()
+        if self._run.once:
+            self._run.count_left(self._space.stats(self.queue), was_stopped=self.is_stopping)
+        return self.summary
+
+    def _work(self) -> None:
         try:
             with deferred(), self._changed:
                 for _ in range(self._threads):
@@ -153,10 +163,6 @@ class Worker:
         except BaseException:  # the run was interrupted, or no thread could be started
             self._finish()
             raise
-        self._raise_error()
-        if self._run.once:
-            self._run.count_left(self._space.stats(self.queue), was_stopped=self.is_stopping)
-        return self.summary
 
     def _raise_error(self) -> None:
         """Raise the error that ended the run, if any."""
@@ -362,6 +368,13 @@ class Worker:
             if self._on_unreadable is None:
                 return Retried(attempt.unreadable)
             call = partial(self._on_unreadable, message, attempt.unreadable)
+        process = attempt.process = begin_process(message) if API in modules else None
+        outcome = self._outcome(attempt, message, call)
+        if process is not None:
+            process.end(outcome)
+        return outcome
+
+    def _outcome(self, attempt: Attempt, message: Message, call: Callable[[], Any]) -> Outcome:
         most = self._core.store.settings.known.config.max_body_bytes
         try:
             with calling(attempt, self._space):
@@ -384,7 +397,11 @@ def calling(attempt: Attempt, space: OpenSpace) -> Iterator[None]:
     token = _current.set(space)
     enter(attempt.transaction)
     try:
-        yield
+        if attempt.process is None:
+            yield
+        else:
+            with attempt.process:
+                yield
     finally:
         leave(attempt.transaction)
         _current.reset(token)

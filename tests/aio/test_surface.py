@@ -16,6 +16,7 @@ from tests.held import PATIENT_SECONDS
 EXCUSED = {
     "Space.engine": "it is for packages that are built upon the library: sync has it",
     "Space.submit": "put is awaitable, and what tasks await at the same time shares a flush",
+    "spool.read_metrics": "it reads one small file",
     "spool.plan_recovery": "it is for an administrator's program, which does nothing else meanwhile",
     "spool.current_space": "it tells a function that work calls in which space it is",
     "spool.decode": "it waits for nothing",

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spool.coordination.meters import Meters
+from spool.disk import Disk
 from spool.model.position import Position
 from spool.workers import pauses, states
 from spool.workers.attempt import Conclusion
@@ -113,7 +115,8 @@ def test_pauses_grow_to_a_minute_and_are_never_shorter_than_the_service_asks(ask
 def test_q12_a_run_claims_nothing_during_a_pause_and_a_call_from_before_does_not_end_the_pause() -> None:
     told: list[tuple[str, float]] = []
     clock = SimulatedClock(100.0)
-    run = Run("work", clock, once=False, on_pause=lambda reason, seconds: told.append((reason, seconds)))
+    meters = Meters(Disk("/nowhere"))
+    run = Run("work", clock, meters, once=False, on_pause=lambda reason, seconds: told.append((reason, seconds)))
     position, refused = Position(7, 0), Conclusion(Effect.KEPT, "refused", "the service was not reached (refused)")
     run.hold_back(position, refused)
     clock.sleep(0.5)

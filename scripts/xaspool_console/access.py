@@ -1,0 +1,260 @@
+"""The guard of the console: hosts, logins, sessions and limits, checked before any page is computed.
+
+``Guard`` is the outermost layer of the application. A request that it refuses reaches no page and no engine call. A
+POST reaches its page only with a form whose token belongs to the session.
+"""
+
+import hmac
+import ipaddress
+import os
+import re
+import secrets
+import stat
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qsl, quote, urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from spool.errors import InvalidArgument
+
+LOGIN = "/login"
+_STATIC = "/static/"
+_LEAST_TOKEN, _MOST_TOKEN_FILE = 16, 1 << 20
+_MOST_FORM_BYTES, _MOST_FIELDS = 16 << 10, 20
+_SESSION_SECONDS, _MOST_SESSIONS = 8 * 3600.0, 100
+_ATTEMPTS, _ATTEMPT_SECONDS, _MOST_ADDRESSES = 5, 60.0, 1_000
+_HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    # (With no-referrer, browsers would send the Origin "null" with the console's own forms.)
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+    "cache-control": "no-store",
+}
+
+
+def token_of_file(path: str) -> str:
+    """Return the first line with text of a file that only its owner may read.
+
+    Raises:
+        InvalidArgument: other users may read the file, it cannot be read, or its token is missing or short.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
+                raise InvalidArgument(f"other users may read {path}: chmod 600 {path}")
+            tokens = [line.strip() for line in file.read(_MOST_TOKEN_FILE).splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"the token cannot be read: {error}") from None
+    if not tokens:
+        raise InvalidArgument(f"{path} has no token: write one line into the file, e.g. that of openssl rand -hex 32")
+    if len(tokens[0]) < _LEAST_TOKEN:
+        raise InvalidArgument(f"the token in {path} has less than {_LEAST_TOKEN} characters")
+    return tokens[0]
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach the address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def in_url(host: str) -> str:
+    """Return the host as a URL has it: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
+def known_hosts(host: str, port: int, further: Collection[str]) -> frozenset[str]:
+    """Return the values of the header Host that the console accepts.
+
+    A name of `further` without a port is accepted with the listened port, and without a port.
+    """
+    found = set()
+    for name in {in_url(host), "localhost", "127.0.0.1", "[::1]", *further}:
+        named = name.lower()
+        has_port = re.search(r":[0-9]+$", named) is not None
+        found |= {named} if has_port else {f"{named}:{port}"}
+        if not has_port and (name in further or port == 80):
+            found.add(named)
+    return frozenset(found)
+
+
+@dataclass
+class Session:
+    """A login. ``notice``: the result of the last change, which the next page shows once."""
+
+    key: str
+    csrf: str
+    until: float
+    notice: str = ""
+
+
+@dataclass
+class Access:
+    """The settings of the guard, the logins, and the failed attempts.
+
+    port: the port that the console listens at; it is part of the cookie's name, because cookies do not know ports.
+    hosts: see ``known_hosts``.
+    token: the token of the login; None if no login exists.
+    """
+
+    port: int
+    hosts: frozenset[str]
+    token: str | None = None
+    clock: Callable[[], float] = time.monotonic
+    _sessions: dict[str, Session] = field(default_factory=dict)
+    _failed: dict[str, deque[float]] = field(default_factory=dict)
+    _mutex: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def cookie(self) -> str:
+        return f"xaspool_{self.port}"
+
+    def session(self, headers: Headers) -> Session | None:
+        """Return the session that the request's cookie names."""
+        try:
+            morsel = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
+        except CookieError:
+            return None
+        found = self._sessions.get(morsel.value) if morsel is not None else None
+        return found if found is not None and found.until > self.clock() else None
+
+    def log_in(self, token: str, address: str) -> Session | float:
+        """Return a new session; 0 if the token is wrong, or the seconds until the address may try again."""
+        given, expected = (text.encode("utf-8", "surrogateescape") for text in (token, self.token or ""))
+        with self._mutex:
+            if wait := self._wait_seconds(address):
+                return wait
+            if self.token is None or not hmac.compare_digest(given, expected):
+                self._count_failure(address)
+                return 0.0
+            self._failed.pop(address, None)
+            return self._new_session(self.clock())
+
+    def _new_session(self, now: float) -> Session:
+        self._sessions = {key: each for key, each in self._sessions.items() if each.until > now}
+        while len(self._sessions) >= _MOST_SESSIONS:
+            del self._sessions[next(iter(self._sessions))]
+        session = Session(secrets.token_urlsafe(32), secrets.token_urlsafe(32), now + _SESSION_SECONDS)
+        self._sessions[session.key] = session
+        return session
+
+    def log_out(self, session: Session) -> None:
+        with self._mutex:
+            self._sessions.pop(session.key, None)
+
+    def _wait_seconds(self, address: str) -> float:
+        failed = self._failed.get(address)
+        return max(0.0, failed[0] + _ATTEMPT_SECONDS - self.clock()) if failed and len(failed) == _ATTEMPTS else 0.0
+
+    def _count_failure(self, address: str) -> None:
+        if address not in self._failed and len(self._failed) >= _MOST_ADDRESSES:
+            del self._failed[next(iter(self._failed))]
+        self._failed.setdefault(address, deque(maxlen=_ATTEMPTS)).append(self.clock())
+
+
+class Guard:
+    """The outermost layer: it refuses a request, or passes it on with its session and form in ``scope["state"]``."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app = app
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return  # (the server sends no lifespan events, and accepts no web sockets)
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers[name] = value
+            await send(message)
+
+        headers = Headers(scope=scope)
+        session = self._access.session(headers) if self._access.token is not None else None
+        form: dict[str, str] = {}
+        refused = self._refusal(scope, headers, session)
+        if refused is None and scope["method"] == "POST":
+            try:
+                form = await _form(headers, receive)
+            except ValueError as error:
+                refused = _refused(413, str(error))
+            else:
+                refused = self._form_refusal(scope["path"], session, form)
+        if refused is not None:
+            await refused(scope, receive, send_with_headers)
+            return
+        scope["state"] = {"session": session, "form": form}
+        await self._app(scope, receive, send_with_headers)
+
+    def _refusal(self, scope: Scope, headers: Headers, session: Session | None) -> Response | None:
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or hosts[0].lower() not in self._access.hosts:
+            return _refused(421, "this console does not serve this host name: start it with --host NAME to allow one")
+        if scope["method"] not in ("GET", "HEAD", "POST"):
+            return _refused(405, "the console answers GET, HEAD and POST only")
+        if scope["method"] == "POST" and not _is_of_this_site(headers, hosts[0]):
+            return _refused(403, "the request comes from another site, so nothing was changed")
+        path = scope["path"]
+        if self._access.token is None or session is not None or path == LOGIN or path.startswith(_STATIC):
+            return None
+        if scope["method"] == "POST" or "x-fragment" in headers:
+            return _refused(403, "log in first, nothing was changed")
+        query = scope["query_string"].decode("ascii", "replace")
+        return RedirectResponse(f"{LOGIN}?next={quote(f'{path}?{query}' if query else path, safe='')}", status_code=303)
+
+    def _form_refusal(self, path: str, session: Session | None, form: Mapping[str, str]) -> Response | None:
+        if path == LOGIN:
+            return None  # (a login changes nothing of the space, and it has no session yet)
+        if session is None:
+            return _refused(403, "log in first, nothing was changed")
+        given = form.get("csrf", "").encode("utf-8", "surrogateescape")
+        if not hmac.compare_digest(given, session.csrf.encode("ascii")):
+            return _refused(403, "the form does not belong to this login, so nothing was changed: load the page again")
+        return None
+
+
+def _refused(status: int, sentence: str) -> Response:
+    return PlainTextResponse(f"{sentence}\n", status)
+
+
+def _is_of_this_site(headers: Headers, host: str) -> bool:
+    """Return whether the browser says that the form is one of ours. Every current browser says where a form is from."""
+    origins, sites = headers.getlist("origin"), headers.getlist("sec-fetch-site")
+    if not origins and not sites:
+        return False
+    if any(site != "same-origin" for site in sites):
+        return False
+    return all(urlsplit(origin).scheme in ("http", "https") and urlsplit(origin).netloc.lower() == host.lower()
+               for origin in origins)  # fmt: skip
+
+
+async def _form(headers: Headers, receive: Receive) -> dict[str, str]:
+    """Return the fields of the form. Raises ValueError if the form is too large or of another type."""
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/x-www-form-urlencoded":
+        raise ValueError("the console takes forms of type application/x-www-form-urlencoded only")
+    data, more = b"", True
+    while more:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise ValueError("the form is not complete")
+        data += message.get("body", b"")
+        more = message.get("more_body", False)
+        if len(data) > _MOST_FORM_BYTES:
+            raise ValueError(f"a form has at most {_MOST_FORM_BYTES:,} bytes")
+    return dict(parse_qsl(data.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=_MOST_FIELDS))

@@ -1,0 +1,106 @@
+"""The application: the addresses of the console, its login, and its answers to errors."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp
+
+from spool.engine import UnknownBranch
+from spool.errors import BadMessageId, InvalidArgument, MessageInUse, QueueNotFound, SpoolError
+from xa import XAError
+from xaspool_console import changes, formatting, messages, pages
+from xaspool_console.access import LOGIN, Guard, Session
+from xaspool_console.console import Console
+
+_STATIC = Path(__file__).with_name("static")
+_TYPES = {"console.css": "text/css; charset=utf-8", "console.js": "text/javascript; charset=utf-8"}
+_LOCAL = re.compile(r"/(?!/)[A-Za-z0-9._~/%?&=+-]*")
+_CONFLICT = (MessageInUse, XAError)
+_NOT_FOUND = (QueueNotFound, BadMessageId, UnknownBranch)
+
+
+def application(console: Console) -> ASGIApp:
+    """Return the application behind its guard. A console without changes has no address for them."""
+    routes: list[BaseRoute] = [Route("/static/{name}", _static), *pages.routes(console), *messages.routes(console)]
+    if console.access.token is not None:
+        routes += _login_routes(console)
+    if console.allows_changes and console.space is not None:
+        routes += changes.routes(console, console.space)
+
+    def failed(request: Request, error: Exception) -> Response:
+        status = _status(error)
+        sentence = " ".join(str(error).split()) or type(error).__name__
+        sentence = sentence.replace("acknowledge it with xa_forget", "the page of transactions can forget it")
+        if status == 500:
+            sentence = f"unexpected {type(error).__name__}: {sentence} (please report this)"
+        if isinstance(error, HTTPException):
+            sentence = "the console has no such page" if error.status_code == 404 else error.detail
+        return console.error(request, status, sentence)
+
+    handlers: dict[Any, Any] = dict.fromkeys((SpoolError, XAError, OSError, HTTPException, Exception), failed)
+    return Guard(Starlette(routes=routes, exception_handlers=handlers), console.access)
+
+
+def _status(error: Exception) -> int:
+    if isinstance(error, HTTPException):
+        return error.status_code
+    if isinstance(error, _NOT_FOUND):
+        return 404
+    if isinstance(error, InvalidArgument):
+        return 400
+    if isinstance(error, _CONFLICT):
+        return 409
+    return 503 if isinstance(error, SpoolError | OSError) else 500
+
+
+def _static(request: Request) -> Response:
+    name = request.path_params["name"]
+    if name not in _TYPES:
+        raise HTTPException(404)
+    return Response((_STATIC / name).read_bytes(), media_type=_TYPES[name])
+
+
+def _login_routes(console: Console) -> list[BaseRoute]:
+    access = console.access
+
+    def ask(request: Request) -> Response:
+        return console.page(request, "login.html", next=_local(request.query_params.get("next", "/")), sentence="")
+
+    def log_in(request: Request) -> Response:
+        address = request.client.host if request.client else ""
+        form, after = request.state.form, _local(request.state.form.get("next", "/"))
+        session = access.log_in(form.get("token", ""), address)
+        if not isinstance(session, Session):
+            status, sentence = 403, "The token is wrong."
+            if session:
+                status, sentence = 429, f"Too many attempts failed: try again in {formatting.age(session + 1)}."
+            console.record(f"a login from {address} was refused")
+            return console.page(request, "login.html", status=status, next=after, sentence=sentence)
+        answer = RedirectResponse(after, status_code=303)
+        is_encrypted = request.headers.get("x-forwarded-proto") == "https"
+        answer.set_cookie(access.cookie, session.key, httponly=True, samesite="strict", secure=is_encrypted)
+        return answer
+
+    def log_out(request: Request) -> Response:
+        if request.state.session is not None:
+            access.log_out(request.state.session)
+        answer = RedirectResponse(LOGIN, status_code=303)
+        answer.delete_cookie(access.cookie, httponly=True, samesite="strict")
+        return answer
+
+    return [
+        Route(LOGIN, ask),
+        Route(LOGIN, log_in, methods=["POST"]),
+        Route("/logout", log_out, methods=["POST"]),
+    ]
+
+
+def _local(target: str) -> str:
+    """Return the target if it is an address of this console, else the first page."""
+    return target if _LOCAL.fullmatch(target) and not target.startswith(LOGIN) else "/"

@@ -1,0 +1,207 @@
+"""The changes that an administrator makes: each has a page that asks, and a POST that acts.
+
+The guard has checked the login, the token of the form and the site before a POST arrives here.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from spool.errors import BadMessageId, InvalidArgument
+from xa import ResourceManager, Xid
+from xaspool_console.console import Console
+from xaspool_console.findings import queue_link
+from xaspool_console.formatting import plural, visible
+from xaspool_console.messages import entry_of
+from xaspool_console.pages import name_of
+
+if TYPE_CHECKING:
+    from spool import Space
+
+_MOST_NAMES = 1_000  # queues that the form for a move suggests
+
+
+@dataclass(frozen=True)
+class Question:
+    """The page that asks before a change.
+
+    title, sentence: the change, and its effect.
+    button: the word on the button.
+    back: the address of the subject.
+    queues: the suggested targets of a move; None if the change has no target.
+    """
+
+    title: str
+    sentence: str
+    button: str
+    back: str
+    queues: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change. ask: returns its question. act: makes the change, and returns a sentence and the next address."""
+
+    path: str
+    ask: Callable[[Request], Question]
+    act: Callable[[Request], tuple[str, str]]
+
+
+def routes(console: Console, space: "Space") -> list[BaseRoute]:
+    changes = [*_of_messages(space), *_of_queues(space), *_of_transactions(space), *_of_quarantine(space)]
+    return [route for change in changes for route in _routes_of(console, change)]
+
+
+def _routes_of(console: Console, change: Change) -> list[BaseRoute]:
+    def ask(request: Request) -> Response:
+        return console.page(request, "question.html", question=change.ask(request))
+
+    def act(request: Request) -> Response:
+        sentence, following = change.act(request)
+        console.samples.forget()
+        console.record(sentence)
+        request.state.session.notice = sentence
+        return RedirectResponse(following, status_code=303)
+
+    return [Route(change.path, ask), Route(change.path, act, methods=["POST"])]
+
+
+def _of_messages(space: "Space") -> list[Change]:
+    def subject(request: Request) -> tuple[str, str, str]:
+        entry = entry_of(space, request)
+        if entry.id is None or entry.message is None:
+            raise BadMessageId("the message is damaged: spool-admin check --repair moves it to quarantine")
+        return entry.id, entry.message.queue, f"/messages/{entry.id}"
+
+    def ask_move(request: Request) -> Question:
+        id, queue, back = subject(request)
+        names = tuple(sorted(space.queues()))[:_MOST_NAMES]
+        sentence = f"Message {id} leaves queue {queue}. All attempts are permitted again."
+        return Question("Move a message", sentence, "Move", back, names)
+
+    def move(request: Request) -> tuple[str, str]:
+        id, _, back = subject(request)
+        target = request.state.form.get("queue", "").strip()
+        if not target:
+            raise InvalidArgument("name the queue that gets the message")
+        space.move(id, target)
+        return f"Message {id} is in queue {target} now.", back
+
+    def ask_redrive(request: Request) -> Question:
+        id, queue, back = subject(request)
+        sentence = f"Message {id} returns from queue {queue} to its original queue, and is ready at once."
+        return Question("Redrive a message", sentence, "Redrive", back)
+
+    def redrive(request: Request) -> tuple[str, str]:
+        id, queue, back = subject(request)
+        if not space.redrive(queue, message_id=id):
+            raise InvalidArgument("the message came from no other queue, or its queue was deleted: move it instead")
+        return f"Message {id} is back in its original queue.", back
+
+    def ask_delete(request: Request) -> Question:
+        id, queue, back = subject(request)
+        sentence = f"Message {id} of queue {queue} is deleted for good. Nothing can bring it back."
+        return Question("Delete a message", sentence, "Delete", back)
+
+    def delete(request: Request) -> tuple[str, str]:
+        id, queue, _ = subject(request)
+        space.delete(id)
+        return f"Message {id} was deleted from queue {queue}.", queue_link(queue)
+
+    return [
+        Change("/messages/{id}/move", ask_move, move),
+        Change("/messages/{id}/redrive", ask_redrive, redrive),
+        Change("/messages/{id}/delete", ask_delete, delete),
+    ]
+
+
+def _of_queues(space: "Space") -> list[Change]:
+    def ask(request: Request) -> Question:
+        queue = request.path_params["queue"]
+        count = space.redrive(queue, dry_run=True)
+        sentence = f"{plural(count, 'message')} of queue {queue} can return to the original queues."
+        return Question("Redrive a queue", sentence, "Redrive all", queue_link(queue))
+
+    def redrive(request: Request) -> tuple[str, str]:
+        queue = request.path_params["queue"]
+        count = space.redrive(queue)
+        return f"{plural(count, 'message')} of queue {queue} went back to the original queues.", queue_link(queue)
+
+    return [Change("/queues/{queue}/redrive", ask, redrive)]
+
+
+def _of_transactions(space: "Space") -> list[Change]:
+    manager = ResourceManager(space)
+
+    def xid_of(request: Request) -> Xid:
+        try:
+            return Xid.parse(request.path_params["xid"])
+        except ValueError:
+            raise HTTPException(404) from None
+
+    def deciding(verb: str, done: str, *, commit: bool) -> Change:
+        def ask(request: Request) -> Question:
+            xid = xid_of(request)
+            branch = space.engine.describe(xid)
+            puts, takes = (plural(sum(counts.values()), "message") for counts in (branch.puts, branch.takes))
+            effect = f"adds {puts} and removes {takes}" if commit else f"drops {puts} and returns {takes}"
+            sentence = f"The decision {effect} in place of the coordinator, which gets this decision when it asks."
+            return Question(f"{verb} transaction {xid}", sentence, verb, "/transactions")
+
+        def decide(request: Request) -> tuple[str, str]:
+            xid = xid_of(request)
+            manager.decide_heuristically(xid, commit=commit)
+            return f"Transaction {xid} is {done}.", "/transactions"
+
+        return Change(f"/transactions/{{xid}}/{'commit' if commit else 'rollback'}", ask, decide)
+
+    def ask_forget(request: Request) -> Question:
+        sentence = "Forget a decision once the coordinator knows the decision, or will never ask for it."
+        return Question(f"Forget the decision about {xid_of(request)}", sentence, "Forget", "/transactions#decisions")
+
+    def forget(request: Request) -> tuple[str, str]:
+        xid = xid_of(request)
+        manager.forget(xid)
+        return f"The decision about {xid} is forgotten.", "/transactions"
+
+    return [
+        deciding("Commit", "committed", commit=True),
+        deciding("Roll back", "rolled back", commit=False),
+        Change("/transactions/{xid}/forget", ask_forget, forget),
+    ]
+
+
+def _of_quarantine(space: "Space") -> list[Change]:
+    def subject(request: Request) -> Any:
+        return space.quarantined_file(name_of(request.path_params["token"]))
+
+    def back(request: Request) -> str:
+        return f"/quarantine/{request.path_params['token']}"
+
+    def ask_restore(request: Request) -> Question:
+        file = subject(request)
+        sentence = f"The file {file.name} returns to the folder of queue {file.queue}. The next intake takes it there."
+        return Question("Restore a file", sentence, "Restore", back(request))
+
+    def restore(request: Request) -> tuple[str, str]:
+        file = subject(request)
+        return f"The file is back as {visible(space.restore_quarantined(file.name))}.", "/recovery"
+
+    def ask_delete(request: Request) -> Question:
+        sentence = f"The file {subject(request).name} and its reason are deleted for good."
+        return Question("Delete a file in quarantine", sentence, "Delete", back(request))
+
+    def delete(request: Request) -> tuple[str, str]:
+        file = subject(request)
+        space.delete_quarantined(file.name)
+        return f"The file {visible(file.name)} was deleted from quarantine.", "/recovery"
+
+    return [
+        Change("/quarantine/{token}/restore", ask_restore, restore),
+        Change("/quarantine/{token}/delete", ask_delete, delete),
+    ]

@@ -1,0 +1,72 @@
+"""The state of a running console, and its pages made of templates."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from xaspool_console import formatting
+from xaspool_console.access import Access, Session
+from xaspool_console.samples import Samples
+
+if TYPE_CHECKING:
+    from spool import Space, SpaceMetrics
+
+_TEMPLATES = Path(__file__).with_name("templates")
+
+
+@dataclass
+class Console:
+    """The state of a running console.
+
+    title: the directory of the space.
+    space: the open space; None if the metrics are published ones.
+    allows_changes: whether the forms that change the space exist.
+    record: called with a sentence for each change.
+    """
+
+    title: str
+    metrics: "Callable[[], SpaceMetrics]"
+    space: "Space | None"
+    access: Access
+    allows_changes: bool = False
+    record: Callable[[str], None] = lambda sentence: None
+    samples: Samples = field(init=False)
+    templates: Environment = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.samples = Samples(self.metrics)
+        self.templates = Environment(
+            loader=FileSystemLoader(_TEMPLATES),
+            autoescape=True,
+            finalize=formatting.finalized,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        for name in ("number", "size", "age", "duration", "moment", "plural", "short", "lines"):
+            self.templates.filters[name] = getattr(formatting, name)
+
+    def page(self, request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
+        """Return a page, or only its changing part if the script asks for that part."""
+        is_fragment = "x-fragment" in request.headers
+        session: Session | None = request.state.session
+        notice = ""
+        if session is not None and not is_fragment:
+            notice, session.notice = session.notice, ""
+        text = self.templates.get_template(template).render(
+            layout="fragment.html" if is_fragment else "base.html",
+            console=self,
+            session=session,
+            notice=notice,
+            path=request.url.path,
+            **values,
+        )
+        return HTMLResponse(text, status, {"X-Fragment": "1"} if is_fragment else None)
+
+    def error(self, request: Request, status: int, sentence: str) -> HTMLResponse:
+        return self.page(request, "error.html", status=status, sentence=sentence)

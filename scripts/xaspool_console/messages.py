@@ -1,0 +1,227 @@
+"""The pages about one queue and one message: figures, settings, and bounded lists of messages.
+
+A listing reads the bodies of its messages. So a page has few messages, ends after some megabytes of bodies, and begins
+at most a thousand messages after the head of the queue.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from spool.errors import BadMessageId, InvalidArgument
+from xaspool_console.charts import chart
+from xaspool_console.console import Console
+from xaspool_console.findings import error_queues
+from xaspool_console.formatting import body_view, piece
+from xaspool_console.samples import CHART_SECONDS
+
+if TYPE_CHECKING:
+    from spool import Message, MessageFilters, QueueEntry, Space
+
+_PAGE, _FURTHEST = 25, 1_000
+_MOST_BODY_BYTES = 16 << 20  # of the bodies that one page reads
+_MOST_HEADERS, _MOST_FIELD = 200, 2_000
+_ID = re.compile(r"[0-9a-f]{32}")
+# The fields of a message for people; the others have a place of their own on the page.
+_FIELDS = (
+    "content_type", "codec", "priority", "enqueued_at", "not_before", "expires_at", "attempts", "origin_queue",
+    "origin_attempts", "failure_reason", "correlation_id", "group", "reply_queue", "failure_queue", "client_id",
+    "application_key", "user_code",
+)  # fmt: skip
+_TIMES = ("enqueued_at", "not_before", "expires_at")
+
+
+def as_message_id(text: str) -> str | None:
+    """Return the text as the id of a message, or None if it has another form."""
+    lowered = text.strip().lower()
+    return lowered if _ID.fullmatch(lowered) else None
+
+
+def routes(console: Console) -> list[BaseRoute]:
+    pages: dict[str, Callable[[Console, Request], Response]] = {
+        "/queues/{queue}": queue_page, "/messages/{id}": message_page, "/messages/{id}/body": body,
+    }  # fmt: skip
+    return [Route(path, _bound(console, page)) for path, page in pages.items()]
+
+
+def _bound(console: Console, page: Callable[[Console, Request], Response]) -> Callable[[Request], Response]:
+    return lambda request: page(console, request)
+
+
+# -- a queue -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """A message in a list."""
+
+    id: str | None
+    state: str
+    holder: str
+    damage: str | None
+    message: "Message | None"
+    piece: str
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A part of a queue's messages. after: the address of the next part, or "". note: a limit that ended the part."""
+
+    rows: list[Row]
+    after: str
+    note: str
+    problem: str = ""
+
+
+def queue_page(console: Console, request: Request) -> Response:
+    queue = request.path_params["queue"]
+    snapshot = console.samples.snapshot()
+    stats = snapshot.metrics.queues.get(queue)
+    if stats is None:
+        console.samples.forget()  # perhaps the queue was created this second
+        return console.error(request, 404, f"there is no queue {queue[:200]!r}")
+    is_fragment = "x-fragment" in request.headers  # (the changing part has no messages)
+    settings, listing = {}, None
+    if console.space is not None and not is_fragment:
+        settings = _settings(console.space, queue)
+        listing = _listing(console.space, queue, request)
+    return console.page(
+        request, "queue.html", queue=queue, stats=stats, rates=snapshot.rates(queue), metrics=snapshot.metrics,
+        chart=chart(snapshot.depths(queue), CHART_SECONDS, f"messages in {queue}"), settings=settings, listing=listing,
+        is_error=queue in error_queues(snapshot.metrics), filters=_texts(request),
+        role=asdict(snapshot.metrics.roles[queue]) if queue in snapshot.metrics.roles else {},
+    )  # fmt: skip
+
+
+def _settings(space: "Space", queue: str) -> dict[str, str]:
+    config = space.queues().get(queue)
+    values = {} if config is None else asdict(config)
+    return {name: _words(value) for name, value in values.items() if name != "name"}
+
+
+def _words(value: object) -> str:
+    if value is None or value == () or value == {}:
+        return "none"
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={item}" for name, item in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _texts(request: Request) -> dict[str, str]:
+    """Return the texts of the search form."""
+    names = ("id", "correlation_id", "header", "older_than")
+    return {name: request.query_params.get(name, "").strip()[:500] for name in names}
+
+
+def _filters(texts: dict[str, str]) -> "MessageFilters":
+    """Return the filters of the search form. InvalidArgument if a text has a wrong form."""
+    found: MessageFilters = {}
+    if texts["id"]:
+        found["message_id"] = as_message_id(texts["id"])
+        if found["message_id"] is None:
+            raise InvalidArgument("the id of a message has 32 hexadecimal digits")
+    if texts["correlation_id"]:
+        found["correlation_id"] = texts["correlation_id"]
+    if texts["header"]:
+        name, sign, value = texts["header"].partition("=")
+        if not sign or not name:
+            raise InvalidArgument("a header is written NAME=VALUE, e.g. tenant=acme")
+        found["headers"] = {name: value}
+    if texts["older_than"]:
+        try:
+            found["older_than"] = float(texts["older_than"])
+        except ValueError:
+            raise InvalidArgument("the age is a number of seconds, e.g. 3600") from None
+    return found
+
+
+def _listing(space: "Space", queue: str, request: Request) -> Listing:
+    text = request.query_params.get("after", "0")
+    first = min(_FURTHEST, int(text)) if text.isascii() and text.isdigit() and len(text) < 7 else 0
+    try:
+        entries = space.entries(queue, **_filters(_texts(request)))
+        rows, note, is_whole = _rows(entries, first)
+    except (InvalidArgument, BadMessageId) as error:
+        return Listing([], "", "", str(error))
+    following, after = first + len(rows), ""
+    if not is_whole and not note:
+        if following < _FURTHEST:
+            after = f"?{urlencode({**request.query_params, 'after': following})}"
+        else:
+            note = f"The console lists the first {_FURTHEST:,} messages: search for the others."
+    return Listing(rows, after, note)
+
+
+def _rows(entries: "Iterator[QueueEntry]", first: int) -> tuple[list[Row], str, bool]:
+    """Return a page of rows, the limit that ended it, and whether the entries ended. The entries before ``first`` are
+    skipped."""
+    rows: list[Row] = []
+    read = 0
+    for place, entry in enumerate(entries):
+        if len(rows) == _PAGE:
+            return rows, "", False
+        read += len(entry.message.body) if entry.message is not None else 0
+        if place >= first:
+            rows.append(_row(entry))
+        if read > _MOST_BODY_BYTES:
+            note = f"The list ends after {_MOST_BODY_BYTES >> 20} MiB of bodies: search for other messages."
+            return rows, note, False
+    return rows, "", True
+
+
+def _row(entry: "QueueEntry") -> Row:
+    message = entry.message
+    shown = "" if message is None else piece(message.body)
+    return Row(entry.id, entry.state, _holder(entry), entry.damage, message, shown)
+
+
+def _holder(entry: "QueueEntry") -> str:
+    holder = entry.holder
+    if holder is None:
+        return ""
+    named = f"process {holder.pid} ({holder.program})" if holder.pid is not None else "a program"
+    return f"transaction {holder.xid} of {named}" if holder.xid is not None else named
+
+
+# -- a message ---------------------------------------------------------------------------------------------------------
+
+
+def message_page(console: Console, request: Request) -> Response:
+    """A message with its fields, its headers and its body as text."""
+    if console.space is None:
+        return console.page(request, "published.html", subject="messages")
+    entry = entry_of(console.space, request)
+    message = entry.message
+    if message is None:
+        return console.page(request, "damaged.html", entry=entry)
+    fields: dict[str, Any] = {name: getattr(message, name) for name in _FIELDS}
+    return console.page(
+        request, "message.html", entry=entry, message=message, fields=fields, times=_TIMES, holder=_holder(entry),
+        view=body_view(message), headers=list(message.headers.items())[:_MOST_HEADERS], most=_MOST_FIELD,
+    )  # fmt: skip
+
+
+def body(console: Console, request: Request) -> Response:
+    """The stored bytes of a body, as a file that no browser opens by itself."""
+    if console.space is None:
+        raise HTTPException(404)
+    entry = entry_of(console.space, request)
+    if entry.message is None:
+        raise HTTPException(404)
+    named = f'attachment; filename="{entry.message.id}.bin"'
+    return Response(entry.message.body, 200, {"Content-Disposition": named}, "application/octet-stream")
+
+
+def entry_of(space: "Space", request: Request) -> "QueueEntry":
+    """Return the message that the address names. BadMessageId if it does not exist."""
+    found = as_message_id(request.path_params["id"])
+    if found is None:
+        raise BadMessageId("the id of a message has 32 hexadecimal digits")
+    return space.entry(found)

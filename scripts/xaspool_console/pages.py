@@ -1,0 +1,253 @@
+"""The pages about the whole space: overview, flow, transactions, activity, recovery and quarantine.
+
+Each page shows one snapshot of the metrics. Only the pages about quarantine ask the space for more.
+"""
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlencode
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from spool.model import layout
+from xaspool_console import flow
+from xaspool_console.charts import chart, spark
+from xaspool_console.console import Console
+from xaspool_console.findings import error_queues, queue_link, troubled, troubles
+from xaspool_console.formatting import beginning, duration, moment, number, short, size
+from xaspool_console.messages import as_message_id
+from xaspool_console.samples import CHART_SECONDS, Rates, Snapshot
+
+if TYPE_CHECKING:
+    from spool import QueueStats, SpaceMetrics, SubscriptionState
+
+_PAGE = 100
+_MOST_ROWS = 500
+_MOST_PICTURES = 12
+_SORTS: Mapping[str, str] = {"trouble": "trouble first", "name": "name", "depth": "depth", "oldest": "oldest message"}
+_TOTAL = "total"
+_LISTED = ("outcomes", "rounds")  # the counts that have a table of their own
+_Key = tuple[str, ...]
+
+
+class Page(NamedTuple):
+    """A part of a list. before, after: the addresses of its neighbours, or ""."""
+
+    rows: Sequence[object]
+    first: int
+    total: int
+    before: str
+    after: str
+
+
+def page_of(request: Request, rows: Sequence[object], most: int = _PAGE) -> Page:
+    """Return the rows that the parameter ``page`` of the request chooses."""
+    pages = max(1, -(-len(rows) // most))
+    text = request.query_params.get("page", "1")
+    here = min(pages, max(1, int(text))) if text.isascii() and text.isdigit() and len(text) < 7 else 1
+
+    def address(other: int) -> str:
+        return f"?{urlencode({**request.query_params, 'page': other})}" if 1 <= other <= pages else ""
+
+    first = (here - 1) * most
+    return Page(rows[first : first + most], first + 1, len(rows), address(here - 1), address(here + 1))
+
+
+@dataclass(frozen=True)
+class QueueRow:
+    """A queue in the overview. is_error: the queue is the error queue of another queue."""
+
+    name: str
+    link: str
+    stats: "QueueStats"
+    rates: Rates
+    spark: object
+    is_error: bool
+    is_troubled: bool
+
+
+def routes(console: Console) -> list[BaseRoute]:
+    pages: dict[str, Callable[[Console, Request], Response]] = {
+        "/": overview, "/flow": flow_page, "/transactions": transactions, "/activity": activity,
+        "/recovery": recovery, "/quarantine/{token}": quarantined,
+    }  # fmt: skip
+    return [Route(path, _bound(console, page)) for path, page in pages.items()]
+
+
+def _bound(console: Console, page: Callable[[Console, Request], Response]) -> Callable[[Request], Response]:
+    """Return the page as a plain function, which Starlette runs in a thread, because calls of the engine block."""
+    return lambda request: page(console, request)
+
+
+def overview(console: Console, request: Request) -> Response:
+    """The queues, and the troubles of the space. The search for a message id leads to the message."""
+    text = request.query_params.get("q", "").strip()[:200]
+    if console.space is not None and (message_id := as_message_id(text)) is not None:
+        return RedirectResponse(f"/messages/{message_id}", status_code=303)
+    snapshot = console.samples.snapshot()
+    metrics, sort = snapshot.metrics, request.query_params.get("sort", "trouble")
+    bad = troubled(metrics)
+    names = [name for name in metrics.queues if text.lower() in name.lower()]
+    names.sort(key=_order(metrics, sort, bad))
+    part, errors = page_of(request, names), error_queues(metrics)
+    rows = [_row(snapshot, str(name), errors, bad) for name in part.rows]
+    total = chart(snapshot.totals(), CHART_SECONDS, "messages in all queues", 70)
+    return console.page(
+        request, "overview.html", metrics=metrics, troubles=troubles(metrics), part=part, rows=rows, q=text, sort=sort,
+        sorts=_SORTS, total=total, has_rates=len(snapshot.samples) > 1,
+    )  # fmt: skip
+
+
+def _order(metrics: "SpaceMetrics", sort: str, bad: Collection[str]) -> "Callable[[str], tuple[float, str]]":
+    def depth(name: str) -> float:
+        stats = metrics.queues[name]
+        return stats.ready + stats.delayed + stats.claimed + stats.in_doubt
+
+    def key(name: str) -> tuple[float, str]:
+        if sort == "depth":
+            return -depth(name), name
+        if sort == "oldest":
+            return -(metrics.queues[name].oldest_age or 0.0), name
+        return 0.0 if sort == "name" or name in bad else 1.0, name
+
+    return key
+
+
+def _row(snapshot: Snapshot, name: str, errors: Collection[str], bad: Collection[str]) -> QueueRow:
+    drawn = spark(snapshot.depths(name), CHART_SECONDS)
+    stats = snapshot.metrics.queues[name]
+    return QueueRow(name, queue_link(name), stats, snapshot.rates(name), drawn, name in errors, name in bad)
+
+
+def flow_page(console: Console, request: Request) -> Response:
+    metrics, text = console.samples.snapshot().metrics, request.query_params.get("q", "").strip()[:200]
+    arrows = flow.edges(metrics)
+    arrows = flow.near(arrows, text) if text else arrows
+    parts, others = flow.parts(metrics, arrows, _MOST_PICTURES)
+    joined = {name for edge in flow.edges(metrics) for kind, name in (edge.source, edge.target) if kind == "queue"}
+    return console.page(
+        request, "flow.html", metrics=metrics, drawn=parts, others=others, arrows=arrows[:_MOST_ROWS], q=text,
+        left_out=max(0, len(arrows) - _MOST_ROWS), alone=len(metrics.queues.keys() - joined), queue_link=queue_link,
+        summary=flow.summary,
+    )  # fmt: skip
+
+
+def transactions(console: Console, request: Request) -> Response:
+    metrics = console.samples.snapshot().metrics
+    doubts = [each for each in metrics.transactions if each.state == "in doubt"]
+    claims = page_of(request, [each for each in metrics.transactions if each.state != "in doubt"])
+    return console.page(
+        request, "transactions.html", metrics=metrics, doubts=doubts[:_MOST_ROWS], claims=claims,
+        decisions=list(metrics.decisions.items())[:_MOST_ROWS], queue_link=queue_link,
+    )  # fmt: skip
+
+
+# -- activity ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Durations that a meter counted. most: an upper bound of 95 % of the durations, None if they exceed all bounds."""
+
+    name: str
+    labels: str
+    count: int
+    mean: float | None
+    most: float | None
+
+
+def activity(console: Console, request: Request) -> Response:
+    """The work of forwarders and workers, the subscriptions, the processes, and the room on the disk."""
+    metrics = console.samples.snapshot().metrics
+    timed, plain = _timings(metrics.counts)
+    tables: dict[str, list[tuple[str, ...]]] = {
+        "outcome": [(*key[1:], number(value)) for key, value in plain if key[0] == "outcomes" and len(key) == 4],
+        "round": [(key[1], number(value)) for key, value in plain if key[0] == "rounds" and len(key) == 2],
+        "other": [(short(" ".join(key), 200), number(value)) for key, value in plain if key[0] not in _LISTED],
+        "timing": [(t.name, short(t.labels, 200), number(t.count), duration(t.mean), duration(t.most)) for t in timed],
+        "subscription": [_subscription(name, state) for name, state in sorted(metrics.subscriptions.items())],
+        "process": [(short(each, 200),) for each in metrics.processes],
+        "folder": [(name, number(use.files), size(use.bytes)) for name, use in metrics.folders.items()],
+    }
+    rows = {name: table[:_MOST_ROWS] for name, table in tables.items()}
+    return console.page(request, "activity.html", metrics=metrics, rows=rows)
+
+
+def _subscription(name: str, state: "SubscriptionState") -> tuple[str, ...]:
+    queues = short(", ".join(state.queues), 200) or "all queues"
+    return short(name, 100), queues, number(state.unread), size(state.kept_bytes), moment(state.expires_at)
+
+
+def _timings(counts: Mapping[_Key, int]) -> tuple[list[Timing], list[tuple[_Key, int]]]:
+    """Split the counts into durations and other counts. The last label of a duration is a bound, or ``total``."""
+    families = {key[:-1] for key in counts if key[-1] == _TOTAL and len(key) > 1}
+    buckets: dict[_Key, dict[float, int]] = defaultdict(dict)
+    plain: dict[_Key, int] = {}
+    for key, value in counts.items():
+        bound = _bound_of(key[-1]) if key[:-1] in families else None
+        if bound is not None:
+            buckets[key[:-1]][bound] = value
+        elif key[:-1] not in families:
+            plain[key] = value
+    timed = [_timing(family, buckets[family], counts[*family, _TOTAL]) for family in sorted(families)]
+    return timed, sorted(plain.items())
+
+
+def _bound_of(label: str) -> float | None:
+    try:
+        return float(label)
+    except ValueError:
+        return None
+
+
+def _timing(family: _Key, buckets: Mapping[float, int], total: int) -> Timing:
+    count, reached, most = sum(buckets.values()), 0, None
+    for bound in sorted(buckets):
+        reached += buckets[bound]
+        if reached >= 0.95 * count:
+            most = bound if bound < float("inf") else None
+            break
+    mean = total / 1e9 / count if count else None
+    return Timing(family[0].replace("_", " "), ", ".join(family[1:]), count, mean, most)
+
+
+# -- recovery and quarantine -------------------------------------------------------------------------------------------
+
+
+def token_of(name: str) -> str:
+    """Return the name of a file as a part of an address. A file's name may have any bytes."""
+    return urlsafe_b64encode(name.encode("utf-8", "surrogateescape")).decode("ascii").rstrip("=")
+
+
+def name_of(token: str) -> str:
+    """Return the name that a part of an address means. Raises HTTPException."""
+    try:
+        return urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode("utf-8", "surrogateescape")
+    except ValueError:
+        raise HTTPException(404) from None
+
+
+def recovery(console: Console, request: Request) -> Response:
+    metrics = console.samples.snapshot().metrics
+    files = [
+        (each, each.name.removeprefix(f"{layout.QUARANTINE}/"), token_of(each.name.rpartition("/")[2]))
+        for each in metrics.quarantine
+    ]
+    part = page_of(request, files)
+    found = metrics.recovery.findings[:_MOST_ROWS] if metrics.recovery is not None else ()
+    return console.page(request, "recovery.html", metrics=metrics, part=part, found=found)
+
+
+def quarantined(console: Console, request: Request) -> Response:
+    """One file in quarantine, with its first bytes."""
+    if console.space is None:
+        return console.page(request, "published.html", subject="files in quarantine")
+    token = request.path_params["token"]
+    file = console.space.quarantined_file(name_of(token))
+    return console.page(request, "quarantined.html", file=file, token=token, beginning=beginning(file.beginning))

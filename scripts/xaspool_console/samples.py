@@ -1,0 +1,119 @@
+"""The metrics of the space, computed at most once a second and only on request, and the changes between samples.
+
+Samples exist only while a page asks for them. So an open console without a visible page costs nothing, and the charts
+have gaps for the time without a page.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from spool import QueueStats, SpaceMetrics
+
+_LEAST_AGE_SECONDS = 1.0  # younger metrics are used again
+_STEP_SECONDS = 2.0  # between two samples that are kept
+_MOST_SAMPLES = 150
+_RATE_SECONDS = 15.0  # rates are averages over at most this time, if samples are that close together
+CHART_SECONDS = _STEP_SECONDS * _MOST_SAMPLES
+
+
+class Figures(NamedTuple):
+    """The figures of a queue in one sample. depth: all messages of the queue."""
+
+    depth: int
+    enqueued: int
+    dequeued: int
+    failed: int
+
+
+class Rates(NamedTuple):
+    """The messages per second of a queue; None if no earlier sample exists."""
+
+    enqueued: float | None = None
+    dequeued: float | None = None
+    failed: float | None = None
+
+
+class _Sample(NamedTuple):
+    at: float
+    queues: dict[str, Figures]
+    total: int
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The current metrics, and the samples before them, the oldest first."""
+
+    metrics: "SpaceMetrics"
+    samples: tuple[_Sample, ...]
+
+    def rates(self, queue: str) -> Rates:
+        """Return the averages since the first sample of the last seconds, or since the last sample."""
+        newest = self.samples[-1]
+        earlier = [each for each in self.samples[:-1] if queue in each.queues and each.at < newest.at]
+        if not earlier or queue not in newest.queues:
+            return Rates()
+        base = next((each for each in earlier if each.at >= newest.at - _RATE_SECONDS), earlier[-1])
+        seconds, old, new = newest.at - base.at, base.queues[queue], newest.queues[queue]
+        return Rates(*((max(0, now - before) / seconds) for before, now in zip(old[1:], new[1:], strict=True)))
+
+    def depths(self, queue: str) -> list[tuple[float, int]]:
+        """Return the depths of a queue with their times."""
+        return [(each.at, each.queues[queue].depth) for each in self.samples if queue in each.queues]
+
+    def totals(self) -> list[tuple[float, int]]:
+        """Return the number of all messages with their times."""
+        return [(each.at, each.total) for each in self.samples]
+
+
+class Samples:
+    """The source of snapshots. Any thread may ask."""
+
+    def __init__(self, metrics: "Callable[[], SpaceMetrics]", clock: Callable[[], float] = time.monotonic) -> None:
+        self._metrics = metrics
+        self._clock = clock
+        self._kept: deque[_Sample] = deque(maxlen=_MOST_SAMPLES)
+        self._computed = float("-inf")
+        self._snapshot: Snapshot | None = None
+        self._mutex = threading.Lock()
+
+    def snapshot(self) -> Snapshot:
+        """Return a snapshot that is at most a second old. Raises the errors of ``metrics``."""
+        with self._mutex:  # requests of the same moment wait here, and share the result
+            now = self._clock()
+            if self._snapshot is None or now - self._computed >= _LEAST_AGE_SECONDS:
+                self._snapshot = self._new_snapshot()
+                self._computed = self._clock()
+            return self._snapshot
+
+    def forget(self) -> None:
+        """Compute the next snapshot again, because the console has changed the space."""
+        with self._mutex:
+            self._computed = float("-inf")
+
+    def _new_snapshot(self) -> Snapshot:
+        metrics = self._metrics()
+        sample = self._sample(metrics)
+        if self._kept and sample.at < self._kept[-1].at:
+            self._kept.clear()  # the clock was set back
+        if not self._kept or sample.at >= self._kept[-1].at + _STEP_SECONDS:
+            self._kept.append(sample)
+        kept = tuple(self._kept)
+        return Snapshot(metrics, kept if kept[-1] is sample else (*kept, sample))
+
+    def _sample(self, metrics: "SpaceMetrics") -> _Sample:
+        before: Mapping[str, Figures] = self._kept[-1].queues if self._kept else {}
+        queues = {}
+        for name, stats in metrics.queues.items():
+            figures, known = figures_of(stats), before.get(name)
+            queues[name] = known if known == figures else figures  # (samples of an idle queue share their memory)
+        return _Sample(metrics.at, queues, sum(each.depth for each in queues.values()))
+
+
+def figures_of(stats: "QueueStats") -> Figures:
+    depth = stats.ready + stats.delayed + stats.claimed + stats.in_doubt
+    return Figures(depth, stats.enqueued, stats.dequeued, stats.failed)

@@ -1,0 +1,58 @@
+"""The web server of the console: it listens in a thread, so that the main thread can wait for a signal."""
+
+import asyncio
+import socket
+import threading
+
+import uvicorn
+from starlette.types import ASGIApp
+
+_MOST_REQUESTS = 64  # at one moment; further ones get the status 503
+_MOST_HEADER_BYTES = 32 << 10
+_GRACE_SECONDS = 5
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens at the address. Port 0 takes a free port. Raises OSError."""
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    return socket.create_server(address[:2], family=family)
+
+
+class ConsoleServer:
+    """Serves an application at a socket from its creation until ``close``."""
+
+    def __init__(self, app: ASGIApp, listener: socket.socket) -> None:
+        self._listener = listener
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                http="h11",
+                ws="none",
+                loop="asyncio",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                limit_concurrency=_MOST_REQUESTS,
+                h11_max_incomplete_event_size=_MOST_HEADER_BYTES,
+                timeout_keep_alive=15,
+                timeout_graceful_shutdown=_GRACE_SECONDS,
+            )
+        )
+        self._thread = threading.Thread(target=self._run, name="console", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.run(self._server.serve(sockets=[self._listener]))
+
+    def close(self) -> bool:
+        """End the server after the running requests, which get a few seconds. Return whether it has ended."""
+        self._server.should_exit = True
+        self._thread.join(2 * _GRACE_SECONDS)
+        self._listener.close()
+        return not self._thread.is_alive()
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive()

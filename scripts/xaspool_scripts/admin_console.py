@@ -1,0 +1,141 @@
+"""``spool-admin console``: serve the web console of a space."""
+
+import os
+import re
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import click
+
+from xaspool_scripts.codes import WRONG_USAGE
+from xaspool_scripts.common import Failure, SpaceCommand, json_option, note, space_path
+from xaspool_scripts.listening import address
+from xaspool_scripts.output import write_json
+from xaspool_scripts.watching import Watched, published_option, watched_space
+from xaspool_scripts.wording import printable
+
+if TYPE_CHECKING:
+    from xaspool_console.server import ConsoleServer
+
+_HOST = re.compile(r"([A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?")
+_POLL_SECONDS = 0.2  # the longest time until the main thread acts on a signal
+
+
+def _host_names(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    for name in given:
+        if _HOST.fullmatch(name) is None:
+            raise click.BadParameter(f"{name!r} is not HOST or HOST:PORT, e.g. console.example")
+    return given
+
+
+@click.command(cls=SpaceCommand)
+@click.option(
+    "--listen", default="127.0.0.1:8765", show_default=True, metavar="HOST:PORT", callback=address,
+    help="The address to listen at. Port 0 takes a free port.",
+)  # fmt: skip
+@click.option(
+    "--host", "hosts", multiple=True, metavar="HOST[:PORT]", callback=_host_names,
+    help="A further name of the console in the address line of browsers, e.g. the name of a reverse proxy. May be "
+    "given several times.",
+)  # fmt: skip
+@click.option(
+    "--token-file", type=click.Path(dir_okay=False), metavar="FILE",
+    help="The file with the token for the login, in its first line. Only you may read the file. Without it, every user "
+    "who reaches the address may read.",
+)  # fmt: skip
+@click.option(
+    "--allow-changes", is_flag=True, help="Add forms that change the space, for people who are logged in."
+)  # fmt: skip
+@click.option("--insecure", is_flag=True, help="Listen beyond this machine without a token: everybody may read.")
+@published_option
+@json_option
+def console(
+    listen: tuple[str, int], hosts: tuple[str, ...], token_file: str | None, allow_changes: bool, insecure: bool,
+    published: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Serve web pages about the space: queues, messages, transactions, the flow, and recovery.
+
+    The pages are for reading. With --allow-changes, a person who is logged in can move, redrive and delete messages,
+    decide transactions in doubt, and empty quarantine. SIGTERM or Ctrl-C ends the console with exit code 0.
+
+    \b
+    Examples:
+      spool-admin -s shop console
+      spool-admin -s shop console --allow-changes --token-file token
+    """
+    _check_packages()
+    from xaspool_console.access import is_loopback
+
+    if allow_changes and published:
+        raise Failure("--published gives no right to change the space: leave out --allow-changes", WRONG_USAGE)
+    if allow_changes and token_file is None:
+        raise Failure("--allow-changes needs a login: give --token-file", WRONG_USAGE)
+    if token_file is None and not insecure and not is_loopback(listen[0]):
+        raise Failure(f"{listen[0]} can be reached from other machines: give --token-file, or --insecure", WRONG_USAGE)
+    with watched_space(published=published) as watched:
+        server, url = _started(watched, listen, hosts, token_file, allow_changes)
+        try:
+            if as_json:
+                write_json({"event": "serving", "space": space_path(), "address": url})
+            else:
+                click.echo(f"console of {printable(space_path())} at {url}")
+            sys.stdout.flush()
+            if token_file is None:
+                reader = "user of this machine" if is_loopback(listen[0]) else "user who reaches this address"
+                note(f"every {reader} can read the space here; --token-file asks for a login")
+            _await_signal(server)
+        finally:
+            has_ended = server.close()
+    if as_json:
+        write_json({"event": "ended"})
+    if not has_ended:  # a call of the engine that does not return would prevent the end of the interpreter
+        sys.stdout.flush()
+        os._exit(0)
+
+
+def _check_packages() -> None:
+    """Failure if a package of the extra ``console`` is not installed."""
+    try:
+        import xaspool_console.app
+        import xaspool_console.server  # noqa: F401
+    except ImportError as error:
+        package = (error.name or str(error)).partition(".")[0]
+        raise Failure(f"the console needs {package}: pip install 'xaspool[console]'") from error
+
+
+def _started(
+    watched: Watched, listen: tuple[str, int], hosts: tuple[str, ...], token_file: str | None, allow_changes: bool
+) -> "tuple[ConsoleServer, str]":
+    """Return the running server, and its address for a browser."""
+    from spool.errors import InvalidArgument
+    from xaspool_console.access import Access, in_url, known_hosts, token_of_file
+    from xaspool_console.app import application
+    from xaspool_console.console import Console
+    from xaspool_console.server import ConsoleServer, listening
+
+    try:
+        token = None if token_file is None else token_of_file(token_file)
+        watched.metrics()  # a space that cannot be read is an error now, not on each page
+    except InvalidArgument as error:
+        raise Failure(str(error), WRONG_USAGE) from error
+    host, port = listen
+    try:
+        listener = listening(host, port)
+    except OSError as error:
+        raise Failure(f"cannot listen at {in_url(host)}:{port}: {error.strerror or error}") from error
+    port = listener.getsockname()[1]
+    access = Access(port, known_hosts(host, port, hosts), token)
+    shown = Console(os.path.abspath(space_path()), watched.metrics, watched.space, access, allow_changes, note)
+    return ConsoleServer(application(shown), listener), f"http://{in_url(host)}:{port}"
+
+
+def _await_signal(server: "ConsoleServer") -> None:
+    """Return after SIGTERM or Ctrl-C. Failure if the server ends by itself."""
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    while not ended.wait(_POLL_SECONDS):
+        if not server.is_running:
+            raise Failure("the web server ended unexpectedly")

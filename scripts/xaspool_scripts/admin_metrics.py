@@ -1,0 +1,247 @@
+"""``spool-admin metrics``: print or serve the metrics of a space for Prometheus."""
+
+import errno
+import importlib.util
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from socketserver import TCPServer, ThreadingMixIn
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from xaspool_scripts import prometheus
+from xaspool_scripts.common import Failure, SpaceCommand, describe, json_option, note, space_path
+from xaspool_scripts.listening import address
+from xaspool_scripts.output import write_bytes, write_json
+from xaspool_scripts.watching import published_option, watched_space
+
+if TYPE_CHECKING:
+    from spool import SpaceMetrics
+
+_POLL_SECONDS = 0.2  # the longest time until the main thread acts on a signal
+_CACHED_SECONDS = 1.0  # the shortest time between two readings of the space
+_MOST_CONNECTIONS = 16
+_CONNECTION_SECONDS = 10.0  # the longest life of a connection
+_SILENT_SECONDS = 5.0  # the longest wait for the next bytes of a connection
+_PATHS = {"/", "/metrics"}
+
+
+@click.command(cls=SpaceCommand)
+@click.option(
+    "--listen", metavar="HOST:PORT", callback=address,
+    help="Serve the metrics at http://HOST:PORT/metrics until SIGTERM or Ctrl-C. Port 0 takes a free port.",
+)  # fmt: skip
+@published_option
+@json_option
+def metrics(listen: tuple[str, int] | None, published: bool, as_json: bool) -> None:
+    """Print the metrics of the space once, in the text format of Prometheus, or serve them.
+
+    With --json, each sample is one object; with --listen and --json, the beginning and the end of the server are.
+
+    The command needs the package prometheus-client: pip install 'xaspool[metrics]'.
+
+    \b
+    Examples:
+      spool-admin metrics
+      spool-admin -s /var/spool/shop metrics --listen 127.0.0.1:8814
+      spool-admin -s /var/spool/shop metrics --published --listen 127.0.0.1:8814
+    """
+    if importlib.util.find_spec("prometheus_client") is None:
+        raise Failure("spool-admin metrics needs the package prometheus-client: pip install 'xaspool[metrics]'")
+    path = space_path()
+    with watched_space(published=published) as watched:
+        exporter = Exporter(path, watched.metrics)
+        if listen is not None:
+            _serve(exporter, *listen, as_json=as_json)
+        elif as_json:
+            for sample in exporter.samples():
+                write_json(sample)
+        else:
+            write_bytes(prometheus.text_of(exporter.collect()))
+
+
+class Exporter:
+    """The metrics of one space. ``text`` may be called by several threads.
+
+    path: the directory of the space.
+    """
+
+    def __init__(self, path: str, read: "Callable[[], SpaceMetrics]") -> None:
+        """``read``: returns the figures of the space."""
+        self.path = os.path.abspath(path)
+        self._read = read
+        self._mutex = threading.Lock()
+        self._text = b""
+        self._text_until = float("-inf")  # in monotonic time
+        self._failure = ""
+
+    def collect(self) -> prometheus.Collection:
+        """Read the figures of the space. Errors are those of the space."""
+        begun = time.monotonic()
+        found = self._read()
+        return prometheus.Collection(found.space, found, seconds=time.monotonic() - begun)
+
+    def samples(self) -> list[dict[str, Any]]:
+        """Read the figures of the space, and return each sample as an object of JSON."""
+        families = prometheus.SpaceCollector(self.collect).collect()
+        return [
+            {"name": sample.name, "labels": sample.labels, "value": sample.value}
+            for family in families
+            for sample in family.samples
+        ]
+
+    def text(self) -> bytes:
+        """Return the metrics. Figures that are less than a second old are not read again.
+
+        If the space gives an error, the text says that the space is not up.
+        """
+        with self._mutex:
+            if time.monotonic() >= self._text_until:
+                self._text = self._read_text()
+                self._text_until = time.monotonic() + _CACHED_SECONDS
+            return self._text
+
+    def _read_text(self) -> bytes:
+        """Read the figures. An error is logged once, until the space gives another error, or none."""
+        from spool import SpaceStopped
+
+        begun = time.monotonic()
+        try:
+            text = prometheus.text_of(self.collect())
+        except Exception as error:  # the server must outlive every error of the space
+            if (failure := describe(error)) != self._failure:
+                note(f"warning: the metrics cannot be read: {failure}")
+            self._failure = failure
+            seconds, is_stopped = time.monotonic() - begun, isinstance(error, SpaceStopped)
+            return prometheus.text_of(prometheus.Collection(self.path, None, is_stopped, seconds))
+        if self._failure:
+            note("the metrics can be read again")
+        self._failure = ""
+        return text
+
+
+# -- the server --------------------------------------------------------------------------------------------------------
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers one request of a connection."""
+
+    server: "_Server"
+    timeout = _SILENT_SECONDS
+    server_version, sys_version = "xaspool", ""  # (the version of Python is nobody's business)
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path not in _PATHS:
+            self._answer(HTTPStatus.NOT_FOUND, b"The metrics are at /metrics.\n")
+        elif path == "/":
+            self._answer(HTTPStatus.OK, b"The metrics are at /metrics.\n")
+        else:
+            self._answer(HTTPStatus.OK, self.server.exporter.text(), prometheus.CONTENT_TYPE)
+
+    def _refuse(self) -> None:
+        self._answer(HTTPStatus.METHOD_NOT_ALLOWED, b"The only method is GET.\n")
+
+    do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _refuse
+
+    def _answer(self, status: HTTPStatus, body: bytes, content_type: str = "text/plain; charset=utf-8") -> None:
+        self.send_response(status)
+        if status == HTTPStatus.METHOD_NOT_ALLOWED:
+            self.send_header("Allow", "GET")
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log no request: Prometheus sends one every few seconds."""
+
+
+class _Server(ThreadingMixIn, TCPServer):
+    """Serves the metrics of one exporter, with at most 16 connections, each for at most ten seconds."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+    request_queue_size = 64  # of new connections; more than the threads take, so that the others are closed at once
+
+    def __init__(self, exporter: Exporter, host: str, port: int) -> None:
+        family, _, _, _, at = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        self.address_family = family
+        self.exporter = exporter
+        self._begun: dict[Any, float] = {}  # the connections, with the monotonic times of their beginnings
+        self._begun_mutex = threading.Lock()
+        super().__init__(at[:2], _Handler)  # type: ignore[arg-type]
+
+    @property
+    def port(self) -> int:
+        return int(self.socket.getsockname()[1])
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a connection in a new thread, or close the connection if there are too many."""
+        with self._begun_mutex:
+            is_full = len(self._begun) >= _MOST_CONNECTIONS
+            if not is_full:
+                self._begun[request] = time.monotonic()
+        if is_full:
+            self.shutdown_request(request)
+        else:
+            super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._begun_mutex:
+            self._begun.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """End connections that last too long: a client that sends a byte now and then would keep its thread."""
+        latest = time.monotonic() - _CONNECTION_SECONDS
+        with self._begun_mutex:
+            for request in [request for request, begun in self._begun.items() if begun < latest]:
+                try:
+                    request.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass  # the client has ended the connection
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Report an error of the server itself. A client that went away is none."""
+        error = sys.exception()
+        if error is not None and not isinstance(error, OSError):
+            note(f"warning: {describe(error)}")
+
+
+def _serve(exporter: Exporter, host: str, port: int, *, as_json: bool) -> None:
+    """Serve the metrics until a signal."""
+    ended = threading.Event()
+    try:
+        server = _Server(exporter, host, port)
+    except (OSError, UnicodeError) as error:
+        is_used = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        hint = "; does another program listen there?" if is_used else ""
+        raise Failure(f"cannot listen at {host}:{port}: {getattr(error, 'strerror', None) or error}{hint}") from error
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    with server:
+        thread = threading.Thread(target=server.serve_forever, args=(_POLL_SECONDS,), daemon=True)
+        thread.start()
+        url = f"http://{f'[{host}]' if ':' in host else host}:{server.port}/metrics"
+        if as_json:
+            write_json({"event": "serving", "space": exporter.path, "address": url})
+        else:
+            write_bytes(f"serving {exporter.path} at {url}\n".encode())
+        while not ended.wait(_POLL_SECONDS):
+            pass
+        server.shutdown()
+        thread.join()
+    if as_json:
+        write_json({"event": "ended"})
+    else:
+        note("ended")

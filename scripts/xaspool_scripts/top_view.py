@@ -1,0 +1,228 @@
+"""The picture of ``spool-admin top``: the lines of the header, of the view, and of the keys, as rich texts.
+
+Each text is made of printable characters, and rich interprets no markup in it, so a name cannot change the picture. A
+trouble has a sign and a word besides its colour. Only the visible rows are written.
+"""
+
+import io
+import os
+import time
+
+from rich.console import Console
+from rich.text import Text
+
+from xaspool_scripts.top_figures import COLUMNS, NAME, RATE, Column, Row, quantiles, total_rates
+from xaspool_scripts.top_model import Prompt, State, View, body_height, is_list, page, shown_findings
+from xaspool_scripts.top_pages import HEADING, TRANSACTIONS_HEADING, WARNING, Line
+from xaspool_scripts.top_texts import clean, cut, fit, milliseconds, number, old, rate, size
+from xaspool_scripts.wording import plural
+
+_BOLD, _SELECTED, _DIM = "bold", "reverse", "dim"
+_TROUBLE = "bold red"
+_STYLES = {HEADING: _BOLD, WARNING: _TROUBLE}
+_SHORTEST_NAME, _GAP = 12, 1
+_LAST_TO_GO = ("trouble", "ready", "age")  # columns that a narrow terminal keeps
+_KEYS = "h help  / filter  <> sort  t transactions  f flows  r recovery  q quit"
+
+
+def picture(state: State) -> list[Text]:
+    """Return one line for each line of the terminal."""
+    lines = header(state)
+    if state.view is View.QUEUES:
+        lines += _queues(state)
+    else:
+        lines += _page(state)
+    lines = lines[: max(0, state.height - 1)]
+    lines += [Text()] * (state.height - 1 - len(lines))
+    return [*lines, _last_line(state)][: state.height]
+
+
+def plain_picture(state: State) -> str:
+    """Return the header and all queues as plain text."""
+    widest = max((len(row.name) for row in state.rows), default=_SHORTEST_NAME)
+    columns = (*COLUMNS,)
+    width = sum(_GAP + column.width for column in columns) + 2 + max(_SHORTEST_NAME, widest)
+    wide = [*header(state), _heading(state, columns, width), *(_row(row, columns, width, "") for row in state.rows)]
+    return "".join(f"{line.plain.rstrip()}\n" for line in wide)
+
+
+# -- the header --------------------------------------------------------------------------------------------------------
+
+
+def header(state: State) -> list[Text]:
+    """Return three lines of figures, and the troubles in words."""
+    troubles = [Text(cut(f"! {text}", state.width), _TROUBLE) for text in shown_findings(state)]
+    return [_title(state), *_figures(state), *troubles]
+
+
+def _title(state: State) -> Text:
+    path, standing = "", "no figures yet"
+    if state.sample is not None:
+        path = state.sample.metrics.space
+        standing = "STOPPED" if state.sample.metrics.is_stopped else "running"
+    said = f"  {standing}" + ("  PAUSED" if state.is_paused else "")
+    said += f"  {_clock(state)}  every {state.interval:.3g} s" + ("  published" if state.is_published else "")
+    begin = "spool-admin top  "
+    room = max(10, state.width - len(begin) - len(said))
+    path = path if len(path) <= room else f"…{path[len(path) - room + 1 :]}"
+    return Text.assemble((begin, _DIM), (cut(path, room), _BOLD), (said, _TROUBLE if standing == "STOPPED" else ""))
+
+
+def _clock(state: State) -> str:
+    """Return the time of the figures, and their age if they are old."""
+    if state.sample is None:
+        return ""
+    age = state.now - state.sample.metrics.at
+    late = f" ({old(age)} ago)" if age > 2 * state.interval + 1 else ""
+    return time.strftime("%H:%M:%S", time.localtime(state.sample.metrics.at)) + late
+
+
+def _figures(state: State) -> list[Text]:
+    if state.sample is None:
+        return [Text(), Text()]
+    metrics, total = state.sample.metrics, total_rates(state.rates)
+    every = metrics.queues.values()
+    parts = [
+        f"ready {number(sum(each.ready for each in every))}",
+        f"claimed {number(sum(each.claimed for each in every))}",
+        f"in doubt {number(sum(each.in_doubt for each in every))}",
+        f"failed {number(sum(each.failed for each in every))}",
+        plural(len(metrics.queues), "queue"),
+        plural(len(metrics.processes), "process", "processes"),
+        f"free {size(metrics.free_bytes)}",
+    ]
+    speed = f"put/s {rate(total.put)}  get/s {rate(total.taken)}  fail/s {rate(total.failed)}"
+    before = state.history[0] if state.history else {}
+    for name, label in (("commit_seconds", "commit"), ("flush_seconds", "flush")):
+        speed += f"  {label} {milliseconds(*quantiles(metrics.counts, before, name))}"
+    return [Text("  ".join(parts)), Text(f"{speed} (p50/p99)")]
+
+
+# -- the queues --------------------------------------------------------------------------------------------------------
+
+
+def _visible_columns(width: int) -> tuple[Column, ...]:
+    """Return the columns for which the terminal has room. The last ones of the list go first."""
+    columns = list(COLUMNS)
+    while columns and sum(_GAP + each.width for each in columns) + 2 + _SHORTEST_NAME > width:
+        extra = [each for each in columns if each.name not in _LAST_TO_GO]
+        columns.remove((extra or columns)[-1])
+    return tuple(columns)
+
+
+def _queues(state: State) -> list[Text]:
+    columns, height = _visible_columns(state.width), body_height(state)
+    first = max(0, min(state.cursor - height // 2, len(state.rows) - height))
+    lines = [_heading(state, columns, state.width)]
+    for place, row in enumerate(state.rows[first : first + height], first):
+        lines.append(_row(row, columns, state.width, _SELECTED if place == state.cursor else ""))
+    if not state.rows:
+        lines.append(Text(_no_rows(state), _DIM))
+    return lines
+
+
+def _no_rows(state: State) -> str:
+    if state.sample is None:
+        return "  no figures yet" if state.error else "  reading the space"
+    return "  no queue has this text in its name" if state.filter else "  the space has no queues"
+
+
+def _heading(state: State, columns: tuple[Column, ...], width: int) -> Text:
+    """Return the names of the columns. A sign marks the column of the order."""
+    sign = "↑" if state.is_reversed else "↓"
+
+    def title(column: Column) -> str:
+        is_marked = state.sort == column.name or (state.sort == RATE and column.name in ("in/s", "out/s"))
+        return f"{column.name}{sign}" if is_marked else column.name
+
+    name = fit(title(NAME), _name_width(columns, width))
+    cells = [fit(title(each), each.width, right=each.name != "trouble") for each in columns]
+    return Text(" ".join([f"  {name}", *cells]), "bold underline")
+
+
+def _name_width(columns: tuple[Column, ...], width: int) -> int:
+    return max(1, width - 2 - sum(_GAP + each.width for each in columns))
+
+
+def _row(row: Row, columns: tuple[Column, ...], width: int, style: str) -> Text:
+    name = fit(row.name, _name_width(columns, width))
+    cells = [fit(each.text(row), each.width, right=each.name != "trouble") for each in columns]
+    text = Text(" ".join([f"{'!' if row.rank else ' '} {name}", *cells]), style)
+    if row.rank and not style:
+        text.stylize(_TROUBLE, 0, 2 + len(name) + _GAP + COLUMNS[0].width)
+    return text
+
+
+# -- the other views ---------------------------------------------------------------------------------------------------
+
+
+def _page(state: State) -> list[Text]:
+    lines, height = page(state), body_height(state)
+    first = state.place
+    if is_list(state.view):
+        first = max(0, min(state.place - height // 2, len(lines) - height))
+    shown = [
+        _line(line, state.width, is_list(state.view) and place == state.place)
+        for place, line in enumerate(lines[first : first + height], first)
+    ]
+    return [_page_heading(state, first + len(shown), len(lines)), *(shown or [Text("  none", _DIM)])]
+
+
+def _page_heading(state: State, last: int, count: int) -> Text:
+    title = TRANSACTIONS_HEADING if state.view is View.TRANSACTIONS else state.view.value
+    if state.view is View.SORT:
+        title = "sort by: enter chooses, escape goes back"
+    more = f"  ({last} of {count} lines)" if last < count or state.place else ""
+    return Text(fit(title + more, state.width), "bold underline")
+
+
+def _line(line: Line, width: int, is_selected: bool) -> Text:
+    return Text(fit(line.text, width), _SELECTED if is_selected else _STYLES.get(line.kind, ""))
+
+
+def _last_line(state: State) -> Text:
+    if state.prompt is not None:
+        hint = "enter keeps, escape shows all" if state.prompt is Prompt.FILTER else "enter changes, escape cancels"
+        return Text(f"{state.prompt.value}: {clean(state.typed)}_   ({hint})", _BOLD)
+    if state.remark:
+        return Text(state.remark, _TROUBLE)
+    begin = ""
+    if state.view is View.QUEUES and state.filter:
+        begin = f"filter {clean(state.filter)}: {len(state.rows):,} of {len(state.every):,} queues  "
+    elif state.view not in (View.QUEUES, View.TRANSACTIONS):
+        begin = "esc back  "
+    return Text.assemble((begin, _BOLD), (_KEYS, _DIM))
+
+
+# -- bytes for the terminal --------------------------------------------------------------------------------------------
+
+
+class Painter:
+    """Turns pictures into bytes that draw them. A line that has not changed is not drawn again."""
+
+    def __init__(self, encoding: str) -> None:
+        self._console = Console(
+            file=io.StringIO(), force_terminal=True, markup=False, emoji=False, highlight=False, legacy_windows=False,
+            no_color="NO_COLOR" in os.environ,
+        )  # fmt: skip
+        self._encoding = encoding
+        self._drawn: list[Text] = []
+        self._basis: tuple[int, ...] = ()
+
+    def paint(self, state: State) -> bytes:
+        lines, basis = picture(state), (state.width, state.height, state.redraws)
+        if basis != self._basis:
+            self._drawn, self._basis = [], basis
+        out = [] if self._drawn else ["\x1b[2J"]
+        for place, line in enumerate(lines):
+            if place >= len(self._drawn) or line != self._drawn[place]:
+                out.append(f"\x1b[{place + 1};1H{self._styled(line, state.width)}\x1b[0m\x1b[K")
+        self._drawn = lines
+        return "".join(out).encode(self._encoding, "replace")
+
+    def _styled(self, line: Text, width: int) -> str:
+        line = line.copy()
+        line.truncate(width, overflow="crop")
+        with self._console.capture() as captured:
+            self._console.print(line, end="", soft_wrap=True)
+        return captured.get()

@@ -1,0 +1,40 @@
+"""The space that a command watches: an open space, or the metrics that another process publishes."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from xaspool_scripts.common import opened, space_path
+
+if TYPE_CHECKING:
+    import spool
+
+published_option = click.option(
+    "--published", is_flag=True,
+    help="Read the metrics that another process publishes, and do not open the space. For users of the monitoring "
+    "group, who may not open it.",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Watched:
+    """metrics: ``metrics()`` returns the current ``spool.SpaceMetrics``. space: None if the metrics are published."""
+
+    metrics: "Callable[[], spool.SpaceMetrics]"
+    space: "spool.Space | None"
+
+
+@contextmanager
+def watched_space(*, published: bool) -> Iterator[Watched]:
+    """Yield the space of ``-s``. Errors are those of ``opened``."""
+    if published:
+        import spool
+
+        path = space_path()
+        yield Watched(lambda: spool.read_metrics(path), None)
+        return
+    with opened() as space:
+        yield Watched(space.metrics, space)

@@ -1,0 +1,120 @@
+"""Published metrics: a copy of the space's metrics in ``run/status``, for users who may not open the space.
+
+If the space's option ``monitor_group`` names a group, an open process writes the copy every few seconds, and gives it
+to the group. The copy has the names of queues, the counts and the findings, but no message. The directories of the
+space and ``run/`` then let other users pass, but not list them.
+"""
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from spool.admin import run_files
+from spool.admin.metrics import FolderUsage, OpenTransaction, QueueRole, SpaceMetrics, space_metrics
+from spool.admin.queues import group_id
+from spool.admin.stats import QueueStats
+from spool.coordination.locks import PUBLISHING
+from spool.disk.advice import as_failure
+from spool.disk.disk import DIRECTORY_MODE, PASSAGE_MODE, PUBLISHED_MODE, Disk
+from spool.disk.looking import LookingDisk
+from spool.errors import DiskFailure, NotASpace, SpoolError
+from spool.model import layout
+from spool.policies.subscriptions import SubscriptionState
+from spool.store.store import Store
+
+log = logging.getLogger("spool")
+
+
+class Publisher:
+    """Writes the copy of one open space. A failure is logged once, and the next call tries again."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._failure = ""
+
+    def __call__(self) -> None:
+        """Write the copy, or remove it if the option has no value any more."""
+        group, disk = self._store.settings.known.config.monitor_group, self._store.files.disk
+        with self._store.shared.control.trying(PUBLISHING) as ours:
+            if not ours:
+                return
+            try:
+                if group is not None:
+                    publish(disk, space_metrics(self._store), group)
+                else:
+                    withdraw(disk)
+            except (SpoolError, OSError) as error:
+                if str(error) != self._failure:
+                    log.warning("%s: the metrics are not published: %s", disk.root, error)
+                self._failure = str(error)
+            else:
+                self._failure = ""
+
+
+def publish(disk: Disk, metrics: SpaceMetrics, group: str) -> None:
+    """Write the copy for a group. Raises InvalidArgument if the group does not exist, and OSError."""
+    plain = asdict(metrics)
+    for meters in ("counts", "states"):
+        plain[meters] = list(plain[meters].items())
+    run_files.write(disk, layout.STATUS, plain, mode=PUBLISHED_MODE, group=group_id(group))
+    for passage in ("", layout.RUN):
+        found = disk.identity(passage)
+        if found is not None and found.permissions != PASSAGE_MODE:
+            disk.set_mode(passage, PASSAGE_MODE)
+
+
+def withdraw(disk: Disk) -> None:
+    """Remove the copy, and close ``run/`` to other users. The space itself remains passable for drop folders."""
+    if disk.exists(layout.STATUS):
+        disk.unlink(layout.STATUS)
+        disk.set_mode(layout.RUN, DIRECTORY_MODE)
+
+
+def read_metrics(path: str | os.PathLike[str]) -> SpaceMetrics:
+    """Return the metrics that a process with the space open has published for the group ``monitor_group``.
+
+    The space is not opened, and the caller needs no right to open it. While a process
+    has the space open, the metrics are some five seconds old; ``at`` has their time.
+
+    Args:
+        path: the directory of the space.
+
+    Raises:
+        NotASpace: the directory has no published metrics.
+        DiskFailure: the caller is not in the group, or the file cannot be read.
+        NewerFormat: a later version of the library published the metrics.
+        CorruptedFile: the file has other bytes.
+    """
+    disk = LookingDisk(os.fspath(path))
+    try:
+        value = run_files.read(disk, layout.STATUS)
+    except PermissionError as error:
+        advice = "only members of the group monitor_group may read the published metrics: ask the space's owner"
+        raise DiskFailure(error.errno, advice, disk.path(layout.STATUS)) from None
+    except OSError as error:
+        raise as_failure("reading the published metrics", error) from error
+    finally:
+        disk.close_all()
+    if value is None:
+        raise NotASpace(
+            f"{disk.root} publishes no metrics: set monitor_group in its space.toml, and open it in a process"
+        )
+    return _metrics(value)
+
+
+def _metrics(value: Mapping[str, Any]) -> SpaceMetrics:
+    recovery = value["recovery"]
+    return SpaceMetrics(**{
+        **value,
+        "queues": {name: QueueStats(**each) for name, each in value["queues"].items()},
+        "roles": {name: QueueRole(**each) for name, each in value["roles"].items()},
+        "transactions": tuple([OpenTransaction(**each) for each in value["transactions"]]),
+        "subscriptions": {name: SubscriptionState(**each) for name, each in value["subscriptions"].items()},
+        "quarantine": tuple(map(run_files.finding_of, value["quarantine"])),
+        "recovery": None if recovery is None else run_files.recovery_of(recovery),
+        "folders": {name: FolderUsage(**each) for name, each in value["folders"].items()},
+        "counts": dict(value["counts"]),
+        "states": dict(value["states"]),
+    })  # fmt: skip

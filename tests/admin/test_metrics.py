@@ -1,0 +1,228 @@
+"""X13: the figures of a space, and their copy for users who may only look."""
+
+import grp
+import logging
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import spool
+import xa
+from spool.admin import run_files
+from spool.admin.published import Publisher, read_metrics
+from spool.disk import Disk
+from spool.model import layout
+from tests.users import DROPPER, GROUP, OWNER, acting_as, directory_of, in_a_process_of
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Iterator[spool.Space]:
+    with spool.create(tmp_path / "space") as space:
+        space.create_queue("errors")
+        space.create_queue("orders", error_queue="errors")
+        yield space
+
+
+def test_x13_the_figures_are_those_of_stats(space: spool.Space) -> None:
+    for number in range(5):
+        space.put("orders", number)
+    space.get("orders")
+    metrics = space.metrics()
+    assert {name: figures.ready for name, figures in metrics.queues.items()} == {"errors": 0, "orders": 4}
+    assert (metrics.queues["orders"].enqueued, metrics.queues["orders"].dequeued) == (5, 1)
+    assert metrics.roles["orders"].error_queue == "errors"
+    assert metrics.commits == 6
+    assert metrics.folders["committed"].files >= 1
+    assert metrics.free_bytes > 0
+    assert not metrics.is_stopped
+    assert any(f"process {os.getpid()}" in process for process in metrics.processes)
+
+
+def test_x13_open_transactions_and_branches_in_doubt_have_their_messages(space: spool.Space) -> None:
+    for number in range(5):
+        space.put("orders", number)
+    rm, xid = xa.ResourceManager(space), xa.Xid(1, b"transfer", b"")
+    with rm.branch(xid):
+        space.get("orders")
+        space.put("errors", "moved")
+    rm.prepare(xid)
+    with space.transaction():
+        space.get("orders")
+        space.get("orders")
+        doubt, claim = space.metrics().transactions
+    assert (doubt.state, doubt.xid, doubt.takes, doubt.puts) == ("in doubt", str(xid), {"orders": 1}, {"errors": 1})
+    assert (claim.state, claim.takes, claim.puts) == ("claimed", {"orders": 2}, {})
+    assert claim.pid == doubt.pid == os.getpid()
+    assert (space.metrics().in_doubt, len(space.metrics().transactions)) == (1, 1)
+    rm.decide_heuristically(xid, commit=True)
+    assert (space.metrics().in_doubt, space.metrics().decisions) == (0, {str(xid): "committed"})
+
+
+def test_x13_a_stopped_space_still_has_figures(space: spool.Space) -> None:
+    space.put("orders", 1)
+    space.stats()  # applies the commit
+    space._store.shared.counters.stop()
+    metrics = space.metrics()
+    assert metrics.is_stopped
+    assert metrics.queues["orders"].ready == 1
+
+
+def test_x13_the_findings_of_the_last_recovery_remain(space: spool.Space) -> None:
+    space.put("orders", 1)
+    path = Path(space.path)
+    space.close()
+    (path / "active" / "stray").write_bytes(b"no message")
+    with spool.open(path) as opened:
+        found = [str(finding) for finding in opened.recovery.findings]
+        assert found
+    with spool.open(path) as again:
+        record = again.metrics().recovery
+        assert record is not None
+        assert [str(finding) for finding in record.findings] == found
+
+
+@pytest.mark.parametrize("data", [b"", b"abcd", b"\0" * 100, os.urandom(200)])
+def test_x13_a_damaged_record_of_a_recovery_counts_as_none(space: spool.Space, data: bytes) -> None:
+    Path(space.path, layout.RECOVERY).write_bytes(data)
+    assert space.metrics().recovery is None
+
+
+# -- for users who may only look --------------------------------------------------------------------------------------
+
+
+def group_name() -> str:
+    return grp.getgrgid(os.getegid()).gr_name
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Iterator[spool.Space]:
+    with spool.create(tmp_path / "published", monitor_group=group_name()) as space:
+        space.create_queue("orders")
+        yield space
+
+
+def publish(space: spool.Space) -> None:
+    Publisher(space._store)()
+
+
+def test_x13_the_copy_has_all_figures(published: spool.Space) -> None:
+    space = published
+    space.put("orders", 1)
+    rm, xid = xa.ResourceManager(space), xa.Xid(1, b"transfer", b"")
+    with rm.branch(xid):
+        space.get("orders")
+    rm.prepare(xid)
+    space.engine.meters.change("route_down", "orders", "http://example", by=1)
+    Path(space.path, "drop", "orders", "bad.msgpack").write_bytes(b"bad")
+    run_files.record_recovery(
+        Disk(space.path), spool.RecoveryReport(alone=True, findings=space._check(space._store)), 1.0
+    )
+    publish(space)
+    copy, now = read_metrics(space.path), space.metrics()
+    for name in ("queues", "roles", "transactions", "decisions", "states", "counts", "quarantine", "folders"):
+        assert (
+            repr(getattr(copy, name)).partition("oldest_age")[0] == repr(getattr(now, name)).partition("oldest_age")[0]
+        )
+    assert copy.states == {("route_down", "orders", "http://example"): 1}
+
+
+def test_x13_the_copy_is_for_the_group_and_has_no_message(published: spool.Space) -> None:
+    published.put("orders", "secret-body", headers={"secret-header": "value"}, correlation_id="secret-correlation")
+    publish(published)
+    path = Path(published.path, layout.STATUS)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert path.stat().st_gid == os.getegid()
+    assert b"secret" not in path.read_bytes()
+    assert [str(finding) for finding in published.check() if finding.kind == "exposed"] == []
+
+
+def test_x13_an_open_process_publishes_by_itself(published: spool.Space) -> None:
+    published._housekeeper._do_steps(due=True)
+    assert read_metrics(published.path).queues.keys() == {"orders"}
+
+
+def test_x13_without_the_option_the_copy_is_removed(published: spool.Space) -> None:
+    publish(published)
+    settings = Path(published.path, "space.toml")
+    settings.write_text("".join(line for line in settings.read_text().splitlines(True) if "monitor_group" not in line))
+    published._housekeeper._do_steps(due=True)
+    published._housekeeper._do_steps(due=True)
+    with pytest.raises(spool.NotASpace, match="set monitor_group"):
+        read_metrics(published.path)
+    assert stat.S_IMODE(Path(published.path, "run").stat().st_mode) == 0o700
+
+
+def test_x13_a_group_that_does_not_exist_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with spool.create(tmp_path / "space", monitor_group="no-such-group") as space:
+        publisher = Publisher(space._store)
+        with caplog.at_level(logging.WARNING, "spool"):
+            publisher()
+            publisher()
+        space.create_queue("orders")
+        space.put("orders", 1)
+    assert [record.getMessage().partition(": the metrics")[2] for record in caplog.records] == [
+        " are not published: there is no group 'no-such-group' on this machine"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [(b"", spool.CorruptedFile), (b"abcdefgh", spool.CorruptedFile), (os.urandom(500), spool.CorruptedFile)],
+)
+def test_x13_a_damaged_copy_is_one_clear_error(
+    published: spool.Space, data: bytes, error: type[spool.SpoolError]
+) -> None:
+    Path(published.path, layout.STATUS).write_bytes(data)
+    with pytest.raises(error, match="is damaged"):
+        read_metrics(published.path)
+
+
+def test_x13_a_copy_of_another_version_is_refused(published: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_files, "_VERSION", 2)
+    publish(published)
+    monkeypatch.undo()
+    with pytest.raises(spool.NewerFormat, match="another version"):
+        read_metrics(published.path)
+
+
+@pytest.mark.parametrize("path", ["nothing-there", "."])
+def test_x13_a_directory_without_a_copy_is_one_clear_error(
+    tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(spool.NotASpace, match="monitor_group"):
+        read_metrics(path)
+
+
+@pytest.mark.root
+def test_x13_a_member_of_the_group_reads_the_figures_and_nothing_else() -> None:
+    """The member is DROPPER, whose only group is GROUP; another user with no group reads nothing."""
+    with directory_of(OWNER) as directory:
+        with acting_as(OWNER), spool.create(directory / "space", monitor_group=grp.getgrgid(GROUP).gr_name) as space:
+            space.create_queue("orders")
+            space.put("orders", "secret")
+            publish(space)
+            path = Path(space.path)
+
+        def look() -> None:
+            assert read_metrics(path).queues["orders"].ready == 1
+            for name in ("space.toml", "run/counters"):
+                with pytest.raises(PermissionError):
+                    (path / name).read_bytes()
+            for name in ("", "committed", "run"):
+                with pytest.raises(PermissionError):
+                    os.listdir(path / name)
+            with pytest.raises((spool.SpoolError, OSError)):
+                spool.open(path)
+
+        in_a_process_of(DROPPER, look)
+        os.chown(path / layout.STATUS, OWNER, 0)
+
+        def look_in_vain() -> None:
+            with pytest.raises(spool.DiskFailure, match="monitor_group"):
+                read_metrics(path)
+
+        in_a_process_of(DROPPER, look_in_vain)

@@ -1,0 +1,110 @@
+"""A space with pleasant names, for the tests of the console and for the pictures of its page."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import spool
+import xa
+from tests.at_once import AT_ONCE
+from xaspool_console.console import Console
+from xaspool_console.samples import Figures, _Sample
+
+ERP = "https://erp.bakery.example/invoices"
+LABELS = "python:bakery.labels:print_label"
+XID = xa.Xid(4711, b"day-end-2030-06-01", b"till-3")
+STUCK = {
+    "order": 1207,
+    "customer": "Café Lumière",
+    "items": [{"bread": "rye", "count": 12}, {"bread": "brioche", "count": 30}],
+}
+
+
+def build(path: Path) -> spool.Space:
+    """Create the space of a bakery, with each kind of trouble but a stopped disk. The caller closes it."""
+    space = spool.create(path, defaults=AT_ONCE)
+    space.engine.deliver_stored_bytes()
+    for name in ("errors", "receipts", "deliveries", "tills"):
+        space.create_queue(name)
+    for name in ("orders", "oven", "invoices", "labels"):
+        space.create_queue(name, error_queue="errors", retries=0, retry_delay=0)
+    space.change_queue("orders", reply_queue="receipts")
+    space.put_many("orders", [_order(number) for number in range(1208, 1250)])
+    space.put_many("oven", [_order(number) for number in range(7)])
+    space.put_many("invoices", [_order(number) for number in range(318)])
+    space.put_many("labels", ["a label"] * 24)
+    space.put_many("deliveries", ["a round"] * 3, delay=3600)
+    fail(space, "invoices", STUCK)
+    prepare_in(space, "tills", XID)
+    publish(space)
+    return space
+
+
+def _order(number: int) -> dict[str, Any]:
+    return {"order": number, "items": [{"bread": "rye", "count": number % 7 + 1}]}
+
+
+def fail(space: spool.Space, queue: str, body: Any, **options: Any) -> str:
+    """Put a message whose only attempt fails. Returns its id in the error queue."""
+    options = {"correlation_id": "order-1207", "headers": {"shop": "harbour", "till": "3"}, **options}
+    id = space.put(queue, body, **options)
+    try:
+        with space.transaction() as tx:
+            tx.get(queue, message_id=id)
+            raise RuntimeError("the customer number 77-Ω is unknown")
+    except RuntimeError:
+        pass
+    return id
+
+
+def prepare_in(space: spool.Space, queue: str, xid: xa.Xid) -> None:
+    """Prepare a branch that puts one message into a queue. Its coordinator never decides."""
+    manager = xa.ResourceManager(space)
+    manager.start(xid)
+    space.put(queue, b"cash up")
+    manager.end(xid)
+    manager.prepare(xid)
+
+
+def publish(space: spool.Space) -> None:
+    """Report the meters of a running forwarder and worker."""
+    meters = space._store.meters
+    for queue, target in (("orders", "oven"), ("orders", "invoices"), ("orders", "labels")):
+        meters.set("destination", queue, target, value=1)
+    for queue, service in (("oven", "python:bakery.oven:bake"), ("invoices", ERP), ("labels", LABELS)):
+        meters.set("route", queue, service, value=1)
+    meters.set("route_down", "invoices", ERP, value=1)
+    for queue, effect, count in (
+        ("orders", "done", 18_204), ("oven", "done", 18_197), ("invoices", "done", 17_903), ("invoices", "error", 1)
+    ):  # fmt: skip
+        meters.add("outcomes", "forwarder", queue, effect, number=count)
+    meters.add("rounds", "orders", number=1_933)
+    for bound, count in (("0.005", 9_000), ("0.01", 8_000), ("0.05", 903), ("total", 140_000_000_000)):
+        meters.add("service_seconds", "invoices", bound, number=count)
+
+
+def with_history(console: Console) -> None:
+    """Give a console the samples of the last five minutes, as if a page had been visible."""
+    metrics = console.samples.snapshot().metrics
+    kept = console.samples._kept
+    kept.clear()
+    for step in range(150, 0, -1):
+        queues = {}
+        for place, (name, stats) in enumerate(sorted(metrics.queues.items())):
+            depth = stats.ready + stats.delayed + stats.claimed
+            swing = abs((step * (place + 3)) % 40 - 20) / 20 * (0.1 if name == "invoices" else 0.6)
+            growth = 1 - step / 160 if name == "invoices" else 1.0
+            per_second = 3.2 + 2 * place if depth > 5 else 0.0
+            moved = int(step * 2 * per_second)
+            queues[name] = Figures(
+                int(depth * growth * (1 - swing)) if depth > 5 else depth,
+                stats.enqueued - moved, stats.dequeued - (0 if name == "invoices" else moved), stats.failed,
+            )  # fmt: skip
+        kept.append(_Sample(metrics.at - 2 * step, queues, sum(each.depth for each in queues.values())))
+
+    console.samples.forget()
+
+
+def shown(value: object) -> str:
+    """Return a body as the console shows JSON."""
+    return json.dumps(value, indent=2, ensure_ascii=False)

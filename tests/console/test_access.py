@@ -1,0 +1,279 @@
+"""Requests that must change nothing: of other sites and hosts, without a login, or with a wrong form."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spool
+from tests.console import sample
+from tests.console.conftest import TOKEN, Served, failed_id, serving
+from xaspool_console.access import Access, is_loopback, known_hosts, token_of_file
+from xaspool_console.app import application
+from xaspool_console.pages import token_of
+
+EVIL = "http://evil.example"
+
+
+def changes_of(served: Served) -> dict[str, str]:
+    """Return the address of each change, by the address in the application's list."""
+    id, left = failed_id(served.space), token_of("left.txt")
+    Path(served.space.path, "quarantine", "left.txt").write_bytes(b"left")
+    return {
+        "/messages/{id}/move": f"/messages/{id}/move",
+        "/messages/{id}/redrive": f"/messages/{id}/redrive",
+        "/messages/{id}/delete": f"/messages/{id}/delete",
+        "/queues/{queue}/redrive": "/queues/errors/redrive",
+        "/transactions/{xid}/commit": f"/transactions/{sample.XID}/commit",
+        "/transactions/{xid}/rollback": f"/transactions/{sample.XID}/rollback",
+        "/transactions/{xid}/forget": f"/transactions/{sample.XID}/forget",
+        "/quarantine/{token}/restore": f"/quarantine/{left}/restore",
+        "/quarantine/{token}/delete": f"/quarantine/{left}/delete",
+    }
+
+
+def state(space: spool.Space) -> Any:
+    """Return all that a change could change."""
+    messages = {(entry.id, name) for name in space.queues() for entry in space.entries(name)}
+    prepared = sorted(os.listdir(Path(space.path, "prepared")))
+    return messages, prepared, space.engine.decisions(), [found.name for found in space.quarantined()]
+
+
+def posting(served: Served) -> set[str]:
+    routes = application(served.console)._app.routes  # type: ignore[attr-defined]
+    return {route.path for route in routes if "POST" in route.methods}
+
+
+FAULTS: dict[str, Callable[[Any, dict[str, str], dict[str, str]], object]] = {
+    "no login": lambda client, headers, form: client.cookies.clear(),
+    "a login that does not exist": lambda client, headers, form: [
+        client.cookies.set(name, "x" * 43) for name in list(client.cookies)
+    ],
+    "no token in the form": lambda client, headers, form: form.pop("csrf"),
+    "a wrong token in the form": lambda client, headers, form: form.update(csrf="x" * 43),
+    "a token that is no ASCII": lambda client, headers, form: form.update(csrf="é"),
+    "an other origin": lambda client, headers, form: headers.update(Origin=EVIL),
+    "no origin but null": lambda client, headers, form: headers.update(Origin="null"),
+    "an origin with our host as its user": lambda client, headers, form: headers.update(
+        Origin=f"http://{client.base_url.host}:{client.base_url.port}@evil.example"
+    ),
+    "an other site": lambda client, headers, form: headers.update({"Sec-Fetch-Site": "cross-site"}),
+    "an other port of this machine": lambda client, headers, form: headers.update({"Sec-Fetch-Site": "same-site"}),
+    "a request that tells no site": lambda client, headers, form: client.headers.pop("Origin"),
+    "an other host": lambda client, headers, form: headers.update(Host="evil.example", Origin=EVIL),
+    "an other host with our port": lambda client, headers, form: headers.update(
+        Host=f"evil.example:{client.base_url.port}", Origin=f"{EVIL}:{client.base_url.port}"
+    ),
+    "our host with an other port": lambda client, headers, form: headers.update(Host="127.0.0.1:1"),
+    "a form of another type": lambda client, headers, form: headers.update({"Content-Type": "text/plain"}),
+    "a form that is too large": lambda client, headers, form: form.update(padding="x" * 20_000),
+    "a form with too many fields": lambda client, headers, form: form.update({str(n): "x" for n in range(30)}),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_request_with_one_fault_changes_nothing(changing: Served, fault: str) -> None:
+    addresses = changes_of(changing)
+    assert posting(changing) == {*addresses, "/login", "/logout"}
+    before = state(changing.space)
+    for address in addresses.values():
+        with changing.logged_in() as (client, csrf):
+            headers: dict[str, str] = {}
+            form = {"csrf": csrf, "queue": "oven"}
+            FAULTS[fault](client, headers, form)
+            answer = client.post(address, data=form, headers=headers)
+        assert answer.status_code in (403, 413, 421), (address, answer.status_code)
+        assert len(answer.text.splitlines()) == 1
+    assert state(changing.space) == before
+    assert changing.records == []
+
+
+def test_the_same_request_without_a_fault_changes_the_space(changing: Served) -> None:
+    addresses = changes_of(changing)
+    with changing.logged_in() as (client, csrf):
+        answer = client.post(addresses["/messages/{id}/move"], data={"csrf": csrf, "queue": "oven"})
+        assert (answer.status_code, answer.headers["location"]) == (303, addresses["/messages/{id}/move"][:-5])
+        assert "is in queue oven now" in client.get(answer.headers["location"]).text
+        assert client.post(addresses["/messages/{id}/delete"], data={"csrf": csrf}).status_code == 303
+        assert client.post(addresses["/quarantine/{token}/delete"], data={"csrf": csrf}).status_code == 303
+        assert client.post(addresses["/transactions/{xid}/rollback"], data={"csrf": csrf}).status_code == 303
+    assert changing.space.stats("errors").ready == 0
+    assert changing.space.stats("oven").ready == 7
+    assert changing.space.quarantined() == []
+    assert list(changing.space.engine.decisions().values()) == ["rolled back"]
+    assert len(changing.records) == 4
+
+
+def test_a_change_that_the_engine_refuses_is_one_sentence(changing: Served) -> None:
+    addresses = changes_of(changing)
+    with changing.logged_in() as (client, csrf), changing.space.transaction() as tx:
+        tx.get("errors")
+        answer = client.post(addresses["/messages/{id}/delete"], data={"csrf": csrf})
+        assert answer.status_code == 409
+        assert 'role="alert"' in answer.text
+        answer = client.post(addresses["/messages/{id}/move"], data={"csrf": csrf, "queue": "nowhere"})
+        assert answer.status_code == 404
+        assert "there is no queue &#39;nowhere&#39;" in answer.text
+        assert client.post(addresses["/transactions/{xid}/forget"], data={"csrf": csrf}).status_code == 409
+        tx.rollback()
+    assert changing.space.stats("errors").ready == 1
+
+
+def test_a_console_for_reading_has_no_address_that_changes(reading: Served) -> None:
+    assert posting(reading) == set()
+    before = state(reading.space)
+    with reading.client(Origin=reading.url) as client:
+        for address in [*changes_of(reading).values(), "/", "/login", "/logout"]:
+            answer = client.post(address, data={"csrf": "", "queue": "oven", "token": TOKEN})
+            assert answer.status_code in (403, 404, 405), address
+            assert client.get(address).status_code == (200 if address == "/" else 404), address
+        for method in ("PUT", "DELETE", "PATCH", "OPTIONS"):
+            assert client.request(method, "/").status_code == 405
+    messages, prepared, decisions, _ = state(reading.space)
+    assert (messages, prepared, decisions) == before[:3]
+
+
+def test_no_page_answers_another_host(reading: Served) -> None:
+    for host in ("evil.example", "evil.example:80", "127.0.0.1:1", "localhost", "", "127.0.0.1@evil"):
+        with reading.client(Host=host) as client:
+            for address in ("/", "/flow", "/static/console.js", "/login", "/nothing"):
+                answer = client.get(address)
+                assert answer.status_code in (400, 421), (host, address)
+                assert "bakery" not in answer.text
+
+
+def test_with_a_token_only_the_login_can_be_read(changing: Served) -> None:
+    id = failed_id(changing.space)
+    with changing.client() as client:
+        for address in ("/", "/flow", "/transactions", "/activity", "/recovery", "/queues/errors", f"/messages/{id}"):
+            answer = client.get(address)
+            assert (answer.status_code, answer.text) == (303, "")
+            assert answer.headers["location"].startswith("/login?next=%2F")
+            assert client.get(address, headers={"X-Fragment": "1"}).status_code == 403
+        assert client.get(f"/messages/{id}/body").status_code == 303
+        assert client.get("/login").status_code == 200
+        assert client.get("/static/console.css").status_code == 200
+
+
+def test_a_login_leads_back_to_this_console_only(changing: Served) -> None:
+    for asked, after in {
+        "/queues/errors?after=25": "/queues/errors?after=25", "//evil.example/": "/", "https://evil.example": "/",
+        "/\\evil.example": "/", "": "/", "/login": "/", "javascript:alert(1)": "/", "/a\r\nSet-Cookie: x=1": "/",
+    }.items():  # fmt: skip
+        with changing.client(Origin=changing.url) as client:
+            answer = client.post("/login", data={"token": TOKEN, "next": asked})
+            assert answer.headers["location"] == after
+            cookie = answer.headers["set-cookie"]
+            assert "HttpOnly" in cookie
+            assert "SameSite=strict" in cookie
+            assert TOKEN not in cookie
+
+
+def test_a_wrong_token_is_refused_and_attempts_are_limited(changing: Served) -> None:
+    now = [100.0]
+    changing.console.access.clock = lambda: now[0]
+    with changing.client(Origin=changing.url) as client:
+        for wrong in ("", "x", TOKEN[:-1], f"{TOKEN}x", "é\udcff".encode("utf-8", "surrogatepass")):
+            answer = client.post("/login", data={"token": wrong})
+            assert (answer.status_code, "set-cookie" in answer.headers) == (403, False)
+        assert client.post("/login", data={"token": TOKEN}).status_code == 429
+        now[0] += 61
+        assert client.post("/login", data={"token": TOKEN}).status_code == 303
+
+
+def test_a_login_ends(changing: Served) -> None:
+    now = [100.0]
+    changing.console.access.clock = lambda: now[0]
+    with changing.logged_in() as (client, csrf):
+        assert client.get("/").status_code == 200
+        now[0] += 9 * 3600
+        assert client.get("/").status_code == 303
+    with changing.logged_in() as (client, csrf):
+        kept = dict(client.cookies)
+        assert client.post("/logout", data={"csrf": csrf}).headers["location"] == "/login"
+        client.cookies.update(kept)
+        assert client.get("/").status_code == 303
+
+
+def test_logins_and_failed_attempts_need_bounded_memory() -> None:
+    access = Access(1, frozenset(), TOKEN)
+    for number in range(2_000):
+        access.log_in("wrong", f"10.0.{number // 256}.{number % 256}")
+        access.log_in(TOKEN, "127.0.0.1")
+    assert len(access._failed) == 1_000
+    assert len(access._sessions) == 100
+
+
+def test_every_answer_has_the_headers_of_security(changing: Served) -> None:
+    with changing.client() as client:
+        for address in ("/", "/login", "/static/console.js", "/nothing", "/static/nothing"):
+            headers = client.get(address).headers
+            policy = headers["content-security-policy"]
+            assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
+            assert "unsafe" not in policy
+            assert headers["x-content-type-options"] == "nosniff"
+            assert headers["cache-control"] == "no-store"
+            assert headers["referrer-policy"] == "same-origin"
+            assert "server" not in headers
+
+
+def test_no_template_has_a_script_or_a_style_of_its_own() -> None:
+    import xaspool_console
+
+    templates = sorted((Path(xaspool_console.__file__).parent / "templates").iterdir())
+    assert len(templates) > 10
+    for template in templates:
+        text = template.read_text().replace('<script src="/static/console.js" defer></script>', "")
+        assert not [word for word in ("<script", "<style", " style=", " onclick", "|safe", "| safe") if word in text]
+
+
+# -- the settings ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    file = tmp_path / "token"
+    file.write_text(f"\n  \n{TOKEN}\nanother\n")
+    file.chmod(0o600)
+    return file
+
+
+def test_the_token_is_the_first_line_with_text(token_file: Path) -> None:
+    assert token_of_file(str(token_file)) == TOKEN
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "words"),
+    [
+        (TOKEN, 0o640, "other users may read"), (TOKEN, 0o604, "chmod 600"), ("\n \n", 0o600, "has no token"),
+        ("short", 0o600, "less than 16 characters"), (None, 0o600, "cannot be read"),
+    ],
+)  # fmt: skip
+def test_a_token_file_that_is_not_good_is_refused(token_file: Path, text: str | None, mode: int, words: str) -> None:
+    token_file.unlink()
+    if text is not None:
+        token_file.write_text(text)
+        token_file.chmod(mode)
+    with pytest.raises(spool.InvalidArgument, match=words) as raised:
+        token_of_file(str(token_file))
+    assert TOKEN not in str(raised.value)
+
+
+def test_hosts_that_are_known() -> None:
+    known = known_hosts("127.0.0.1", 8765, ["Console.example", "console.example:8443"])
+    assert known == {
+        "127.0.0.1:8765", "localhost:8765", "[::1]:8765", "console.example", "console.example:8765",
+        "console.example:8443",
+    }  # fmt: skip
+    assert "localhost" in known_hosts("::1", 80, ())
+    assert [is_loopback(host) for host in ("127.0.0.1", "127.9.9.9", "::1", "LocalHost")] == [True] * 4
+    assert [is_loopback(host) for host in ("0.0.0.0", "::", "10.0.0.1", "localhost.evil.example", "")] == [False] * 5
+
+
+def test_a_further_host_is_served(bakery: spool.Space) -> None:
+    with serving(bakery) as served:
+        served.console.access.hosts |= {"console.example"}
+        with served.client(Host="console.example") as client:
+            assert client.get("/").status_code == 200

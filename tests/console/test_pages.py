@@ -1,0 +1,314 @@
+"""The pages without a browser: their limits, their cost, downloads, searches, and published metrics."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spool
+from spool.transactions import delivery
+from tests.at_once import AT_ONCE
+from tests.console.conftest import Served, failed_id, serving
+from xaspool_console import flow, formatting, messages
+from xaspool_console.pages import name_of, token_of
+from xaspool_console.samples import Samples
+
+QUEUES = 1_000
+
+
+@contextmanager
+def wide(path: Path) -> Iterator[spool.Space]:
+    """Open a space with a thousand queues."""
+    spool.create(path, defaults=AT_ONCE).close()
+    with open(path / "space.toml", "a") as settings:
+        settings.write("".join(f"[queues.queue-{number:03}]\n" for number in range(QUEUES)))
+        settings.write('[queues.errors]\n[queues.orders]\nerror_queue = "errors"\n')
+    with spool.open(path) as space:
+        space.engine.deliver_stored_bytes()
+        yield space
+
+
+@pytest.fixture
+def read_bodies(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The positions of all messages that the console reads."""
+    found: list[object] = []
+    peek = delivery.peek
+
+    def counting(store: Any, position: Any) -> Any:
+        found.append(position)
+        return peek(store, position)
+
+    monkeypatch.setattr(delivery, "peek", counting)
+    return found
+
+
+def test_the_overview_of_a_thousand_queues_reads_no_body_and_asks_once(
+    memory: Path, read_bodies: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    with wide(memory / "space") as space:
+        for queue in ("queue-000", "queue-500", "queue-999", "errors"):
+            space.put_many(queue, [b"x" * 100] * 2_000)
+        metrics = space.metrics
+
+        def counting() -> Any:
+            asked.append("metrics")
+            return metrics()
+
+        for name in ("entries", "entry", "show", "browse", "stats", "queues", "holders", "quarantined_file"):
+            monkeypatch.setattr(type(space), name, lambda *_, name=name, **__: asked.append(name))
+        with serving(space, metrics=counting) as served, served.client() as client:
+            served.console.samples._clock = lambda: 5.0
+            pages = [
+                "/",
+                "/?page=2",
+                "/?page=11",
+                "/?q=queue-99",
+                "/?sort=depth",
+                "/flow",
+                "/transactions",
+                "/activity",
+            ]
+            texts = [client.get(page).text for page in [*pages, "/recovery"]]
+    assert asked == ["metrics"]
+    assert read_bodies == []
+    assert [text.count('<svg class="spark"') for text in texts[:5]] == [100, 100, 2, 10, 100]
+    assert texts[0].index(">errors</a>") < texts[0].index(">orders</a>") < texts[0].index(">queue-000</a>")
+    assert "1 to 100 of 1,002" in texts[0]
+    assert "Error queue errors has 2,000 failed messages." in texts[0]
+
+
+def test_a_list_reads_only_the_messages_that_it_shows(memory: Path, read_bodies: list[object]) -> None:
+    with spool.create(memory / "space") as space:
+        space.engine.deliver_stored_bytes()
+        space.create_queue("orders")
+        space.put_many("orders", [b"x"] * 3_000)
+        with serving(space) as served, served.client() as client:
+            text = client.get("/queues/orders").text
+            assert text.count('<a class="row"') == 25
+            assert "?after=25" in text
+            assert len(read_bodies) <= 26
+            read_bodies.clear()
+            assert client.get("/queues/orders", headers={"X-Fragment": "1"}).status_code == 200
+            assert read_bodies == []
+            text = client.get("/queues/orders?after=999999").text
+            assert "The console lists the first 1,000 messages" in text
+            assert len(read_bodies) <= 1_026
+
+
+def test_a_list_of_large_bodies_ends_early(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "_MOST_BODY_BYTES", 1 << 20)
+    with spool.create(memory / "space") as space:
+        space.engine.deliver_stored_bytes()
+        space.create_queue("orders")
+        space.put_many("orders", [b"x" * 400_000] * 10)
+        with serving(space) as served, served.client() as client:
+            text = client.get("/queues/orders").text
+            assert text.count('<a class="row"') == 3
+            assert "The list ends after 1 MiB of bodies" in text
+
+
+def test_messages_are_searched_by_id_correlation_header_and_age(reading: Served) -> None:
+    id = failed_id(reading.space)
+    found = {
+        f"id={id}": 1, f"id={id.upper()}": 1, "correlation_id=order-1207": 1, "correlation_id=other": 0,
+        "header=shop%3Dharbour": 1, "header=shop%3Dother": 0, "older_than=0": 1, "older_than=86400": 0,
+        f"id={'0' * 32}": 0,
+    }  # fmt: skip
+    wrong = {"id=1": "32 hexadecimal digits", "header=shop": "NAME=VALUE", "older_than=x": "number of seconds"}
+    wrong |= {"older_than=-1": "number of seconds", "older_than=nan": "number of seconds"}
+    with reading.client() as client:
+        for query, count in found.items():
+            text = client.get(f"/queues/errors?{query}").text
+            assert text.count('<a class="row"') == count, query
+        for query, words in wrong.items():
+            answer = client.get(f"/queues/errors?{query}")
+            assert (answer.status_code, words in answer.text) == (200, True), query
+
+
+def test_a_body_is_downloaded_as_bytes_that_no_browser_opens(reading: Served) -> None:
+    id = failed_id(reading.space)
+    with reading.client() as client:
+        answer = client.get(f"/messages/{id}/body")
+        assert answer.content == reading.space.show(id).body
+        assert answer.headers["content-type"] == "application/octet-stream"
+        assert answer.headers["content-disposition"] == f'attachment; filename="{id}.bin"'
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        for wrong in ("0" * 32, "1", "%2e%2e", "x" * 500):
+            assert client.get(f"/messages/{wrong}").status_code == 404
+            assert client.get(f"/messages/{wrong}/body").status_code == 404
+
+
+def test_a_damaged_message_is_named_and_its_page_answers(memory: Path) -> None:
+    with spool.create(memory / "space") as space:
+        space.engine.deliver_stored_bytes()
+        space.create_queue("orders")
+        id = space.put("orders", b"tea with milk")
+        (file,) = (memory / "space" / "committed").iterdir()
+        data = file.read_bytes()
+        file.write_bytes(data.replace(b"tea with milk", b"tea with musk"))
+        with serving(space) as served, served.client() as client:
+            assert "damaged" in client.get("/queues/orders").text
+            assert "check --repair" in client.get(f"/messages/{id}").text
+            assert client.get(f"/messages/{id}/body").status_code == 404
+
+
+def test_published_metrics_have_no_messages_and_no_changes(bakery: spool.Space) -> None:
+    id = failed_id(bakery)
+    with serving(bakery, published=True) as served, served.client() as client:
+        assert client.get("/").status_code == client.get("/flow").status_code == 200
+        assert "published metrics" in client.get("/").text
+        text = client.get("/queues/errors").text
+        assert "The console reads published metrics, which have no messages." in text
+        assert id not in text
+        for address in (f"/messages/{id}", f"/quarantine/{token_of('x')}"):
+            assert "reads published metrics" in client.get(address).text
+        assert client.get(f"/messages/{id}/body").status_code == 404
+        assert client.get(f"/?q={id}").status_code == 200
+
+
+def test_an_error_of_the_engine_is_one_sentence(bakery: spool.Space) -> None:
+    def metrics() -> Any:
+        raise spool.DiskFailure("the disk <b>is</b> full")
+
+    with serving(bakery, metrics=metrics) as served, served.client() as client:
+        answer = client.get("/")
+        assert (answer.status_code, "the disk &lt;b&gt;is&lt;/b&gt; full" in answer.text) == (503, True)
+
+
+def test_odd_parameters_break_no_page(reading: Served) -> None:
+    with reading.client() as client:
+        for query in (
+            "page=0",
+            "page=-1",
+            "page=99999999999",
+            "page=x",
+            "page=²",
+            "sort=x",
+            "q=%00%ff",
+            "q=" + "x" * 9_000,
+        ):
+            for page in ("/", "/flow", "/transactions", "/recovery", "/queues/errors"):
+                assert client.get(f"{page}?{query}").status_code == 200, (page, query)
+        assert client.get("/queues/errors?after=²").status_code == 200
+        assert client.get("/queues/" + "x" * 5_000).status_code == 404
+        assert client.get("/quarantine/!!").status_code in (400, 404)
+        assert client.get("/quarantine/" + token_of("../space.toml")).status_code == 400
+        assert client.get("/static/..%2fapp.py").status_code == 404
+
+
+def test_names_of_files_survive_their_way_through_an_address() -> None:
+    for name in ("a", "ü/?#&", "\udcff\udc80", "\u202e<b>"):
+        assert name_of(token_of(name)) == name
+        assert token_of(name).replace("-", "").replace("_", "").isalnum()
+
+
+# -- samples -----------------------------------------------------------------------------------------------------------
+
+
+def test_rates_are_differences_of_samples(bakery: spool.Space) -> None:
+    now, first = [0.0], bakery.metrics()
+    metrics = [first]
+    samples = Samples(lambda: metrics[0], lambda: now[0])
+    assert samples.snapshot().rates("oven") == (None, None, None)
+    for step in range(1, 6):
+        now[0] += 10
+        oven = first.queues["oven"]
+        moved = replace(oven, enqueued=oven.enqueued + 20 * step, dequeued=oven.dequeued + 5 * step)
+        metrics[0] = replace(first, at=first.at + 10 * step, queues={**first.queues, "oven": moved})
+        assert samples.snapshot().rates("oven") == (2.0, 0.5, 0.0)
+    assert len(samples.snapshot().depths("oven")) == 6
+    assert samples.snapshot().rates("nowhere") == (None, None, None)
+    metrics[0], now[0] = replace(first, at=first.at - 99), now[0] + 10  # the clock of the machine was set back
+    assert samples.snapshot().rates("oven") == (None, None, None)
+
+
+def test_metrics_are_computed_once_a_second_however_many_ask(bakery: spool.Space) -> None:
+    now, computed, metrics = [0.0], [], bakery.metrics()
+    samples = Samples(lambda: computed.append(1) or metrics, lambda: now[0])  # type: ignore[func-returns-value]
+    asking = [threading.Thread(target=samples.snapshot) for _ in range(20)]
+    for each in asking:
+        each.start()
+    for each in asking:
+        each.join()
+    assert len(computed) == 1
+    now[0] = 1.0
+    samples.snapshot()
+    assert len(computed) == 2
+    samples.forget()
+    samples.snapshot()
+    assert len(computed) == 3
+
+
+def test_samples_are_bounded(bakery: spool.Space) -> None:
+    now, metrics = [0.0], bakery.metrics()
+    samples = Samples(lambda: replace(metrics, at=now[0]), lambda: now[0])
+    for _ in range(1_000):
+        now[0] += 3
+        snapshot = samples.snapshot()
+    assert len(snapshot.samples) == 150
+    assert snapshot.samples[0].queues["oven"] is snapshot.samples[-2].queues["oven"], "an idle queue costs no memory"
+
+
+# -- flow and texts ----------------------------------------------------------------------------------------------------
+
+
+def test_a_circle_of_queues_is_drawn(memory: Path) -> None:
+    with spool.create(memory / "space") as space:
+        for name in ("a", "b", "c"):
+            space.create_queue(name)
+        for name, target in (("a", "b"), ("b", "c"), ("c", "a")):
+            space.change_queue(name, reply_queue=target)
+        space._store.meters.set("destination", "a", "a", value=1)
+        metrics = space.metrics()
+        (part,), others = flow.parts(metrics, flow.edges(metrics), 5)
+        assert (others, part.left_out, part.name) == (0, 0, "a")
+        assert part.picture.count('<path class="arrow') == 4
+
+
+def test_a_large_flow_is_cut_and_the_table_has_the_rest(memory: Path) -> None:
+    with wide(memory / "space") as space:
+        metrics = space.metrics()
+        roles = dict.fromkeys((f"queue-{number:03}" for number in range(QUEUES)), metrics.roles["orders"])
+        metrics = replace(metrics, roles=roles)
+        with serving(space, metrics=lambda: metrics) as served, served.client() as client:
+            text = client.get("/flow").text
+            assert text.count("<rect") == 40
+            assert "The picture leaves out 961 queues or services" not in text
+            assert "The picture leaves out 961 queues and services" in text
+            assert "The table leaves out 500 connections" in text
+            assert client.get("/flow?q=nowhere").text.count("<rect") == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("plain text", "plain text"), ("Ünïcode 茶", "Ünïcode 茶"),
+        ("\x1b[31m", "\\x1b[31m"), ("a\u202eb", "a\\u202eb"),
+        ("\udcff", "\\udcff"), ("\u2066\u200f", "\\u2066\\u200f"), ("a\nb", "a\\nb"), ("\x85\u2028", "\\x85\\u2028"),
+    ],
+)  # fmt: skip
+def test_hidden_characters_are_seen(text: str, seen: str) -> None:
+    assert formatting.visible(text) == seen
+    assert formatting.finalized(text) == seen
+    assert str(formatting.lines("<" + text)).replace("\n", "\\n") == f"&lt;{seen}"
+
+
+def test_a_deep_or_long_value_becomes_a_bounded_text(memory: Path) -> None:
+    with spool.create(memory / "space") as space:
+        space.engine.deliver_stored_bytes()
+        space.create_queue("orders")
+        bodies = ["[" * 90 + "]" * 90, '{"a":' * 90 + "1" + "}" * 90, "[" + "[]," * 80_000 + "[]]", "[1e999]"]
+        for body in bodies:
+            space.put("orders", body.encode(), content_type="application/json")
+        space.put("orders", {b"raw": b"\xff", 1: float("nan")})
+        views = [formatting.body_view(message) for message in space.browse("orders")]
+    assert [view.kind for view in views][:4] == ["JSON"] * 4
+    assert all(len(view.text) <= 64 << 10 for view in views)
+    assert "…" in views[0].text
+    assert views[2].note == "the first 65,536 characters of the value"
+    assert views[4].kind == "msgpack"

@@ -1,0 +1,157 @@
+"""The pages in a real browser: accessibility, a phone, no script, and a hostile space."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spool
+import xa
+from spool.model import layout
+from tests.at_once import AT_ONCE
+from tests.console import sample
+from tests.console.conftest import Opened, Served, failed_id, log_in, serving
+from xaspool_console.pages import token_of
+
+pytestmark = pytest.mark.chromium
+
+PHONE = {"viewport": {"width": 375, "height": 700}}
+HOSTILE = (
+    "<script>window.hacked = 1</script><img src=x onerror='window.hacked=1'>\x1b[31mred\x07 \u202ecod.exe\u2066 \x00"
+)
+HOSTILE_FILE = "<img src=x onerror=hacked=1>\x1b[2J\u202egnp.exe"
+LONG = "q" * 127
+
+
+def addresses(served: Served) -> list[str]:
+    """Return the addresses of every kind of page."""
+    id, path = failed_id(served.space), Path(served.space.path)
+    (path / "quarantine" / "left.txt").write_bytes(b"some text")
+    found = [
+        "/", "/?q=zzz", "/flow", "/transactions", "/activity", "/recovery", "/queues/errors", "/queues/errors?id=1",
+        f"/messages/{id}", f"/quarantine/{token_of('left.txt')}", "/nothing",
+    ]  # fmt: skip
+    questions = [f"/messages/{id}/move", f"/transactions/{sample.XID}/commit", "/login"]
+    return [*found, *(questions if served.console.allows_changes else [])]
+
+
+# -- everybody can use it ----------------------------------------------------------------------------------------------
+
+
+def test_axe_finds_nothing_serious_in_light_or_dark_pages(changing: Served, opened: Opened) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    page = opened()
+    log_in(page, changing)
+    found = []
+    for address in addresses(changing):
+        page.emulate_media(color_scheme="light")
+        page.goto(changing.url + address)
+        violations = axe.run(page, options={"resultTypes": ["violations"]}).response["violations"]
+        page.emulate_media(color_scheme="dark")  # (only the colours differ)
+        dark = "axe.run({resultTypes: ['violations'], runOnly: ['color-contrast']})"
+        violations += page.evaluate(dark)["violations"]
+        for violation in violations:
+            if violation["impact"] in ("serious", "critical"):
+                found.append((address, violation["id"], violation["nodes"][0]["html"]))
+    assert found == []
+
+
+def test_a_phone_scrolls_no_page_sideways(changing: Served, opened: Opened) -> None:
+    changing.space.create_queue(LONG)
+    page = opened(**PHONE)
+    log_in(page, changing)
+    for address in [*addresses(changing), f"/queues/{LONG}"]:
+        page.goto(changing.url + address)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 375, address
+
+
+def test_every_page_can_be_read_without_script(reading: Served, opened: Opened) -> None:
+    page, id = opened(java_script_enabled=False), failed_id(reading.space)
+    expected = {
+        "/": "Error queue errors has 1 failed message", "/flow": "service is DOWN",
+        "/transactions": str(sample.XID), "/activity": "18,204", "/recovery": "Quarantine is empty",
+        "/queues/errors": id, f"/messages/{id}": '"customer": "Café Lumière"',
+    }  # fmt: skip
+    for address, words in expected.items():
+        page.goto(reading.url + address)
+        assert words in (page.locator("main").text_content() or ""), address
+    page.goto(reading.url)
+    page.get_by_label("Find a queue").fill("oven")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/?q=oven")
+    assert page.locator("tbody a.row").all_inner_texts() == ["oven"]
+
+
+# -- a hostile space ---------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def hostile(path: Path) -> Iterator[Served]:
+    """Serve a space in which each text of others is an attack."""
+    with spool.create(path, defaults=AT_ONCE) as space:
+        space.engine.deliver_stored_bytes()
+        space.create_queue("errors")
+        space.create_queue(LONG, error_queue="errors", retries=0)
+        headers = {HOSTILE: HOSTILE, "huge": "x" * 7_000}
+        bodies: list[Any] = [
+            HOSTILE,
+            HOSTILE.encode(),
+            {"key": HOSTILE},
+            [HOSTILE] * 9_000,
+            os.urandom(9_000),
+            "y" * 300_000,
+        ]
+        bodies += [b"[" * 60_000, b"\xff\xfe<script>", ""]
+        space.put_many(LONG, bodies, headers=headers, correlation_id=HOSTILE, client_id=HOSTILE, group=HOSTILE)
+        space.put(LONG, b"<script>window.hacked = 1</script>", content_type="text/html")
+        sample.fail(space, LONG, HOSTILE, headers=headers, correlation_id=HOSTILE)
+        sample.prepare_in(space, LONG, xa.Xid(1, b"<script>hacked=1</script>", b"\x1b\xff" * 32))
+        for name in (HOSTILE_FILE, os.fsdecode(b"\xff\xfe" * 100)):
+            (path / layout.QUARANTINE / name).write_text(HOSTILE)
+        space._store.meters.set("route", LONG, HOSTILE, value=1)
+        space._store.meters.set("route_down", LONG, HOSTILE, value=1)
+        space._store.meters.add("outcomes", HOSTILE, LONG, HOSTILE)
+        with serving(space, changes=True) as served:
+            yield served
+
+
+def test_a_hostile_space_runs_no_script_and_breaks_no_page(memory: Path, opened: Opened) -> None:
+    # Without the CSP, so that the templates alone must prevent it.
+    page = opened(bypass_csp=True)
+    with hostile(memory / "space") as served:
+        log_in(page, served)
+        space = served.space
+        ids = [entry.id for queue in (LONG, "errors") for entry in space.entries(queue)]
+        assert len(ids) == 11
+        tokens = [token_of(finding.name.rpartition("/")[2]) for finding in space.quarantined()]
+        assert len(tokens) == 2
+        for address in [
+            "/", "/flow", "/transactions", "/activity", "/recovery", f"/queues/{LONG}", "/queues/errors",
+            *(f"/messages/{id}" for id in ids), *(f"/quarantine/{token}" for token in tokens),
+            f"/quarantine/{tokens[0]}/delete", f"/?q={HOSTILE}", f"/flow?q={HOSTILE}", f"/queues/{HOSTILE}",
+        ]:  # fmt: skip
+            answer = page.goto(served.url + address.replace("#", "%23").replace("\x00", "%00"))
+            assert answer is not None
+            assert answer.status in (200, 404), address
+            assert page.evaluate("window.hacked") is None, address
+            assert page.locator("main script, main img").count() == 0, address
+            words = page.locator("main").text_content() or ""
+            assert not {"\x1b", "\x07", "\x00", "\u202e", "\u2066"} & set(words), address
+            assert len(words) < 200_000, address
+        page.goto(f"{served.url}/messages/{ids[0]}")
+        assert "\\x1b[31mred\\x07 \\u202ecod.exe\\u2066" in (page.locator("#body").text_content() or "")
+
+
+def test_a_browser_keeps_the_bytes_of_a_body_as_a_file(memory: Path, opened: Opened) -> None:
+    page = opened()
+    with hostile(memory / "space") as served:
+        log_in(page, served)
+        [id] = [e.id for e in served.space.entries(LONG) if e.message and e.message.content_type == "text/html"]
+        page.goto(f"{served.url}/messages/{id}")
+        with page.expect_download() as waiting:
+            page.get_by_role("link", name="Download the bytes").click()
+        assert Path(waiting.value.path()).read_bytes() == b"<script>window.hacked = 1</script>"
+        assert waiting.value.suggested_filename == f"{id}.bin"

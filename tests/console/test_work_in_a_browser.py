@@ -1,0 +1,159 @@
+"""The work of an administrator in a real browser."""
+
+import pytest
+
+from tests.console import sample
+from tests.console.conftest import Opened, Served, failed_id, log_in
+
+pytestmark = pytest.mark.chromium
+
+
+def test_a_stuck_message_is_found_looked_into_and_redriven(changing: Served, opened: Opened) -> None:
+    page, id = opened(), failed_id(changing.space)
+    log_in(page, changing)
+    page.get_by_role("link", name="Error queue errors has 1 failed message").click()
+    assert "the customer number 77-Ω is unknown" in page.get_by_role("region", name="Messages").inner_text()
+    page.get_by_role("link", name=id).click()
+    assert page.locator("#body").inner_text() == sample.shown(sample.STUCK)
+    assert "RuntimeError: the customer number 77-Ω is unknown" in page.locator("main").inner_text()
+    assert "harbour" in page.get_by_role("region", name="Headers").inner_text()
+    page.get_by_role("link", name="Redrive…").click()
+    page.get_by_role("button", name="Redrive").click()
+    page.get_by_text(f"Message {id} is back in its original queue.").wait_for()
+    entry = changing.space.entry(id)
+    assert entry.message is not None
+    assert (entry.message.queue, entry.state) == ("invoices", "ready")
+    page.get_by_role("link", name="Overview").click()
+    page.get_by_role("heading", name="Findings").wait_for()
+    assert "Error queue" not in page.locator("main").inner_text()
+
+
+def test_a_whole_error_queue_is_redriven(changing: Served, opened: Opened) -> None:
+    ids = {failed_id(changing.space), sample.fail(changing.space, "labels", "a torn label")}
+    page = opened()
+    log_in(page, changing)
+    page.goto(f"{changing.url}/queues/errors")
+    page.get_by_role("link", name="Redrive all messages…").click()
+    page.get_by_text("2 messages of queue errors can return to the original queues.").wait_for()
+    page.get_by_role("button", name="Redrive all").click()
+    page.get_by_text("2 messages of queue errors went back to the original queues.").wait_for()
+    back = {id: changing.space.show(id).queue for id in ids}
+    assert sorted(back.values()) == ["invoices", "labels"]
+
+
+@pytest.mark.parametrize(("link", "button", "count"), [("Commit…", "Commit", 1), ("Roll back…", "Roll back", 0)])
+def test_a_transaction_in_doubt_is_decided_and_forgotten(
+    changing: Served, opened: Opened, link: str, button: str, count: int
+) -> None:
+    page = opened()
+    log_in(page, changing)
+    page.get_by_role("link", name="1 transaction is in doubt").click()
+    row = page.get_by_role("row").filter(has_text=str(sample.XID))
+    assert "tills: 1" in row.inner_text()
+    row.get_by_role("link", name=link).click()
+    page.get_by_role("button", name=button).click()
+    page.get_by_text("No transaction is in doubt.").wait_for()
+    assert changing.space.stats("tills").ready == count
+    assert str(sample.XID) in changing.space.engine.decisions()
+    page.get_by_role("link", name="Forget…").click()
+    page.get_by_role("button", name="Forget").click()
+    page.get_by_text("No decision waits for a coordinator.").wait_for()
+    assert not changing.space.engine.decisions()
+
+
+def test_a_destination_that_is_down_is_seen_in_words(reading: Served, opened: Opened) -> None:
+    page = opened()
+    page.goto(reading.url)
+    page.get_by_role("link", name=f"The service {sample.ERP} of queue invoices is down; 318 messages wait.").click()
+    picture = page.get_by_role("region", name="Picture of orders")
+    words = picture.text_content() or ""
+    assert f"service {sample.ERP}: service is DOWN" in words
+    assert words.count("DOWN") == 2, "one title and one text"
+    assert "calls 318" in words
+    row = page.get_by_role("row").filter(has_text=sample.ERP)
+    assert row.get_by_role("cell").last.inner_text() == "down"
+    reading.space._store.meters.set("route_down", "invoices", sample.ERP, value=0)
+    reading.console.samples.forget()
+    page.reload()
+    assert "DOWN" not in (picture.text_content() or "")
+
+
+def test_the_figures_move_while_the_page_is_visible_and_only_then(reading: Served, opened: Opened) -> None:
+    page = opened()
+    page.add_init_script("Object.defineProperty(document, 'visibilityState', {get: () => window.seen || 'visible'})")
+    page.clock.install()
+    page.goto(f"{reading.url}/queues/oven")
+    line = page.locator("svg.chart .line")
+    line.wait_for(state="attached")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+
+    page.evaluate("window.seen = 'hidden'; document.dispatchEvent(new Event('visibilitychange'))")
+    page.clock.fast_forward(3_600_000)
+    page.evaluate("fetch('/static/console.css').then(() => 0)")
+    assert [url.rpartition("/")[2] for url in asked] == ["console.css"]
+    asked.clear()
+
+    reading.space.put_many("oven", ["more bread"] * 100)
+    reading.console.samples.forget()
+    page.evaluate("window.seen = 'visible'; document.dispatchEvent(new Event('visibilitychange'))")
+    page.locator("dd", has_text="107").wait_for()
+    page.locator("html[data-refreshed='1']").wait_for()
+    page.clock.fast_forward(5_500)
+    page.locator("html[data-refreshed='2']").wait_for()
+    page.get_by_role("button", name="Pause refreshing").click()
+    count = len(asked)
+    page.clock.fast_forward(60_000)
+    page.evaluate("0")
+    assert len(asked) == count == 2
+
+
+def test_a_page_that_was_opened_in_the_background_asks_for_nothing(reading: Served, opened: Opened) -> None:
+    page = opened()
+    page.add_init_script("Object.defineProperty(document, 'visibilityState', {get: () => 'hidden'})")
+    page.clock.install()
+    page.goto(reading.url)
+    page.get_by_role("button", name="Pause refreshing").wait_for()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.clock.fast_forward(3_600_000)
+    page.evaluate("fetch('/static/console.css').then(() => 0)")  # (a request that would come after those of the page)
+    assert [url for url in asked if not url.endswith(".css")] == []
+    assert len(asked) == 1
+
+
+def test_the_keyboard_reaches_the_search_the_content_and_the_rows(reading: Served, opened: Opened) -> None:
+    page, id = opened(), failed_id(reading.space)
+    page.goto(reading.url)
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    page.keyboard.press("/")
+    page.keyboard.type("lab")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/?q=lab")
+    assert page.locator("tbody a.row").all_inner_texts() == ["labels"]
+    page.locator("tbody a.row").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/queues/labels")
+    page.keyboard.press("/")
+    page.keyboard.type(id)
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**/messages/{id}")
+
+
+def test_a_form_of_another_site_changes_nothing(changing: Served, opened: Opened) -> None:
+    page, id = opened(), failed_id(changing.space)
+    log_in(page, changing)
+    page.route(
+        "http://attacker.example/**",
+        lambda route: route.fulfill(
+            content_type="text/html",
+            body=f'<form method="post" action="{changing.url}/messages/{id}/delete"><button>Win</button></form>',
+        ),
+    )
+    page.goto("http://attacker.example/")
+    page.get_by_role("button", name="Win").click()
+    page.get_by_text("the request comes from another site").wait_for()
+    assert changing.space.entry(id).state == "ready"

@@ -1,0 +1,184 @@
+"""X13: the counts of all processes add up, outlive their processes, and never disturb a commit."""
+
+import errno
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import spool
+from spool.coordination import meters
+from spool.coordination.meters import Meters, Reading, duration_keys
+from spool.disk import Disk
+from spool.model import layout
+from tests.children import exit_code_of
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    (tmp_path / "run").mkdir()
+    return str(tmp_path)
+
+
+@pytest.fixture
+def disks(root: str) -> Iterator[list[Disk]]:
+    """Open descriptions of the same space, like those of several processes."""
+    made = [Disk(root) for _ in range(layout.METERS_FILES + 2)]
+    yield made
+    for disk in made:
+        disk.close_all()
+
+
+def counting(disk: Disk, number: int) -> Meters:
+    found = Meters(disk)
+    found.add("a", "x", number=number)
+    found.share()
+    return found
+
+
+def test_x13_the_counts_of_all_processes_add_up(disks: list[Disk]) -> None:
+    first, second = counting(disks[0], 3), counting(disks[1], 4)
+    first.add("a", "x", number=10)
+    second.add("b")
+    assert first.read() == second.read() == Reading({("a", "x"): 17, ("b",): 1}, {})
+
+
+def test_x13_a_count_never_decreases_when_its_process_ends(disks: list[Disk]) -> None:
+    watcher = Meters(disks[0])
+    counting(disks[1], 3)
+    disks[1].close_all()
+    assert watcher.read().counts == {("a", "x"): 3}
+    counting(disks[2], 4)  # takes the file of the ended process
+    assert watcher.read().counts == {("a", "x"): 7}
+    assert os.listdir(f"{disks[0].root}/run") == ["meters-00"]
+
+
+def test_x13_a_state_ends_with_its_process(disks: list[Disk]) -> None:
+    watcher, worker = Meters(disks[0]), Meters(disks[1])
+    worker.change("route_down", "orders", by=1)
+    worker.share()
+    assert watcher.read().states == {("route_down", "orders"): 1}
+    disks[1].close_all()
+    assert watcher.read().states == {}
+    counting(disks[2], 1)
+    assert watcher.read().states == {}  # (its next owner does not report the state)
+
+
+def test_x13_a_state_that_returns_to_zero_is_not_reported(disks: list[Disk]) -> None:
+    worker = Meters(disks[0])
+    worker.change("workers", "orders", by=4)
+    worker.share()
+    worker.change("workers", "orders", by=-4)
+    assert worker.read().states == {}
+
+
+def test_x13_a_killed_process_loses_no_shared_count(root: str) -> None:
+    def program() -> None:
+        own = counting(Disk(root), 5)
+        own.add("a", "x")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert exit_code_of(program) == -signal.SIGKILL
+    watcher = Disk(root)
+    assert Meters(watcher).read().counts == {("a", "x"): 6}
+    watcher.close_all()
+
+
+def test_x13_processes_without_a_file_count_for_themselves(disks: list[Disk]) -> None:
+    all_meters = [counting(disk, 1) for disk in disks]
+    assert all_meters[0].read().counts == {("a", "x"): layout.METERS_FILES}
+    assert all_meters[-1].read().counts == {("a", "x"): layout.METERS_FILES + 1}
+
+
+def test_x13_durations_are_counted_in_buckets(disks: list[Disk]) -> None:
+    own, keys = Meters(disks[0]), duration_keys("commit_seconds")
+    own.record(durations=[(keys, 0.0004), (keys, 0.0005), (keys, 0.2), (keys, 60.0)])
+    assert own.read().counts == {
+        ("commit_seconds", "0.0005"): 2, ("commit_seconds", "0.25"): 1, ("commit_seconds", "inf"): 1,
+        ("commit_seconds", "total"): 60_200_900_000,
+    }  # fmt: skip
+
+
+def test_x13_a_full_file_and_a_long_name_cost_only_other_processes_the_count(disks: list[Disk]) -> None:
+    own = Meters(disks[0])
+    own.add("long" * 200)
+    for number in range(meters._CELLS + 10):
+        own.add("many", str(number))
+    own.share()
+    own.add("many", "after")
+    assert len(own.read().counts) == meters._CELLS + 12
+    assert set(own.read().counts.values()) == {1}
+    assert len(Meters(disks[1]).read().counts) == meters._CELLS
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EACCES, errno.EMFILE])
+def test_x13_a_disk_that_refuses_the_file_costs_no_count_and_no_error(disks: list[Disk], number: int) -> None:
+    with mock.patch.object(disks[0], "create", side_effect=OSError(number, os.strerror(number))):
+        own = counting(disks[0], 3)
+        own.add("a", "x")
+        assert own.read().counts == {("a", "x"): 4}
+
+
+@given(st.binary(max_size=4 * meters._CELL_BYTES))
+def test_x13_damaged_files_do_no_harm(data: bytes) -> None:
+    for _, kind, key, value in meters._decode(data):
+        assert kind in (1, 2)
+        assert all(isinstance(part, str) for part in key)
+        assert isinstance(value, int)
+
+
+@pytest.mark.parametrize("make", ["directory", "fifo", "symlink", "short", "random"])
+def test_x13_planted_files_are_passed_over(disks: list[Disk], make: str, root: str) -> None:
+    path = Path(root, "run", "meters-00")
+    match make:
+        case "directory":
+            path.mkdir()
+        case "fifo":
+            os.mkfifo(path)
+        case "symlink":
+            path.symlink_to("/etc/passwd")
+        case "short":
+            path.write_bytes(b"short")
+        case "random":
+            path.write_bytes(os.urandom(1 << 17))
+    own = counting(disks[0], 3)
+    own.add("a", "x")
+    assert own.read().counts[("a", "x")] == 4
+
+
+def test_x13_a_count_after_the_close_is_no_error(tmp_path: Path) -> None:
+    with spool.create(tmp_path / "space") as space:
+        space.create_queue("orders")
+        space.put("orders", 1)
+        own = space.engine.meters
+        own.share()
+    own.add("late")
+    own.change("late", by=1)
+    own.share()
+
+
+def test_x13_every_commit_is_counted(tmp_path: Path) -> None:
+    with spool.create(tmp_path / "space") as space:
+        space.create_queue("orders")
+        before = space.metrics().counts
+        for number in range(5):
+            space.put("orders", number)
+        space.get_many("orders", 5)
+        counts = {key: count - before.get(key, 0) for key, count in space.metrics().counts.items()}
+    assert counts["commit_requests",] == 6
+    for name in ("commit_seconds", "flush_seconds"):
+        assert sum(count for key, count in counts.items() if key[0] == name and key[1] != "total") == 6
+        assert counts[name, "total"] > 0
+
+
+def test_x13_a_closed_space_leaves_its_counts_to_the_next_process(tmp_path: Path) -> None:
+    with spool.create(tmp_path / "space") as space:
+        space.create_queue("orders")
+        space.put("orders", 1)
+    with spool.open(tmp_path / "space") as space:
+        assert space.metrics().counts["commit_requests",] >= 1
