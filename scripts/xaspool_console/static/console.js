@@ -10,7 +10,7 @@
 
   const plan = () => {
     clearTimeout(timer);
-    if (live && !paused && true) {
+    if (live && !paused && document.visibilityState === "visible") {
       timer = setTimeout(refresh, SECONDS * 1000);
     }
   };
