@@ -2,7 +2,8 @@
 
 A process counts in its own memory first. Its housekeeper then takes one of the files ``run/meters-00`` to
 ``run/meters-31``, and holds a byte lock on the file until it closes the space. From then on, each count is stored in
-the file, too: at once if processes share memory, otherwise at each call of ``share``.
+the file, too: at once if processes share memory, otherwise at each call of ``share``. Commits are only noted, and
+counted at each call of ``share``, so that they take no longer.
 
 A file outlives its owner, and the next owner continues its counts. So the sum over all files never decreases while
 ``run/`` exists. A state, e.g. "the route is down", is valid only while its owner lives.
@@ -14,8 +15,8 @@ the disk is full, counts for itself.
 import struct
 import threading
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -31,6 +32,9 @@ Key = tuple[str, ...]
 Duration = tuple[Sequence[Key], float]
 """The result of ``duration_keys``, and a time in seconds."""
 
+CommitNote = tuple[int, float, float | None]
+"""The number of puts, gets and transactions in a commit, the seconds of the commit, and those of its flush, if any."""
+
 # The upper bounds of the buckets in which durations are counted, in seconds.
 BOUNDS_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 _NANOSECONDS = 1_000_000_000
@@ -44,6 +48,7 @@ _KIND, _LENGTH, _KEY_AT = 8, slice(10, 12), 12
 _MOST_KEY_BYTES = _CELL_BYTES - _KEY_AT
 _FILE_BYTES = _CELLS * _CELL_BYTES
 _COUNT, _STATE = 1, 2
+_MOST_NOTES = 1 << 16  # of commits since the last call of ``share``, some five seconds ago
 _SEPARATOR = "\x1f"
 
 
@@ -80,6 +85,9 @@ class Meters:
         self._memory: SharedBytes | None = None  # in which each count is stored at once
         self._file: SharedBytes | None = None  # of which this process is the owner
         self._used = 0  # the bytes of the file's cells
+        self._commits: deque[CommitNote] = deque(maxlen=_MOST_NOTES)
+        # (an attribute, not a method: counting at once would cost each put and get 2 %)
+        self.note_commit: Callable[[CommitNote], None] = self._commits.append
 
     def add(self, *key: str, number: int = 1) -> None:
         """Add to a count."""
@@ -106,23 +114,37 @@ class Meters:
             self.share()  # (states change rarely, and people look at them at once)
 
     def record(self, counts: Iterable[tuple[Key, int]] = (), durations: Iterable[Duration] = ()) -> None:
-        """Add to several counts, and count several durations. This is one call, because each commit makes it."""
-        changes = [*counts]
-        for keys, seconds in durations:
-            changes += (keys[bisect_left(BOUNDS_SECONDS, seconds)], 1), (keys[-1], int(seconds * _NANOSECONDS))
+        """Add to several counts, and count several durations."""
         with self._mutex:
-            for key, more in changes:
-                cell = self._cells.get(key) or self._cell(key, _COUNT)
-                cell.value += more
-                if self._memory is not None and cell.place is not None:
-                    try:
-                        self._memory[cell.place] = _VALUE.pack(cell.value)
-                    except ValueError:
-                        self._memory = None  # the space was closed meanwhile
+            self._record(counts, durations)
+
+    def _record(self, counts: Iterable[tuple[Key, int]], durations: Iterable[Duration]) -> None:
+        changes = Counter(dict(counts))
+        for keys, seconds in durations:
+            changes[keys[bisect_left(BOUNDS_SECONDS, seconds)]] += 1
+            changes[keys[-1]] += int(seconds * _NANOSECONDS)
+        for key, more in changes.items():
+            cell = self._cell(key, _COUNT)
+            cell.value += more
+            if self._memory is not None and cell.place is not None:
+                try:
+                    self._memory[cell.place] = _VALUE.pack(cell.value)
+                except ValueError:
+                    self._memory = None  # the space was closed meanwhile
+
+    def _count_commits(self) -> None:
+        """Count the noted commits. Caller holds the mutex."""
+        notes = [self._commits.popleft() for _ in range(len(self._commits))]
+        if notes:
+            requests = sum(note[0] for note in notes)
+            commits = [(_COMMIT_SECONDS, note[1]) for note in notes]
+            flushes = [(_FLUSH_SECONDS, note[2]) for note in notes if note[2] is not None]
+            self._record([(_REQUESTS, requests)], commits + flushes)
 
     def share(self) -> None:
         """Store the counts where other processes find them. Only a process without a simulated disk calls this."""
         with self._mutex, suppress(OSError, SpoolError, ValueError):
+            self._count_commits()
             if self._file is None and self._cells:
                 self._take()
             if self._file is not None and self._memory is None:
@@ -218,6 +240,10 @@ def duration_keys(*key: str) -> tuple[Key, ...]:
     """Return the keys of a histogram: a key for each bucket, then the key of the sum in nanoseconds."""
     labels = [*(f"{bound:g}" for bound in BOUNDS_SECONDS), "inf", TOTAL]
     return tuple((*key, label) for label in labels)
+
+
+_COMMIT_SECONDS, _FLUSH_SECONDS = duration_keys("commit_seconds"), duration_keys("flush_seconds")
+_REQUESTS = ("commit_requests",)
 
 
 def _decode(data: bytes) -> Iterator[tuple[int, int, Key, int]]:

@@ -36,7 +36,6 @@ from typing import Any
 
 from spool.coordination.counters import CounterPage
 from spool.coordination.locks import NUMBER, xid_byte
-from spool.coordination.meters import Duration, duration_keys
 from spool.disk.disk import FlushFailed
 from spool.errors import NO_ROOM, CommitUnknown, NotOpen, QueueNotFound, SpaceStopped, SystemFailure
 from spool.format.batch import CommitBatch, destinations_of
@@ -91,7 +90,7 @@ def commit(
         CommitUnknown: a step after the number was issued failed. After any other error nothing has happened.
     """
     asked, known, begun = flush, store.settings.known, perf_counter()
-    durations: list[Duration] = []
+    flush_seconds: float | None = None
     try:
         # 1. Write the whole file in active/, where nothing refers to the file yet. A file that supersedes others must
         #    be correct at the moment when it gets its number. So step 3 completes the file, after ``check``.
@@ -118,7 +117,7 @@ def commit(
         elif flush:
             flushed_from = perf_counter()
             file.flush()
-            durations = [(_FLUSH_SECONDS, perf_counter() - flushed_from)]
+            flush_seconds = perf_counter() - flushed_from
         # 8. Publish the number after all earlier numbers: now the commit is visible to all processes.
         tables: Iterable[Table] = contents.tables
         if batch.adopted:
@@ -138,16 +137,13 @@ def commit(
         file.close()
     # 9. Keep the commit in memory: the index of this process applies the commit after all earlier ones.
     _keep(store, number, contents, batch)
-    durations.append((_COMMIT_SECONDS, perf_counter() - begun))
-    store.meters.record([(_REQUESTS, requests)], durations)
+    store.meters.note_commit((requests, perf_counter() - begun, flush_seconds))
     return number
 
 
 # The index applies the kept commits of this process once more than ``_MOST_OWN`` are kept, and after a commit of at
 # least ``_LARGE_MESSAGES`` messages.
 _MOST_OWN, _LARGE_MESSAGES = 16, 1024
-_COMMIT_SECONDS, _FLUSH_SECONDS = duration_keys("commit_seconds"), duration_keys("flush_seconds")
-_REQUESTS = ("commit_requests",)
 _LOOK = "the commit may or may not have happened: open the space again, and look for its messages"
 
 
