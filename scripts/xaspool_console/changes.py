@@ -13,10 +13,11 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from spool.errors import BadMessageId, InvalidArgument
+from spool.model.text import printable
 from xa import ResourceManager, Xid
 from xaspool_console.console import Console
 from xaspool_console.findings import queue_link
-from xaspool_console.formatting import plural, visible
+from xaspool_console.formatting import plural
 from xaspool_console.messages import entry_of
 from xaspool_console.pages import name_of
 
@@ -190,7 +191,7 @@ def _of_quarantine(space: "Space") -> list[Change]:
 
     def restore(request: Request) -> tuple[str, str]:
         file = subject(request)
-        return f"The file is back as {visible(space.restore_quarantined(file.name))}.", "/recovery"
+        return f"The file is back as {printable(space.restore_quarantined(file.name))}.", "/recovery"
 
     def ask_delete(request: Request) -> Question:
         sentence = f"The file {subject(request).name} and its reason are deleted for good."
@@ -199,7 +200,7 @@ def _of_quarantine(space: "Space") -> list[Change]:
     def delete(request: Request) -> tuple[str, str]:
         file = subject(request)
         space.delete_quarantined(file.name)
-        return f"The file {visible(file.name)} was deleted from quarantine.", "/recovery"
+        return f"The file {printable(file.name)} was deleted from quarantine.", "/recovery"
 
     return [
         Change("/quarantine/{token}/restore", ask_restore, restore),

@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from spool.errors import SpoolError
 from spool.model import codecs
+from spool.model.text import printable
 
 if TYPE_CHECKING:
     from spool import Message
@@ -25,27 +26,18 @@ _LINES = "\n\t"
 NOTHING = "–"
 
 
-def visible(text: str, keep: str = "") -> str:
-    """Escape control characters, bidirectional controls and surrogates of a text, except the characters in `keep`."""
-    if text.isprintable():
-        return text
-    return "".join(
-        c if c in keep or c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii") for c in text
-    )
-
-
 def finalized(value: object) -> object:
     """Return the form in which a template shows a value. A template then cannot show hidden characters by mistake."""
     if value is None:
         return NOTHING
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
-    return visible(value)
+    return printable(value)
 
 
 def lines(text: str) -> Markup:
     """Return a preformatted text, in which line ends and tabs remain."""
-    return Markup.escape(visible(text, keep=_LINES))
+    return Markup.escape(printable(text, keep=_LINES))
 
 
 def number(value: float | None) -> str:
@@ -96,7 +88,7 @@ def moment(seconds: float | None) -> str:
 
 def short(text: str, most: int) -> str:
     """Return a text without its middle, at most `most` characters long."""
-    shown = visible(text)
+    shown = printable(text)
     if len(shown) <= most:
         return shown
     half = (most - 1) // 2
@@ -186,7 +178,7 @@ def piece(raw: bytes) -> str:
     if text is None or "\0" in text:
         text = raw[:_ROW].hex(" ")
         return f"bytes {text}{' …' if len(raw) > _ROW else ''}"
-    return visible(" ".join(text.split())) + (" …" if len(raw) > _PIECE else "")
+    return printable(" ".join(text.split())) + (" …" if len(raw) > _PIECE else "")
 
 
 def beginning(raw: bytes) -> str:

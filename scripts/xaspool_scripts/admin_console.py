@@ -62,8 +62,9 @@ def console(
 
     \b
     Examples:
-      spool-admin -s shop console
-      spool-admin -s shop console --allow-changes --token-file token
+      spool-admin console
+      spool-admin console --allow-changes --token-file token
+      spool-admin -s /var/spool/shop console --listen 127.0.0.1:9000
     """
     _check_packages()
     from xaspool_console.access import is_loopback

@@ -43,6 +43,6 @@ def printable(text: str, keep: str = "") -> str:
     """Escape the control characters of a text, except those in `keep`."""
     if text.isprintable():
         return text
-    return "".join(
-        c if c in keep or c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii") for c in text
-    )
+    from spool.model.text import printable as escaped  # (imported here, because help and completion do not need it)
+
+    return escaped(text, keep)

@@ -29,7 +29,7 @@ from spool.transactions.validation import check_queue
 
 if TYPE_CHECKING:
     from spool.admin.manifest import ExportReport, Progress
-    from spool.admin.metrics import SpaceMetrics
+    from spool.admin.metrics import DropFolders, SpaceMetrics
 
 log = logging.getLogger("spool")
 
@@ -42,6 +42,7 @@ class Administration:
     def __init__(self, core: Core) -> None:
         self._store = core.store
         self._owners = core.owners
+        self._drops: DropFolders | None = None
 
     # -- queues ----------------------------------------------------------------------------------------------------
 
@@ -242,9 +243,10 @@ class Administration:
 
         The figures are also readable after a failed flush has stopped the space.
         """
-        from spool.admin.metrics import space_metrics  # imported here: most programs do not use it
+        from spool.admin.metrics import DropFolders, space_metrics  # imported here: most programs do not use it
 
-        return space_metrics(self._store)
+        self._drops = self._drops or DropFolders()
+        return space_metrics(self._store, self._drops)
 
     @public_call("looking for a message")
     def entry(self, message_id: str) -> QueueEntry:

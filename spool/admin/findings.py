@@ -79,6 +79,7 @@ class RecoveryReport:
 
     @property
     def damaged(self) -> list[Finding]:
+        """The findings of the kind *damaged*."""
         return [finding for finding in self.findings if finding.kind is Kind.DAMAGED]
 
 

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from spool.admin import run_files
-from spool.admin.metrics import FolderUsage, OpenTransaction, QueueRole, SpaceMetrics, space_metrics
+from spool.admin.metrics import DropFolders, FolderUsage, OpenTransaction, QueueRole, SpaceMetrics, space_metrics
 from spool.admin.queues import group_id
 from spool.admin.stats import QueueStats
 from spool.coordination.locks import PUBLISHING
@@ -33,6 +33,7 @@ class Publisher:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._failure = ""
+        self._drops = DropFolders()
 
     def __call__(self) -> None:
         """Write the copy, or remove it if the option has no value any more."""
@@ -42,7 +43,7 @@ class Publisher:
                 return
             try:
                 if group is not None:
-                    publish(disk, space_metrics(self._store), group)
+                    publish(disk, space_metrics(self._store, self._drops), group)
                 else:
                     withdraw(disk)
             except (SpoolError, OSError) as error:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from spool.admin.quarantined import count_by_queue
 from spool.index.commit import DEQUEUED, ENQUEUED, EXPIRED, FAILED
 from spool.index.queue import Queue
-from spool.index.run import Run
+from spool.index.run import QueueOrder, Run
 from spool.log.quota import Usage, prepared_usage
 from spool.log.visibility import catch_up, list_prepared
 from spool.model.position import Position
@@ -55,33 +55,44 @@ def last_stats(store: Store, queues: Iterable[str]) -> dict[str, QueueStats]:
     """Return the figures of the named queues after the commits that this process has applied."""
     quarantined = count_by_queue(store.files.disk)
     with store.view.mutex:
-        now = store.clock.now()
-        claimed = _per_run(store.view, store.shared.claims.positions())
-        held = _per_run(store.view, store.view.prepared.held)
+        now, index = store.clock.now(), store.view.index
+        claimed = _per_queue(store.view, store.shared.claims.positions())
+        held = _per_queue(store.view, store.view.prepared.held)
         added = prepared_usage(store.view.prepared)
-        taken = claimed + held
-        totals = store.view.index.totals()
+        totals = index.totals()
         figures = {}
         for name in queues:
-            queue = store.view.index.messages.queue(name)
-            queue.promote_due(now)
-            taken_here = {run: count for run, count in taken.items() if run.queue is queue.order}
-            delayed = sum(run.live for run in queue.delayed) + sum(segment.live for segment in queue.delayed_segments)
-            delayed -= sum(count for run, count in taken_here.items() if run.due is not None and run.due > now)
-            ready = queue.live - delayed - sum(taken_here.values())
-            times = [run.committed_at for run in (*queue.ready, *queue.waiting) if run.live > taken_here.get(run, 0)]
-            oldest = min(times + [segment.oldest for segment in queue.segments], default=None)
-            counts = totals.get(name, [0, 0, 0, 0])
+            queue = index.messages.queue(name)
+            claimed_here, held_here = claimed.get(queue.order, _NONE), held.get(queue.order, _NONE)
+            ready, delayed, oldest = _waiting(queue, now, claimed_here + held_here) if queue.live else (0, 0, None)
+            counts = totals.get(name, _NO_COUNTS)
             gone = counts[DEQUEUED] + counts[FAILED] + counts[EXPIRED]
             figures[name] = QueueStats(
-                ready=max(0, ready), delayed=max(0, delayed), claimed=_of(claimed, queue),
-                in_doubt=_of(held, queue) + added.get(name, Usage()).messages,
+                ready=ready, delayed=delayed, claimed=claimed_here.total(),
+                in_doubt=held_here.total() + added.get(name, _NO_USAGE).messages,
                 bytes=queue.bytes, oldest_age=None if oldest is None else max(0.0, now - oldest),
                 enqueued=counts[ENQUEUED], dequeued=counts[DEQUEUED], failed=counts[FAILED],
                 expired=counts[EXPIRED], deleted=max(0, counts[ENQUEUED] - gone - queue.live),
                 quarantined=quarantined[name],
             )  # fmt: skip
     return figures
+
+
+_NONE, _NO_COUNTS, _NO_USAGE = Counter[Run](), (0, 0, 0, 0), Usage()
+
+
+def _waiting(queue: Queue, now: float, taken: Counter[Run]) -> tuple[int, int, float | None]:
+    """Return the number of ready and of delayed messages, and the time of the oldest ready message.
+
+    ``taken``: the number of messages that transactions hold, by run.
+    """
+    queue.promote_due(now)
+    delayed = sum(run.live for run in queue.delayed) + sum(segment.live for segment in queue.delayed_segments)
+    delayed -= sum(count for run, count in taken.items() if run.due is not None and run.due > now)
+    ready = queue.live - delayed - taken.total()
+    times = [run.committed_at for run in (*queue.ready, *queue.waiting) if run.live > taken.get(run, 0)]
+    oldest = min(times + [segment.oldest for segment in queue.segments], default=None)
+    return max(0, ready), max(0, delayed), oldest
 
 
 def first_due(store: Store, name: str) -> float | None:
@@ -95,10 +106,11 @@ def first_due(store: Store, name: str) -> float | None:
     return min((due for due in times if due is not None), default=None)
 
 
-def _of(counts: Counter[Run], line: Queue) -> int:
-    return sum(count for run, count in counts.items() if run.queue is line.order)
-
-
-def _per_run(view: View, positions: Iterable[Position]) -> Counter[Run]:
-    """Return the number of these messages in each run."""
-    return Counter(run for position in positions if (run := view.index.messages.find(position)) is not None)
+def _per_queue(view: View, positions: Iterable[Position]) -> dict[QueueOrder, Counter[Run]]:
+    """Return the number of these messages in each run, by the order of the run's queue."""
+    found: dict[QueueOrder, Counter[Run]] = {}
+    for position in positions:
+        run = view.index.messages.find(position)
+        if run is not None:
+            found.setdefault(run.queue, Counter())[run] += 1
+    return found

@@ -93,15 +93,6 @@ class Meters:
         """Add to a count."""
         self.record([(key, number)])
 
-    def set(self, *key: str, value: int) -> None:
-        """Report a state, until this process closes the space or dies. The value 0 means that the state has ended."""
-        with self._mutex:
-            cell = self._cell(key, _STATE)
-            cell.value = value
-            with suppress(ValueError):  # the space was closed meanwhile
-                if self._memory is not None and cell.place is not None:
-                    self._memory[cell.place] = _VALUE.pack(value)
-
     def change(self, *key: str, by: int) -> None:
         """Add to a state that this process reports. The state ends at 0, and when this process closes the space."""
         with self._mutex:

@@ -9,6 +9,15 @@ _MOST_CHARACTERS = 80
 _MOST_LISTED = 20
 
 
+def printable(text: str, keep: str = "") -> str:
+    """Escape the control characters of a text, except those in `keep`."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c in keep or c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii") for c in text
+    )
+
+
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Return the end of an error's first sentence, e.g. ``; did you mean orders?``, or "" if no name is similar."""
     from difflib import get_close_matches  # imported here, because it is needed only after a name was mistyped

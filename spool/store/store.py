@@ -28,12 +28,15 @@ from spool.index import Index
 from spool.model import layout
 from spool.runtime.calls import CallGuard
 from spool.runtime.clock import Clock, Deadline
+from spool.store.logs import escape_names
 from spool.store.parts import Files, Shared, View
 from spool.store.settings import SettingsReader, read_settings
 
 log = logging.getLogger("spool")
 
 WAIT_SECONDS = 30.0
+
+escape_names()  # (every program that opens a space imports this module first)
 
 
 class Lifetime:

@@ -61,6 +61,7 @@ class WorkSummary:
         return sum(getattr(self, effect.value) for effect in Effect if effect is not Effect.KEPT)
 
     def add(self, effect: Effect, reason: str) -> None:
+        """Count an effect. A reason other than "" becomes the latest reason for this count."""
         setattr(self, effect.value, getattr(self, effect.value) + 1)
         if reason:
             self.reasons[effect.value] = reason

@@ -192,6 +192,7 @@ class Worker:
 
     @property
     def is_stopping(self) -> bool:
+        """Whether the worker claims no further message, because ``stop`` was called or the event ``stop`` is set."""
         return self._is_stopping or (self._event is not None and self._event.is_set())
 
     @property

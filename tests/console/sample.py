@@ -70,10 +70,10 @@ def publish(space: spool.Space) -> None:
     """Report the meters of a running forwarder and worker."""
     meters = space._store.meters
     for queue, target in (("orders", "oven"), ("orders", "invoices"), ("orders", "labels")):
-        meters.set("destination", queue, target, value=1)
+        meters.change("destination", queue, target, by=1)
     for queue, service in (("oven", "python:bakery.oven:bake"), ("invoices", ERP), ("labels", LABELS)):
-        meters.set("route", queue, service, value=1)
-    meters.set("route_down", "invoices", ERP, value=1)
+        meters.change("route", queue, service, by=1)
+    meters.change("route_down", "invoices", ERP, by=1)
     for queue, effect, count in (
         ("orders", "done", 18_204), ("oven", "done", 18_197), ("invoices", "done", 17_903), ("invoices", "error", 1)
     ):  # fmt: skip

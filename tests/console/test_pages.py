@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import spool
+from spool.model.text import printable
 from spool.transactions import delivery
 from tests.at_once import AT_ONCE
 from tests.console.conftest import Served, failed_id, serving
@@ -263,7 +264,7 @@ def test_a_circle_of_queues_is_drawn(memory: Path) -> None:
             space.create_queue(name)
         for name, target in (("a", "b"), ("b", "c"), ("c", "a")):
             space.change_queue(name, reply_queue=target)
-        space._store.meters.set("destination", "a", "a", value=1)
+        space._store.meters.change("destination", "a", "a", by=1)
         metrics = space.metrics()
         (part,), others = flow.parts(metrics, flow.edges(metrics), 5)
         assert (others, part.left_out, part.name) == (0, 0, "a")
@@ -293,7 +294,7 @@ def test_a_large_flow_is_cut_and_the_table_has_the_rest(memory: Path) -> None:
     ],
 )  # fmt: skip
 def test_hidden_characters_are_seen(text: str, seen: str) -> None:
-    assert formatting.visible(text) == seen
+    assert printable(text) == seen
     assert formatting.finalized(text) == seen
     assert str(formatting.lines("<" + text)).replace("\n", "\\n") == f"&lt;{seen}"
 

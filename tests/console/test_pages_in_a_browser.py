@@ -111,8 +111,8 @@ def hostile(path: Path) -> Iterator[Served]:
         sample.prepare_in(space, LONG, xa.Xid(1, b"<script>hacked=1</script>", b"\x1b\xff" * 32))
         for name in (HOSTILE_FILE, os.fsdecode(b"\xff\xfe" * 100)):
             (path / layout.QUARANTINE / name).write_text(HOSTILE)
-        space._store.meters.set("route", LONG, HOSTILE, value=1)
-        space._store.meters.set("route_down", LONG, HOSTILE, value=1)
+        space._store.meters.change("route", LONG, HOSTILE, by=1)
+        space._store.meters.change("route_down", LONG, HOSTILE, by=1)
         space._store.meters.add("outcomes", HOSTILE, LONG, HOSTILE)
         with serving(space, changes=True) as served:
             yield served

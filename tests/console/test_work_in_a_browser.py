@@ -72,7 +72,7 @@ def test_a_destination_that_is_down_is_seen_in_words(reading: Served, opened: Op
     assert "calls 318" in words
     row = page.get_by_role("row").filter(has_text=sample.ERP)
     assert row.get_by_role("cell").last.inner_text() == "down"
-    reading.space._store.meters.set("route_down", "invoices", sample.ERP, value=0)
+    reading.space._store.meters.change("route_down", "invoices", sample.ERP, by=-1)
     reading.console.samples.forget()
     page.reload()
     assert "DOWN" not in (picture.text_content() or "")

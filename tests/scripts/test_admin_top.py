@@ -823,7 +823,7 @@ def test_a_hostile_space_controls_nothing(tmp_path: Path, monkeypatch: pytest.Mo
         space.put_many("orders", [b"1", b"2"])
         (path / "quarantine" / f"{evil}.json").touch()
         for state in ("route", "route_down"):
-            space._store.meters.set(state, "orders", f"http://{evil}", value=1)
+            space._store.meters.change(state, "orders", f"http://{evil}", by=1)
         space._store.meters.add("outcomes", evil, "orders", evil)
         with space.transaction() as held:
             held.get("orders")

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 import spool
 from tests.scripts.conftest import PROGRAMS, Run, execute, leaves, mounted, one_line
-from xaspool_scripts import admin_queue
+from xaspool_scripts import admin_console, admin_queue
 from xaspool_scripts.admin import main
 
 GARBAGE = [
@@ -47,6 +47,7 @@ def test_no_arguments_whatever_lead_to_a_traceback(
     path: Path, directory: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path / directory)
+    monkeypatch.setattr(admin_console, "_await_signal", lambda server: None)  # the console ends at once
     runner = CliRunner()
     for name, words in _walk():
         words = [
