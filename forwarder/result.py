@@ -135,6 +135,7 @@ class Summary:
 
     @property
     def handled(self) -> int:
+        """The number of messages with any effect but ``KEPT``."""
         return sum(n for counts in self.effects.values() for effect, n in counts.items() if effect != Effect.KEPT)
 
     @property

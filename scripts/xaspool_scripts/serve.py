@@ -81,8 +81,8 @@ def main(
     \b
     Examples:
       spool-serve -s /var/spool/shop
-      spool-serve /var/spool/shop audit=/srv/spool --listen 0.0.0.0:8815 --tls-cert cert.pem --tls-key key.pem
-    --token-file tokens
+      spool-serve /var/spool/shop audit=/srv/spool --listen 0.0.0.0:8815 --tls-cert cert.pem \\
+        --tls-key key.pem --token-file tokens
     """
     from forwarder.flight.endpoint import in_url, is_loopback
 

@@ -112,6 +112,7 @@ class SpaceOptions(TypedDict, total=False):
     sync_method: Literal["auto", "ordered", "strict"]
     network_file_system: str | None
     mirror: str | None
+    monitor_group: str | None
 
 
 class MessageFilters(TypedDict, total=False):

@@ -41,6 +41,7 @@ class Recovery(NamedTuple):
     left: Sequence[Xid] = ()
 
     def joined(self, other: "Recovery") -> "Recovery":
+        """Return a recovery with the branches of both recoveries."""
         return Recovery(*([*mine, *others] for mine, others in zip(self, other, strict=True)))
 
 
