@@ -227,7 +227,7 @@ def _record(store: Store, report: RecoveryReport) -> None:
 
         try:
             record_recovery(store.files.disk, report, store.clock.now())
-        except OSError as error:
+        except Exception as error:
             log.warning("the findings of the recovery could not be kept for spool-admin top: %s", error)
 
 

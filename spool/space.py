@@ -25,7 +25,7 @@ from spool.runtime.calls import public_call
 from spool.runtime.context import joined_by_caller
 from spool.runtime.tracing import API, HeaderLimits, begin_receive, begin_send
 from spool.store.store import Store
-from spool.transactions.claiming import check_wanted, next_of
+from spool.transactions.claiming import Wanted, check_wanted, next_of
 from spool.transactions.core import Core
 from spool.transactions.delivery import get_alone
 from spool.transactions.requests import PendingRequest, check_request, wait_for_reply
@@ -235,10 +235,10 @@ class Space(Administration):
         joined = joined_transaction(self._store, transaction)
         if joined is not None:
             return joined.get(queue, **options)
+        wanted = check_wanted(queue, 1, **options) if options else next_of(queue)
         if API in modules and (receive := begin_receive(queue)) is not None:
             with receive:
-                return receive.done(self.get_many(queue, 1, transaction=None, **options))[0]
-        wanted = check_wanted(queue, 1, **options) if options else next_of(queue)
+                return receive.done(self._take(wanted))[0]
         # The commit removes the message even if the caller is interrupted: signals are delivered before the commit.
         found = get_alone(self._core, wanted, calls.deliver_pending_signals)
         self._after_commit()
@@ -257,10 +257,14 @@ class Space(Administration):
         joined = joined_transaction(self._store, transaction)
         if joined is not None:
             return joined.get_many(queue, max_messages, **options)
+        wanted = check_wanted(queue, max_messages, **options)
         if API in modules and (receive := begin_receive(queue)) is not None:
             with receive:
-                return receive.done(self.get_many(queue, max_messages, transaction=None, **options))
-        found = get_alone(self._core, check_wanted(queue, max_messages, **options), calls.deliver_pending_signals)
+                return receive.done(self._take(wanted))
+        return self._take(wanted)
+
+    def _take(self, wanted: Wanted) -> list[Message]:
+        found = get_alone(self._core, wanted, calls.deliver_pending_signals)
         self._after_commit()
         return found
 

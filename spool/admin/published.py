@@ -1,17 +1,19 @@
 """Published metrics: a copy of the space's metrics in ``run/status``, for users who may not open the space.
 
 If the space's option ``monitor_group`` names a group, an open process writes the copy every few seconds, and gives it
-to the group. The copy has the names of queues, the counts and the findings, but no message. The directories of the
+to the group. The copy has the names of queues, the counts, the ids of transactions and the kinds of findings, but no
+message, and no name or reason of a file, because a reason may quote a message. The directories of the
 space and ``run/`` then let other users pass, but not list them.
 """
 
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from spool.admin import run_files
+from spool.admin.findings import Finding
 from spool.admin.metrics import DropFolders, FolderUsage, OpenTransaction, QueueRole, SpaceMetrics, space_metrics
 from spool.admin.queues import group_id
 from spool.admin.stats import QueueStats
@@ -19,7 +21,7 @@ from spool.coordination.locks import PUBLISHING
 from spool.disk.advice import as_failure
 from spool.disk.disk import DIRECTORY_MODE, PASSAGE_MODE, PUBLISHED_MODE, Disk
 from spool.disk.looking import LookingDisk
-from spool.errors import DiskFailure, NotASpace, SpoolError
+from spool.errors import CorruptedFile, DiskFailure, NotASpace
 from spool.model import layout
 from spool.policies.subscriptions import SubscriptionState
 from spool.store.store import Store
@@ -46,7 +48,7 @@ class Publisher:
                     publish(disk, space_metrics(self._store, self._drops), group)
                 else:
                     withdraw(disk)
-            except (SpoolError, OSError) as error:
+            except Exception as error:  # (nothing that people watch may end the housekeeping)
                 if str(error) != self._failure:
                     log.warning("%s: the metrics are not published: %s", disk.root, error)
                 self._failure = str(error)
@@ -56,7 +58,7 @@ class Publisher:
 
 def publish(disk: Disk, metrics: SpaceMetrics, group: str) -> None:
     """Write the copy for a group. Raises InvalidArgument if the group does not exist, and OSError."""
-    plain = asdict(metrics)
+    plain = asdict(_without_texts(metrics))
     for meters in ("counts", "states"):
         plain[meters] = list(plain[meters].items())
     run_files.write(disk, layout.STATUS, plain, mode=PUBLISHED_MODE, group=group_id(group))
@@ -64,6 +66,15 @@ def publish(disk: Disk, metrics: SpaceMetrics, group: str) -> None:
         found = disk.identity(passage)
         if found is not None and found.permissions != PASSAGE_MODE:
             disk.set_mode(passage, PASSAGE_MODE)
+
+
+def _without_texts(metrics: SpaceMetrics) -> SpaceMetrics:
+    """Return the metrics without names and reasons of files: a reason may quote a message."""
+    recovery = metrics.recovery
+    if recovery is not None:
+        findings = tuple(Finding(finding.kind, "", "", finding.action) for finding in recovery.findings)
+        recovery = replace(recovery, findings=findings)
+    return replace(metrics, quarantine=(), recovery=recovery)
 
 
 def withdraw(disk: Disk) -> None:
@@ -89,6 +100,8 @@ def read_metrics(path: str | os.PathLike[str]) -> SpaceMetrics:
         CorruptedFile: the file has other bytes.
     """
     disk = LookingDisk(os.fspath(path))
+    if not os.path.isdir(path):
+        raise NotASpace(f"{disk.root} is not a directory")
     try:
         value = run_files.read(disk, layout.STATUS)
     except PermissionError as error:
@@ -102,7 +115,10 @@ def read_metrics(path: str | os.PathLike[str]) -> SpaceMetrics:
         raise NotASpace(
             f"{disk.root} publishes no metrics: set monitor_group in its space.toml, and open it in a process"
         )
-    return _metrics(value)
+    try:
+        return _metrics(value)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptedFile(f"{disk.path(layout.STATUS)} has other fields than expected: {error!r}") from None
 
 
 def _metrics(value: Mapping[str, Any]) -> SpaceMetrics:

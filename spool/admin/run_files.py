@@ -26,7 +26,8 @@ _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, msgpack.Unpac
 
 def write(disk: Disk, name: str, value: Mapping[str, Any], *, mode: int = FILE_MODE, group: int | None = None) -> None:
     """Replace the file by a value of maps, lists, texts and numbers."""
-    packed = msgpack.packb({"version": _VERSION, **value})
+    # (the name of a file may have any bytes)
+    packed = msgpack.packb({"version": _VERSION, **value}, unicode_errors="surrogateescape")
     temporary = f"{name}.tmp"
     unlink_if_there(disk, temporary)
     handle = disk.create(temporary)
@@ -54,7 +55,7 @@ def read(disk: Disk, name: str) -> dict[str, Any] | None:
     if zlib.crc32(packed).to_bytes(_CHECKSUM_BYTES, "big") != checksum:
         raise damaged
     try:
-        value: dict[str, Any] = msgpack.unpackb(packed, use_list=False)
+        value: dict[str, Any] = msgpack.unpackb(packed, use_list=False, unicode_errors="surrogateescape")
         version = value.pop("version")
     except _UNREADABLE:
         raise damaged from None

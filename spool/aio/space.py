@@ -104,7 +104,10 @@ class Transaction:
         """As ``Space.get_many``, in this transaction. A cancellation has the same effect as for ``get``."""
         if API in modules and (receive := begin_receive(queue)) is not None:
             with receive:
-                return receive.done(await self.get_many(queue, max_messages, **options))
+                return receive.done(await self._get_many(queue, max_messages, **options))
+        return await self._get_many(queue, max_messages, **options)
+
+    async def _get_many(self, queue: str, max_messages: int, **options: Unpack[GetOptions]) -> list[Message]:
         wanted = check_wanted(queue, max_messages, **options)
         options["timeout"] = 0  # the task waits, so no thread has to wait
         get_once = partial(self.sync.get_many, queue, max_messages, **options)
@@ -243,10 +246,11 @@ class Space:
         joined = self._joined(transaction)
         if joined is not None:
             return await joined.get_many(queue, max_messages, **options)
+        wanted = check_wanted(queue, max_messages, **options)
         if API in modules and (receive := begin_receive(queue)) is not None:
             with receive:
-                return receive.done(await self.get_many(queue, max_messages, transaction=None, **options))
-        return await self._receiver.take(check_wanted(queue, max_messages, **options))
+                return receive.done(await self._receiver.take(wanted))
+        return await self._receiver.take(wanted)
 
     async def request(
         self, queue: str, body: Any, *, timeout: float | None = 30.0, **options: Unpack[PutOptions]

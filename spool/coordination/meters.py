@@ -44,6 +44,7 @@ TOTAL = "total"  # the label of the cell with the sum of all durations, in nanos
 # A file has cells. A cell has a value of 8 bytes, a kind of 1 byte, the length of the key, and the key.
 _CELLS, _CELL_BYTES = 1_024, 256
 _VALUE = struct.Struct("<q")
+_MOST = 2**58  # a larger value in a file is damage; the sum over all files has 63 bits
 _KIND, _LENGTH, _KEY_AT = 8, slice(10, 12), 12
 _MOST_KEY_BYTES = _CELL_BYTES - _KEY_AT
 _FILE_BYTES = _CELLS * _CELL_BYTES
@@ -96,11 +97,7 @@ class Meters:
     def change(self, *key: str, by: int) -> None:
         """Add to a state that this process reports. The state ends at 0, and when this process closes the space."""
         with self._mutex:
-            cell = self._cell(key, _STATE)
-            cell.value += by
-            with suppress(ValueError):  # the space was closed meanwhile
-                if self._memory is not None and cell.place is not None:
-                    self._memory[cell.place] = _VALUE.pack(cell.value)
+            self._add(key, _STATE, by)
         if self._memory is None:
             self.share()  # (states change rarely, and people look at them at once)
 
@@ -115,13 +112,16 @@ class Meters:
             changes[keys[bisect_left(BOUNDS_SECONDS, seconds)]] += 1
             changes[keys[-1]] += int(seconds * _NANOSECONDS)
         for key, more in changes.items():
-            cell = self._cell(key, _COUNT)
-            cell.value += more
-            if self._memory is not None and cell.place is not None:
-                try:
-                    self._memory[cell.place] = _VALUE.pack(cell.value)
-                except ValueError:
-                    self._memory = None  # the space was closed meanwhile
+            self._add(key, _COUNT, more)
+
+    def _add(self, key: Key, kind: int, more: int) -> None:
+        cell = self._cell(key, kind)
+        cell.value = min(cell.value + more, _MOST)
+        if self._memory is not None and cell.place is not None:
+            try:
+                self._memory[cell.place] = _VALUE.pack(cell.value)
+            except ValueError:
+                self._memory = None  # the space was closed meanwhile
 
     def _count_commits(self) -> None:
         """Count the noted commits. Caller holds the mutex."""
@@ -175,7 +175,9 @@ class Meters:
         self._file = self._disk.map(handle, _FILE_BYTES)
         for start, kind, key, value in _decode(data):
             cell = self._cells.setdefault(key, _Cell(kind))
-            cell.value += value if kind == _COUNT else 0  # (a state of the last owner has ended)
+            cell.value = min(
+                cell.value + (value if kind == _COUNT else 0), _MOST
+            )  # (a state of the last owner has ended)
             cell.place = slice(start, start + _VALUE.size)
             self._used = start + _CELL_BYTES
         for key, cell in self._cells.items():
@@ -204,12 +206,16 @@ class Meters:
             if found is not None and not found.is_plain:
                 continue  # the next recovery reports the file
             handle = self._disk.create(name) if found is None else self._disk.open(name, write=True)
-            if self._disk.lock(handle, 0):
-                data = self._disk.read_at(handle, 0, _FILE_BYTES)
-                if len(data) < _FILE_BYTES:
-                    data = bytes(_FILE_BYTES)
-                    self._disk.write_at(handle, 0, data)  # (a mapped file must have all its blocks)
-                return handle, data
+            try:
+                if self._disk.lock(handle, 0):
+                    data = self._disk.read_at(handle, 0, _FILE_BYTES)
+                    # (also a whole file is written: a mapped file must have all its blocks, and a copy may have holes)
+                    data = data if len(data) == _FILE_BYTES else bytes(_FILE_BYTES)
+                    self._disk.write_at(handle, 0, data)
+                    return handle, data
+            except BaseException:
+                self._disk.close(handle)
+                raise
             self._disk.close(handle)
         return None
 
@@ -245,4 +251,5 @@ def _decode(data: bytes) -> Iterator[tuple[int, int, Key, int]]:
         if cell[_KIND] not in (_COUNT, _STATE) or not 0 < length <= _MOST_KEY_BYTES:
             return
         text = cell[_KEY_AT : _KEY_AT + length].decode("utf-8", "replace")
-        yield place, cell[_KIND], tuple(text.split(_SEPARATOR)), _VALUE.unpack_from(cell)[0]
+        value = _VALUE.unpack_from(cell)[0]
+        yield place, cell[_KIND], tuple(text.split(_SEPARATOR)), value if 0 <= value <= _MOST else 0

@@ -14,6 +14,8 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import CancelledError
+from contextlib import suppress
 from functools import cache, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar
 
@@ -84,7 +86,8 @@ def note_failure(error: Exception) -> None:
     global _has_failed
     if not _has_failed:
         _has_failed = True
-        log.warning("OpenTelemetry failed, so spans may be missing: %s: %s", type(error).__name__, error)
+        with suppress(Exception):  # the text of a foreign exception may fail, too
+            log.warning("OpenTelemetry failed, so spans may be missing: %s: %s", type(error).__name__, error)
 
 
 def guarded(function: Callable[P, T]) -> Callable[P, T | None]:
@@ -317,7 +320,11 @@ class Send(Attached):
         future.add_done_callback(self._note_future)
         return future
 
+    @guarded
     def _note_future(self, future: "Future[str]") -> None:
+        if future.cancelled():
+            self._end(CancelledError(), [])
+            return
         error = future.exception()
         self._end(error, [] if error is not None else [future.result()])
 

@@ -209,7 +209,7 @@ class Transaction:
         """Take a message. Options and errors: see ``Space.get``."""
         if API in modules and (receive := begin_receive(queue)) is not None:
             with receive:
-                return receive.done(self.get_many(queue, 1, **options))[0]
+                return receive.done(self._get(check_wanted(queue, 1, **options)))[0]
         return self._get(check_wanted(queue, 1, **options) if options else next_of(queue))[0]
 
     @public_call("taking from queue {queue}")
@@ -217,7 +217,7 @@ class Transaction:
         """Take up to ``max_messages`` messages, at least one. Options and errors: see ``Space.get``."""
         if API in modules and (receive := begin_receive(queue)) is not None:
             with receive:
-                return receive.done(self.get_many(queue, max_messages, **options))
+                return receive.done(self._get(check_wanted(queue, max_messages, **options)))
         return self._get(check_wanted(queue, max_messages, **options))
 
     def _get(self, wanted: Wanted) -> list[Message]:

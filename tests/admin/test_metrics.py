@@ -6,7 +6,9 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
+import msgpack
 import pytest
 
 import spool
@@ -14,6 +16,7 @@ import xa
 from spool.admin import run_files
 from spool.admin.published import Publisher, read_metrics
 from spool.disk import Disk
+from spool.intake.intake import Intake
 from spool.model import layout
 from tests.users import DROPPER, GROUP, OWNER, acting_as, directory_of, in_a_process_of
 
@@ -122,7 +125,7 @@ def test_x13_the_copy_has_all_figures(published: spool.Space) -> None:
     )
     publish(space)
     copy, now = read_metrics(space.path), space.metrics()
-    for name in ("queues", "roles", "transactions", "decisions", "states", "counts", "quarantine", "folders"):
+    for name in ("queues", "roles", "transactions", "decisions", "states", "counts", "folders"):
         assert (
             repr(getattr(copy, name)).partition("oldest_age")[0] == repr(getattr(now, name)).partition("oldest_age")[0]
         )
@@ -188,13 +191,10 @@ def test_x13_a_copy_of_another_version_is_refused(published: spool.Space, monkey
         read_metrics(published.path)
 
 
-@pytest.mark.parametrize("path", ["nothing-there", "."])
-def test_x13_a_directory_without_a_copy_is_one_clear_error(
-    tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_x13_a_directory_without_a_copy_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(spool.NotASpace, match="monitor_group"):
-        read_metrics(path)
+        read_metrics(".")
 
 
 @pytest.mark.root
@@ -226,3 +226,56 @@ def test_x13_a_member_of_the_group_reads_the_figures_and_nothing_else() -> None:
                 read_metrics(path)
 
         in_a_process_of(DROPPER, look_in_vain)
+
+
+# -- names and reasons that others chose ------------------------------------------------------------------------------
+
+NOT_UTF_8 = b"bad\xffname"
+
+
+def test_x13_a_stray_file_with_any_name_does_not_prevent_the_opening(space: spool.Space) -> None:
+    path = Path(space.path)
+    space.close()
+    (path / "active" / os.fsdecode(NOT_UTF_8)).write_bytes(b"x")
+    with spool.open(path) as again:
+        record = again.metrics().recovery
+        assert record is not None
+        assert [os.fsencode(finding.name) for finding in record.findings] == [b"active/" + NOT_UTF_8]
+
+
+def test_x13_a_dropped_file_with_any_name_does_not_end_the_publication(published: spool.Space) -> None:
+    space = published
+    Path(space.path, "drop", "orders", f"{os.fsdecode(NOT_UTF_8)}.msgpack").write_bytes(b"bad")
+    Intake(space).run(once=True)
+    space._housekeeper._do_steps(due=True)
+    copy = read_metrics(space.path)
+    assert (copy.quarantined, copy.quarantine) == (1, ())
+
+
+def test_x13_the_copy_has_no_reason_and_no_name_of_a_file(published: spool.Space) -> None:
+    """A reason may quote the message that a file was dropped with."""
+    space = published
+    secret = msgpack.packb({"body": "b", "headers": {"a": ["SECRET"]}})
+    Path(space.path, "drop", "orders", "SECRET.msgpack").write_bytes(secret)
+    Intake(space).run(once=True)
+    assert "SECRET" in str(space.quarantined())
+    report = spool.RecoveryReport(alone=True, findings=space.quarantined())
+    run_files.record_recovery(Disk(space.path), report, 1.0)
+    publish(space)
+    assert b"SECRET" not in Path(space.path, layout.STATUS).read_bytes()
+    record = read_metrics(space.path).recovery
+    assert record is not None
+    assert [finding.kind for finding in record.findings] == ["quarantined"]
+
+
+def test_x13_no_failure_of_the_publication_ends_the_housekeeping(
+    published: spool.Space, caplog: pytest.LogCaptureFixture
+) -> None:
+    with mock.patch("spool.admin.published.space_metrics", side_effect=ZeroDivisionError("a bug")):
+        published._housekeeper._do_steps(due=True)
+    assert "the metrics are not published: a bug" in caplog.text
+
+
+def test_x13_a_directory_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(spool.NotASpace, match="is not a directory"):
+        read_metrics(tmp_path / "nowhere")

@@ -182,3 +182,37 @@ def test_x13_a_closed_space_leaves_its_counts_to_the_next_process(tmp_path: Path
         space.put("orders", 1)
     with spool.open(tmp_path / "space") as space:
         assert space.metrics().counts["commit_requests",] >= 1
+
+
+@pytest.mark.parametrize("value", [2**63 - 1, -(2**63), 2**60, -1])
+def test_x13_a_damaged_count_counts_as_none(disks: list[Disk], root: str, value: int) -> None:
+    counting(disks[0], 3)
+    disks[0].close_all()
+    path = Path(root, "run", "meters-00")
+    path.write_bytes(value.to_bytes(8, "little", signed=True) + path.read_bytes()[8:])
+    own = counting(disks[1], 2)
+    own.add("a", "x", number=2**62)
+    own.share()
+    assert own.read().counts["a", "x"] == meters._MOST
+
+
+def test_x13_a_full_disk_takes_no_file_from_others(disks: list[Disk]) -> None:
+    with mock.patch.object(disks[0], "write_at", side_effect=OSError(errno.ENOSPC, "full")):
+        own = Meters(disks[0])
+        own.add("a", "x")
+        for _ in range(3):
+            own.share()
+        assert not disks[0]._handles
+    own.share()
+    assert Meters(disks[1]).read().counts == {("a", "x"): 1}
+
+
+def test_x13_a_file_with_holes_gets_all_its_blocks(disks: list[Disk], root: str) -> None:
+    """Otherwise a write into shared memory on a full disk would end the process (SIGBUS)."""
+    path = Path(root, "run", "meters-00")
+    with path.open("wb") as file:
+        file.truncate(meters._FILE_BYTES)
+    assert path.stat().st_blocks == 0
+    counting(disks[0], 1)
+    os.sync()
+    assert path.stat().st_blocks * 512 >= meters._FILE_BYTES

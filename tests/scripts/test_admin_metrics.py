@@ -125,12 +125,12 @@ def report_everything(own: meters.Meters) -> None:
     own.record(durations=[(service, 0.25), (service, 7.0)])
     own.add("rounds", "orders")
     own.add("outcomes", "worker", "orders", "delivered", number=5)
-    own.set("workers", "orders", value=4)
-    own.set("workers_paused", "orders", value=1)
-    own.set("route", "orders", "http://localhost/a", value=1)
-    own.set("route", "orders", "http://localhost/b", value=1)
-    own.set("route_down", "orders", "http://localhost/b", value=1)
-    own.set("destination", "orders", "errors", value=1)
+    own.change("workers", "orders", by=4)
+    own.change("workers_paused", "orders", by=1)
+    own.change("route", "orders", "http://localhost/a", by=1)
+    own.change("route", "orders", "http://localhost/b", by=1)
+    own.change("route_down", "orders", "http://localhost/b", by=1)
+    own.change("destination", "orders", "errors", by=1)
 
 
 def test_names_kinds_and_units_follow_the_conventions_of_prometheus() -> None:

@@ -29,8 +29,8 @@ WRONG = {
     "ID...": "zz", "NAME": "nothing", "QUEUE=MODULE:FUNCTION...": "nothing", "XID": "garbage",
     "CRITERIA": "random", "WAYS": "sideways", "WHERE": "nowhere", "MARK": "full", "METHOD": "sloppy", "KIND": "nfs",
     "NAME=VALUE": "novalue", "TEXT": "x" * 5000, "GROUP": "no-such-group", "COMMAND": "", "QUEUE=SERVICE": "nothing",
-    "HOST:PORT": "nowhere", "HOST[:PORT]": "no where", "[[NAME=]DIRECTORY...]": "../x=.", "TYPE": "", "FILE": "no-such.toml",
-    "SUFFIX=TYPE": "csv", "MOMENT": "soon",
+    "HOST:PORT": "nowhere", "HOST[:PORT]": "no where", "[[NAME=]DIRECTORY...]": "../x=.", "TYPE": "",
+    "FILE": "no-such.toml", "SUFFIX=TYPE": "csv", "MOMENT": "soon",
 }  # fmt: skip
 # Any text is accepted; errors come from the file or space that it names.
 ANY = {"--body", "--file", "--space", "--keep", "--master", "--mirror", "file", "path", "directory", "page", "name"}
@@ -172,7 +172,8 @@ WITH_JSON = [
     ("intake", ["spool-intake", "--once"]), ("quarantined file", ["quarantine", "list"]),
     ("quarantined file", ["quarantine", "show", "order.json"]), ("subscription", ["subscription", "list"]),
     ("worked", ["spool-worker", "errors=tests.scripts.test_commands:nothing", "--once"]),
-    ("recovery", ["spool-recover"]), ("mirror", ["mirror", "show"]), ("sample", ["metrics"]), ("space", ["top", "--once"]),
+    ("recovery", ["spool-recover"]), ("mirror", ["mirror", "show"]), ("sample", ["metrics"]),
+    ("space", ["top", "--once"]),
 ]  # fmt: skip
 
 

@@ -57,3 +57,29 @@ def test_x13_no_argument_of_a_record_has_control_characters(name: str, text: str
         logger.propagate = before
     assert output.getvalue().rstrip("\n").isprintable()
     assert output.getvalue().count("\n") == 1
+
+
+class Faulty(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def test_x13_an_argument_without_a_text_raises_nothing(lines: io.StringIO) -> None:
+    logging.getLogger("spool").warning("it failed: %s", Faulty())
+    assert lines.getvalue() == "it failed: <Faulty>\n"
+
+
+def test_x13_a_traceback_forges_no_line(lines: io.StringIO) -> None:
+    try:
+        raise ValueError("bad a\nERROR:root:forged \x1b[31m")
+    except ValueError:
+        logging.getLogger("spool").exception("a call failed")
+    first, *more = lines.getvalue().splitlines()
+    assert first == "a call failed"
+    assert all(line.isprintable() for line in more)
+    assert not any(line.startswith("ERROR") for line in more)
+
+
+def test_x13_named_arguments_are_escaped(lines: io.StringIO) -> None:
+    logging.getLogger("spool").warning("%(name)s", {"name": EVIL})
+    assert len(lines.getvalue().splitlines()) == 1

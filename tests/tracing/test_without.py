@@ -1,12 +1,16 @@
 """Without a span, without an SDK and without OpenTelemetry nothing changes; a faulty tracer loses no message."""
 
+import asyncio
 import logging
+from concurrent.futures import Future
 from typing import Any
+from unittest import mock
 
 import pytest
 from opentelemetry import context, trace
 
 import spool
+import spool.aio
 from spool.runtime import tracing
 from tests.tracing.spans import Recorder, run
 
@@ -152,3 +156,54 @@ def test_a_faulty_tracer_loses_nothing_and_is_logged_once(
     assert [message.body for message in space.browse("replies")] == ["done", "done"]
     failures = [record.getMessage() for record in caplog.records if "OpenTelemetry" in record.getMessage()]
     assert failures == ["OpenTelemetry failed, so spans may be missing: RuntimeError: a faulty tracer"]
+
+
+class WithoutText(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a faulty tracer"), WithoutText()])
+def test_a_context_that_cannot_be_attached_loses_nothing(
+    space: spool.Space, recorder: Recorder, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr(tracing, "_has_failed", False)
+    with recorder.tracer.start_as_current_span("a caller"):
+        with monkeypatch.context() as patch:
+            patch.setattr(context, "attach", mock.Mock(side_effect=error))
+            for number in range(4):
+                space.put("orders", number)
+            assert space.get("orders").body == 0
+            assert [message.body for message in space.get_many("orders", 1)] == [1]
+            with space.transaction() as transaction:
+                assert transaction.get("orders").body == 2
+                assert [message.body for message in transaction.get_many("orders", 1)] == [3]
+    assert space.stats("orders").dequeued == 4
+
+
+async def _all_of(path: str) -> list[object]:
+    async with spool.aio.open(path) as space:
+        async with space.transaction() as transaction:
+            first = (await transaction.get("orders")).body
+        return [first, (await space.get("orders")).body]
+
+
+def test_a_context_that_cannot_be_attached_loses_nothing_for_tasks(
+    space: spool.Space, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space.put_many("orders", [0, 1])
+    with recorder.tracer.start_as_current_span("a caller"), monkeypatch.context() as patch:
+        patch.setattr(context, "attach", mock.Mock(side_effect=RuntimeError("a faulty tracer")))
+        assert asyncio.run(_all_of(space.path)) == [0, 1]
+
+
+def test_a_future_that_is_cancelled_ends_its_span(space: spool.Space, recorder: Recorder) -> None:
+    """``begin_send`` adds its callback to the future, however the future ends."""
+    future = Future[str]()
+    with recorder.tracer.start_as_current_span("a caller"):
+        send = tracing.begin_send(space.engine.config(), "orders", 1, {})
+        assert send is not None
+        with send:
+            send.done_later(future)
+    assert future.cancel()
+    assert recorder.one("send orders").status.status_code is trace.StatusCode.ERROR
