@@ -93,7 +93,8 @@ def _print_once(watched: Watched, state: "State") -> None:
     from xaspool_scripts.top_view import plain_picture
 
     shown = sampled(replace(state, width=1_000, height=1_000), _sample(watched), time.time())
-    write_bytes(plain_picture(shown).encode(sys.stdout.encoding or "utf-8", "replace"))
+    encoding = sys.stdout.encoding if sys.stdout is not None else None
+    write_bytes(plain_picture(shown).encode(encoding or "utf-8", "replace"))
 
 
 def _sample(watched: Watched) -> "Sample":

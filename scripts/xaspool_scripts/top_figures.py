@@ -21,6 +21,7 @@ STALE_SECONDS = 30.0  # published metrics are written every few seconds
 _FEW_INODES = 1_000
 _RECENT_SECONDS = 86_400.0  # the header names a recovery of the last day only
 _NAMED = 60  # columns of a name in a sentence
+_REFUSED = "refused"  # the reason of a dropped file that cannot become messages
 _HISTOGRAMS = ("commit_seconds", "flush_seconds")
 
 
@@ -168,6 +169,7 @@ def findings(metrics: "SpaceMetrics", rows: list[Row], now: float, *, is_publish
           for queue, service in down_routes(metrics)),
         *_of_queues(rows),
         *_of_the_disk(metrics),
+        *_of_decisions(metrics),
         *_of_recovery(metrics, now),
     ]  # fmt: skip
 
@@ -210,13 +212,21 @@ def _of_the_disk(metrics: "SpaceMetrics") -> Iterator[str]:
         yield f"The disk has only {plural(metrics.free_inodes, 'inode')} free."
 
 
+def _of_decisions(metrics: "SpaceMetrics") -> Iterator[str]:
+    if metrics.decisions:
+        named = plural(len(metrics.decisions), "decision")
+        yield f"No coordinator has acknowledged {named} of an administrator yet: spool-admin transaction list"
+
+
 def _of_recovery(metrics: "SpaceMetrics", now: float) -> Iterator[str]:
     record = metrics.recovery
     if record is not None and now - record.at < _RECENT_SECONDS:
         yield f"The recovery {old(now - record.at)} ago reported {plural(len(record.findings), 'finding')}."
     others = metrics.quarantined - metrics.damaged
     if others > 0:
-        yield f"{plural(others, 'other file')} in quarantine: spool-admin quarantine list"
+        refused = sum(finding.reason == _REFUSED for finding in metrics.quarantine)
+        kind = "refused file" if refused == others else "other file" if metrics.damaged else "file"
+        yield f"{plural(others, kind)} in quarantine: spool-admin quarantine list"
 
 
 # -- columns and order -------------------------------------------------------------------------------------------------

@@ -56,6 +56,7 @@ HELP = (
     Line("failing            messages failed for good since the sample before"),
     Line("late               the oldest ready message has waited for more than 5 minutes"),
     Line("-                  not known, e.g. a rate before the second sample"),
+    Line("failed ever        messages that failed for good since their queues were created"),
 )
 
 

@@ -19,9 +19,15 @@ from xaspool_scripts.wording import plural
 
 _BOLD, _SELECTED, _DIM = "bold", "reverse", "dim"
 _TROUBLE = "bold red"
+_PROGRAM = "spool-admin top  "
+_STOPPED, _UNREADABLE = "STOPPED", "UNREADABLE"
+_BROKEN = (_STOPPED, _UNREADABLE)
 _STYLES = {HEADING: _BOLD, WARNING: _TROUBLE}
 _SHORTEST_NAME, _GAP = 12, 1
-_LAST_TO_GO = ("trouble", "ready", "age")  # columns that a narrow terminal keeps
+_LEAST_NAME = 4  # columns of a name beside the last column that a very narrow terminal keeps
+_SHORTEST_PATH = 16
+# The columns that a narrow terminal keeps longest come first.
+_IMPORTANCE = ("ready", "trouble", "age", "in/s", "out/s", "doubt", "fail/s", "claimed", "delayed", "bytes")
 _KEYS = "h help  / filter  <> sort  t transactions  f flows  r recovery  q quit"
 
 
@@ -38,43 +44,73 @@ def picture(state: State) -> list[Text]:
 
 
 def plain_picture(state: State) -> str:
-    """Return the header and all queues as plain text."""
+    """Return the header, all troubles and all queues as plain text."""
     widest = max((len(row.name) for row in state.rows), default=_SHORTEST_NAME)
-    columns = (*COLUMNS,)
-    width = sum(_GAP + column.width for column in columns) + 2 + max(_SHORTEST_NAME, widest)
-    wide = [*header(state), _heading(state, columns, width), *(_row(row, columns, width, "") for row in state.rows)]
+    width = sum(_GAP + column.width for column in COLUMNS) + 2 + max(_SHORTEST_NAME, widest)
+    rows = [_row(row, COLUMNS, width, "") for row in state.rows]
+    wide = [*header(state, is_live=False), _heading(state, COLUMNS, width), *rows]
     return "".join(f"{line.plain.rstrip()}\n" for line in wide)
 
 
 # -- the header --------------------------------------------------------------------------------------------------------
 
 
-def header(state: State) -> list[Text]:
-    """Return three lines of figures, and the troubles in words."""
-    troubles = [Text(cut(f"! {text}", state.width), _TROUBLE) for text in shown_findings(state)]
-    return [_title(state), *_figures(state), *troubles]
+def header(state: State, *, is_live: bool = True) -> list[Text]:
+    """Return three lines of figures, and the troubles in words: all troubles if the picture is the only one."""
+    said = shown_findings(state) if is_live else state.findings
+    troubles = [Text(cut(f"! {text}", state.width), _TROUBLE) for text in said]
+    return [_title(state, is_live), *_figures(state), *troubles]
 
 
-def _title(state: State) -> Text:
-    path, standing = "", "no figures yet"
-    if state.sample is not None:
-        path = state.sample.metrics.space
-        standing = "STOPPED" if state.sample.metrics.is_stopped else "running"
-    said = f"  {standing}" + ("  PAUSED" if state.is_paused else "")
-    said += f"  {_clock(state)}  every {state.interval:.3g} s" + ("  published" if state.is_published else "")
-    begin = "spool-admin top  "
-    room = max(10, state.width - len(begin) - len(said))
-    path = path if len(path) <= room else f"…{path[len(path) - room + 1 :]}"
-    return Text.assemble((begin, _DIM), (cut(path, room), _BOLD), (said, _TROUBLE if standing == "STOPPED" else ""))
+def _title(state: State, is_live: bool) -> Text:
+    """Return the state of the space before its path. A narrow terminal leaves out words, and cuts the path."""
+    path = state.sample.metrics.space if state.sample is not None else ""
+    standing, late = _standing(state), _lateness(state)
+    said = standing + ("  PAUSED" if state.is_paused else "")
+    source = "  published" if state.is_published else ""
+    pace = f"  every {state.interval:.3g} s" if is_live else ""
+    whole, short = (f"  figures of {late}", f"  {late}") if late else (_clock(state), _clock(state))
+    begin = moment = end = ""
+    room = 0
+    for begin, moment, end in (
+        (_PROGRAM, whole, pace + source), (_PROGRAM, whole, source), ("", whole, source), ("", short, source),
+        ("", short, ""),
+    ):  # fmt: skip
+        room = state.width - len(begin) - len(said) - len(moment) - len("  ") - len(end)
+        if room >= min(len(path), _SHORTEST_PATH):
+            break
+    if room < _LEAST_NAME:
+        path = ""
+    elif len(path) > room:
+        path = f"…{path[len(path) - room + 1 :]}"
+    return Text.assemble(
+        (begin, _DIM), (said, _TROUBLE if standing in _BROKEN else ""), moment,
+        "  " if path else "", (cut(path, room), _BOLD), end,
+    )  # fmt: skip
+
+
+def _standing(state: State) -> str:
+    """Return the state of the space in one word."""
+    if state.error:
+        return _UNREADABLE
+    if state.sample is None:
+        return "no figures yet"
+    return _STOPPED if state.sample.metrics.is_stopped else "running"
 
 
 def _clock(state: State) -> str:
-    """Return the time of the figures, and their age if they are old."""
+    """Return the time of the figures."""
+    if state.sample is None:
+        return ""
+    return time.strftime("  %H:%M:%S", time.localtime(state.sample.metrics.at))
+
+
+def _lateness(state: State) -> str:
+    """Return the age of the figures, if it is more than usual, or if no newer figures can be read."""
     if state.sample is None:
         return ""
     age = state.now - state.sample.metrics.at
-    late = f" ({old(age)} ago)" if age > 2 * state.interval + 1 else ""
-    return time.strftime("%H:%M:%S", time.localtime(state.sample.metrics.at)) + late
+    return f"{old(age)} ago" if state.error or age > 2 * state.interval + 1 else ""
 
 
 def _figures(state: State) -> list[Text]:
@@ -82,31 +118,45 @@ def _figures(state: State) -> list[Text]:
         return [Text(), Text()]
     metrics, total = state.sample.metrics, total_rates(state.rates)
     every = metrics.queues.values()
-    parts = [
+    in_doubt = sum(each.in_doubt for each in every)
+    counts = [
         f"ready {number(sum(each.ready for each in every))}",
         f"claimed {number(sum(each.claimed for each in every))}",
-        f"in doubt {number(sum(each.in_doubt for each in every))}",
-        f"failed {number(sum(each.failed for each in every))}",
+        f"in doubt {number(in_doubt)} {'message' if in_doubt == 1 else 'messages'}",
+        f"failed ever {number(sum(each.failed for each in every))}",
+        f"free {size(metrics.free_bytes)}",
         plural(len(metrics.queues), "queue"),
         plural(len(metrics.processes), "process", "processes"),
-        f"free {size(metrics.free_bytes)}",
     ]
-    speed = f"put/s {rate(total.put)}  get/s {rate(total.taken)}  fail/s {rate(total.failed)}"
+    speeds = [f"put/s {rate(total.put)}", f"get/s {rate(total.taken)}", f"fail/s {rate(total.failed)}"]
     before = state.history[0] if state.history else {}
     for name, label in (("commit_seconds", "commit"), ("flush_seconds", "flush")):
-        speed += f"  {label} {milliseconds(*quantiles(metrics.counts, before, name))}"
-    return [Text("  ".join(parts)), Text(f"{speed} (p50/p99)")]
+        speeds.append(f"{label} {milliseconds(*quantiles(metrics.counts, before, name))}")
+    speeds.append("(p50/p99)")
+    return [Text(_joined(counts, state.width)), Text(_joined(speeds, state.width))]
+
+
+def _joined(parts: list[str], width: int) -> str:
+    """Return the first parts, as many as have room."""
+    line = parts[0]
+    for part in parts[1:]:
+        if len(line) + 2 + len(part) > width:
+            break
+        line += f"  {part}"
+    return line
 
 
 # -- the queues --------------------------------------------------------------------------------------------------------
 
 
 def _visible_columns(width: int) -> tuple[Column, ...]:
-    """Return the columns for which the terminal has room. The last ones of the list go first."""
+    """Return the columns that fit whole. The name is narrowed first, then the least important columns go."""
     columns = list(COLUMNS)
-    while columns and sum(_GAP + each.width for each in columns) + 2 + _SHORTEST_NAME > width:
-        extra = [each for each in columns if each.name not in _LAST_TO_GO]
-        columns.remove((extra or columns)[-1])
+    for least in reversed(_IMPORTANCE):
+        shortest = _SHORTEST_NAME if len(columns) > 1 else _LEAST_NAME
+        if 2 + shortest + sum(_GAP + each.width for each in columns) <= width:
+            break
+        columns = [each for each in columns if each.name != least]
     return tuple(columns)
 
 
@@ -149,7 +199,8 @@ def _row(row: Row, columns: tuple[Column, ...], width: int, style: str) -> Text:
     cells = [fit(each.text(row), each.width, right=each.name != "trouble") for each in columns]
     text = Text(" ".join([f"{'!' if row.rank else ' '} {name}", *cells]), style)
     if row.rank and not style:
-        text.stylize(_TROUBLE, 0, 2 + len(name) + _GAP + COLUMNS[0].width)
+        word = _GAP + COLUMNS[0].width if COLUMNS[0] in columns else 0
+        text.stylize(_TROUBLE, 0, 2 + len(name) + word)
     return text
 
 
@@ -216,7 +267,8 @@ class Painter:
         out = [] if self._drawn else ["\x1b[2J"]
         for place, line in enumerate(lines):
             if place >= len(self._drawn) or line != self._drawn[place]:
-                out.append(f"\x1b[{place + 1};1H{self._styled(line, state.width)}\x1b[0m\x1b[K")
+                # The line is cleared before it is written: afterwards, that would erase the last column of a full line.
+                out.append(f"\x1b[{place + 1};1H\x1b[K{self._styled(line, state.width)}\x1b[0m")
         self._drawn = lines
         return "".join(out).encode(self._encoding, "replace")
 

@@ -11,6 +11,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import struct
 import subprocess
@@ -211,10 +212,44 @@ def test_an_error_of_the_space_is_shown_with_the_last_figures() -> None:
     state = failed(seen(metrics()), "the space has stopped", NOW + 60)
     shown = texts(state)
     assert "cannot be read: the space has stopped" in shown[3]
-    assert "(1 min ago)" in shown[0]
+    assert shown[0].startswith("spool-admin top  UNREADABLE  figures of 1 min ago  /var/spool/shop")
     assert any("orders" in line for line in shown)
     assert "cannot be read" not in "".join(texts(seen(metrics(), state, moment=2.0)))
-    assert "cannot be read" in texts(failed(State(), "no published metrics", NOW))[3]
+    nothing = texts(failed(State(), "no published metrics", NOW))
+    assert nothing[0].startswith("spool-admin top  UNREADABLE")
+    assert "cannot be read" in nothing[3]
+
+
+def test_figures_that_cannot_be_read_again_have_their_age_at_once() -> None:
+    state = failed(seen(metrics()), "the directory is gone", NOW + 2)
+    assert "UNREADABLE  figures of 2 s ago" in texts(state)[0]
+    assert texts(resized(state, 20, 24))[0] == "UNREADABLE  2 s ago"
+    assert "running" in texts(seen(metrics(), state, 3.0))[0]
+
+
+def test_the_header_says_what_is_counted() -> None:
+    shown = texts(seen(metrics(queues={"orders": queue_stats(in_doubt=4, failed=5)})))
+    assert "in doubt 4 messages  failed ever 5  free 1.0 TB" in shown[1]
+    assert "in doubt 1 message  " in texts(seen(metrics(queues={"orders": queue_stats(in_doubt=1)})))[1]
+
+
+def test_decisions_that_no_coordinator_has_acknowledged_are_a_finding() -> None:
+    found = metrics(decisions={"7.aa.bb": "committed", "7.aa.cc": "rolled back"})
+    (said,) = findings(found, [], NOW, is_published=False)
+    assert said.startswith("No coordinator has acknowledged 2 decisions of an administrator yet")
+
+
+@pytest.mark.parametrize(
+    ("reasons", "damaged", "said"),
+    [
+        (["refused", "refused"], 0, "2 refused files in"), (["refused", "foreign"], 0, "2 files in"),
+        (["refused", "foreign"], 1, "2 other files in"),
+    ],
+)  # fmt: skip
+def test_files_in_quarantine_are_named_by_their_kind(reasons: list[str], damaged: int, said: str) -> None:
+    files = tuple(spool.Finding(Kind.QUARANTINED, "quarantine/x", "", reason=reason) for reason in reasons)
+    found = metrics(quarantine=files, quarantined=len(files) + damaged, damaged=damaged)
+    assert findings(found, [], NOW, is_published=False)[-1].startswith(said)
 
 
 @pytest.mark.parametrize(
@@ -463,6 +498,52 @@ def test_a_narrow_terminal_keeps_the_names_and_troubles(height: int) -> None:
         assert any(re.match("! errors +errors +5 ", line) for line in shown)
 
 
+@pytest.mark.parametrize(
+    ("width", "columns"),
+    [
+        (86, "trouble ready age in/s out/s fail/s claimed doubt delayed"),
+        (80, "trouble ready age in/s out/s fail/s claimed doubt"), (70, "trouble ready age in/s out/s fail/s doubt"),
+        (60, "trouble ready age in/s out/s doubt"), (40, "trouble ready age"), (32, "trouble ready"), (20, "ready"),
+        (13, "ready"), (12, ""),
+    ],
+)  # fmt: skip
+def test_only_columns_that_fit_whole_are_shown(width: int, columns: str) -> None:
+    found = metrics(queues={"replies": queue_stats(in_doubt=4, ready=7), "orders": queue_stats()})
+    shown = texts(resized(typed(seen(found), "A"), width, 24))
+    place = next(place for place, line in enumerate(shown) if line.startswith("  q"))
+    assert [word.rstrip("↓") for word in shown[place].split()][1:] == columns.split()
+    row = next(line for line in shown[place:] if line.startswith("! r"))
+    assert len(shown[place]) == len(row) == width
+    if columns.endswith("doubt"):
+        assert row.endswith(" 4")
+
+
+def test_a_terminal_of_20_columns_has_the_state_the_signs_and_the_ready_messages() -> None:
+    found = metrics(queues={"a-queue-with-a-long-name": queue_stats(ready=70, oldest_age=500.0)})
+    shown = texts(resized(seen(found), 20, 10))
+    assert shown[0].startswith("running  ")
+    assert shown[1] == "ready 70  claimed 0"
+    assert "! a-queue-wi…     70" in shown
+    stopped = texts(resized(seen(replace(found, is_stopped=True)), 20, 10))
+    assert stopped[0].startswith("STOPPED  ")
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 120, 200])
+def test_the_state_is_before_the_path_and_the_header_fits(width: int) -> None:
+    found = metrics(space=f"/{'x' * 300}/shop")
+    for state in (
+        seen(found),
+        failed(seen(found), "gone", NOW + 100),
+        typed(seen(found, State(is_published=True)), "p"),
+    ):
+        title, *figures = texts(resized(state, width, 24))[:3]
+        assert re.match("(spool-admin top  )?(running|UNREADABLE)  ", title)
+        assert all(len(line) <= width for line in figures)
+        if width > 40:
+            assert len(title) <= width
+            assert "xx/shop" in title
+
+
 def test_the_orders_of_the_command_are_those_of_the_figures() -> None:
     assert admin_top.SORTS == SORTABLE
 
@@ -488,6 +569,7 @@ def test_without_a_terminal_one_picture_is_printed(run: Run, path: Path, words: 
     assert (done.code, done.err) == (0, "")
     assert "\x1b" not in done.text
     assert "! The error queue errors has 1 message." in done.text
+    assert "every" not in done.text
     assert re.search(r"^! errors +errors +1 ", done.text, re.MULTILINE)
     assert re.search(r"^  orders +0 ", done.text, re.MULTILINE)
 
@@ -500,6 +582,22 @@ def test_one_picture_has_all_queues_with_whole_names_in_the_chosen_order(run: Ru
     names = re.findall(r"^  (\w+) +0 ", done.text, re.MULTILINE)
     assert len(names) == 62
     assert names == sorted(names)
+
+
+def test_one_picture_has_all_troubles() -> None:
+    state = seen(metrics(queues={f"errors-{n}": queue_stats(ready=1) for n in range(9)}, roles={
+        f"orders-{n}": spool.QueueRole(f"errors-{n}") for n in range(9)
+    }))  # fmt: skip
+    assert plain_picture(state).count("! The error queue") == 9
+    assert "more: key r" not in plain_picture(state)
+
+
+@pytest.mark.parametrize("words", ["metrics", "top --once", "top --once --json", "top"])
+def test_a_closed_standard_output_is_one_line(path: Path, words: str) -> None:
+    code = "from xaspool_scripts.start import admin; admin()"
+    command = [sys.executable, "-c", code, "-s", str(path), *words.split()]
+    done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "spool-admin: standard output is closed\n")
 
 
 @pytest.mark.parametrize("words", [["--once"], []])
@@ -530,9 +628,13 @@ _SEQUENCE = re.compile(r"\x1b\[(\?|)([\d;]*)([a-zA-Z])|([^\x1b]+)|(\x1b)")
 
 
 class Screen:
-    """The screen of a terminal, from the few sequences that the program writes. Another sequence is an error."""
+    """The screen of a terminal, from the few sequences that the program writes. Another sequence is an error.
+
+    columns: the width. After a full line, the cursor remains on the last column, and K clears that column.
+    """
 
     def __init__(self) -> None:
+        self.columns = 80
         self.lines: dict[int, str] = {}
         self.modes: set[str] = set()
         self.row = 1
@@ -550,8 +652,11 @@ class Screen:
                 self.lines[self.row] = ""
             elif letter == "J":
                 self.lines = {}
+            elif letter == "K":
+                line = self.lines.get(self.row, "")
+                self.lines[self.row] = line[:-1] if cell_len(line) >= self.columns else line
             else:
-                assert letter in "Km", data
+                assert letter == "m", data
                 self.colours |= any(30 <= int(each) <= 49 for each in re.findall(r"\d+", numbers))
 
     @property
@@ -565,9 +670,9 @@ class Terminal:
     def __init__(self, path: Path, *words: str, size: tuple[int, int] = (24, 80), **environment: str) -> None:
         self.ours, theirs = pty.openpty()
         self.theirs = os.dup(theirs)
+        self.screen, self.raw, self._kept = Screen(), b"", ""
         self.resize(*size)
         self.before = termios.tcgetattr(self.theirs)
-        self.screen, self.raw, self._kept = Screen(), b"", ""
         code = "from xaspool_scripts.start import admin; admin()"
         command = [sys.executable, "-c", code, "-s", str(path), "top", "--interval", "0.1", *words]
         known = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
@@ -580,6 +685,7 @@ class Terminal:
 
     def resize(self, lines: int, columns: int) -> None:
         fcntl.ioctl(self.theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        self.screen.columns = columns
 
     def send(self, keys: bytes) -> None:
         os.write(self.ours, keys)
@@ -694,6 +800,28 @@ def test_a_view_of_a_space_and_its_keys(path: Path, busy: spool.Space) -> None:
         shown.shows("Outcomes of calls")
         shown.send(b"\x1bOP")
         shown.shows("change the interval")
+        shown.send(b"q")
+        assert shown.end() == 0
+        shown.check_restored()
+
+
+def test_the_last_column_is_whole(path: Path, busy: spool.Space) -> None:
+    with terminal(path, size=(24, 80)) as shown:
+        text = shown.shows("! replies", "orders")
+        (heading,) = (line for line in text.splitlines() if line.startswith("  queue"))
+        (row,) = (line for line in text.splitlines() if line.startswith("! replies"))
+        assert heading.endswith(" doubt")
+        assert row.endswith(" 1")
+        assert len(heading) == len(row) == 80
+
+
+def test_a_deleted_space_is_unreadable_and_the_last_figures_have_their_age(path: Path) -> None:
+    with terminal(path, size=(24, 100)) as shown:
+        shown.shows("orders", "running")
+        shutil.rmtree(path)
+        text = shown.until(lambda text: re.search("UNREADABLE  figures of [1-9] s ago", text))
+        assert "cannot be read" in text
+        assert "  orders" in text
         shown.send(b"q")
         assert shown.end() == 0
         shown.check_restored()
