@@ -4,19 +4,20 @@
 POST reaches its page only with a form whose token belongs to the session.
 """
 
+import asyncio
 import hmac
 import ipaddress
 import os
 import re
 import secrets
+import shlex
 import stat
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import parse_qsl, quote
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
@@ -27,7 +28,8 @@ from spool.errors import InvalidArgument
 LOGIN = "/login"
 _STATIC = "/static/"
 _LEAST_TOKEN, _MOST_TOKEN_FILE = 16, 1 << 20
-_MOST_FORM_BYTES, _MOST_FIELDS = 16 << 10, 20
+_MOST_FORM_BYTES, _MOST_FIELDS, _FORM_SECONDS = 16 << 10, 20, 10.0
+_MOST_COOKIES = 4 << 10
 _SESSION_SECONDS, _MOST_SESSIONS = 8 * 3600.0, 100
 _ATTEMPTS, _ATTEMPT_SECONDS, _MOST_ADDRESSES = 5, 60.0, 1_000
 _HEADERS = {
@@ -48,20 +50,35 @@ def token_of_file(path: str) -> str:
     """Return the first line with text of a file that only its owner may read.
 
     Raises:
-        InvalidArgument: other users may read the file, it cannot be read, or its token is missing or short.
+        InvalidArgument: the file is not regular, other users may read it, it cannot be read, or its token is missing or
+            short.
     """
+    advice = "write one line of text into the file, e.g. that of openssl rand -hex 32"
     try:
-        with open(path, encoding="utf-8") as file:
-            if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
-                raise InvalidArgument(f"other users may read {path}: chmod 600 {path}")
-            tokens = [line.strip() for line in file.read(_MOST_TOKEN_FILE).splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidArgument(f"the token cannot be read: {error}") from None
-    if not tokens:
-        raise InvalidArgument(f"{path} has no token: write one line into the file, e.g. that of openssl rand -hex 32")
-    if len(tokens[0]) < _LEAST_TOKEN:
-        raise InvalidArgument(f"the token in {path} has less than {_LEAST_TOKEN} characters")
-    return tokens[0]
+        text = _private_bytes(path).decode("utf-8")
+    except UnicodeDecodeError:
+        raise InvalidArgument(f"the token cannot be read, because {path} is no text in UTF-8: {advice}") from None
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else "the system gives no reason"
+        raise InvalidArgument(f"the token cannot be read from {path}: {reason}") from None
+    token = next((line.strip() for line in text.splitlines() if line.strip()), None)
+    if token is None:
+        raise InvalidArgument(f"{path} has no token: {advice}")
+    if len(token) < _LEAST_TOKEN:
+        raise InvalidArgument(f"the token in {path} has less than {_LEAST_TOKEN} characters: {advice}")
+    return token
+
+
+def _private_bytes(path: str) -> bytes:
+    """Return the first bytes of a regular file that only its owner may read. InvalidArgument; OSError."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # (a pipe without a writer would block)
+    with open(handle, "rb") as file:
+        mode = os.fstat(handle).st_mode
+        if not stat.S_ISREG(mode):
+            raise InvalidArgument(f"{path} is no regular file: name a file with the token")
+        if stat.S_IMODE(mode) & 0o077:
+            raise InvalidArgument(f"other users may read {path}: chmod 600 {shlex.quote(path)}")
+        return file.read(_MOST_TOKEN_FILE)
 
 
 def is_loopback(host: str) -> bool:
@@ -124,23 +141,28 @@ class Access:
         return f"xaspool_{self.port}"
 
     def session(self, headers: Headers) -> Session | None:
-        """Return the session that the request's cookie names."""
-        try:
-            morsel = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
-        except CookieError:
-            return None
-        found = self._sessions.get(morsel.value) if morsel is not None else None
+        """Return the session that the request's cookie names.
+
+        (``http.cookies`` takes a time that grows with the square of some cookies' length, CVE-2024-7592.)
+        """
+        cookies = headers.get("cookie", "")[:_MOST_COOKIES]
+        named = re.findall(rf"(?:^|;) *{self.cookie}=([A-Za-z0-9_-]{{1,100}}) *(?=;|$)", cookies)
+        found = self._sessions.get(named[0]) if len(named) == 1 else None
         return found if found is not None and found.until > self.clock() else None
 
     def log_in(self, token: str, address: str) -> Session | float:
-        """Return a new session; 0 if the token is wrong, or the seconds until the address may try again."""
+        """Return a new session; 0 if the token is wrong, or the seconds until the address may try again.
+
+        The right token is always accepted. Otherwise another user could lock the administrator out. A token is too long
+        to be guessed.
+        """
         given, expected = (text.encode("utf-8", "surrogateescape") for text in (token, self.token or ""))
         with self._mutex:
-            if wait := self._wait_seconds(address):
-                return wait
             if self.token is None or not hmac.compare_digest(given, expected):
-                self._count_failure(address)
-                return 0.0
+                wait = self._wait_seconds(address)
+                if not wait:
+                    self._count_failure(address)
+                return wait
             self._failed.pop(address, None)
             return self._new_session(self.clock())
 
@@ -239,15 +261,11 @@ def _is_of_this_site(headers: Headers, host: str) -> bool:
         return False
     if any(site != "same-origin" for site in sites):
         return False
-    return all(urlsplit(origin).scheme in ("http", "https") and urlsplit(origin).netloc.lower() == host.lower()
-               for origin in origins)  # fmt: skip
+    ours = {f"{scheme}://{host.lower()}" for scheme in ("http", "https")}
+    return all(origin.lower() in ours for origin in origins)
 
 
-async def _form(headers: Headers, receive: Receive) -> dict[str, str]:
-    """Return the fields of the form. Raises ValueError if the form is too large or of another type."""
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/x-www-form-urlencoded":
-        raise ValueError("the console takes forms of type application/x-www-form-urlencoded only")
+async def _bytes_of_form(receive: Receive) -> bytes:
     data, more = b"", True
     while more:
         message = await receive()
@@ -257,4 +275,17 @@ async def _form(headers: Headers, receive: Receive) -> dict[str, str]:
         more = message.get("more_body", False)
         if len(data) > _MOST_FORM_BYTES:
             raise ValueError(f"a form has at most {_MOST_FORM_BYTES:,} bytes")
+    return data
+
+
+async def _form(headers: Headers, receive: Receive) -> dict[str, str]:
+    """Return the fields of the form. Raises ValueError if the form is too large or of another type."""
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/x-www-form-urlencoded":
+        raise ValueError("the console takes forms of type application/x-www-form-urlencoded only")
+    try:
+        async with asyncio.timeout(_FORM_SECONDS):
+            data = await _bytes_of_form(receive)
+    except TimeoutError:
+        raise ValueError(f"a form has to arrive within {_FORM_SECONDS:g} seconds") from None
     return dict(parse_qsl(data.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=_MOST_FIELDS))

@@ -80,7 +80,7 @@ def _login_routes(console: Console) -> list[BaseRoute]:
             status, sentence = 403, "The token is wrong."
             if session:
                 status, sentence = 429, f"Too many attempts failed: try again in {formatting.age(session + 1)}."
-            console.record(f"a login from {address} was refused")
+            console.tell(request, "The console refused a login.")
             return console.page(request, "login.html", status=status, next=after, sentence=sentence)
         answer = RedirectResponse(after, status_code=303)
         is_encrypted = request.headers.get("x-forwarded-proto") == "https"

@@ -3,7 +3,7 @@
 The guard has checked the login, the token of the form and the site before a POST arrives here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +17,15 @@ from spool.model.text import printable
 from xa import ResourceManager, Xid
 from xaspool_console.console import Console
 from xaspool_console.findings import queue_link
-from xaspool_console.formatting import plural
+from xaspool_console.formatting import gtrid, plural
 from xaspool_console.messages import entry_of
 from xaspool_console.pages import name_of
 
 if TYPE_CHECKING:
-    from spool import Space
+    from spool import Message, Space
 
 _MOST_NAMES = 1_000  # queues that the form for a move suggests
+_MOST_COUNTED = 10  # queues that the page about a decision names
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def _routes_of(console: Console, change: Change) -> list[BaseRoute]:
     def act(request: Request) -> Response:
         sentence, following = change.act(request)
         console.samples.forget()
-        console.record(sentence)
+        console.tell(request, sentence)
         request.state.session.notice = sentence
         return RedirectResponse(following, status_code=303)
 
@@ -73,11 +74,26 @@ def _routes_of(console: Console, change: Change) -> list[BaseRoute]:
 
 
 def _of_messages(space: "Space") -> list[Change]:
-    def subject(request: Request) -> tuple[str, str, str]:
+    def message_of(request: Request) -> "Message":
         entry = entry_of(space, request)
-        if entry.id is None or entry.message is None:
+        if entry.message is None:
             raise BadMessageId("the message is damaged: spool-admin check --repair moves it to quarantine")
-        return entry.id, entry.message.queue, f"/messages/{entry.id}"
+        return entry.message
+
+    def subject(request: Request) -> tuple[str, str, str]:
+        message = message_of(request)
+        return message.id, message.queue, f"/messages/{message.id}"
+
+    def origin_of(request: Request) -> str:
+        message = message_of(request)
+        origin = message.origin_queue
+        if origin is None:
+            sentence = f"message {message.id} came from no other queue, so the console cannot redrive it: move it"
+            raise InvalidArgument(sentence)
+        if origin not in space.queues():
+            sentence = f"somebody deleted queue {origin}, from which message {message.id} came: move the message"
+            raise InvalidArgument(f"{sentence} to another queue")
+        return origin
 
     def ask_move(request: Request) -> Question:
         id, queue, back = subject(request)
@@ -95,14 +111,16 @@ def _of_messages(space: "Space") -> list[Change]:
 
     def ask_redrive(request: Request) -> Question:
         id, queue, back = subject(request)
-        sentence = f"Message {id} returns from queue {queue} to its original queue, and is ready at once."
+        origin = origin_of(request)
+        sentence = f"Message {id} returns from queue {queue} to its original queue {origin}, and is ready at once."
         return Question("Redrive a message", sentence, "Redrive", back)
 
     def redrive(request: Request) -> tuple[str, str]:
         id, queue, back = subject(request)
+        origin = origin_of(request)
         if not space.redrive(queue, message_id=id):
-            raise InvalidArgument("the message came from no other queue, or its queue was deleted: move it instead")
-        return f"Message {id} is back in its original queue.", back
+            raise InvalidArgument(f"message {id} cannot return to queue {origin} any more: move it instead")
+        return f"Message {id} is back in its original queue {origin}.", back
 
     def ask_delete(request: Request) -> Question:
         id, queue, back = subject(request)
@@ -149,10 +167,12 @@ def _of_transactions(space: "Space") -> list[Change]:
         def ask(request: Request) -> Question:
             xid = xid_of(request)
             branch = space.engine.describe(xid)
-            puts, takes = (plural(sum(counts.values()), "message") for counts in (branch.puts, branch.takes))
-            effect = f"adds {puts} and removes {takes}" if commit else f"drops {puts} and returns {takes}"
-            sentence = f"The decision {effect} in place of the coordinator, which gets this decision when it asks."
-            return Question(f"{verb} transaction {xid}", sentence, verb, "/transactions")
+            if commit:
+                effect = f"adds {_counted(branch.puts, 'to')} and removes {_counted(branch.takes, 'from')}"
+            else:
+                effect = f"drops {_counted(branch.puts, 'for')} and returns {_counted(branch.takes, 'to')}"
+            sentence = f"The decision {effect}. The coordinator gets this decision when it asks."
+            return Question(f"{verb} transaction {_named(xid)}", sentence, verb, "/transactions")
 
         def decide(request: Request) -> tuple[str, str]:
             xid = xid_of(request)
@@ -163,7 +183,9 @@ def _of_transactions(space: "Space") -> list[Change]:
 
     def ask_forget(request: Request) -> Question:
         sentence = "Forget a decision once the coordinator knows the decision, or will never ask for it."
-        return Question(f"Forget the decision about {xid_of(request)}", sentence, "Forget", "/transactions#decisions")
+        return Question(
+            f"Forget the decision about {_named(xid_of(request))}", sentence, "Forget", "/transactions#decisions"
+        )
 
     def forget(request: Request) -> tuple[str, str]:
         xid = xid_of(request)
@@ -175,6 +197,21 @@ def _of_transactions(space: "Space") -> list[Change]:
         deciding("Roll back", "rolled back", commit=False),
         Change("/transactions/{xid}/forget", ask_forget, forget),
     ]
+
+
+def _counted(counts: Mapping[str, int], preposition: str) -> str:
+    """Return the numbers of messages with their queues, e.g. ``1 message to orders, 2 messages to answers``."""
+    named = [f"{plural(count, 'message')} {preposition} {queue}" for queue, count in counts.items()]
+    if len(named) > _MOST_COUNTED:
+        others = sum(list(counts.values())[_MOST_COUNTED:])
+        named[_MOST_COUNTED:] = [f"{plural(others, 'message')} {preposition} other queues"]
+    return ", ".join(named) or "no message"
+
+
+def _named(xid: Xid) -> str:
+    """Return the text of an xid, and its gtrid if that is text."""
+    text = gtrid(str(xid))
+    return f"{xid} “{text}”" if text else str(xid)
 
 
 def _of_quarantine(space: "Space") -> list[Change]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ class Console:
     title: the directory of the space.
     space: the open space; None if the metrics are published ones.
     allows_changes: whether the forms that change the space exist.
-    record: called with a sentence for each change.
+    record: called with a line for each change and each refused login.
     """
 
     title: str
@@ -34,7 +35,7 @@ class Console:
     space: "Space | None"
     access: Access
     allows_changes: bool = False
-    record: Callable[[str], None] = lambda sentence: None
+    record: Callable[[str], None] = lambda line: None
     samples: Samples = field(init=False)
     templates: Environment = field(init=False)
 
@@ -48,8 +49,13 @@ class Console:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        for name in ("number", "size", "age", "duration", "moment", "plural", "short", "lines"):
+        for name in ("number", "size", "age", "duration", "moment", "plural", "short", "lines", "gtrid"):
             self.templates.filters[name] = getattr(formatting, name)
+
+    def tell(self, request: Request, sentence: str) -> None:
+        """Record a sentence with the time and the address of the browser."""
+        now = datetime.now().astimezone().isoformat(timespec="seconds")
+        self.record(f"{now} {request.client.host if request.client else 'unknown address'}: {sentence}")
 
     def page(self, request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
         """Return a page, or only its changing part if the script asks for that part."""

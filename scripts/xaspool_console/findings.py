@@ -93,9 +93,27 @@ def _of_error_queues(metrics: "SpaceMetrics") -> Iterator[Trouble]:
             yield Trouble(BAD, f"Error queue {name} has {plural(count, 'failed message')}.", queue_link(name))
 
 
+def _word_of_the_others(metrics: "SpaceMetrics") -> str:
+    """Return the adjective of the files in quarantine that had no acknowledged messages, with a blank, or ""."""
+    reasons = {each.reason for each in metrics.quarantine if each.kind != "damaged"}
+    if reasons == {"refused"} and len(metrics.quarantine) == metrics.quarantined:
+        return "refused "
+    return "other " if metrics.damaged else ""
+
+
+def quarantine_summary(metrics: "SpaceMetrics") -> str:
+    """Return how many files are in quarantine, and how many of them had acknowledged messages."""
+    count, damaged = metrics.quarantined, metrics.damaged
+    if count == 1:
+        return f"1 file is in quarantine. It had {'' if damaged else 'no '}acknowledged messages."
+    which = {0: "None of them", count: "All of them"}.get(damaged, f"{damaged:,} of them")
+    return f"{count:,} files are in quarantine. {which} had acknowledged messages."
+
+
 def _minor(metrics: "SpaceMetrics") -> Iterator[Trouble]:
     if others := metrics.quarantined - metrics.damaged:
-        sentence = f"{plural(others, 'other file is', 'other files are')} in quarantine."
+        word = _word_of_the_others(metrics)
+        sentence = f"{plural(others, f'{word}file is', f'{word}files are')} in quarantine."
         yield Trouble(WARNING, sentence, "/recovery#quarantine")
     if metrics.decisions:
         named = plural(len(metrics.decisions), "decision")

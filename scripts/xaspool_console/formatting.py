@@ -11,17 +11,22 @@ from markupsafe import Markup
 from spool.errors import SpoolError
 from spool.model import codecs
 from spool.model.text import printable
+from spool.model.xid import FORMATS_USED_ONCE, Xid
 
 if TYPE_CHECKING:
     from spool import Message
 
 _MOST_DECODED = 256 << 10  # bytes; a larger body is shown undecoded
 _MOST_SHOWN = 64 << 10  # characters
-_MOST_DUMPED = 4 << 10  # bytes
+_MOST_DUMPED = 4_000  # bytes
+_MOST_IN_LIST = 16 << 10  # bytes; a list shows a larger msgpack body as bytes
+_LEVELS_IN_LIST = 5
 _MOST_LEVELS = 50  # of nested values: more levels would let a small body become a large text
 _PIECE = 100
+_MOST_PIECE = 200  # characters of a body in a list
 _ROW = 16
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+_SIZES = ("kB", "MB", "GB", "TB", "PB", "EB")
 _LINES = "\n\t"
 NOTHING = "–"
 
@@ -52,13 +57,15 @@ def plural(count: int, one: str, many: str = "") -> str:
 
 
 def size(count: int | None) -> str:
-    """Return a number of bytes in its largest unit, e.g. ``3.4 MiB``."""
+    """Return a number of bytes in the units of ``spool-admin top``, e.g. ``3.4 MB`` for 3,400,000 bytes."""
     if count is None:
         return NOTHING
-    if count < 1024:
-        return f"{count} B"
-    power = min(4, (count.bit_length() - 1) // 10)
-    return f"{count / (1 << 10 * power):,.1f} {('KiB', 'MiB', 'GiB', 'TiB')[power - 1]}"
+    left, unit = float(count), "B"
+    for larger in _SIZES:
+        if left < 999.5:
+            break
+        left, unit = left / 1_000, larger
+    return f"{left:.1f} {unit}" if unit != "B" and left < 9.95 else f"{left:,.0f} {unit}"
 
 
 def age(seconds: float | None) -> str:
@@ -93,6 +100,17 @@ def short(text: str, most: int) -> str:
         return shown
     half = (most - 1) // 2
     return f"{shown[:half]}…{shown[len(shown) - (most - 1 - half) :]}"
+
+
+def gtrid(xid: str | None) -> str:
+    """Return the gtrid of an xid if it is printable text, otherwise "". The gtrids of this library's own transactions
+    are random."""
+    try:
+        parsed = Xid.parse(xid or "")
+        text = parsed.gtrid.decode("utf-8")
+    except ValueError:
+        return ""
+    return text if text.isprintable() and text.strip() and parsed.format_id not in FORMATS_USED_ONCE else ""
 
 
 # -- bodies ------------------------------------------------------------------------------------------------------------
@@ -172,13 +190,25 @@ def dump(raw: bytes) -> str:
     return "\n".join(rows)
 
 
-def piece(raw: bytes) -> str:
-    """Return the beginning of a body on one line."""
-    text = _text_of(raw[:_PIECE], len(raw) > _PIECE)
+def piece(message: "Message") -> str:
+    """Return the beginning of a body on one line. A msgpack body is shown as JSON."""
+    raw: bytes = message.body
+    name = message.codec or codecs.codec_of(message.content_type)
+    text = _msgpack_as_line(raw) if name == "msgpack" else _text_of(raw[: 4 * _MOST_PIECE], len(raw) > 4 * _MOST_PIECE)
     if text is None or "\0" in text:
-        text = raw[:_ROW].hex(" ")
-        return f"bytes {text}{' …' if len(raw) > _ROW else ''}"
-    return printable(" ".join(text.split())) + (" …" if len(raw) > _PIECE else "")
+        return f"bytes {raw[:_ROW].hex(' ')}{' …' if len(raw) > _ROW else ''}"
+    is_cut = len(text) > _MOST_PIECE or (name != "msgpack" and len(raw) > 4 * _MOST_PIECE)
+    return printable(" ".join(text[:_MOST_PIECE].split())) + (" …" if is_cut else "")
+
+
+def _msgpack_as_line(raw: bytes) -> str | None:
+    """Return a msgpack body as JSON on one line; None if the body is large, or no msgpack."""
+    if len(raw) > _MOST_IN_LIST:
+        return None
+    try:
+        return json.dumps(_plain(codecs.decode(raw, "msgpack"), _LEVELS_IN_LIST), ensure_ascii=False)
+    except (SpoolError, ValueError, RecursionError):
+        return None
 
 
 def beginning(raw: bytes) -> str:

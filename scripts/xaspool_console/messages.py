@@ -5,30 +5,35 @@ at most a thousand messages after the head of the queue.
 """
 
 import re
+import threading
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from spool.errors import BadMessageId, InvalidArgument
 from xaspool_console.charts import chart
 from xaspool_console.console import Console
 from xaspool_console.findings import error_queues
-from xaspool_console.formatting import body_view, piece
+from xaspool_console.formatting import body_view, piece, size
 from xaspool_console.samples import CHART_SECONDS
 
 if TYPE_CHECKING:
     from spool import Message, MessageFilters, QueueEntry, Space
 
 _PAGE, _FURTHEST = 25, 1_000
-_MOST_BODY_BYTES = 16 << 20  # of the bodies that one page reads
+_MOST_BODY_BYTES = 16_000_000  # of the bodies that one page reads
 _MOST_HEADERS, _MOST_FIELD = 200, 2_000
+_MOST_DOWNLOADS, _PIECE_BYTES = 4, 64 << 10
+_downloads = threading.BoundedSemaphore(_MOST_DOWNLOADS)
 _ID = re.compile(r"[0-9a-f]{32}")
+_PART_OF_ID = re.compile(r"[0-9a-fA-F]+")
+_ID_FORM = "the id of a message has 32 hexadecimal digits: give all of them"
 # The fields of a message for people; the others have a place of their own on the page.
 _FIELDS = (
     "content_type", "codec", "priority", "enqueued_at", "not_before", "expires_at", "attempts", "origin_queue",
@@ -42,6 +47,11 @@ def as_message_id(text: str) -> str | None:
     """Return the text as the id of a message, or None if it has another form."""
     lowered = text.strip().lower()
     return lowered if _ID.fullmatch(lowered) else None
+
+
+def is_part_of_id(text: str) -> bool:
+    """Return whether the text may be an id that lacks digits, or has too many."""
+    return _PART_OF_ID.fullmatch(text) is not None and len(text) != 32
 
 
 def routes(console: Console) -> list[BaseRoute]:
@@ -72,12 +82,19 @@ class Row:
 
 @dataclass(frozen=True)
 class Listing:
-    """A part of a queue's messages. after: the address of the next part, or "". note: a limit that ended the part."""
+    """A part of a queue's messages.
+
+    after: the address of the next part, or "".
+    note: a limit that ended the part.
+    problem: the reason why a search is not possible.
+    nothing: the sentence for a part without messages.
+    """
 
     rows: list[Row]
     after: str
     note: str
     problem: str = ""
+    nothing: str = ""
 
 
 def queue_page(console: Console, request: Request) -> Response:
@@ -92,6 +109,8 @@ def queue_page(console: Console, request: Request) -> Response:
     if console.space is not None and not is_fragment:
         settings = _settings(console.space, queue)
         listing = _listing(console.space, queue, request)
+        if not listing.rows:
+            listing = replace(listing, nothing=_nothing(request, stats.in_doubt))
     return console.page(
         request, "queue.html", queue=queue, stats=stats, rates=snapshot.rates(queue), metrics=snapshot.metrics,
         chart=chart(snapshot.depths(queue), CHART_SECONDS, f"messages in {queue}"), settings=settings, listing=listing,
@@ -126,7 +145,7 @@ def _filters(texts: dict[str, str]) -> "MessageFilters":
     if texts["id"]:
         found["message_id"] = as_message_id(texts["id"])
         if found["message_id"] is None:
-            raise InvalidArgument("the id of a message has 32 hexadecimal digits")
+            raise InvalidArgument(_ID_FORM)
     if texts["correlation_id"]:
         found["correlation_id"] = texts["correlation_id"]
     if texts["header"]:
@@ -135,11 +154,30 @@ def _filters(texts: dict[str, str]) -> "MessageFilters":
             raise InvalidArgument("a header is written NAME=VALUE, e.g. tenant=acme")
         found["headers"] = {name: value}
     if texts["older_than"]:
-        try:
-            found["older_than"] = float(texts["older_than"])
-        except ValueError:
-            raise InvalidArgument("the age is a number of seconds, e.g. 3600") from None
+        found["older_than"] = _seconds(texts["older_than"])
     return found
+
+
+def _seconds(text: str) -> float:
+    """Return the number of the field "older than". InvalidArgument."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not seconds >= 0:  # (nan is no number of seconds)
+        raise InvalidArgument(f"“older than (seconds)” is a number of seconds from 0, e.g. 3600, not {text[:40]}")
+    return seconds
+
+
+def _nothing(request: Request, in_doubt: int) -> str:
+    """Return the sentence for a list without messages."""
+    if any(_texts(request).values()):
+        return "No message of the queue matches the search."
+    if request.query_params.get("after", "0") != "0":
+        return "The queue has no more messages."
+    if in_doubt:
+        return "The queue has no messages but those of transactions in doubt."
+    return "The queue is empty."
 
 
 def _listing(space: "Space", queue: str, request: Request) -> Listing:
@@ -171,14 +209,14 @@ def _rows(entries: "Iterator[QueueEntry]", first: int) -> tuple[list[Row], str, 
         if place >= first:
             rows.append(_row(entry))
         if read > _MOST_BODY_BYTES:
-            note = f"The list ends after {_MOST_BODY_BYTES >> 20} MiB of bodies: search for other messages."
+            note = f"The list ends after {size(_MOST_BODY_BYTES)} of bodies: search for other messages."
             return rows, note, False
     return rows, "", True
 
 
 def _row(entry: "QueueEntry") -> Row:
     message = entry.message
-    shown = "" if message is None else piece(message.body)
+    shown = "" if message is None else piece(message)
     return Row(entry.id, entry.state, _holder(entry), entry.damage, message, shown)
 
 
@@ -212,16 +250,39 @@ def body(console: Console, request: Request) -> Response:
     """The stored bytes of a body, as a file that no browser opens by itself."""
     if console.space is None:
         raise HTTPException(404)
+    if not _downloads.acquire(blocking=False):
+        raise HTTPException(503, f"{_MOST_DOWNLOADS} downloads are under way: try again when one has ended")
+    pieces = _Pieces(_downloads.release)
     entry = entry_of(console.space, request)
     if entry.message is None:
         raise HTTPException(404)
-    named = f'attachment; filename="{entry.message.id}.bin"'
-    return Response(entry.message.body, 200, {"Content-Disposition": named}, "application/octet-stream")
+    pieces.body = entry.message.body
+    headers = {
+        "Content-Disposition": f'attachment; filename="{entry.message.id}.bin"',
+        "Content-Length": str(len(pieces.body)),
+    }
+    return StreamingResponse(pieces, 200, headers, "application/octet-stream")
+
+
+class _Pieces:
+    """The pieces of a body. A client that reads slowly keeps the body in memory, so few bodies are sent at a time."""
+
+    def __init__(self, release: Callable[[], None]) -> None:
+        """``release``: called once this object is removed, also if the client has gone."""
+        self.body = b""
+        self._release = release
+
+    def __iter__(self) -> Iterator[bytes]:
+        for start in range(0, len(self.body), _PIECE_BYTES):
+            yield self.body[start : start + _PIECE_BYTES]
+
+    def __del__(self) -> None:
+        self._release()
 
 
 def entry_of(space: "Space", request: Request) -> "QueueEntry":
     """Return the message that the address names. BadMessageId if it does not exist."""
     found = as_message_id(request.path_params["id"])
     if found is None:
-        raise BadMessageId("the id of a message has 32 hexadecimal digits")
+        raise BadMessageId(_ID_FORM)
     return space.entry(found)

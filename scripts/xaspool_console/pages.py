@@ -19,9 +19,9 @@ from spool.model import layout
 from xaspool_console import flow
 from xaspool_console.charts import chart, spark
 from xaspool_console.console import Console
-from xaspool_console.findings import error_queues, queue_link, troubled, troubles
+from xaspool_console.findings import error_queues, quarantine_summary, queue_link, troubled, troubles
 from xaspool_console.formatting import beginning, duration, moment, number, short, size
-from xaspool_console.messages import as_message_id
+from xaspool_console.messages import as_message_id, is_part_of_id
 from xaspool_console.samples import CHART_SECONDS, Rates, Snapshot
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ def overview(console: Console, request: Request) -> Response:
     return console.page(
         request, "overview.html", metrics=metrics, troubles=troubles(metrics), part=part, rows=rows, q=text, sort=sort,
         sorts=_SORTS, total=total, has_rates=len(snapshot.samples) > 1,
+        is_part_of_id=is_part_of_id(text),
     )  # fmt: skip
 
 
@@ -226,11 +227,14 @@ def token_of(name: str) -> str:
 
 
 def name_of(token: str) -> str:
-    """Return the name that a part of an address means. Raises HTTPException."""
+    """Return the name that a part of an address means. Raises HTTPException if ``token_of`` returns no such part."""
     try:
-        return urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode("utf-8", "surrogateescape")
+        name = urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode("utf-8", "surrogateescape")
     except ValueError:
         raise HTTPException(404) from None
+    if token_of(name) != token:
+        raise HTTPException(404)
+    return name
 
 
 def recovery(console: Console, request: Request) -> Response:
@@ -241,7 +245,9 @@ def recovery(console: Console, request: Request) -> Response:
     ]
     part = page_of(request, files)
     found = metrics.recovery.findings[:_MOST_ROWS] if metrics.recovery is not None else ()
-    return console.page(request, "recovery.html", metrics=metrics, part=part, found=found)
+    return console.page(
+        request, "recovery.html", metrics=metrics, part=part, found=found, summary=quarantine_summary(metrics)
+    )
 
 
 def quarantined(console: Console, request: Request) -> Response:

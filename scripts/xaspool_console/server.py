@@ -3,9 +3,12 @@
 import asyncio
 import socket
 import threading
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
+
+from xaspool_console.connections import Connection
 
 _MOST_REQUESTS = 64  # at one moment; further ones get the status 503
 _MOST_HEADER_BYTES = 32 << 10
@@ -13,9 +16,15 @@ _GRACE_SECONDS = 5
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens at the address. Port 0 takes a free port. Raises OSError."""
-    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    """Return a socket that listens at the address. Port 0 takes a free port. OSError; UnicodeError if the host has not
+    the form of a name."""
+    family, _, _, _, address = resolved(host, port)
     return socket.create_server(address[:2], family=family)
+
+
+def resolved(host: str, port: int) -> tuple[Any, ...]:
+    """Return the first address of the host, as ``socket.getaddrinfo`` describes it. OSError; UnicodeError."""
+    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
 
 
 class ConsoleServer:
@@ -26,7 +35,7 @@ class ConsoleServer:
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app,
-                http="h11",
+                http=Connection,
                 ws="none",
                 loop="asyncio",
                 lifespan="off",

@@ -1,9 +1,9 @@
 """``spool-admin console``: serve the web console of a space."""
 
+import errno
 import os
 import re
 import signal
-import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ import click
 from xaspool_scripts.codes import WRONG_USAGE
 from xaspool_scripts.common import Failure, SpaceCommand, json_option, note, space_path
 from xaspool_scripts.listening import address
-from xaspool_scripts.output import write_json
+from xaspool_scripts.output import write_bytes, write_json
 from xaspool_scripts.watching import Watched, published_option, watched_space
 from xaspool_scripts.wording import printable
 
@@ -42,8 +42,8 @@ def _host_names(context: click.Context, parameter: click.Parameter, given: tuple
 )  # fmt: skip
 @click.option(
     "--token-file", type=click.Path(dir_okay=False), metavar="FILE",
-    help="The file with the token for the login, in its first line. Only you may read the file. Without it, every user "
-    "who reaches the address may read.",
+    help="The file with the token for the login. The token is the first line with text, and has at least 16 "
+    "characters. Only you may read the file. Without it, every user who reaches the address may read.",
 )  # fmt: skip
 @click.option(
     "--allow-changes", is_flag=True, help="Add forms that change the space, for people who are logged in."
@@ -73,6 +73,7 @@ def console(
         raise Failure("--published gives no right to change the space: leave out --allow-changes", WRONG_USAGE)
     if allow_changes and token_file is None:
         raise Failure("--allow-changes needs a login: give --token-file", WRONG_USAGE)
+    _check_host(*listen)
     if token_file is None and not insecure and not is_loopback(listen[0]):
         raise Failure(f"{listen[0]} can be reached from other machines: give --token-file, or --insecure", WRONG_USAGE)
     with watched_space(published=published) as watched:
@@ -81,18 +82,19 @@ def console(
             if as_json:
                 write_json({"event": "serving", "space": space_path(), "address": url})
             else:
-                click.echo(f"console of {printable(space_path())} at {url}")
-            sys.stdout.flush()
+                write_bytes(f"console of {printable(space_path())} at {url}\n".encode())
             if token_file is None:
                 reader = "user of this machine" if is_loopback(listen[0]) else "user who reaches this address"
-                note(f"every {reader} can read the space here; --token-file asks for a login")
+                subject = "these metrics" if published else "the space"
+                note(f"every {reader} can read {subject} here; --token-file asks for a login")
             _await_signal(server)
         finally:
             has_ended = server.close()
     if as_json:
         write_json({"event": "ended"})
+    else:
+        note("the console has ended")
     if not has_ended:  # a call of the engine that does not return would prevent the end of the interpreter
-        sys.stdout.flush()
         os._exit(0)
 
 
@@ -104,6 +106,18 @@ def _check_packages() -> None:
     except ImportError as error:
         package = (error.name or str(error)).partition(".")[0]
         raise Failure(f"the console needs {package}: pip install 'xaspool[console]'") from error
+
+
+def _check_host(host: str, port: int) -> None:
+    """Failure if the host does not resolve to an address."""
+    from xaspool_console.access import in_url
+    from xaspool_console.server import resolved
+
+    try:
+        resolved(host, port)
+    except (OSError, UnicodeError) as error:
+        where = f"{in_url(printable(host))}:{port}"
+        raise Failure(f"cannot listen at {where}: the name does not resolve to an address") from error
 
 
 def _started(
@@ -124,12 +138,20 @@ def _started(
     host, port = listen
     try:
         listener = listening(host, port)
-    except OSError as error:
-        raise Failure(f"cannot listen at {in_url(host)}:{port}: {error.strerror or error}") from error
+    except (OSError, UnicodeError) as error:
+        raise Failure(f"cannot listen at {in_url(host)}:{port}: {_reason(error)}") from error
     port = listener.getsockname()[1]
     access = Access(port, known_hosts(host, port, hosts), token)
     shown = Console(os.path.abspath(space_path()), watched.metrics, watched.space, access, allow_changes, note)
     return ConsoleServer(application(shown), listener), f"http://{in_url(host)}:{port}"
+
+
+def _reason(error: Exception) -> str:
+    """Return the reason of the system without the words that Python adds."""
+    number = error.errno if isinstance(error, OSError) else None
+    if number == errno.EADDRINUSE:
+        return "address already in use; does another program listen there?"
+    return os.strerror(number).lower() if number is not None and number > 0 else str(error)
 
 
 def _await_signal(server: "ConsoleServer") -> None:

@@ -1,7 +1,10 @@
 """Requests that must change nothing: of other sites and hosts, without a login, or with a wrong form."""
 
+import contextlib
 import os
+import socket
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import pytest
 import spool
 from tests.console import sample
 from tests.console.conftest import TOKEN, Served, failed_id, serving
+from xaspool_console import connections
 from xaspool_console.access import Access, is_loopback, known_hosts, token_of_file
 from xaspool_console.app import application
 from xaspool_console.pages import token_of
@@ -104,6 +108,10 @@ def test_the_same_request_without_a_fault_changes_the_space(changing: Served) ->
     assert changing.space.quarantined() == []
     assert list(changing.space.engine.decisions().values()) == ["rolled back"]
     assert len(changing.records) == 4
+    time, address, sentence = changing.records[1].split(" ", 2)
+    assert datetime.fromisoformat(time).tzinfo is not None
+    assert address == "127.0.0.1:"
+    assert sentence.endswith("was deleted from queue oven.")
 
 
 def test_a_change_that_the_engine_refuses_is_one_sentence(changing: Served) -> None:
@@ -178,9 +186,9 @@ def test_a_wrong_token_is_refused_and_attempts_are_limited(changing: Served) -> 
         for wrong in ("", "x", TOKEN[:-1], f"{TOKEN}x", "é\udcff".encode("utf-8", "surrogatepass")):
             answer = client.post("/login", data={"token": wrong})
             assert (answer.status_code, "set-cookie" in answer.headers) == (403, False)
-        assert client.post("/login", data={"token": TOKEN}).status_code == 429
+        assert client.post("/login", data={"token": "y"}).status_code == 429
         now[0] += 61
-        assert client.post("/login", data={"token": TOKEN}).status_code == 303
+        assert client.post("/login", data={"token": "y"}).status_code == 403
 
 
 def test_a_login_ends(changing: Served) -> None:
@@ -248,17 +256,28 @@ def test_the_token_is_the_first_line_with_text(token_file: Path) -> None:
     ("text", "mode", "words"),
     [
         (TOKEN, 0o640, "other users may read"), (TOKEN, 0o604, "chmod 600"), ("\n \n", 0o600, "has no token"),
-        ("short", 0o600, "less than 16 characters"), (None, 0o600, "cannot be read"),
+        ("short", 0o600, "less than 16 characters"), (None, 0o600, "cannot be read from .*: No such file"),
+        ("\udcff" * 20, 0o600, "is no text in UTF-8"),
     ],
 )  # fmt: skip
 def test_a_token_file_that_is_not_good_is_refused(token_file: Path, text: str | None, mode: int, words: str) -> None:
     token_file.unlink()
     if text is not None:
-        token_file.write_text(text)
+        token_file.write_text(text, errors="surrogateescape")
         token_file.chmod(mode)
     with pytest.raises(spool.InvalidArgument, match=words) as raised:
         token_of_file(str(token_file))
     assert TOKEN not in str(raised.value)
+    assert not {"Errno", "codec"} & set(str(raised.value).replace("'", " ").replace("[", " ").split())
+
+
+@pytest.mark.timeout(30)
+def test_a_token_file_that_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    for path in ("/dev/null", str(tmp_path / "pipe")):
+        with pytest.raises(spool.InvalidArgument, match="is no regular file") as raised:
+            token_of_file(path)
+        assert "chmod" not in str(raised.value)
 
 
 def test_hosts_that_are_known() -> None:
@@ -277,3 +296,54 @@ def test_a_further_host_is_served(bakery: spool.Space) -> None:
         served.console.access.hosts |= {"console.example"}
         with served.client(Host="console.example") as client:
             assert client.get("/").status_code == 200
+
+
+# -- clients that take their time --------------------------------------------------------------------------------------
+
+
+def test_a_huge_cookie_takes_no_time(changing: Served) -> None:
+    """``http.cookies`` takes 20 seconds for this cookie (CVE-2024-7592)."""
+    named = changing.console.access.cookie
+    with changing.client(Cookie=f'{named}="' + '\\"' * 15_000) as client:
+        assert client.get("/login", timeout=10).status_code == 200
+
+
+@pytest.mark.parametrize("origin", ["http://[", "null", "http://", EVIL, "http://127.0.0.1:1]"])
+def test_a_malformed_origin_is_refused(changing: Served, origin: str) -> None:
+    with changing.client(Origin=origin) as client:
+        assert client.post("/login", data={"token": TOKEN}).status_code == 403
+
+
+def test_the_right_token_is_accepted_whatever_others_try(changing: Served) -> None:
+    with changing.client(Origin=changing.url) as client:
+        answers = [client.post("/login", data={"token": "wrong"}).status_code for _ in range(7)]
+        assert answers == [403] * 5 + [429] * 2
+        assert client.post("/login", data={"token": TOKEN}).status_code == 303
+
+
+def test_silent_connections_are_ended(bakery: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_LOOK_SECONDS", 0.2)
+    with serving(bakery) as served:
+        port = served.console.access.port
+        silent = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(70)]
+        for number, each in enumerate(silent):
+            with contextlib.suppress(OSError):
+                each.sendall(b"GET / HT" if number % 2 else b"")
+        for each in silent:
+            with contextlib.suppress(ConnectionError):
+                while each.recv(4096):
+                    pass
+            each.close()
+        with served.client() as client:
+            assert client.get("/").status_code == 200
+
+
+def test_few_bodies_are_sent_at_a_time(reading: Served) -> None:
+    """A client that does not read keeps a body in the console's memory."""
+    reading.space.create_queue("big")
+    ids = [reading.space.put("big", b"x" * (8 << 20)) for _ in range(6)]
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(reading.client())
+        answers = [stack.enter_context(client.stream("GET", f"/messages/{each}/body")) for each in ids]
+        assert [answer.status_code for answer in answers] == [200] * 4 + [503] * 2
+        assert sum(map(len, answers[0].iter_bytes())) == 8 << 20

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -59,6 +60,14 @@ def test_it_names_its_address_serves_and_ends_with_a_signal(path: Path, number: 
         assert not alone.recovery.findings
 
 
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_a_closed_standard_output_is_one_line(path: Path, words: list[str]) -> None:
+    with start(path, *words, code="import sys; sys.stdout = None") as process:
+        out, err = process.communicate(timeout=60)
+    assert (out, process.returncode) == ("", 1)
+    assert err == "spool-admin: standard output is closed\n"
+
+
 def test_a_person_reads_the_address_and_each_change(path: Path, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text(TOKEN)
@@ -81,7 +90,12 @@ def test_a_person_reads_the_address_and_each_change(path: Path, tmp_path: Path) 
             process.send_signal(signal.SIGTERM)
             out, err = process.communicate(timeout=60)
     assert (out, process.returncode) == ("", 0)
-    assert err == f"spool-admin: Message {message.id} was deleted from queue orders.\n"
+    change, end = err.splitlines()
+    assert re.fullmatch(
+        rf"spool-admin: \d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:\d\d 127\.0\.0\.1: "
+        rf"Message {message.id} was deleted from queue orders\.", change,
+    )  # fmt: skip
+    assert end == "spool-admin: the console has ended"
     with spool.open(path) as space:
         assert space.stats("orders").ready == 0
 
@@ -90,11 +104,12 @@ def test_a_person_reads_the_address_and_each_change(path: Path, tmp_path: Path) 
     ("arguments", "words"),
     [
         (["--listen", "0.0.0.0:0"], "give --token-file, or --insecure"),
-        (["--listen", "example.com:80"], "can be reached from other machines"),
+        (["--listen", "10.1.2.3:80"], "10.1.2.3 can be reached from other machines"),
         (["--listen", "8765"], "is not HOST:PORT"),
         (["--allow-changes"], "--allow-changes needs a login: give --token-file"),
         (["--allow-changes", "--token-file", "none", "--published"], "leave out --allow-changes"),
-        (["--token-file", "none"], "the token cannot be read"),
+        (["--token-file", "none"], "the token cannot be read from none: No such file or directory"),
+        (["--token-file", "/dev/null"], "/dev/null is no regular file"),
     ],
 )
 def test_wrong_usage_is_one_line(path: Path, arguments: list[str], words: str) -> None:
@@ -107,8 +122,21 @@ def test_an_address_in_use_is_one_line(path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = CliRunner().invoke(main, ["-s", str(path), "console", "--listen", f"127.0.0.1:{taken.getsockname()[1]}"])
     assert done.exit_code == 1
-    assert "cannot listen at 127.0.0.1:" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    text = re.sub(r":\d+:", ":PORT:", done.stderr)
+    assert text == (
+        "spool-admin: cannot listen at 127.0.0.1:PORT: address already in use; does another program listen there?\n"
+    )
+
+
+def test_a_name_that_does_not_resolve_is_told_before_any_rule(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> object:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    for name in ("nosuch.example", "a..b"):
+        done = CliRunner().invoke(main, ["-s", str(path), "console", "--listen", f"{name}:80"])
+        text = f"spool-admin: cannot listen at {name}:80: the name does not resolve to an address\n"
+        assert (done.exit_code, done.stderr) == (1, text)
 
 
 def test_a_space_that_publishes_nothing_is_one_line(path: Path) -> None:

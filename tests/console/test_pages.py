@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 
 import spool
+import xa
+from spool.admin.findings import Finding, Kind
 from spool.model.text import printable
 from spool.transactions import delivery
 from tests.at_once import AT_ONCE
+from tests.console import sample
 from tests.console.conftest import Served, failed_id, serving
-from xaspool_console import flow, formatting, messages
+from xaspool_console import findings, flow, formatting, messages
 from xaspool_console.pages import name_of, token_of
 from xaspool_console.samples import Samples
 
@@ -102,7 +105,7 @@ def test_a_list_reads_only_the_messages_that_it_shows(memory: Path, read_bodies:
 
 
 def test_a_list_of_large_bodies_ends_early(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "_MOST_BODY_BYTES", 1 << 20)
+    monkeypatch.setattr(messages, "_MOST_BODY_BYTES", 1_000_000)
     with spool.create(memory / "space") as space:
         space.engine.deliver_stored_bytes()
         space.create_queue("orders")
@@ -110,7 +113,7 @@ def test_a_list_of_large_bodies_ends_early(memory: Path, monkeypatch: pytest.Mon
         with serving(space) as served, served.client() as client:
             text = client.get("/queues/orders").text
             assert text.count('<a class="row"') == 3
-            assert "The list ends after 1 MiB of bodies" in text
+            assert "The list ends after 1.0 MB of bodies" in text
 
 
 def test_messages_are_searched_by_id_correlation_header_and_age(reading: Served) -> None:
@@ -120,8 +123,9 @@ def test_messages_are_searched_by_id_correlation_header_and_age(reading: Served)
         "header=shop%3Dharbour": 1, "header=shop%3Dother": 0, "older_than=0": 1, "older_than=86400": 0,
         f"id={'0' * 32}": 0,
     }  # fmt: skip
-    wrong = {"id=1": "32 hexadecimal digits", "header=shop": "NAME=VALUE", "older_than=x": "number of seconds"}
-    wrong |= {"older_than=-1": "number of seconds", "older_than=nan": "number of seconds"}
+    wrong = {"id=1": "32 hexadecimal digits", "header=shop": "NAME=VALUE"}
+    wrong |= {f"older_than={text}": f"“older than (seconds)” is a number of seconds from 0, e.g. 3600, not {text}"
+              for text in ("x", "-1", "nan")}  # fmt: skip
     with reading.client() as client:
         for query, count in found.items():
             text = client.get(f"/queues/errors?{query}").text
@@ -129,6 +133,118 @@ def test_messages_are_searched_by_id_correlation_header_and_age(reading: Served)
         for query, words in wrong.items():
             answer = client.get(f"/queues/errors?{query}")
             assert (answer.status_code, words in answer.text) == (200, True), query
+        assert "No message of the queue matches the search." in client.get("/queues/errors?correlation_id=x").text
+        assert "The id of a message has 32 hexadecimal digits" in client.get(f"/?q={id[:8]}").text
+        assert "The id of a message" not in client.get("/?q=nowhere").text
+
+
+def test_a_list_shows_a_msgpack_body_as_bounded_json(memory: Path) -> None:
+    with spool.create(memory / "space") as space:
+        space.engine.deliver_stored_bytes()
+        space.create_queue("orders")
+        bodies = [{"order": 7, "items": ["rye \x1b"]}, ["x" * 100] * 50, ["x" * 20_000], [b"\xff"], []]
+        for body in bodies:
+            space.put("orders", body)
+        space.put("orders", b"\xc1\xff", content_type="application/msgpack")
+        space.put("orders", b"tea" * 500)
+        pieces = [formatting.piece(message) for message in space.browse("orders")]
+        with serving(space) as served, served.client() as client:
+            assert "{&#34;order&#34;: 7," in client.get("/queues/orders").text
+    assert pieces[0] == '{"order": 7, "items": ["rye \\u001b"]}'
+    assert pieces[1].startswith('["xxx')
+    assert pieces[1].endswith(" …")
+    assert pieces[2].startswith("bytes 91 da 4e 20")
+    assert pieces[3:6] == ["[\"b'\\\\xff'\"]", "[]", "bytes c1 ff"]
+    assert pieces[6].endswith("te …")
+    assert max(map(len, pieces)) <= 202
+
+
+def test_an_empty_queue_is_empty(memory: Path) -> None:
+    with spool.create(memory / "space") as space:
+        space.create_queue("orders")
+        with serving(space) as served, served.client() as client:
+            assert "<p>The queue is empty.</p>" in client.get("/queues/orders").text
+            assert "matches the search" in client.get("/queues/orders?older_than=1").text
+            assert "The queue has no more messages." in client.get("/queues/orders?after=25").text
+
+
+def test_the_page_of_a_redrive_names_the_queue_or_the_reason(changing: Served) -> None:
+    failed = failed_id(changing.space)
+    own = changing.space.put("errors", "own")
+    with changing.logged_in() as (client, csrf):
+        assert f'"/messages/{failed}/redrive"' in client.get(f"/messages/{failed}").text
+        text = client.get(f"/messages/{failed}/redrive").text
+        assert f"Message {failed} returns from queue errors to its original queue invoices" in text
+        assert "/redrive" not in client.get(f"/messages/{own}").text
+        for answer in (
+            client.get(f"/messages/{own}/redrive"), client.post(f"/messages/{own}/redrive", data={"csrf": csrf})
+        ):  # fmt: skip
+            assert answer.status_code == 400
+            assert f"message {own} came from no other queue, so the console cannot redrive it" in answer.text
+
+
+def test_the_page_of_a_decision_names_queues_and_the_gtrid(changing: Served) -> None:
+    space = changing.space
+    xid = xa.Xid(7, b"transfer <1>", b"")
+    manager = xa.ResourceManager(space)
+    manager.start(xid)
+    space.put_many("tills", ["a", "b"])
+    space.get("oven")
+    manager.end(xid)
+    manager.prepare(xid)
+    with changing.logged_in() as (client, _):
+        text = client.get(f"/transactions/{xid}/commit").text
+        assert "The decision adds 2 messages to tills and removes 1 message from oven." in text
+        assert f"{xid} “transfer &lt;1&gt;”" in text
+        text = client.get(f"/transactions/{xid}/rollback").text
+        assert "The decision drops 2 messages for tills and returns 1 message to oven." in text
+        text = client.get(f"/transactions/{sample.XID}/commit").text
+        assert "adds 1 message to tills and removes no message." in text
+        text = client.get("/transactions").text
+        assert f'{xid} <span class="small">“transfer &lt;1&gt;”</span>' in text
+
+
+@pytest.mark.parametrize(
+    ("xid", "text"),
+    [
+        ("7.dHJhbnNmZXIgMQ.", "transfer 1"), (str(xa.Xid(0, "é“".encode(), b"")), "é“"), ("", ""), (None, ""),
+        ("nonsense", ""), (str(xa.Xid(0, b"\xff", b"")), ""), (str(xa.Xid(0, b"a\x1b", b"")), ""),
+        (str(xa.Xid(0, "a\u202e".encode(), b"")), ""), (str(xa.Xid(0x58500001, b"abc", b"")), ""),
+    ],
+)  # fmt: skip
+def test_a_gtrid_is_shown_if_it_is_text(xid: str | None, text: str) -> None:
+    assert formatting.gtrid(xid) == text
+
+
+def test_sentences_about_quarantine_are_sentences(bakery: spool.Space) -> None:
+    def metrics(reasons: list[str]) -> Any:
+        kinds = {"damaged": Kind.DAMAGED}
+        files = [Finding(kinds.get(each, Kind.QUARANTINED), "quarantine/x", "why", reason=each) for each in reasons]
+        return replace(found, quarantine=tuple(files), quarantined=len(files), damaged=reasons.count("damaged"))
+
+    def noted(given: Any) -> list[str]:
+        return [each.sentence for each in findings.troubles(given) if "in quarantine" in each.sentence]
+
+    found = bakery.metrics()
+    texts = {
+        ("refused",): "1 file is in quarantine. It had no acknowledged messages.",
+        ("damaged",): "1 file is in quarantine. It had acknowledged messages.",
+        ("refused", "foreign"): "2 files are in quarantine. None of them had acknowledged messages.",
+        ("damaged", "damaged"): "2 files are in quarantine. All of them had acknowledged messages.",
+        ("refused", "damaged"): "2 files are in quarantine. 1 of them had acknowledged messages.",
+    }
+    for reasons, text in texts.items():
+        assert findings.quarantine_summary(metrics(list(reasons))) == text
+    assert noted(metrics(["refused", "refused"])) == ["2 refused files are in quarantine."]
+    assert noted(metrics(["refused", "foreign"])) == ["2 files are in quarantine."]
+    assert noted(metrics(["damaged", "foreign"]))[1] == "1 other file is in quarantine."
+    published = replace(metrics(["damaged", "refused"]), quarantine=())
+    with serving(bakery, metrics=lambda: published, published=True) as served, served.client() as client:
+        text = client.get("/recovery").text
+        assert "1 of them had acknowledged messages. Published metrics do not list the files." in text
+        assert "Quarantine is empty" not in text
+    with serving(bakery, metrics=lambda: metrics(["refused"])) as served, served.client() as client:
+        assert "<td>refused</td>" in client.get("/recovery").text
 
 
 def test_a_body_is_downloaded_as_bytes_that_no_browser_opens(reading: Served) -> None:
@@ -197,7 +313,9 @@ def test_odd_parameters_break_no_page(reading: Served) -> None:
                 assert client.get(f"{page}?{query}").status_code == 200, (page, query)
         assert client.get("/queues/errors?after=²").status_code == 200
         assert client.get("/queues/" + "x" * 5_000).status_code == 404
-        assert client.get("/quarantine/!!").status_code in (400, 404)
+        for token in ("!!", "xx", "x", "e_=", "²"):
+            answer = client.get(f"/quarantine/{token}")
+            assert (answer.status_code, "the console has no such page" in answer.text) == (404, True), token
         assert client.get("/quarantine/" + token_of("../space.toml")).status_code == 400
         assert client.get("/static/..%2fapp.py").status_code == 404
 

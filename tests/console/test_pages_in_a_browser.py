@@ -68,6 +68,19 @@ def test_a_phone_scrolls_no_page_sideways(changing: Served, opened: Opened) -> N
         assert page.evaluate("document.documentElement.scrollWidth") <= 375, address
 
 
+def test_a_list_of_messages_fits_on_a_screen_and_the_body_gets_the_room(reading: Served, opened: Opened) -> None:
+    words = "a sentence with many words " * 5
+    sample.fail(reading.space, "labels", {"order": words}, correlation_id=words)
+    page = opened(viewport={"width": 1200, "height": 800})
+    page.goto(f"{reading.url}/queues/errors")
+    region = page.get_by_role("region", name="Messages")
+    assert region.evaluate("each => each.scrollWidth - each.clientWidth") == 0
+    assert page.locator("td.piece").last.evaluate("each => each.clientWidth") >= 220
+    page.goto(f"{reading.url}/queues/orders")
+    assert region.evaluate("each => each.scrollWidth - each.clientWidth") == 0
+    assert page.locator("td.piece").first.evaluate("each => each.clientWidth") >= 350
+
+
 def test_every_page_can_be_read_without_script(reading: Served, opened: Opened) -> None:
     page, id = opened(java_script_enabled=False), failed_id(reading.space)
     expected = {

@@ -18,8 +18,9 @@ def test_a_stuck_message_is_found_looked_into_and_redriven(changing: Served, ope
     assert "RuntimeError: the customer number 77-Ω is unknown" in page.locator("main").inner_text()
     assert "harbour" in page.get_by_role("region", name="Headers").inner_text()
     page.get_by_role("link", name="Redrive…").click()
+    page.get_by_text("to its original queue invoices, and is ready at once").wait_for()
     page.get_by_role("button", name="Redrive").click()
-    page.get_by_text(f"Message {id} is back in its original queue.").wait_for()
+    page.get_by_text(f"Message {id} is back in its original queue invoices.").wait_for()
     entry = changing.space.entry(id)
     assert entry.message is not None
     assert (entry.message.queue, entry.state) == ("invoices", "ready")
