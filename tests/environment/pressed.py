@@ -129,7 +129,7 @@ def text(message: spool.Message) -> str:
 
 def roll_back_what_is_in_doubt(space: spool.Space) -> None:
     rm = xa.ResourceManager(space)
-    for xid in rm.recover():
+    for xid in rm.space.engine.in_doubt():
         rm.rollback(xid)
 
 
