@@ -175,9 +175,8 @@ class Meters:
         self._file = self._disk.map(handle, _FILE_BYTES)
         for start, kind, key, value in _decode(data):
             cell = self._cells.setdefault(key, _Cell(kind))
-            cell.value = min(
-                cell.value + (value if kind == _COUNT else 0), _MOST
-            )  # (a state of the last owner has ended)
+            if kind == _COUNT:  # (a state of the last owner has ended)
+                cell.value = min(cell.value + value, _MOST)
             cell.place = slice(start, start + _VALUE.size)
             self._used = start + _CELL_BYTES
         for key, cell in self._cells.items():
