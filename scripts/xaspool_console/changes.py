@@ -36,6 +36,7 @@ class Question:
     button: the word on the button.
     back: the address of the subject.
     queues: the suggested targets of a move; None if the change has no target.
+    seen_in: the queue in which the person sees the message. The change is refused if the message has moved meanwhile.
     """
 
     title: str
@@ -43,6 +44,7 @@ class Question:
     button: str
     back: str
     queues: tuple[str, ...] | None = None
+    seen_in: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,9 @@ def _of_messages(space: "Space") -> list[Change]:
 
     def subject(request: Request) -> tuple[str, str, str]:
         message = message_of(request)
+        seen_in = request.state.form.get("seen_in", message.queue)
+        if seen_in != message.queue:
+            raise HTTPException(409, f"message {message.id} is in queue {message.queue} now: look at it again")
         return message.id, message.queue, f"/messages/{message.id}"
 
     def origin_of(request: Request) -> str:
@@ -99,7 +104,7 @@ def _of_messages(space: "Space") -> list[Change]:
         id, queue, back = subject(request)
         names = tuple(sorted(space.queues()))[:_MOST_NAMES]
         sentence = f"Message {id} leaves queue {queue}. All attempts are permitted again."
-        return Question("Move a message", sentence, "Move", back, names)
+        return Question("Move a message", sentence, "Move", back, names, queue)
 
     def move(request: Request) -> tuple[str, str]:
         id, _, back = subject(request)
@@ -113,7 +118,7 @@ def _of_messages(space: "Space") -> list[Change]:
         id, queue, back = subject(request)
         origin = origin_of(request)
         sentence = f"Message {id} returns from queue {queue} to its original queue {origin}, and is ready at once."
-        return Question("Redrive a message", sentence, "Redrive", back)
+        return Question("Redrive a message", sentence, "Redrive", back, seen_in=queue)
 
     def redrive(request: Request) -> tuple[str, str]:
         id, queue, back = subject(request)
@@ -125,7 +130,7 @@ def _of_messages(space: "Space") -> list[Change]:
     def ask_delete(request: Request) -> Question:
         id, queue, back = subject(request)
         sentence = f"Message {id} of queue {queue} is deleted for good. Nothing can bring it back."
-        return Question("Delete a message", sentence, "Delete", back)
+        return Question("Delete a message", sentence, "Delete", back, seen_in=queue)
 
     def delete(request: Request) -> tuple[str, str]:
         id, queue, _ = subject(request)

@@ -298,6 +298,19 @@ def test_a_further_host_is_served(bakery: spool.Space) -> None:
             assert client.get("/").status_code == 200
 
 
+def test_a_message_that_another_administrator_has_moved_is_not_changed(changing: Served) -> None:
+    id = failed_id(changing.space)
+    with changing.logged_in() as (client, csrf):
+        for change in ("move", "redrive", "delete"):
+            assert 'name="seen_in" value="errors"' in client.get(f"/messages/{id}/{change}").text
+        changing.space.move(id, "oven")
+        for change in ("move", "redrive", "delete"):
+            form = {"csrf": csrf, "seen_in": "errors", "queue": "labels"}
+            answer = client.post(f"/messages/{id}/{change}", data=form)
+            assert (answer.status_code, "is in queue oven now" in answer.text) == (409, True)
+    assert changing.space.show(id).queue == "oven"
+
+
 # -- clients that take their time --------------------------------------------------------------------------------------
 
 
