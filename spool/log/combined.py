@@ -14,7 +14,7 @@ from functools import partial
 
 from spool.coordination.counters import CounterPage
 from spool.coordination.requests import DONE, EMPTY, JOINED, POSTED, TAKEN
-from spool.errors import CommitUnknown
+from spool.errors import CommitUnknown, SpaceStopped
 from spool.log.commit_queue import LINGER_SECONDS, complete
 from spool.log.commit_request import CommitRequest
 from spool.log.posted import Place, decode, decode_answer, encode, encode_answer
@@ -224,8 +224,13 @@ class CombinedCommits:
         """Fail the requests, because their outcome is unknown. The slot remains to be settled by others."""
         self._own = None
         self._slots.disown(slot)
+        text = _UNKNOWN
+        try:
+            self._store.shared.control.verify()
+        except (SpaceStopped, OSError) as error:  # run/ was deleted: the text says how to go on
+            text = f"{_UNKNOWN}; {error}"
         for request in requests:
-            request.error = CommitUnknown(_UNKNOWN)
+            request.error = CommitUnknown(text)
             request.error.__cause__ = cause
         complete(requests)
         return []
