@@ -6,7 +6,6 @@ POST reaches its page only with a form whose token belongs to the session.
 
 import asyncio
 import hmac
-import ipaddress
 import os
 import re
 import secrets
@@ -23,6 +22,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from forwarder.flight.endpoint import in_url
 from spool.errors import InvalidArgument
 
 LOGIN = "/login"
@@ -79,19 +79,6 @@ def _private_bytes(path: str) -> bytes:
         if stat.S_IMODE(mode) & 0o077:
             raise InvalidArgument(f"other users may read {path}: chmod 600 {shlex.quote(path)}")
         return file.read(_MOST_TOKEN_FILE)
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach the address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
-
-
-def in_url(host: str) -> str:
-    """Return the host as a URL has it: an IPv6 address in brackets."""
-    return f"[{host}]" if ":" in host else host
 
 
 def known_hosts(host: str, port: int, further: Collection[str]) -> frozenset[str]:

@@ -13,11 +13,11 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from spool.errors import BadMessageId, InvalidArgument
-from spool.model.text import printable
+from spool.model.text import plural, printable
 from xa import ResourceManager, Xid
 from xaspool_console.console import Console
 from xaspool_console.findings import queue_link
-from xaspool_console.formatting import gtrid, plural
+from xaspool_console.formatting import gtrid
 from xaspool_console.messages import entry_of
 from xaspool_console.pages import name_of
 

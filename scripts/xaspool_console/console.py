@@ -10,6 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
+from spool.model.text import plural
 from xaspool_console import formatting
 from xaspool_console.access import Access, Session
 from xaspool_console.samples import Samples
@@ -49,8 +50,9 @@ class Console:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        for name in ("number", "size", "age", "duration", "moment", "plural", "short", "lines", "gtrid"):
+        for name in ("number", "size", "age", "duration", "moment", "short", "lines", "gtrid"):
             self.templates.filters[name] = getattr(formatting, name)
+        self.templates.filters["plural"] = plural
 
     def tell(self, request: Request, sentence: str) -> None:
         """Record a sentence with the time and the address of the browser."""

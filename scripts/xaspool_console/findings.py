@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from xaspool_console.formatting import age, plural, short, size
+from spool.model.text import plural
+from xaspool_console.formatting import age, short, size
 
 if TYPE_CHECKING:
     from spool import SpaceMetrics

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
+from spool.model.text import plural
 from xaspool_console.findings import down_routes, queue_link, troubled, waiting
-from xaspool_console.formatting import plural, short
+from xaspool_console.formatting import short
 
 if TYPE_CHECKING:
     from spool import SpaceMetrics

@@ -52,10 +52,6 @@ def number(value: float | None) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}".rstrip("0").rstrip(".")
 
 
-def plural(count: int, one: str, many: str = "") -> str:
-    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
-
-
 def size(count: int | None) -> str:
     """Return a number of bytes in the units of ``spool-admin top``, e.g. ``3.4 MB`` for 3,400,000 bytes."""
     if count is None:

@@ -67,7 +67,7 @@ def console(
       spool-admin -s /var/spool/shop console --listen 127.0.0.1:9000
     """
     _check_packages()
-    from xaspool_console.access import is_loopback
+    from forwarder.flight.endpoint import is_loopback
 
     if allow_changes and published:
         raise Failure("--published gives no right to change the space: leave out --allow-changes", WRONG_USAGE)
@@ -110,7 +110,7 @@ def _check_packages() -> None:
 
 def _check_host(host: str, port: int) -> None:
     """Failure if the host does not resolve to an address."""
-    from xaspool_console.access import in_url
+    from forwarder.flight.endpoint import in_url
     from xaspool_console.server import resolved
 
     try:
@@ -124,8 +124,9 @@ def _started(
     watched: Watched, listen: tuple[str, int], hosts: tuple[str, ...], token_file: str | None, allow_changes: bool
 ) -> "tuple[ConsoleServer, str]":
     """Return the running server, and its address for a browser."""
+    from forwarder.flight.endpoint import in_url
     from spool.errors import InvalidArgument
-    from xaspool_console.access import Access, in_url, known_hosts, token_of_file
+    from xaspool_console.access import Access, known_hosts, token_of_file
     from xaspool_console.app import application
     from xaspool_console.console import Console
     from xaspool_console.server import ConsoleServer, listening

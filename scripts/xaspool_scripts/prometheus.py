@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spool.model.durations import BOUNDS_SECONDS
 from xaspool_scripts.wording import printable
 
 if TYPE_CHECKING:
@@ -31,9 +32,6 @@ MOST_LABEL_SETS = 2_000  # of one metric
 OMITTED = "xaspool_omitted_label_sets"
 MOST_CHARACTERS = 256  # of one label value
 
-# The upper bounds of the buckets of durations, in seconds. A histogram has all buckets from its first sample, because
-# Prometheus computes wrong rates for a bucket that appears later.
-BOUNDS_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 _NANOSECONDS = 1_000_000_000
 
 
@@ -70,6 +68,7 @@ class Durations:
     def cumulative(self) -> list[tuple[str, float]]:
         """Return the upper bounds as text, each with the number of durations up to the bound."""
         number, found = 0, []
+        # (all buckets from the first sample: Prometheus computes wrong rates for a bucket that appears later)
         for bound in sorted({*BOUNDS_SECONDS, *self.buckets, math.inf}):
             number += self.buckets[bound]
             found.append(("+Inf" if bound == math.inf else f"{bound:g}", float(number)))

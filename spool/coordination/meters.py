@@ -25,6 +25,7 @@ from spool.disk.disk import Disk
 from spool.disk.memory import SharedBytes
 from spool.errors import SpoolError
 from spool.model import layout
+from spool.model.durations import BOUNDS_SECONDS
 
 Key = tuple[str, ...]
 """The name of a meter, then the values of its labels."""
@@ -35,8 +36,6 @@ Duration = tuple[Sequence[Key], float]
 CommitNote = tuple[int, float, float | None]
 """The number of puts, gets and transactions in a commit, the seconds of the commit, and those of its flush, if any."""
 
-# The upper bounds of the buckets in which durations are counted, in seconds.
-BOUNDS_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 _NANOSECONDS = 1_000_000_000
 NUMBER_OF_BUCKETS = len(BOUNDS_SECONDS) + 1
 TOTAL = "total"  # the label of the cell with the sum of all durations, in nanoseconds

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 import spool
+from forwarder.flight.endpoint import is_loopback
 from tests.console import sample
 from tests.console.conftest import TOKEN, Served, failed_id, serving
 from xaspool_console import connections
-from xaspool_console.access import Access, is_loopback, known_hosts, token_of_file
+from xaspool_console.access import Access, known_hosts, token_of_file
 from xaspool_console.app import application
 from xaspool_console.pages import token_of
 
