@@ -15,7 +15,7 @@ _MOST_BUSY_LOOKS = 30  # in one request, e.g. the download of a body
 
 
 class Connection(H11Protocol):
-    """Ends a connection without a request after 20 seconds, and one with the same request after five minutes."""
+    """Ends a connection without a request after 10 to 20 seconds, and one with the same request after five minutes."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
