@@ -1,7 +1,6 @@
 """A disk that holds the next commit's flush until it is told to go on, so that others gather behind it."""
 
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -69,17 +68,17 @@ class Gathering:
         self.disk = HeldDisk(str(path))
         self.space = spool.create(path, disk=self.disk, defaults=AT_ONCE)
         self.threads: list[threading.Thread] = []
-        self.came: dict[threading.Thread, threading.Event] = defaultdict(threading.Event)
+        self._came: dict[threading.Thread, threading.Event] = {}
         join, add = CommitQueue.join, CommitQueue.add
 
         def joining(queue: CommitQueue, request: CommitRequest) -> bool:
             leads = join(queue, request)
-            self.came[threading.current_thread()].set()
+            self.came(threading.current_thread()).set()
             return leads
 
         def adding(queue: CommitQueue, request: CommitRequest) -> None:
             add(queue, request)
-            self.came[threading.current_thread()].set()
+            self.came(threading.current_thread()).set()
 
         monkeypatch.setattr(CommitQueue, "join", joining)
         monkeypatch.setattr(CommitQueue, "add", adding)
@@ -107,7 +106,11 @@ class Gathering:
 
     def wait_for(self, caller: threading.Thread) -> None:
         """Wait until the caller has joined the line."""
-        assert self.came[caller].wait(PATIENT_SECONDS)
+        assert self.came(caller).wait(PATIENT_SECONDS)
+
+    def came(self, caller: threading.Thread) -> threading.Event:
+        """Set when the caller has joined the line."""
+        return self._came.setdefault(caller, threading.Event())  # two threads that ask at once get the same event
 
     def end(self) -> None:
         for thread in self.threads:

@@ -107,7 +107,7 @@ def _press_when_joined(gathering: Gathering) -> threading.Thread:
     """Ctrl-C as soon as the main thread waits in the line."""
     main = threading.main_thread().ident
 
-    gathering.came[threading.main_thread()].clear()
+    gathering.came(threading.main_thread()).clear()
 
     def press() -> None:
         gathering.wait_for(threading.main_thread())
@@ -150,7 +150,7 @@ def test_ctrl_c_in_a_leader_that_waits_leaves_the_others_to_the_next(gathering: 
         other._store.shared.control.lock(NUMBER, other._store.deadline(), "the number lock")
         main = threading.main_thread().ident
         callers = []
-        gathering.came[threading.main_thread()].clear()
+        gathering.came(threading.main_thread()).clear()
 
         def come() -> None:
             gathering.wait_for(threading.main_thread())
@@ -191,7 +191,7 @@ def test_ctrl_c_in_a_leader_gives_back_the_requests_of_others(
     with spool.open(space.path) as other:
         with gathering.held():
             other._store.shared.control.lock(NUMBER, other._store.deadline(), "the number lock")
-            gathering.came[main].clear()
+            gathering.came(main).clear()
             interrupted_leader(space, other, come)
         futures[0].result(PATIENT_SECONDS)
         assert bodies(other) == ["first", "follower", "submitted"]
