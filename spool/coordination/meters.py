@@ -131,6 +131,14 @@ class Meters:
             flushes = [(_FLUSH_SECONDS, note[2]) for note in notes if note[2] is not None]
             self._record([(_REQUESTS, requests)], commits + flushes)
 
+    def disown(self) -> None:
+        """Forget everything in a forked child, which has only copies: another thread of the parent may have held the
+        mutex, and the file belongs to the parent."""
+        self._mutex = threading.Lock()
+        self._memory = self._file = None
+        self._cells, self._used = {}, 0
+        self._commits.clear()
+
     def share(self) -> None:
         """Store the counts where other processes find them. Only a process without a simulated disk calls this."""
         with self._mutex, suppress(OSError, SpoolError, ValueError):

@@ -45,13 +45,15 @@ class Lifetime:
     guard: each call is a step inside the guard. ``guard.end()`` ends the life, even if the space could not be opened.
     at_end: functions that are called in the order of the dict, after the last step has ended and every descriptor is
         closed.
+    in_child: functions that are called in a forked child.
     """
 
-    __slots__ = ("__weakref__", "_disks", "at_end", "guard")
+    __slots__ = ("__weakref__", "_disks", "at_end", "guard", "in_child")
 
     def __init__(self, disk: Disk) -> None:
         self._disks = [disk]
         self.at_end: dict[Callable[[], None], None] = {}
+        self.in_child: list[Callable[[], None]] = []
         self.guard = CallGuard(self._end)
         _alive.add(self)
 
@@ -75,6 +77,8 @@ class Lifetime:
         for disk in self._disks:
             disk.disown()
         self.at_end.clear()  # the callers that wait for the end exist only in the parent
+        for function in self.in_child:
+            function()
         self.guard.close_at_once("the space was opened before this process was forked: open it again in the child")
 
 
@@ -120,6 +124,7 @@ class Store:
         self.spare_journals: list[tuple[str, int]] = []
         self.dropped: deque[Callable[[], None]] = deque()
         self.meters = Meters(files.disk)
+        life.in_child.append(self.meters.disown)
 
     def deadline(self, seconds: float | None = WAIT_SECONDS) -> Deadline:
         """Return a deadline for waits in a step; a closing space ends each wait with NotOpen. None means no limit."""

@@ -216,3 +216,23 @@ def test_x13_a_file_with_holes_gets_all_its_blocks(disks: list[Disk], root: str)
     counting(disks[0], 1)
     os.sync()
     assert path.stat().st_blocks * 512 >= meters._FILE_BYTES
+
+
+def test_x13_a_forked_child_neither_blocks_nor_counts_for_its_parent(tmp_path: Path) -> None:
+    """The child is forked while another thread counts."""
+    with spool.create(tmp_path / "space") as space:
+        own = space._store.meters
+        own.change("routes", by=1)
+
+        def child() -> None:
+            signal.alarm(30)  # ends a child that blocks
+            own.change("routes", by=-1)
+            own.add("a", "x")
+            own.share()
+
+        with own._mutex:
+            code = exit_code_of(child)
+        assert code == 0
+        found = own.read()
+        assert found.states["routes",] == 1
+        assert ("a", "x") not in found.counts
