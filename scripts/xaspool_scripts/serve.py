@@ -98,6 +98,7 @@ def main(
         )
     server = _started(spaces, host, port, tls_cert, tls_key, token_file, max_write)
     try:
+        ended = _signalled()  # (before a caller reads the addresses, and may send a signal)
         scheme = "spool+grpc" if tls_cert is None else "spool+grpc+tls"
         for name, path in spaces.items():
             url = f"{scheme}://{in_url(host)}:{server.port}/{name}"
@@ -110,7 +111,8 @@ def main(
                 "WARNING: everybody who reaches this address may read and write these spaces, or listen to the traffic"
             )
         sys.stdout.flush()
-        _await_signal()
+        while not ended.wait(_POLL_SECONDS):
+            pass
     finally:
         has_ended = server.close()
     if as_json:
@@ -149,12 +151,12 @@ def _started(
         raise Failure(str(error)) from error
 
 
-def _await_signal() -> None:
+def _signalled() -> threading.Event:
+    """Return an event that SIGTERM and Ctrl-C set from now on."""
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
-    while not ended.wait(_POLL_SECONDS):
-        pass
+    return ended
 
 
 if __name__ == "__main__":
