@@ -179,6 +179,12 @@ class CoordinatedTransaction(Transaction):
         """Return how many messages the transaction has put and taken."""
         return self._branch.batch.messages, sum(count for _, _, count in self._branch.claims)
 
+    def delays_others(self) -> bool:
+        """Return whether other callers can do more after the commit than before: get the messages that the transaction
+        put, get messages of its groups, or put messages into a queue that was full. Called before the vote."""
+        branch = self._branch
+        return bool(branch.batch.messages or branch.groups.names or self._store.settings.known.config.has_limits)
+
     def refuse(self, reason: str) -> None:
         """Make later calls raise ProtocolError. A call in progress ends as soon as it checks the transaction."""
         self._left = True

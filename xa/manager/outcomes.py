@@ -73,7 +73,7 @@ class Outcomes:
     def complete(self, id: TransactionId, branches: Sequence[Branch], table: str | None) -> None:
         """Commit the prepared branches of a decided transaction; a branch that fails is committed later.
 
-        A branch that only takes messages is committed a little later: see ``lazy``. An interrupt is raised at the end.
+        A branch that is not urgent is committed a little later: see ``lazy``. An interrupt is raised at the end.
         """
         if not branches:
             self._end(id.serial, table, decided=False)
@@ -84,7 +84,7 @@ class Outcomes:
         for branch in branches:
             later = partial(self._ended_later, id.serial, Unfinished(branch, True, end))
             try:
-                if isinstance(branch, SpaceBranch) and branch.only_takes:
+                if isinstance(branch, SpaceBranch) and not branch.is_urgent:
                     self._lazy.add(branch, later)
                 else:
                     branch.commit()

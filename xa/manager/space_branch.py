@@ -18,6 +18,8 @@ def resource_of(space: Space) -> str:
 class SpaceBranch:
     """Puts and gets of one thread or task in a space. The constructor makes the caller's puts and gets join the branch.
 
+    is_urgent: whether other callers wait for the commit of the prepared branch.
+
     Args:
         timeout: the seconds after which the branch is rolled back unless it is prepared; None: never.
 
@@ -30,6 +32,7 @@ class SpaceBranch:
         self.xid = xid
         self.name = resource_of(space)
         self.space = space
+        self.is_urgent = True
         self._engine: Engine = space.engine
         joined = self._engine.joined()
         if joined is not None and joined.is_active:
@@ -43,11 +46,6 @@ class SpaceBranch:
     def _transaction(self) -> CoordinatedTransaction:
         return self._branch.transaction
 
-    @property
-    def only_takes(self) -> bool:
-        """Whether the branch puts no messages: other callers see the same queues before and after its commit."""
-        return not self._transaction.work()[0]
-
     def leave(self) -> None:
         """End the work of the caller: puts and gets no longer join the branch."""
         if self._engine.joined() is self._transaction:
@@ -55,6 +53,7 @@ class SpaceBranch:
 
     def prepare(self) -> bool:
         """Vote; returns False if the branch was empty and has ended."""
+        self.is_urgent = self._transaction.delays_others()
         return self._transaction.prepare()
 
     def commit_one_phase(self) -> None:

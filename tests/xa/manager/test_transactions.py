@@ -15,7 +15,7 @@ import pytest
 import spool
 import xa
 from tests.children import exit_code_of
-from tests.clocks import SimulatedClock
+from tests.clocks import PatientClock, SimulatedClock
 from tests.postgresql import Server
 from tests.xa.manager.shop import Shop
 
@@ -368,3 +368,37 @@ def test_x03_a_log_directory_with_other_files_is_refused(shop: Shop, memory: Pat
         xa.TransactionManager(memory / "file")
     with pytest.raises(spool.DiskFailure):
         xa.TransactionManager(memory / "missing" / "directory")
+
+
+# -- the commit of a branch that only takes messages ---------------------------------------------------------------
+
+
+@pytest.fixture
+def patient(shop: Shop) -> Iterator[xa.TransactionManager]:
+    """A manager that never commits a branch before others wait for it, because its clock stands still."""
+    shop.answers = False
+    with shop.manager(clock=PatientClock()) as found:
+        yield found
+
+
+def test_x03_a_branch_that_only_takes_messages_is_committed_with_others(
+    shop: Shop, patient: xa.TransactionManager
+) -> None:
+    shop.space.put_many("orders", ["tea", "milk"])
+    assert [shop.book(patient), shop.book(patient)] == ["tea", "milk"]
+    assert len(shop.space.engine.in_doubt()) == 2
+
+
+def test_x09_x03_the_next_message_of_a_group_does_not_wait(shop: Shop, patient: xa.TransactionManager) -> None:
+    for text in ("tea", "milk"):
+        shop.space.put("orders", text, group="breakfast")
+    assert [shop.book(patient), shop.book(patient)] == ["tea", "milk"]
+    assert shop.check_agreement(["tea", "milk"]) == ["milk", "tea"]
+
+
+def test_q11_x03_a_full_queue_has_room_after_the_commit(shop: Shop, patient: xa.TransactionManager) -> None:
+    shop.space.change_queue("orders", max_messages=1)
+    shop.space.put("orders", "tea")
+    shop.book(patient)
+    shop.space.put("orders", "milk")
+    assert shop.check_agreement(["tea", "milk"]) == ["tea"]
