@@ -19,6 +19,7 @@ from spool.model import codecs
 from tests.held import Gathering
 from tests.meanwhile import Processes, Watched
 from tests.simdisk import few_slots
+from tests.strides import Stride
 
 # A flush takes as long as the disk likes, so no example has a deadline.
 settings.register_profile("xaspool", deadline=None)
@@ -89,7 +90,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the slow tests too")
     parser.addoption("--deep", action="store_true", help="--long, and more of each cut and interleaving (days)")
     parser.addoption("--part", type=_part, metavar="N/M", help="run only each M-th test, beginning with the N-th")
-    parser.addoption("--schedules", type=int, default=4, help="how many of each sort the interleavings try (4)")
+    parser.addoption("--schedules", type=int, default=2, help="how many of each sort the interleavings try (2)")
 
 
 # These take longest, so they begin first: where processes share the tests, none waits for the others at the end.
@@ -250,6 +251,12 @@ def _evidence(terminalreporter: pytest.TerminalReporter) -> Counter[str]:
 def depth(pytestconfig: pytest.Config) -> str:
     """Return the column of its table that a slow test takes: "long" or "deep"."""
     return "deep" if pytestconfig.getoption("--deep") else "long"
+
+
+@pytest.fixture
+def stride(pytestconfig: pytest.Config) -> Stride:
+    """Return a function for tests that try every n-th place of many: it returns n, but 1 with --long."""
+    return lambda n: 1 if pytestconfig.getoption("--long") else n
 
 
 @pytest.fixture

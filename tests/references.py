@@ -51,6 +51,7 @@ def modules(packages: tuple[str, ...] = PACKAGES) -> list[Module]:
     return [_read(path) for package in packages for path in sorted((ROOT / package).rglob("*.py"))]
 
 
+@cache
 def _read(path: Path) -> Module:
     text, module = path.read_text(), Module(path)
     for token in tokenize.generate_tokens(io.StringIO(text).readline):

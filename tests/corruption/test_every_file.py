@@ -13,6 +13,7 @@ from tests.corruption import damages, zoo
 from tests.corruption.damages import Damage
 from tests.corruption.judge import judge
 from tests.corruption.zoo import Zoo
+from tests.strides import Stride
 
 KINDS = (
     "totals", "one section", "other queue", "several sections", "partly taken", "removal", "try counted",
@@ -72,28 +73,27 @@ def test_the_zoo_has_every_kind(made: Zoo) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_e12_a_flipped_bit(made: Zoo, judged: Judged, kind: str, pytestconfig: pytest.Config) -> None:
-    long = pytestconfig.getoption("--long")
+def test_e12_a_flipped_bit(made: Zoo, judged: Judged, kind: str, stride: Stride) -> None:
     name, data = _content(made, kind)
     if data:
-        step = 1 if long else 3 if kind in OFTEN else 101 if kind in SELDOM else 17
-        judged(damages.flips(name, data, 3 if long else 1, random.Random(kind)), step)
+        step = stride(7 if kind in OFTEN else 211 if kind in SELDOM else 41)
+        judged(damages.flips(name, data, 3 if step == 1 else 1, random.Random(kind)), step)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_e12_a_file_that_is_cut_off(made: Zoo, judged: Judged, kind: str, pytestconfig: pytest.Config) -> None:
+def test_e12_a_file_that_is_cut_off(made: Zoo, judged: Judged, kind: str, stride: Stride) -> None:
     name, data = _content(made, kind)
     if data:
-        step = 1 if pytestconfig.getoption("--long") else 101 if kind in SELDOM else 17
+        step = stride(211 if kind in SELDOM else 41)
         judged(damages.cuts(name, data, random.Random(kind)), step)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_e03_zeroes_noise_surplus_and_other_things_under_the_name(
-    made: Zoo, judged: Judged, kind: str, pytestconfig: pytest.Config
+    made: Zoo, judged: Judged, kind: str, stride: Stride
 ) -> None:
     name, data = _content(made, kind)
-    step = 1 if pytestconfig.getoption("--long") else 3 if len(data) < LARGE_BYTES else 17
+    step = stride(7 if len(data) < LARGE_BYTES else 41)
     judged(damages.replacements(name), 1)
     judged(damages.extensions(name, data), step)
     if data:
@@ -101,10 +101,8 @@ def test_e03_zeroes_noise_surplus_and_other_things_under_the_name(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_e16_files_that_change_places_and_copies_of_files(
-    made: Zoo, judged: Judged, kind: str, pytestconfig: pytest.Config
-) -> None:
-    step = 1 if pytestconfig.getoption("--long") else 7
+def test_e16_files_that_change_places_and_copies_of_files(made: Zoo, judged: Judged, kind: str, stride: Stride) -> None:
+    step = stride(17)
     name, _ = _content(made, kind)
     others = [made.files[other] for other in KINDS if other != kind]
     judged(damages.swaps(name, others), step)

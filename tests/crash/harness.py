@@ -17,6 +17,7 @@ from tests.crash.kinds import kinds_of
 from tests.crash.mirrors import MIRROR, mirrors_last, new_space, restored, without_its_mirror
 from tests.machine import NO_FILES, Image, Machine, PowerCut
 from tests.simdisk import CHANGES, ROOT, SimulatedDisk, repeatable
+from tests.strides import some
 from tests.survivors import Rules, Survivor, survivors
 
 SEED = 1
@@ -43,10 +44,11 @@ class Tally:
 class Explorer:
     """All cuts of one history by one rule set.
 
-    ``per_cut``: at most so many survivors of each cut. ``again``: of every so-manieth different state the recovery is
-    itself cut at every step, with ``per_recovery_cut`` survivors each (0: never). ``thorough``: every decision on a
-    branch in doubt is tried on every disk, not only one of them. ``disk`` and ``recovery_disk``: for bugs planted in
-    the history and in the recovery.
+    ``every``: every so-manieth cut is tried, and the first one between each two kinds of calls. ``per_cut``: at most so
+    many survivors of each cut. ``again``: of every so-manieth different state the recovery is itself cut at every step,
+    with ``per_recovery_cut`` survivors each (0: never). ``thorough``: every decision on a branch in doubt is tried on
+    every disk, not only one of them. ``disk`` and ``recovery_disk``: for bugs planted in the history and in the
+    recovery.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Explorer:
         history: History,
         rules: Rules,
         *,
+        every: int = 1,
         per_cut: int = 16,
         again: int = 0,
         per_recovery_cut: int = 2,
@@ -63,6 +66,7 @@ class Explorer:
     ) -> None:
         self.history = history
         self.rules = rules
+        self.every = every
         self.per_cut = per_cut
         self.again = again
         self.per_recovery_cut = per_recovery_cut
@@ -154,7 +158,9 @@ class Explorer:
         first = self._first_step
         calls = enumerate(machine.trace, 1)
         changing = [n for n, (call, args) in calls if self._is_cut(call, args) and not _makes_lock_file(call, args)]
-        return [*(n for n in changing if n > first), len(machine.trace) + 1]
+        steps = [n for n in changing if n > first]
+        calls = [_described(*machine.trace[step - 1]) for step in steps]
+        return [*some(steps, calls, self.every), len(machine.trace) + 1]
 
     def _is_cut(self, call: str, args: tuple[object, ...]) -> bool:
         return call in CHANGES
@@ -416,6 +422,11 @@ def _kept(image: Image | None) -> list[tuple[str, bytes | None]]:
     """The files of a disk without those that processes share."""
     files = () if image is None else image.files
     return [(path, data) for path, _, data in files if data is not None and not path.startswith(f"{layout.RUN}/")]
+
+
+def _described(call: str, args: tuple[object, ...]) -> str:
+    """Return the call with its names."""
+    return " ".join([call, *(arg for arg in args if isinstance(arg, str))])
 
 
 def _makes_lock_file(call: str, args: tuple[object, ...]) -> bool:

@@ -117,7 +117,8 @@ class Count:
 
 class Interleaver:
     """All that is tried of one scenario. ``limit``: schedules of each sort (switches; switch and kill; switch and cut;
-    random ones), evenly spread where there are more."""
+    random ones), evenly spread where there are more. ``every``: a walk along the steps of an actor tries
+    every so-manieth step, and others: see ``strides.some``."""
 
     def __init__(
         self,
@@ -126,6 +127,7 @@ class Interleaver:
         *,
         limit: int,
         per_cut: int = 3,
+        every: int = 1,
         recovery_disk: type[SimulatedDisk] = SimulatedDisk,
         seed: int = SEED,
     ) -> None:
@@ -133,6 +135,7 @@ class Interleaver:
         self.rules = rules
         self.limit = limit
         self.per_cut = per_cut
+        self.every = every
         self.recovery_disk = recovery_disk
         self.numbers = random.Random(seed)
         self.count = Count()

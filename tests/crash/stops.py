@@ -9,6 +9,7 @@ from typing import NamedTuple
 from tests.crash.interleave import Interleaver
 from tests.crash.scenarios import SCENARIOS, Scenario
 from tests.crash.schedule import Choice, Cut, Kill, Schedule, Switch
+from tests.strides import some
 from tests.survivors import Rules
 
 
@@ -53,8 +54,8 @@ STOPS = (
 )  # fmt: skip
 
 
-def explorer_of(scenario: str, rules: Rules = Rules.ORDERED) -> Interleaver:
-    return Interleaver(scenario_of(scenario), rules, limit=1)
+def explorer_of(scenario: str, rules: Rules = Rules.ORDERED, *, every: int = 1) -> Interleaver:
+    return Interleaver(scenario_of(scenario), rules, limit=1, every=every)
 
 
 def scenario_of(name: str) -> Scenario:
@@ -66,6 +67,12 @@ def calls_of(schedule: Schedule, actor: int, described: str = "") -> list[int]:
     """The steps at which the actor makes such a call."""
     steps = zip(schedule.trace, schedule.told, strict=True)
     return [n for n, ((who, _), told) in enumerate(steps, 1) if who == actor and re.match(described, told)]
+
+
+def some_calls_of(explorer: Interleaver, schedule: Schedule, actor: int, first: int = 1) -> list[int]:
+    """The steps of an actor from ``first`` on, or some of them: see ``Interleaver.every``."""
+    steps = [step for step in calls_of(schedule, actor) if step >= first]
+    return list(some(steps, [schedule.told[step - 1] for step in steps], explorer.every))
 
 
 def stop_in_turn(stop: Stop) -> int:
@@ -143,8 +150,7 @@ def die_at_each_step(explorer: Interleaver, victim: int, described: str, *, of: 
     Both happen once more after all callers were told. ``of``: before each step of this actor instead."""
     whole, actor = explorer.play(()), victim if of is None else of
     first = calls_of(whole, actor, described)[0]
-    for step in calls_of(whole, actor):
-        if step >= first:
-            explorer.play((Kill(step, victim),))
-            explorer.play((Cut(step),))
+    for step in some_calls_of(explorer, whole, actor, first):
+        explorer.play((Kill(step, victim),))
+        explorer.play((Cut(step),))
     explorer.play((Cut(whole.steps),))

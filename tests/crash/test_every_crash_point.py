@@ -8,6 +8,7 @@ from tests.crash.by_rules import ALL_RULES
 from tests.crash.contents import History
 from tests.crash.harness import Explorer, Tally
 from tests.crash.histories import HISTORIES, files_of_another_user
+from tests.strides import Stride
 from tests.survivors import Rules
 
 BY_NAME = pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.name)
@@ -62,8 +63,12 @@ MANY = {
         for rules in Rules
     ],
 )
-def test_x10_what_is_acknowledged_survives_every_power_cut(history: History, rules: Rules, record_property) -> None:
-    record(Explorer(history, rules, per_cut=history.survivors, again=120).explore(), record_property)
+def test_x10_what_is_acknowledged_survives_every_power_cut(
+    history: History, rules: Rules, stride: Stride, record_property
+) -> None:
+    """A default run cuts the power at some calls of each kind."""
+    explorer = Explorer(history, rules, every=stride(3), per_cut=history.survivors, again=120)
+    record(explorer.explore(), record_property)
 
 
 @pytest.mark.slow
@@ -75,8 +80,9 @@ def test_a_copy_of_another_users_file_is_settled_whatever_power_cuts_the_settlin
 
 
 @BY_NAME
-def test_a_live_process_takes_over_from_one_that_was_killed(history: History, record_property) -> None:
-    record(Explorer(history, Rules.ORDERED, per_recovery_cut=1).explore_takeovers(), record_property)
+def test_a_live_process_takes_over_from_one_that_was_killed(history: History, stride: Stride, record_property) -> None:
+    explorer = Explorer(history, Rules.ORDERED, every=stride(3), per_recovery_cut=1)
+    record(explorer.explore_takeovers(), record_property)
 
 
 @pytest.mark.slow

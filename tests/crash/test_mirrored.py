@@ -13,6 +13,7 @@ from tests.crash.mirrors import MirrorLast
 from tests.crash.planted import Bug, planted
 from tests.crash.test_every_crash_point import record
 from tests.simdisk import SimulatedDisk
+from tests.strides import Stride
 from tests.survivors import Rules
 
 # (A file that lies in drop/ is no commit, and no mirror has it: no history of an intake.)
@@ -47,8 +48,10 @@ BY_SIDE = pytest.mark.parametrize("side", SIDES)
         for rules, side in (RULES[:2] if name == LONGEST else RULES)
     ],
 )
-def test_either_disk_is_enough_after_every_power_cut(name: str, rules: Rules, side: str, record_property) -> None:
-    explorer = Explorer(MIRRORED[name], rules, per_cut=1, again=FEW[name], disk=SIDES[side])
+def test_either_disk_is_enough_after_every_power_cut(
+    name: str, rules: Rules, side: str, stride: Stride, record_property
+) -> None:
+    explorer = Explorer(MIRRORED[name], rules, every=stride(8), per_cut=1, again=FEW[name], disk=SIDES[side])
     record(explorer.explore(), record_property, WITH_A_MIRROR)
 
 

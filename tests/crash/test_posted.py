@@ -12,9 +12,11 @@ from tests.crash.operations import Unexplained
 from tests.crash.planted import Bug, planted
 from tests.crash.posted import LEADS, LEADS_NEXT, REPLIES, TAKES
 from tests.crash.schedule import Kill, Stop, Switch
-from tests.crash.stops import calls_of, die_at_each_step, explorer_of
+from tests.crash.stops import calls_of, die_at_each_step, explorer_of, some_calls_of
+from tests.strides import Stride
 
 NAMES = {LEADS: "leader", LEADS_NEXT: "next leader", REPLIES: "owner", TAKES: "taker"}
+EVERY = 10
 JOINS = r"look \d+ 64 256"  # a leader reads the states of all slots
 
 
@@ -26,20 +28,20 @@ def owner_dies_beside_a_leader(explorer: Interleaver, owner: int) -> None:
 def leader_and_owner_die(explorer: Interleaver) -> None:
     """The next leader dies before each of its steps, and the owner of a request dies with it."""
     whole = explorer.play(())
-    for step in calls_of(whole, LEADS_NEXT):
+    for step in some_calls_of(explorer, whole, LEADS_NEXT):
         explorer.play((Kill(step, REPLIES), Kill(step, LEADS_NEXT)))
 
 
 def leader_stops(explorer: Interleaver, leader: int) -> None:
     """A leader stops before each of its steps, until the other processes have given up."""
-    for step in calls_of(explorer.play(()), leader):
+    for step in some_calls_of(explorer, explorer.play(()), leader):
         explorer.play((Stop(step),))
 
 
 def rollback_beside_a_leader(explorer: Interleaver) -> None:
     """Another process rolls the branch back before each step of each leader; it has the place of the taker."""
     for leader in (LEADS, LEADS_NEXT):
-        for step in calls_of(explorer.play(()), leader):
+        for step in some_calls_of(explorer, explorer.play(()), leader):
             explorer.play((Switch(step, TAKES),))
 
 
@@ -53,38 +55,38 @@ def leader_comes_back(explorer: Interleaver) -> None:
 
 
 @pytest.mark.parametrize("victim", NAMES, ids=NAMES.get)
-def test_a_process_dies_at_any_step(victim: int, record_property) -> None:
-    explorer = explorer_of("posted commits")
+def test_a_process_dies_at_any_step(victim: int, stride: Stride, record_property) -> None:
+    explorer = explorer_of("posted commits", every=stride(EVERY))
     die_at_each_step(explorer, victim, "")
     record_property("posted commits: schedules", explorer.count.schedules)
 
 
 @pytest.mark.parametrize("victim", NAMES, ids=NAMES.get)
 @pytest.mark.parametrize("scenario", ["posted decision", "posted decision beside a rollback"])
-def test_a_process_dies_beside_a_posted_decision(scenario: str, victim: int, record_property) -> None:
-    explorer = explorer_of(scenario)
+def test_a_process_dies_beside_a_posted_decision(scenario: str, victim: int, stride: Stride, record_property) -> None:
+    explorer = explorer_of(scenario, every=stride(EVERY))
     die_at_each_step(explorer, victim, "")
     if victim == LEADS_NEXT:  # and the decider with it
         leader_and_owner_die(explorer)
     record_property("posted decisions: schedules", explorer.count.schedules)
 
 
-def test_a_branch_is_rolled_back_at_any_step_of_a_leader() -> None:
-    rollback_beside_a_leader(explorer_of("posted decision beside a rollback"))
+def test_a_branch_is_rolled_back_at_any_step_of_a_leader(stride: Stride) -> None:
+    rollback_beside_a_leader(explorer_of("posted decision beside a rollback", every=stride(EVERY)))
 
 
 @pytest.mark.parametrize("owner", [REPLIES, TAKES], ids=NAMES.get)
-def test_an_owner_dies_at_any_step_of_the_leader(owner: int) -> None:
-    owner_dies_beside_a_leader(explorer_of("posted commits"), owner)
+def test_an_owner_dies_at_any_step_of_the_leader(owner: int, stride: Stride) -> None:
+    owner_dies_beside_a_leader(explorer_of("posted commits", every=stride(EVERY)), owner)
 
 
-def test_a_leader_and_an_owner_die_together() -> None:
-    leader_and_owner_die(explorer_of("posted commits"))
+def test_a_leader_and_an_owner_die_together(stride: Stride) -> None:
+    leader_and_owner_die(explorer_of("posted commits", every=stride(EVERY)))
 
 
 @pytest.mark.parametrize("leader", [LEADS, LEADS_NEXT], ids=NAMES.get)
-def test_a_leader_stops_at_any_step(leader: int) -> None:
-    leader_stops(explorer_of("posted commits"), leader)
+def test_a_leader_stops_at_any_step(leader: int, stride: Stride) -> None:
+    leader_stops(explorer_of("posted commits", every=stride(EVERY)), leader)
 
 
 def test_a_request_is_withdrawn_or_joined_but_not_both() -> None:

@@ -195,7 +195,7 @@ def test_what_had_become_due_waits_again_when_the_clock_is_put_back(late: bool) 
 
 
 def test_steps_of_the_clock_in_stories_at_random(record_property, pytestconfig) -> None:
-    stories = 1000 if pytestconfig.getoption("--long") else 300
+    stories = 1000 if pytestconfig.getoption("--long") else 100
     for seed in range(stories):
         numbers = random.Random(seed)
         story = tuple(numbers.choices(STORY, k=20))

@@ -298,7 +298,7 @@ def test_two_at_once_are_like_the_death_of_the_process(
 ) -> None:
     """The second one is not held back: the space closes itself, and opening it again recovers it."""
     long = request.config.getoption("--long")
-    calls = list(telling(calls_of(history, memory / "calls"), all_=long))[:: 2 if long else 4]
+    calls = list(telling(calls_of(history, memory / "calls"), all_=long))[:: 2 if long else 9]
     before = descriptors()
     for n in calls:
         path = memory / str(n)
@@ -333,8 +333,8 @@ def test_one_while_a_space_is_opened_or_closed(
     request: pytest.FixtureRequest,
     record_property: Callable[[str, object], None],
 ) -> None:
-    """The signal comes at each call with --long, and at every second call without."""
-    stride = 1 if request.config.getoption("--long") else 2
+    """The signal comes at each call with --long, and at every fifth call without."""
+    stride = 1 if request.config.getoption("--long") else 5
     before = descriptors()
     for n in itertools.count(1, stride):
         path = memory / str(n)
@@ -413,8 +413,8 @@ def test_a_transaction_that_was_open_keeps_no_descriptor(memory: Path) -> None:
 def test_one_at_each_line_of_the_engine(
     history: History, memory: Path, request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
 ) -> None:
-    """The signal comes at each line with --long, and at one line in 149 without."""
-    stride = 1 if request.config.getoption("--long") else 149
+    """The signal comes at each line with --long, and at one line in 311 without."""
+    stride = 1 if request.config.getoption("--long") else 311
     for at in itertools.count(1, stride):
         path = memory / str(at)
         furnish(path, history.consumed)

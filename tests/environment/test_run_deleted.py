@@ -39,6 +39,7 @@ from tests.crash.scenarios import Scenario
 from tests.crash.schedule import Switch
 from tests.machine import Machine
 from tests.simdisk import SimulatedDisk, repeatable
+from tests.strides import Stride
 from tests.survivors import Rules
 
 # -- run/ is deleted while the space is closed ------------------------------------------------------------------------
@@ -73,11 +74,11 @@ def _delete_run(machine: Machine) -> None:
 
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.name)
 def test_run_deleted_while_closed_loses_nothing_whatever_was_killed_before(
-    history: History, quiet, record_property, pytestconfig
+    history: History, quiet, record_property, stride: Stride
 ) -> None:
     """The deletion follows a kill at each step. The space has messages, claims, branches that voted or are half
     committed, and dropped files that are half taken."""
-    thin = 1 if pytestconfig.getoption("--long") else 5
+    thin = stride(11)
     kills = Forgetful(history, Rules.ORDERED).explore_without_run(thin)
     record_property("run/ deleted: while closed, after a kill", kills)
 
@@ -127,11 +128,11 @@ WORKERS: dict[str, Callable[[Simulation], Program]] = {
 @pytest.mark.parametrize("worker", WORKERS)
 @pytest.mark.parametrize("file", FILES)
 def test_nothing_is_lost_or_doubled_when_a_file_of_run_is_deleted_before_any_call(
-    file: str, worker: str, quiet, record_property, pytestconfig
+    file: str, worker: str, quiet, record_property, stride: Stride
 ) -> None:
     """Before each call of a worker, one process deletes the file and a second opens the space. Then a third, which has
     the space open already, goes on."""
-    thin = 1 if pytestconfig.getoption("--long") else 10
+    thin = stride(19)
     schedules = _before_each_call(_explorer(file, worker), thin, FILES.index(file))
     record_property("run/ deleted: while in use, schedules", schedules)
 

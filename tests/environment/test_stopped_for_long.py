@@ -34,6 +34,7 @@ from tests.crash.programs import (
     rolling_back,
 )
 from tests.crash.schedule import Stop, Switch
+from tests.strides import Stride
 from tests.survivors import Rules
 from tests.torture import aftermath, windows, worker
 from tests.torture.history import Log
@@ -155,16 +156,16 @@ def _stop_before_each_call(stopped: str, thin: int, *, opens: bool = False) -> O
 
 @pytest.mark.parametrize("stopped", STOPPED)
 def test_who_is_stopped_before_any_call_goes_on_when_all_that_it_saw_is_gone(
-    stopped: str, quiet, record_property, pytestconfig
+    stopped: str, quiet, record_property, stride: Stride
 ) -> None:
-    overtaken = _stop_before_each_call(stopped, 1 if pytestconfig.getoption("--long") else 4)
+    overtaken = _stop_before_each_call(stopped, stride(9))
     assert overtaken.gone > overtaken.stops / 8
     record_property("stopped processes: stops", overtaken.stops)
     record_property("stopped processes: what they saw was gone", overtaken.gone)
 
 
-def test_who_is_stopped_while_it_opens_the_space(quiet, record_property, pytestconfig) -> None:
-    overtaken = _stop_before_each_call("gets", 1 if pytestconfig.getoption("--long") else 8, opens=True)
+def test_who_is_stopped_while_it_opens_the_space(quiet, record_property, stride: Stride) -> None:
+    overtaken = _stop_before_each_call("gets", stride(17), opens=True)
     assert overtaken.gone > 0
     record_property("stopped processes: stops", overtaken.stops)
 

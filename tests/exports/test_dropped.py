@@ -16,6 +16,7 @@ from tests.exports.archives import exported
 from tests.machine import NO_FILES, Machine
 from tests.meanwhile import Processes
 from tests.simdisk import ROOT, SimulatedDisk, repeatable
+from tests.strides import Stride
 
 FOLDER = f"{layout.DROP}/orders"
 DROPPED = [b"one", b"three", b"two"]
@@ -92,11 +93,11 @@ def _dies_before(processes: Processes, call: str, about: str) -> None:
 @pytest.mark.parametrize("action", [_an_intake, _an_intake_that_dies, _an_intake_that_dies_after_its_commit])
 @pytest.mark.parametrize("ordered", [True, False])
 def test_a_dropped_file_is_exported_once_whenever_an_intake_takes_it(
-    ordered: bool, action: Callable[[Processes], None], pytestconfig: pytest.Config
+    ordered: bool, action: Callable[[Processes], None], stride: Stride
 ) -> None:
     _, steps = _exported_beside(action, 0, ordered=ordered)
     as_messages = set()
-    for step in range(1, steps + 1, 1 if pytestconfig.getoption("--long") else 4):
+    for step in range(1, steps + 1, stride(4)):
         data, _ = _exported_beside(action, step, ordered=ordered)
         assert _messages(data) == DROPPED, step
         as_messages.add(spool.verify_export(io.BytesIO(data)).messages["orders"])

@@ -16,6 +16,7 @@ from tests.faults.harness import Faults, Tally
 from tests.faults.histories import HISTORIES, History
 from tests.faults.openings import Leftovers, Openings, creating
 from tests.faults.plan import FLUSHES, HITS, Plan, Spread
+from tests.strides import Stride
 from tests.survivors import Rules
 
 BY_NAME = pytest.mark.parametrize("history", HISTORIES, ids=str)
@@ -30,11 +31,13 @@ def _small_and_quiet(monkeypatch: pytest.MonkeyPatch, quiet) -> None:
     monkeypatch.setattr("spool.format.batch.SECTION_BYTES", 8)
 
 
-def _every(attempt: Callable[[Plan], bool], code: int, spread: Spread, hits: frozenset[str] = frozenset()) -> None:
-    """The first call fails, then the second, … until there is none left to fail."""
+def _every(
+    attempt: Callable[[Plan], bool], code: int, spread: Spread, hits: frozenset[str] = frozenset(), *, step: int = 1
+) -> None:
+    """The first call fails, then the next one, … until there is none left to fail. ``step``: every so-manieth call."""
     begin = 1
     while attempt(Plan(code, begin, spread, hits)):
-        begin += 1
+        begin += step
 
 
 def _record(tally: Tally, record_property) -> None:
@@ -44,10 +47,10 @@ def _record(tally: Tally, record_property) -> None:
 
 
 @BY_NAME
-def test_each_call_of_each_history_fails(history: History, record_property) -> None:
+def test_each_call_of_each_history_fails(history: History, stride: Stride, record_property) -> None:
     faults = Faults(history)
     for code, spread in A_FEW:
-        _every(faults.one, code, spread)
+        _every(faults.one, code, spread, step=stride(3))
     _every(faults.one, errno.EIO, Spread.READ_ONLY, FLUSHES)
     assert faults.tally.faults > 0
     _record(faults.tally, record_property)
@@ -56,10 +59,10 @@ def test_each_call_of_each_history_fails(history: History, record_property) -> N
 @pytest.mark.parametrize(
     "boot", [pytest.param(1, id="same boot", marks=pytest.mark.slow), pytest.param(2, id="after a power cut")]
 )
-def test_each_call_of_opening_a_space_full_of_leftovers_fails(boot: int, record_property) -> None:
+def test_each_call_of_opening_a_space_full_of_leftovers_fails(boot: int, stride: Stride, record_property) -> None:
     openings = Openings(Leftovers().image, boot=boot)
     for code, spread in (*MORE, (errno.EMFILE, Spread.ONCE)):
-        _every(openings.one, code, spread)
+        _every(openings.one, code, spread, step=stride(3))
     assert openings.tally.raised > 0
     _record(openings.tally, record_property)
 

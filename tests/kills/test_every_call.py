@@ -16,6 +16,7 @@ import spool
 from tests.kills import session
 from tests.kills.conftest import Life
 from tests.kills.scaffold import CALLS, QUIET, Scaffold
+from tests.strides import Stride
 from tests.torture import aftermath, history
 
 pytestmark = pytest.mark.strace
@@ -41,7 +42,7 @@ def test_the_session_does_everything(life: Life) -> None:
 
 
 FLUSHES = {"fsync", "fdatasync"}
-STEPS = {"pwrite64": 8, "fsync": 4, "fdatasync": 3, "renameat2": 2}  # without --long: not each of the many calls
+STEPS = {"pwrite64": 16, "fsync": 8, "fdatasync": 6, "renameat2": 4}  # without --long: not each of the many calls
 
 
 def cases() -> Iterator[Any]:
@@ -55,9 +56,9 @@ def cases() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("call", "flush"), list(cases()))
 def test_nothing_acknowledged_is_lost_by_a_kill_at(
-    call: str, flush: str, life: Life, scaffold: Scaffold, pytestconfig: pytest.Config, record_property
+    call: str, flush: str, life: Life, scaffold: Scaffold, stride: Stride, record_property
 ) -> None:
-    step = 1 if pytestconfig.getoption("--long") else STEPS.get(call, 1)
+    step = stride(STEPS.get(call, 1))
     n, kills, recoveries = 1, 0, 0
     rng = random.Random(call)
     while True:
