@@ -313,7 +313,8 @@ def _first(name: Any, version: Any, owner: Any, pid: Any, program: Any, since: A
 
 
 def _range(number: int, first: int, count: int) -> tuple[int, int, int]:
-    if not 0 < number <= layout.MAX_NUMBER or not 0 <= first < first + count <= layout.MAX_ORDINAL + 1:
+    is_whole = all(isinstance(part, int) for part in (number, first, count))
+    if not is_whole or not 0 < number <= layout.MAX_NUMBER or not 0 <= first < first + count <= layout.MAX_ORDINAL + 1:
         raise ValueError("a range of no messages")
     return int(number), int(first), int(count)
 

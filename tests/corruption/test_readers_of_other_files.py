@@ -31,6 +31,7 @@ from tests.corruption.readers import (
 
 @OPTIONS
 @given(records=changed(NOTE))
+@example(records=[NOTE[0], [0.5, 0, 3]])
 def test_x06_a_note_with_any_value_in_it_names_possible_messages_only(
     records: Any, tmp_path: Path, tried: dict[str, int]
 ) -> None:

@@ -184,8 +184,8 @@ def test_a_file_that_cannot_be_read_waits_and_keeps_nobody_else_from_coming(
     assert [m.body for m in space.browse("orders")] == [b"good", b"bad"]
 
 
-class Died(BaseException):
-    """The process ends here; nothing of it runs any more."""
+class Died(SystemExit):
+    """The process ends here; nothing of it runs any more. (Python prints nothing when this ends a thread.)"""
 
 
 class MortalDisk(Disk):
