@@ -3,7 +3,6 @@
 import errno
 import os
 import re
-import signal
 import threading
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ import click
 
 from xaspool_scripts.codes import WRONG_USAGE
 from xaspool_scripts.common import Failure, SpaceCommand, json_option, note, space_path
-from xaspool_scripts.listening import address
+from xaspool_scripts.listening import address, end_signal
 from xaspool_scripts.output import write_bytes, write_json
 from xaspool_scripts.watching import Watched, published_option, watched_space
 from xaspool_scripts.wording import printable
@@ -79,6 +78,7 @@ def console(
     with watched_space(published=published) as watched:
         server, url = _started(watched, listen, hosts, token_file, allow_changes)
         try:
+            ended = end_signal()
             if as_json:
                 write_json({"event": "serving", "space": space_path(), "address": url})
             else:
@@ -87,7 +87,7 @@ def console(
                 reader = "user of this machine" if is_loopback(listen[0]) else "user who reaches this address"
                 subject = "these metrics" if published else "the space"
                 note(f"every {reader} can read {subject} here; --token-file asks for a login")
-            _await_signal(server)
+            _await(ended, server)
         finally:
             has_ended = server.close()
     if as_json:
@@ -155,11 +155,8 @@ def _reason(error: Exception) -> str:
     return os.strerror(number).lower() if number is not None and number > 0 else str(error)
 
 
-def _await_signal(server: "ConsoleServer") -> None:
-    """Return after SIGTERM or Ctrl-C. Failure if the server ends by itself."""
-    ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
+def _await(ended: threading.Event, server: "ConsoleServer") -> None:
+    """Wait for the event. Failure if the server ends by itself."""
     while not ended.wait(_POLL_SECONDS):
         if not server.is_running:
             raise Failure("the web server ended unexpectedly")

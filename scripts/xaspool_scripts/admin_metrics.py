@@ -3,7 +3,6 @@
 import errno
 import importlib.util
 import os
-import signal
 import socket
 import sys
 import threading
@@ -18,7 +17,7 @@ import click
 
 from xaspool_scripts import prometheus
 from xaspool_scripts.common import Failure, SpaceCommand, describe, json_option, note, space_path
-from xaspool_scripts.listening import address
+from xaspool_scripts.listening import address, end_signal
 from xaspool_scripts.output import write_bytes, write_json
 from xaspool_scripts.watching import published_option, watched_space
 
@@ -220,15 +219,13 @@ class _Server(ThreadingMixIn, TCPServer):
 
 def _serve(exporter: Exporter, host: str, port: int, *, as_json: bool) -> None:
     """Serve the metrics until a signal."""
-    ended = threading.Event()
     try:
         server = _Server(exporter, host, port)
     except (OSError, UnicodeError) as error:
         is_used = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
         hint = "; does another program listen there?" if is_used else ""
         raise Failure(f"cannot listen at {host}:{port}: {getattr(error, 'strerror', None) or error}{hint}") from error
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
+    ended = end_signal()
     with server:
         thread = threading.Thread(target=server.serve_forever, args=(_POLL_SECONDS,), daemon=True)
         thread.start()

@@ -1,5 +1,7 @@
-"""The options of programs that listen at an address: ``spool-serve``, ``spool-forward``."""
+"""Programs that listen at an address: their options, and the signals that end them."""
 
+import signal
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -24,3 +26,14 @@ def tls_options(command: _Command) -> _Command:
     key = click.option("--tls-key", type=is_file, metavar="FILE", help="The private key of the certificate, as PEM.")
     chain = click.option("--tls-cert", type=is_file, metavar="FILE", help="The certificate chain, as PEM.")
     return chain(key(command))
+
+
+def end_signal() -> threading.Event:
+    """Return an event that SIGTERM and Ctrl-C set from now on.
+
+    A program calls this before it prints its address, because a reader of the address may send a signal at once.
+    """
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    return ended

@@ -2,9 +2,7 @@
 
 import logging
 import os
-import signal
 import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +10,7 @@ import click
 
 from xaspool_scripts.codes import WRONG_USAGE
 from xaspool_scripts.common import Failure, SingleProgram, json_option, log_to_stderr, note, space_path
-from xaspool_scripts.listening import address, tls_options
+from xaspool_scripts.listening import address, end_signal, tls_options
 from xaspool_scripts.options import size
 from xaspool_scripts.output import write_json
 
@@ -98,7 +96,7 @@ def main(
         )
     server = _started(spaces, host, port, tls_cert, tls_key, token_file, max_write)
     try:
-        ended = _signalled()  # (before a caller reads the addresses, and may send a signal)
+        ended = end_signal()
         scheme = "spool+grpc" if tls_cert is None else "spool+grpc+tls"
         for name, path in spaces.items():
             url = f"{scheme}://{in_url(host)}:{server.port}/{name}"
@@ -149,14 +147,6 @@ def _started(
         raise Failure(str(error), WRONG_USAGE) from error
     except (SpoolError, OSError) as error:
         raise Failure(str(error)) from error
-
-
-def _signalled() -> threading.Event:
-    """Return an event that SIGTERM and Ctrl-C set from now on."""
-    ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
-    return ended
 
 
 if __name__ == "__main__":

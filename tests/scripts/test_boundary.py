@@ -47,7 +47,7 @@ def test_no_arguments_whatever_lead_to_a_traceback(
     path: Path, directory: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path / directory)
-    monkeypatch.setattr(admin_console, "_await_signal", lambda server: None)  # the console ends at once
+    monkeypatch.setattr(admin_console, "_await", lambda ended, server: None)  # the console ends at once
     runner = CliRunner()
     for name, words in _walk():
         words = [

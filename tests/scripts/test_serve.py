@@ -3,6 +3,8 @@
 import json
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,32 @@ def test_it_names_the_address_of_each_space_and_ends_with_a_signal(
     assert process.returncode == 0
     with spool.open(path) as alone:
         assert alone.recovery.alone
+
+
+@pytest.mark.parametrize(
+    ("module", "command", "words"),
+    [
+        ("serve", "spool-serve", ["-s"]),
+        ("admin_console", "spool-admin", ["console", "-s"]),
+        ("admin_metrics", "spool-admin", ["metrics", "-s"]),
+    ],
+)
+def test_a_signal_that_comes_with_the_address_ends_the_program(
+    module: str, command: str, words: list[str], path: Path
+) -> None:
+    """The program gets the signal while it prints its address."""
+    code = (
+        "import os, signal, sys\n"
+        f"from xaspool_scripts import {module}\n"
+        f"write = {module}.write_json\n"
+        f"{module}.write_json = lambda data: (write(data), os.kill(os.getpid(), signal.SIGTERM))\n"
+        f"from xaspool_scripts.start import {command.removeprefix('spool-')} as main\n"
+        "main()\n"
+    )
+    words = [*words, str(path), "--listen", "127.0.0.1:0", "--json"]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False, timeout=60)
+    assert [json.loads(line)["event"] for line in done.stdout.splitlines()] == ["serving", "ended"], done.stderr
+    assert done.returncode == 0
 
 
 def test_a_client_that_neither_reads_nor_leaves_does_not_hold_up_the_end(path: Path) -> None:
