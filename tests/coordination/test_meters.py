@@ -236,3 +236,17 @@ def test_x13_a_forked_child_neither_blocks_nor_counts_for_its_parent(tmp_path: P
         found = own.read()
         assert found.states["routes",] == 1
         assert ("a", "x") not in found.counts
+
+
+def test_x13_the_counts_of_a_removed_file_go_on_in_another_one(root: str, disks: list[Disk]) -> None:
+    owner, watcher = counting(disks[0], 3), Meters(disks[1])
+    owner.change("workers", "orders", by=1)
+    [name] = os.listdir(f"{root}/run")
+    os.unlink(f"{root}/run/{name}")
+    other = counting(disks[2], 5)  # takes a file with the same name
+    owner.add("a", "x")
+    owner.share()
+    assert watcher.read() == Reading({("a", "x"): 9}, {("workers", "orders"): 1})
+    owner.share()
+    other.share()
+    assert watcher.read().counts == {("a", "x"): 9}
