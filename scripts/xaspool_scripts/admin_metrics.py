@@ -219,6 +219,8 @@ class _Server(ThreadingMixIn, TCPServer):
 
 def _serve(exporter: Exporter, host: str, port: int, *, as_json: bool) -> None:
     """Serve the metrics until a signal."""
+    from forwarder.flight.endpoint import in_url
+
     try:
         server = _Server(exporter, host, port)
     except (OSError, UnicodeError) as error:
@@ -229,7 +231,7 @@ def _serve(exporter: Exporter, host: str, port: int, *, as_json: bool) -> None:
     with server:
         thread = threading.Thread(target=server.serve_forever, args=(_POLL_SECONDS,), daemon=True)
         thread.start()
-        url = f"http://{f'[{host}]' if ':' in host else host}:{server.port}/metrics"
+        url = f"http://{in_url(host)}:{server.port}/metrics"
         if as_json:
             write_json({"event": "serving", "space": exporter.path, "address": url})
         else:

@@ -2,8 +2,8 @@
 
 If the space's option ``monitor_group`` names a group, an open process writes the copy every few seconds, and gives it
 to the group. The copy has the names of queues, the counts, the ids of transactions and the kinds of findings, but no
-message, and no name or reason of a file, because a reason may quote a message. The directories of the
-space and ``run/`` then let other users pass, but not list them.
+message, and no name or reason of a file, because a reason may quote a message. The directories of the space and
+``run/`` then let other users pass, but not list them.
 """
 
 import logging

@@ -65,8 +65,8 @@ class Reading(NamedTuple):
     states: dict[Key, int]
 
 
-class _Place(NamedTuple):
-    """The file of a process: its name, its open descriptor, and its identity."""
+class _OwnFile(NamedTuple):
+    """The file of which this process is the owner."""
 
     name: str
     handle: int
@@ -93,8 +93,8 @@ class Meters:
         self._mutex = threading.Lock()
         self._cells: dict[Key, _Cell] = {}
         self._memory: SharedBytes | None = None  # in which each count is stored at once
-        self._file: SharedBytes | None = None  # of which this process is the owner
-        self._place: _Place | None = None  # of this file
+        self._own: _OwnFile | None = None
+        self._file: SharedBytes | None = None  # the bytes of this file
         self._used = 0  # the bytes of the file's cells
         self._commits: deque[CommitNote] = deque(maxlen=_MOST_NOTES)
         # (an attribute, not a method: counting at once would cost each put and get 2 %)
@@ -146,7 +146,7 @@ class Meters:
         """Forget everything in a forked child, which has only copies: another thread of the parent may have held the
         mutex, and the file belongs to the parent."""
         self._mutex = threading.Lock()
-        self._memory = self._file = self._place = None
+        self._memory = self._file = self._own = None
         self._cells, self._used = {}, 0
         self._commits.clear()
 
@@ -154,8 +154,8 @@ class Meters:
         """Store the counts where other processes find them. Only a process without a simulated disk calls this."""
         with self._mutex, suppress(OSError, SpoolError, ValueError):
             self._count_commits()
-            if self._place is not None and not self._disk.same_file(self._place.name, self._place.identity):
-                self._leave(self._place)
+            if self._own is not None and not self._disk.same_file(self._own.name, self._own.identity):
+                self._leave(self._own)
             if self._file is None and self._cells:
                 self._take()
             if self._file is not None and self._memory is None:
@@ -183,7 +183,7 @@ class Meters:
             cell = self._cells[key] = _Cell(kind)
             if self._file is not None:
                 with suppress(OSError, ValueError):
-                    self._put(key, cell)
+                    self._place(key, cell)
         return cell
 
     def _take(self) -> None:
@@ -191,8 +191,8 @@ class Meters:
         taken = self._take_file()
         if taken is None:
             return
-        self._place, data = taken
-        self._file = self._disk.map(self._place.handle, _FILE_BYTES)
+        self._own, data = taken
+        self._file = self._disk.map(self._own.handle, _FILE_BYTES)
         for start, kind, key, value in _decode(data):
             cell = self._cells.setdefault(key, _Cell(kind))
             if kind == _COUNT:  # (a state of the last owner has ended)
@@ -201,21 +201,21 @@ class Meters:
             self._used = start + _CELL_BYTES
         for key, cell in self._cells.items():
             if cell.place is None:
-                self._put(key, cell)
+                self._place(key, cell)
             if cell.place is not None:
                 self._file[cell.place] = _VALUE.pack(cell.value)
         if self._file.wakes:
             self._memory = self._file
 
-    def _leave(self, place: _Place) -> None:
+    def _leave(self, own: _OwnFile) -> None:
         """Give up a file that was removed. The next file gets its counts. Caller holds the mutex."""
-        self._memory = self._file = self._place = None
+        self._memory = self._file = self._own = None
         self._used = 0
         for cell in self._cells.values():
             cell.place = None
-        self._disk.close(place.handle)
+        self._disk.close(own.handle)
 
-    def _put(self, key: Key, cell: _Cell) -> None:
+    def _place(self, key: Key, cell: _Cell) -> None:
         """Give the meter a cell of the file, if the file has room. Caller holds the mutex."""
         data, start = _SEPARATOR.join(key).encode("utf-8", "replace"), self._used
         if self._file is None or start >= _FILE_BYTES or len(data) > _MOST_KEY_BYTES:
@@ -226,7 +226,7 @@ class Meters:
         self._used += _CELL_BYTES
         cell.place = slice(start, start + _VALUE.size)
 
-    def _take_file(self) -> tuple[_Place, bytes] | None:
+    def _take_file(self) -> tuple[_OwnFile, bytes] | None:
         for index in range(layout.METERS_FILES):
             name = layout.meters_file(index)
             found = self._disk.identity(name)
@@ -239,7 +239,7 @@ class Meters:
                     # (also a whole file is written: a mapped file must have all its blocks, and a copy may have holes)
                     data = data if len(data) == _FILE_BYTES else bytes(_FILE_BYTES)
                     self._disk.write_at(handle, 0, data)
-                    return _Place(name, handle, self._disk.handle_identity(handle)), data
+                    return _OwnFile(name, handle, self._disk.handle_identity(handle)), data
             except BaseException:
                 self._disk.close(handle)
                 raise

@@ -25,7 +25,7 @@ from tests.at_once import AT_ONCE
 from tests.clocks import MovedClock
 from tests.ports import free_port
 from tests.scripts.conftest import killed_python, prepare
-from tests.scripts.test_admin_metrics import report_everything, serving
+from tests.scripts.exporters import report_everything, serving
 from xaspool_scripts.prometheus import METRICS
 
 ROOT = Path(__file__).parents[2]

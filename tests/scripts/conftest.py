@@ -78,6 +78,13 @@ def run(path: Path) -> Run:
     return call
 
 
+@pytest.fixture
+def figures(path: Path) -> spool.SpaceMetrics:
+    """The metrics of the space."""
+    with spool.open(path) as space:
+        return space.metrics()
+
+
 def start(program: str, *args: object, **options: Any) -> "subprocess.Popen[bytes]":
     """Start a program in a separate process."""
     code = f"from xaspool_scripts.start import {program.removeprefix('spool-')} as main; main()"

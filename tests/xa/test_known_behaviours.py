@@ -10,8 +10,8 @@ files have these behaviours:
   doubt over restarts; a branch that another process commits.
 * ``test_left_open``: work in a branch whose end was refused; branches that their program drops.
 * ``test_together``: branches that are decided at the same time.
-* ``test_dbapi``: prepared and unprepared transactions of a killed process; interrupts; binary xids of other transaction
-  managers.
+* ``dbapi/test_life_of_a_connection``: prepared and unprepared transactions of a killed process.
+  ``dbapi/test_transactions_of_spaces``: interrupts; binary xids of other transaction managers.
 * ``tests/transactions/test_branches_of_others``: a branch whose commit a process began before it died.
 * ``tests/features/test_q11_limits``: a vote counts for the limit of its queue. ``tests/features/test_x``: a
   deduplication key and a group in doubt.

@@ -1,0 +1,1 @@
+"""Tests of queue spaces in the transactions of zope's package ``transaction``."""
