@@ -24,6 +24,7 @@ from tests.at_once import AT_ONCE
 from tests.environment.pressed import NEW, OLD, PressedDisk, descriptors, expect_whole, furnish, opened, telling
 from tests.forwarder.rounds import forward
 from tests.simdisk import few_claim_files
+from tests.strides import Stride
 from xa.codes import TMONEPHASE
 
 ENGINE = (str(Path(spool.__file__).parent), str(Path(xa.__file__).parent))
@@ -330,13 +331,13 @@ def test_one_while_a_space_is_opened_or_closed(
     way: Callable[[Path, PressedDisk], None],
     press: Callable[[], None],
     memory: Path,
-    request: pytest.FixtureRequest,
+    stride: Stride,
     record_property: Callable[[str, object], None],
 ) -> None:
     """The signal comes at each call with --long, and at every fifth call without."""
-    stride = 1 if request.config.getoption("--long") else 5
+    step = stride(5)
     before = descriptors()
-    for n in itertools.count(1, stride):
+    for n in itertools.count(1, step):
         path = memory / str(n)
         if way is open_and_close:
             furnish(path, 2)
@@ -365,7 +366,7 @@ def test_one_while_a_space_is_opened_or_closed(
             space.close()
         if not came:
             break
-    record_property("interrupts at a call of opening and closing", n // stride)
+    record_property("interrupts at a call of opening and closing", n // step)
 
 
 @pytest.mark.parametrize("press", [once, pytest.param(twice, marks=pytest.mark.slow)])
@@ -411,11 +412,11 @@ def test_a_transaction_that_was_open_keeps_no_descriptor(memory: Path) -> None:
 
 @pytest.mark.parametrize("history", [*HISTORIES[:4], *HISTORIES[6:8]], ids=lambda history: history.run.__name__)
 def test_one_at_each_line_of_the_engine(
-    history: History, memory: Path, request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
+    history: History, memory: Path, stride: Stride, record_property: Callable[[str, object], None]
 ) -> None:
     """The signal comes at each line with --long, and at one line in 311 without."""
-    stride = 1 if request.config.getoption("--long") else 311
-    for at in itertools.count(1, stride):
+    step = stride(311)
+    for at in itertools.count(1, step):
         path = memory / str(at)
         furnish(path, history.consumed)
         space, _ = opened(path)
@@ -431,4 +432,4 @@ def test_one_at_each_line_of_the_engine(
         expect_whole(path, space, *history.allowed)
         if lines.seen < at:
             break
-    record_property("interrupts at a line of the engine", at // stride)
+    record_property("interrupts at a line of the engine", at // step)
