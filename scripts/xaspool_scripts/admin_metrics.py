@@ -226,7 +226,8 @@ def _serve(exporter: Exporter, host: str, port: int, *, as_json: bool) -> None:
     except (OSError, UnicodeError) as error:
         is_used = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
         hint = "; does another program listen there?" if is_used else ""
-        raise Failure(f"cannot listen at {host}:{port}: {getattr(error, 'strerror', None) or error}{hint}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise Failure(f"cannot listen at {in_url(host)}:{port}: {reason}{hint}") from error
     ended = end_signal()
     with server:
         thread = threading.Thread(target=server.serve_forever, args=(_POLL_SECONDS,), daemon=True)
