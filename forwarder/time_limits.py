@@ -18,7 +18,6 @@ from functools import cache
 from types import FrameType
 from typing import Any, TextIO
 
-from spool.engine import is_deferred
 from spool.workers.outcome import took_too_long
 
 GRACE_SECONDS = 5.0
@@ -66,9 +65,6 @@ class TimeLimit:
                     signal.setitimer(signal.ITIMER_REAL, left, interval)
 
     def _on_alarm(self, number: int, frame: FrameType | None) -> None:
-        if is_deferred():  # the function calls a space, and an exception would leave the call half done
-            signal.setitimer(signal.ITIMER_REAL, _SHORTEST_SECONDS)
-            return
         while frame is not None and frame.f_code is not _run.__code__:
             frame = frame.f_back
         if frame is not None:  # (otherwise the function has just returned)

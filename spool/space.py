@@ -21,7 +21,7 @@ from spool.model.message import Message
 from spool.model.options import JOIN, GetOptions, Join, PutOptions
 from spool.model.text import shown
 from spool.runtime import calls
-from spool.runtime.calls import public_call
+from spool.runtime.calls import later_if_busy, public_call, within
 from spool.runtime.context import joined_by_caller
 from spool.runtime.tracing import API, HeaderLimits, begin_receive, begin_send
 from spool.store.store import Store
@@ -128,7 +128,7 @@ class Space(Administration):
         """
         joined = joined_transaction(self._store, transaction)
         if joined is not None:
-            return joined.put(queue, body, **options)
+            return within(Transaction.put)(joined, queue, body, **options)
         if API in modules and (send := begin_send(self._limits, queue, 1, options)) is not None:
             with send:
                 return send.done(self._put(queue, (body,), **send.options))[0]
@@ -152,7 +152,7 @@ class Space(Administration):
     ) -> list[str]:
         joined = joined_transaction(self._store, transaction)
         if joined is not None:
-            return joined.put_many(queue, bodies, **options)
+            return within(Transaction._put_list)(joined, queue, bodies, **options)
         return self._send(queue, bodies, **options)
 
     @property
@@ -174,8 +174,8 @@ class Space(Administration):
         if request is None or is_large(request.messages, request.bytes):
             own = Transaction(self._core)
             try:
-                ids = own.put_many(queue, bodies, **options)
-                own.commit()
+                ids = within(Transaction._put_list)(own, queue, list(bodies), **options)
+                within(Transaction.commit)(own)
             finally:
                 own.abandon()
         else:
@@ -190,6 +190,7 @@ class Space(Administration):
         if index.applied >= self._housekeeper.next_look or index.idle_bytes >= RECLAIM_BYTES or known.config.has_marks:
             self._housekeeper.committed()
 
+    @later_if_busy
     @public_call("committing")
     def submit(
         self, queue: str, body: Any, *, transaction: Transaction | Join | None = JOIN, **options: Unpack[PutOptions]
@@ -205,7 +206,7 @@ class Space(Administration):
         """
         joined = joined_transaction(self._store, transaction)
         if joined is not None:
-            return joined.submit(queue, body, **options)
+            return within(Transaction.submit)(joined, queue, body, **options)
         if API in modules and (send := begin_send(self._limits, queue, 1, options)) is not None:
             with send:
                 return send.done_later(self._submit(queue, body, **send.options))
@@ -234,7 +235,7 @@ class Space(Administration):
         """
         joined = joined_transaction(self._store, transaction)
         if joined is not None:
-            return joined.get(queue, **options)
+            return within(Transaction.get)(joined, queue, **options)
         wanted = check_wanted(queue, 1, **options) if options else next_of(queue)
         if API in modules and (receive := begin_receive(queue)) is not None:
             with receive:
@@ -256,7 +257,7 @@ class Space(Administration):
         """Take up to ``max_messages`` messages in one commit, at least one. Arguments and errors: see ``get``."""
         joined = joined_transaction(self._store, transaction)
         if joined is not None:
-            return joined.get_many(queue, max_messages, **options)
+            return within(Transaction.get_many)(joined, queue, max_messages, **options)
         wanted = check_wanted(queue, max_messages, **options)
         if API in modules and (receive := begin_receive(queue)) is not None:
             with receive:
@@ -379,14 +380,20 @@ class Space(Administration):
         that finds the transaction rolls it back.
         """
         with calls.deferred(self._store.guard.end):
-            if not self._store.closed:
-                with suppress(NotOpen), self._store.guard:
+            if calls.is_in_a_call():
+                calls.call_later(self.close)
+            elif not self._store.closed:
+                with suppress(NotOpen), self._store.guard.step:
                     for function in list(self._store.before_end):
                         function()
-                    self._core.group_commit.drain()
+                    self._drain()
                 self._housekeeper.tidy_up()
                 self._store.guard.close()
                 self._housekeeper.end()
+
+    @public_call("committing")
+    def _drain(self) -> None:
+        self._core.group_commit.drain()
 
     def __enter__(self) -> Self:
         self._store.guard.check()

@@ -1,11 +1,13 @@
 """Processes of a simulated machine to which something happens just before a call: another one acts, or they die."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import spool
 from spool.model import layout
 from spool.model.xid import Xid
+from spool.runtime import calls
 from spool.transactions import two_phase
 from spool.transactions.coordinated import CoordinatedTransaction
 from tests.at_once import AT_ONCE
@@ -13,6 +15,17 @@ from tests.machine import NO_FILES, Machine, PowerCut
 from tests.simdisk import ROOT, SimulatedDisk
 
 XID = Xid(7, b"one", b"")
+
+
+@contextmanager
+def elsewhere() -> Iterator[None]:
+    """Act for another process or thread in this thread, which is in the middle of a call."""
+    busy = dict(calls._busy)
+    calls._busy.clear()
+    try:
+        yield
+    finally:
+        calls._busy.update(busy)
 
 
 def prepare(space: spool.Space, xid: Xid = XID, *, queue: str = "orders", take: bool = False) -> None:
@@ -47,7 +60,8 @@ class Meanwhile(SimulatedDisk):
                 left -= 1
                 if left < 0:
                     delattr(self, call)
-                    action()
+                    with elsewhere():
+                        action()
             return inner(*args, **kwargs)
 
         setattr(self, call, watched)

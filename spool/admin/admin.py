@@ -22,7 +22,7 @@ from spool.model.settings import QueueConfig
 from spool.policies.expiry import expire
 from spool.policies.no_effect import warn_of_put
 from spool.policies.subscriptions import SubscriptionState, end, states
-from spool.runtime.calls import public_call
+from spool.runtime.calls import public_call, within
 from spool.transactions import delivery
 from spool.transactions.core import Core
 from spool.transactions.validation import check_queue
@@ -231,9 +231,9 @@ class Administration:
 
         Raises QueueNotFound.
         """
-        names = tuple(self.queues()) if queue is None else (queue,)
+        names = tuple(within(Administration.queues)(self)) if queue is None else (queue,)
         for name in names:
-            self._look(name)
+            within(Administration._look)(self, name)
         found = queue_stats(self._store, names)
         return found if queue is None else found[queue]
 
@@ -256,7 +256,7 @@ class Administration:
     @public_call("looking for holders of messages")
     def holders(self, queue: str) -> dict[str, Holder]:
         """Return the holders of the queue's messages that are claimed or in doubt, by message id. QueueNotFound."""
-        self._look(queue)
+        within(Administration._look)(self, queue)
         return holders(self._store.files.disk, self._store.shared, self._store.view, queue)
 
     @public_call("looking for a message")

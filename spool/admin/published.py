@@ -24,6 +24,7 @@ from spool.disk.looking import LookingDisk
 from spool.errors import CorruptedFile, DiskFailure, NotASpace
 from spool.model import layout
 from spool.policies.subscriptions import SubscriptionState
+from spool.runtime.tearing import raise_if_torn
 from spool.store.store import Store
 
 log = logging.getLogger("spool")
@@ -49,6 +50,7 @@ class Publisher:
                 else:
                     withdraw(disk)
             except Exception as error:  # (nothing that people watch may end the housekeeping)
+                raise_if_torn(error)
                 if str(error) != self._failure:
                     log.warning("%s: the metrics are not published: %s", disk.root, error)
                 self._failure = str(error)

@@ -7,7 +7,7 @@ from spool.coordination.meters import duration_keys
 from spool.engine.engine import BranchExists, Decision, Engine, Room, examine, examine_kind, local_file_system
 from spool.index.commit import Subscription
 from spool.log.adoption import UnknownBranch
-from spool.runtime.calls import deferred, is_deferred
+from spool.runtime.calls import deferred
 from spool.runtime.clock import Clock, WaitExpired
 from spool.runtime.context import Joinable
 from spool.transactions.coordinated import CoordinatedTransaction
@@ -16,5 +16,5 @@ from spool.transactions.two_phase import InDoubt
 __all__ = [
     "BranchExists", "Clock", "CoordinatedTransaction", "Decision", "Engine", "InDoubt", "Joinable", "Room",
     "Subscription", "UnknownBranch", "WaitExpired", "deferred", "duration_keys", "examine", "examine_kind",
-    "is_deferred", "local_file_system",
+    "local_file_system",
 ]  # fmt: skip

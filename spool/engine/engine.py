@@ -35,7 +35,7 @@ from spool.model.settings import SpaceConfig
 from spool.model.xid import Xid, new_local_xid
 from spool.policies import heuristics, subscriptions
 from spool.policies.retries import count_failures
-from spool.runtime.calls import CallGuard, public_call
+from spool.runtime.calls import public_call
 from spool.runtime.clock import Clock
 from spool.runtime.context import Joinable, associate, associated
 from spool.transactions import two_phase
@@ -90,7 +90,7 @@ class Engine:
         self._store = store = core.store
         # (attributes, not methods: a method call would cost more than the work)
         self.meters: Meters = store.meters
-        self.call: CallGuard = store.guard
+        self.call = store.guard.step
         self.joined: Callable[[], Joinable | None] = partial(associated, store)
         self.join: Callable[[Joinable | None], object] = partial(associate, store)
         self.before_close: Callable[[Callable[[], None]], object] = store.before_end.setdefault
@@ -317,7 +317,7 @@ class Engine:
             ProtocolError: a coordinator with this id lives.
         """
         disk = self._store.files.disk
-        with self._store.guard:
+        with self._store.guard.step:
             locks = lock_coordinator(disk, gtrid)
             try:
                 yield locks

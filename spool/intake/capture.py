@@ -30,7 +30,7 @@ from spool.log.sequence import settle_all
 from spool.log.visibility import catch_up
 from spool.model import layout
 from spool.policies.writers import Complete, Evidence
-from spool.runtime.calls import public_call
+from spool.runtime.calls import step
 from spool.store.store import Store
 
 log = logging.getLogger("spool")
@@ -60,7 +60,7 @@ class Capture:
         self._directories = CaptureDirectories(store)
         self._locked_folders: set[str] = set()  # queues whose ``drop_folder_byte`` this intake holds
 
-    @public_call("taking dropped files")
+    @step("taking dropped files")
     def capture(self, queue: str, arrivals: list[tuple[str, Complete]]) -> list[CapturedFile]:
         """Move dropped files, by name, to a capture directory.
 
@@ -155,7 +155,7 @@ class Capture:
 
     # -- intakes that died --------------------------------------------------------------------------------------------
 
-    @public_call("finishing dropped files")
+    @step("finishing dropped files")
     def finish_dead_intakes(self) -> list[CapturedFile]:
         """Take over the files that intakes captured before they died.
 
@@ -277,7 +277,7 @@ class Capture:
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    @public_call("finishing dropped files")
+    @step("finishing dropped files")
     def close(self) -> None:
         """Release the capture directories. The files in them wait for the next intake."""
         self.late_writes.close()

@@ -21,7 +21,7 @@ from spool.intake.directories import CapturedFile
 from spool.intake.dropfile import PutArguments, puts_of
 from spool.model import layout
 from spool.policies.writers import Complete, Evidence, Writers
-from spool.runtime.calls import public_call
+from spool.runtime.calls import step
 from spool.space import Space
 from spool.transactions.core import core_of
 from spool.transactions.transaction import record_captured_file
@@ -105,7 +105,7 @@ class Intake:
         self._stop = True
         self._arrivals.wake()
 
-    @public_call("watching the folders")
+    @step("watching the folders")
     def _watch(self) -> None:
         """Watch the folders before the intake lists them. A file from before the watch may have been written in
         place."""
@@ -113,7 +113,7 @@ class Intake:
         for queue in self._queues():
             self._arrivals.watch(queue)
 
-    @public_call("finishing dropped files")
+    @step("finishing dropped files")
     def _release_folders(self) -> None:
         self._store.at_end.pop(self._arrivals.close, None)
         self._arrivals.close()
@@ -148,7 +148,7 @@ class Intake:
                 captured = self._capture.capture(queue, arrivals[start : start + _BATCH_FILES])
                 yield from filter(None, map(self._complete, captured))
 
-    @public_call("looking for dropped files")
+    @step("looking for dropped files")
     def _queues(self) -> list[str]:
         known = self.space.queues()
         found = []
@@ -163,7 +163,7 @@ class Intake:
                 self._report(f"{layout.DROP}/{name}", why)
         return found
 
-    @public_call("looking for dropped files")
+    @step("looking for dropped files")
     def _complete_files(self, queue: str) -> list[tuple[str, Complete]]:
         """Return the complete files of a queue's folder, sorted by the time of the last change, then by name."""
         folder = f"{layout.DROP}/{queue}"
@@ -193,7 +193,7 @@ class Intake:
             return self._writers.judge(path, identity, path, lambda: self._arrivals.is_renamed(queue, name))
         return None
 
-    @public_call("looking at a dropped file")
+    @step("looking at a dropped file")
     def _complete(self, file: CapturedFile) -> CapturedFile | None:
         """Return the file in its current state, or None if the file was removed, is not a regular file, or waits.
 
@@ -232,7 +232,7 @@ class Intake:
             for file in batch:
                 self._commit([file])
 
-    @public_call("taking dropped files")
+    @step("taking dropped files")
     def _commit_together(self, batch: list[CapturedFile]) -> None:
         """Commit the messages of all files in one commit that names the files. Then remove the files."""
         transaction = self.space.transaction(timeout=None)
@@ -298,7 +298,7 @@ class Intake:
 
     # -- files that remain, and files in quarantine --------------------------------------------------------------------
 
-    @public_call("moving a dropped file to quarantine")
+    @step("moving a dropped file to quarantine")
     def _quarantine(self, path: str, queue: str, text: str, cause: Cause = Cause.REFUSED) -> None:
         name = path.rpartition("/")[2].removeprefix(layout.FIRST_PREFIX)
         quarantine(self._disk, path, Reason(f"dropped for queue {queue}: {text}", cause, queue, name))

@@ -20,7 +20,7 @@ from spool.disk.content import is_directory
 from spool.disk.quarantine import Cause
 from spool.disk.stat import FileIdentity
 from spool.model.text import plural
-from spool.runtime.calls import public_call
+from spool.runtime.calls import step
 from spool.store.store import Store
 
 log = logging.getLogger("spool")
@@ -76,7 +76,7 @@ class LateWrites:
                 self._disk.remove_directory(folder)
             self._files += [_LateFile(queue, folder, name, int(named[1]), int(named[2])) for name in names]
 
-    @public_call("looking at files that were taken")
+    @step("looking at files that were taken")
     def check(self) -> None:
         """Quarantine each file that has changed. Remove each unchanged file that was watched long enough."""
         self._files = [file for file in self._files if self._still_watched(file)]

@@ -19,6 +19,7 @@ from spool.log.commit_queue import LINGER_SECONDS, complete
 from spool.log.commit_request import CommitRequest
 from spool.log.posted import Place, decode, decode_answer, encode, encode_answer
 from spool.log.standing import settle, span_of
+from spool.runtime.tearing import raise_if_torn
 from spool.store.store import WAIT_SECONDS, Store
 
 # The number of commits for which a process still expects others after it has met one.
@@ -92,6 +93,7 @@ class CombinedCommits:
         try:
             return self._wait(self._own, requests, led)
         except Exception as error:
+            raise_if_torn(error)
             if self._slots.state(self._own) == EMPTY or self._slots.withdraw(self._own):
                 raise
             return self._give_up(self._own, requests, error)

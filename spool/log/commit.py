@@ -52,6 +52,7 @@ from spool.model import layout
 from spool.model.settings import SpaceConfig
 from spool.model.xid import new_local_xid
 from spool.runtime.clock import Deadline, WaitExpired
+from spool.runtime.tearing import raise_if_torn
 from spool.store.parts import View
 from spool.store.settings import Settings
 from spool.store.store import WAIT_SECONDS, Store
@@ -131,6 +132,7 @@ def commit(
     except (WaitExpired, SpaceStopped, NotOpen) as error:
         raise CommitUnknown(f"commit {number} could not be made visible: {error}; {_LOOK}") from error
     except OSError as error:
+        raise_if_torn(error)
         raise CommitUnknown(f"commit {number} could not be finished ({error}); {_LOOK}") from error
     finally:
         store.shared.numbers.unlock(number)

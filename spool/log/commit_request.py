@@ -201,7 +201,7 @@ def batch_of(requests: Sequence[CommitRequest]) -> CommitBatch:
     """
     batch = CommitBatch()
     adopting: list[CommitRequest] = []
-    removals = [request for request in requests if type(request) is RemovalRequest]
+    removals = [request for request in requests if type(request) is RemovalRequest] if requests[1:] else ()
     if removals[1:]:
         for removal in sorted(removals, key=_RANGES):
             removal.append_to(batch)

@@ -1,13 +1,17 @@
 """Futures of messages that were submitted in a transaction, until the transaction has ended.
 
+Each future gets its outcome at the end of the thread's call, because callbacks of futures may call the space.
+
 When the space closes, it fails the futures, so the space refers to the object that holds them. This object does not
 refer to the transaction, because the space must not keep alive a transaction that the program has dropped.
 """
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 
 from spool.errors import SpoolError, TransactionRolledBack
+from spool.runtime.calls import call_later
 
 
 class Promises:
@@ -29,12 +33,12 @@ class Promises:
     def fulfil(self) -> None:
         """Give each future its result, because the transaction was committed."""
         for future, id in self._take_all():
-            future.set_result(id)
+            call_later(partial(future.set_result, id))
 
     def fail(self, error: Callable[[str], SpoolError]) -> None:
         """Fail each future; ``error`` returns the exception for a message's id."""
         for future, id in self._take_all():
-            future.set_exception(error(id))
+            call_later(partial(future.set_exception, error(id)))
 
     def roll_back(self, why: str) -> None:
         """Fail each future, because the transaction was rolled back."""

@@ -39,7 +39,8 @@ from spool.log.sequence import settle_all
 from spool.log.visibility import catch_up
 from spool.log.vote import VoteRequest, vote_together
 from spool.model.xid import Xid, new_local_xid
-from spool.runtime import calls
+from spool.runtime.calls import call_later, enters, raise_interrupt
+from spool.runtime.tearing import is_torn_by, raise_if_torn
 from spool.store.settings import Settings
 from spool.store.store import Store
 
@@ -90,7 +91,7 @@ class GroupCommit:
             raise request.error
 
     def _check_interrupts(self) -> None:
-        calls.deliver_pending_signals()
+        raise_interrupt()
         self.store.guard.check()
 
     # -- for callers that do not wait -------------------------------------------------------------------------------
@@ -122,6 +123,10 @@ class GroupCommit:
         return future
 
     def _resolve_futures(self, requests: Sequence[CommitRequest]) -> None:
+        """Set the futures once this thread's call has ended, because callbacks of futures may call the space."""
+        call_later(partial(self._set_futures, requests))
+
+    def _set_futures(self, requests: Sequence[CommitRequest]) -> None:
         for request in requests:
             if request.error is None:
                 request.future.set_result(f"{request.branch}{request.first:08x}")  # (as ``request.id``)
@@ -145,8 +150,9 @@ class GroupCommit:
     def _wake(self) -> None:
         self._wakes.release()
 
+    @enters
     def _run(self) -> None:
-        """Until the space closes, lead commits whenever this thread is woken."""
+        """Until the space closes, lead a commit whenever this thread is woken."""
         while True:
             self._wakes.acquire()
             try:
@@ -159,8 +165,9 @@ class GroupCommit:
                 log.error("commits are held up: %s", error)
 
     def _lead(self) -> None:
+        """Make one commit; ``hand_over_lead`` wakes this thread again while requests wait."""
         try:
-            while requests := self.queue.take_batch():
+            if requests := self.queue.take_batch():
                 self._commit(requests)
         finally:
             self.queue.hand_over_lead()
@@ -213,6 +220,9 @@ class GroupCommit:
             if combines:
                 combined.finish()
         except (OSError, SpoolError) as error:  # the processes cannot commit together
+            if is_torn_by(error):
+                self._interrupt([request for request in left if request.stage is not Stage.DONE], error, own)
+                raise
             together = [request for request in left if request.stage is not Stage.DONE]
             _fail([request for request in together if request.number is None], error)
         except BaseException as error:  # a signal, in the leader's thread
@@ -286,6 +296,7 @@ class GroupCommit:
         except _RefusedError as error:
             return error.requests if len(error.requests) < len(busy) else []
         except Exception as error:
+            raise_if_torn(error)
             failed = self._failed_alone(error, busy) or busy
             _fail(failed, error)
             return failed if len(failed) < len(busy) else []
@@ -412,6 +423,7 @@ def _commit_all() -> None:
         commit_submitted(submitted)
 
 
+@enters
 def commit_submitted(submitted: GroupCommit) -> None:
     """Commit the submitted messages and accept no more. Log how many messages could not be committed."""
     store, before, why = submitted.store, submitted.failed, ""

@@ -22,6 +22,7 @@ from spool.log.sequence import number_locked
 from spool.model import layout
 from spool.model.xid import Xid
 from spool.runtime.clock import Deadline, WaitExpired
+from spool.runtime.tearing import raise_if_torn
 from spool.store.store import Store
 
 
@@ -68,6 +69,7 @@ def vote_together(store: Store, requests: Sequence[VoteRequest]) -> None:
             _list(store, request)
             request.is_listed = True
         except Exception as error:
+            raise_if_torn(error)
             request.error = error
     listed = [request for request in requests if request.error is None]
     if listed[1:]:

@@ -23,6 +23,7 @@ from spool.maintenance.schedule import IndexSize
 from spool.model import layout
 from spool.policies.expiry import expire
 from spool.policies.subscriptions import end_expired
+from spool.runtime.calls import enters
 from spool.store.edits import notice_edits
 from spool.store.store import Store, log
 
@@ -78,6 +79,7 @@ class Housekeeper:
             and not self._store.shared.open_lock.has_others()
         )
 
+    @enters
     def tidy_up(self) -> None:
         """Flush, reclaim and write a checkpoint as the space closes, so that the next opener need not do this work."""
         with suppress(OSError, SpaceStopped, NotOpen), self._store.guard:
@@ -109,6 +111,7 @@ class Housekeeper:
 
     # -- the thread -------------------------------------------------------------------------------------------------
 
+    @enters
     def _run(self) -> None:
         guard, clock, goes_on = self._store.guard, self._store.clock, True
         next_compaction = clock.monotonic() + EVERY_SECONDS

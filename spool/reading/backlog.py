@@ -190,7 +190,7 @@ def locate(store: Store, queue: str, number: int, ordinal: int, end: int) -> tup
     Raises:
         CorruptedFile: the table of a file is damaged.
     """
-    with store.guard:
+    with store.guard.step:
         try:
             catch_up(store)
             with store.view.mutex:

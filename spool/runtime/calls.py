@@ -1,15 +1,23 @@
-"""The calls of an open space: each ends before the files are closed, and SIGINT is handled between two calls.
+"""The calls of an open space: each ends before the files are closed, and nothing of Python's own tears it.
 
 ``with guard:`` is one call. After the guard is closed, no call enters, and a call that waits inside raises NotOpen. The
 last call to end closes the files, so no thread uses a descriptor's number after the number belongs to another file. No
 lock guards the table of calls. A thread that enters adds itself to the table, then checks whether the guard is closed.
-A thread that closes the guard marks it closed, then reads the table.
+A thread that closes the guard marks it closed, then reads the table. ``with guard.step:`` is a longer piece of work,
+e.g. of an intake, that keeps the files open and makes calls.
 
-SIGINT waits while the main thread is inside a call, or inside ``deferred``. Python raises KeyboardInterrupt between any
-two instructions of the main thread, even between taking a lock and recording that it is taken. So inside a call SIGINT
-is only noted. The handler runs when the call ends, or earlier, at a point where the call can be abandoned. A second
-SIGINT is handled at once. If its handler raises, the call is torn, and the space closes as if the process had died. If
-no Python function handles SIGINT (SIG_DFL, SIG_IGN), it is not deferred. Other signals are never deferred.
+Python runs foreign code in the middle of a call:
+
+- *Handlers of signals.* Python runs them between any two instructions of the main thread. While the main thread is
+  inside a call, a step or ``deferred``, each signal that has a Python function as its handler is only noted. The
+  handlers run when the call ends, or earlier, while a get waits for messages. A second SIGINT is handled at once: if
+  its handler raises, the call is torn. Signals without a Python function (SIG_DFL, SIG_IGN), and signals above 31
+  (real-time signals), are not deferred.
+- *Finalizers, callbacks of weak references, handlers of log records, trace functions.* They run in the thread of the
+  call. A call that they make could wait for a lock of its own thread, so it raises ProtocolError at once. ``submit``
+  and ``close`` are carried out when the call ends (``call_later``).
+- *Exceptions that come at an unknown point* (``runtime.tearing``). They tear the call, unless the call only waited: the
+  space closes as if the process had died, which releases every lock, and the next opening recovers the space.
 """
 
 # This is the C module of ``signal``. The Python module converts numbers to names, and so takes ten times as long.
@@ -18,88 +26,132 @@ import inspect
 import logging
 import os
 import signal
+import sys
 import threading
-from collections.abc import Callable
-from functools import wraps
+from _thread import start_new_thread
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from functools import partial, wraps
 from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar
 
 from spool.errors import NotOpen
+from spool.runtime.tearing import Reentrant, is_in_library, is_torn_by, mark_delivered
 
 log = logging.getLogger("spool")
-
-_DELIVERED = "_xaspool_delivered"
-_NONE_OF_PYTHON = (None, signal.SIG_DFL, signal.SIG_IGN)  # handlers that are not Python functions
-_uninterruptible: set[CodeType] = set()
 
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
 T = TypeVar("T")
+Handler = Callable[[int, FrameType | None], Any]
+
+# ``close`` looks for threads that have left their calls after this time.
+_LOOK_SECONDS = 1.0
+_entries: set[CodeType] = set()  # the functions that enter a guard
+_uninterruptible: set[CodeType] = set()
+
+
+def enters(function: F) -> F:
+    """Mark a function that enters a guard."""
+    _entries.add(function.__code__)
+    return function
 
 
 def uninterruptible(function: F) -> F:
-    """Mark a function that even a second signal does not interrupt. Calls begin and end in such functions."""
+    """Mark a function that even a second SIGINT does not interrupt. Calls begin and end in such functions."""
     _uninterruptible.add(function.__code__)
     return function
 
 
+# -- signals ----------------------------------------------------------------------------------------------------------
+
+_SIGNALS = [number for number in range(1, 32) if number not in (signal.SIGKILL, signal.SIGSTOP)]
+_NONE_OF_PYTHON = (None, signal.SIG_DFL, signal.SIG_IGN)  # handlers that are not Python functions
+# The most signals of one kind that are noted. The kernel, too, merges pending signals of one kind.
+_MOST_NOTED = 3
+
+
 class _Deferral:
-    """Defers SIGINT while the main thread is inside a call, and calls the handler afterwards.
+    """Notes the signals that arrive while the main thread is inside a call, and calls their handlers afterwards.
 
     main: the main thread. depth: the number of nested calls that the main thread is inside.
-    noted: the number of deferred signals.
-    handler: the handler between calls. note: the handler during a call.
+    noted: the numbers of the deferred signals, in their order.
+    note: the handler of each deferred signal during a call.
+    found: the handlers of ``_SIGNALS`` at the last call. handlers: those of them that are Python functions.
     """
 
     def __init__(self) -> None:
         self.main = threading.main_thread().ident
         self.depth = 0
-        self.noted = 0
-        self.handler: Callable[[int, FrameType | None], Any] = signal.default_int_handler
+        self.noted: list[int] = []
         self.note = self._note  # bound once, so that ``is`` recognizes it
+        self.found: list[Any] = []
+        self.handlers: Mapping[int, Handler] = {}
+
+    def learn(self, found: list[Any]) -> None:
+        """Remember the handlers of ``_SIGNALS``, which have changed since the last call."""
+        before = self.handlers
+        self.handlers = {
+            # (the own function remains if an exception kept ``end`` from restoring the handler)
+            number: before[number] if handler is self.note else handler
+            for number, handler in zip(_SIGNALS, found, strict=True)
+            if handler not in _NONE_OF_PYTHON
+        }
+        self.found = found  # last, so that an exception before this line changes nothing
 
     @uninterruptible
     def end(self) -> None:
-        """End a call of the main thread: restore the handler, and let it handle the noted signals."""
+        """End a call of the main thread: restore the handlers, and let them handle the noted signals."""
         if self.depth > 1:
             self.depth -= 1
             return
-        # Restore the handler before reading the noted signals, so that a signal between the two steps reaches the
+        # Restore the handlers before reading the noted signals, so that a signal between the two steps reaches its
         # handler.
         self.depth = 0
         try:
-            there = raw.signal(signal.SIGINT, self.handler)
+            for number in self.handlers:
+                there = raw.signal(number, self.handlers[number])
+                if there is not self.note and there is not None:  # the call itself has set another handler
+                    raw.signal(number, there)
         except BaseException:  # a signal arrived at this moment, and its handler raised
-            raw.signal(signal.SIGINT, self.handler)
+            for number, handler in self.handlers.items():
+                if raw.getsignal(number) is self.note:
+                    raw.signal(number, handler)
             raise
-        if there is not self.note and there is not None:  # the call itself has set another handler
-            raw.signal(signal.SIGINT, there)
-        if self.noted:
-            self._deliver()
+        finally:
+            if self.noted:
+                self.deliver()
 
-    def deliver_pending_signals(self) -> None:
-        """Handle the noted signals. The caller is at a point where its call can be abandoned."""
-        if self.noted and get_ident() == self.main:
-            try:
-                self._deliver()
-            except BaseException as error:
-                error.__dict__[_DELIVERED] = True
-                raise
+    def deliver(self) -> None:
+        """Call the handler of each noted signal. If a handler raises, the later ones are called nevertheless."""
+        number = self.noted.pop(0)
+        try:
+            self.handlers[number](number, sys._getframe())
+        finally:
+            if self.noted:
+                self.deliver()
 
-    def _deliver(self) -> None:
-        """Call the handler once for each noted signal."""
-        noted, self.noted = self.noted, 0
-        for _ in range(noted):
-            self.handler(signal.SIGINT, None)
+    def raise_interrupt(self) -> None:
+        """Raise KeyboardInterrupt if the handler of a noted SIGINT does nothing else."""
+        if signal.SIGINT in self.noted and self.handlers[signal.SIGINT] is signal.default_int_handler:
+            self.noted.remove(signal.SIGINT)
+            error = KeyboardInterrupt()
+            mark_delivered(error)
+            raise error
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.noted += 1
-        if self.noted > 1:
-            while frame is not None and frame.f_code not in _uninterruptible:
-                frame = frame.f_back
-            if frame is None:
-                self._deliver()
+        if self.noted.count(number) < _MOST_NOTED:
+            self.noted.append(number)
+        if number == signal.SIGINT and self.noted.count(number) > 1:
+            at = frame
+            while at is not None and at.f_code not in _uninterruptible:
+                at = at.f_back
+            if at is None:
+                presses = self.noted.count(number)
+                self.noted[:] = [other for other in self.noted if other != number]
+                for _ in range(presses):
+                    self.handlers[number](number, frame)
 
     def forget(self) -> None:
         """Reset the state in a forked child process: the thread inside the call may not exist here, and the noted
@@ -107,36 +159,195 @@ class _Deferral:
         """
         self.main = threading.main_thread().ident
         if self.depth:
-            self.depth, self.noted = 1, 0
+            self.depth = 1
+            self.noted.clear()
             self.end()
 
 
 _deferral = _Deferral()
-deliver_pending_signals = _deferral.deliver_pending_signals
 os.register_at_fork(after_in_child=_deferral.forget)
 
 
-def is_deferred() -> bool:
-    """Return whether the main thread is inside a call.
+def deliver_pending_signals() -> None:
+    """Run the handlers of noted signals, and the functions of ``call_later``, in the middle of a call that only waits.
 
-    An exception in the handler of another signal would then tear the call.
+    The call holds no lock here, so a handler may call the space, and its exception abandons the call.
     """
-    return _deferral.depth > 0
+    me = get_ident()
+    if me in _later or (_deferral.noted and me == _deferral.main):
+        busy = _busy.pop(me, 0)
+        try:
+            _do_later(me)
+            if _deferral.noted and me == _deferral.main:
+                _deferral.deliver()
+        except BaseException as error:
+            mark_delivered(error)
+            raise
+        finally:
+            if busy:
+                _busy[me] = busy
 
 
-def is_torn_by(error: BaseException) -> bool:
-    """Return whether an exception interrupted a call at an unknown point, so that the call's effect is unknown."""
-    return not isinstance(error, Exception) and _DELIVERED not in error.__dict__
+def raise_interrupt() -> None:
+    """Raise KeyboardInterrupt after Ctrl-C in a call that waits for a lock, and that can be abandoned.
+
+    The call may hold other locks, so other handlers of signals wait until it ends.
+    """
+    if _deferral.noted and get_ident() == _deferral.main:
+        _deferral.raise_interrupt()
 
 
-class CallGuard:
+# -- calls inside a call ----------------------------------------------------------------------------------------------
+
+# The threads in the middle of a call of any space, each with the number of its nested parts; and the work that each
+# thread does once its call has ended.
+_busy: dict[int, int] = {}
+_later: dict[int, list[Callable[[], object]]] = {}
+os.register_at_fork(after_in_child=_busy.clear)
+
+
+def is_in_a_call() -> bool:
+    """Return whether this thread is in the middle of a call of a space."""
+    me = get_ident()
+    return me in _busy and _is_reentrant(me, 1)
+
+
+def call_later(function: Callable[[], object]) -> None:
+    """Call a function at the end of this thread's call of a space, or at once if this thread is in no call.
+
+    The function raises nothing.
+    """
+    me = get_ident()
+    if me in _busy:
+        _later.setdefault(me, []).append(function)
+    else:
+        function()
+
+
+def _do_later(me: int) -> None:
+    for function in _later.pop(me, ()):
+        function()
+
+
+def _is_reentrant(me: int, entries: int) -> bool:
+    """Return whether this thread, which is marked as busy, is indeed in the middle of a call.
+
+    An exception of another thread may have come before the end of an earlier call removed the mark.
+
+    ``entries``: how many functions on the stack have entered a guard if an earlier call has not ended.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and entries:
+        entries -= frame.f_code in _entries
+        frame = frame.f_back
+    if entries:
+        del _busy[me]
+    return not entries
+
+
+# -- the guard --------------------------------------------------------------------------------------------------------
+
+
+class _Entrance:
+    """A way into a guard, as a context manager.
+
+    is_call: whether a call begins, so that the thread is in the middle of it. Otherwise a step begins, or a part of the
+        thread's call.
+    """
+
+    def __init__(self, guard: "CallGuard", *, is_call: bool) -> None:
+        self._guard = guard
+        self._is_call = is_call
+
+    @uninterruptible
+    def __enter__(self) -> None:
+        me, guard = get_ident(), self._guard
+        inside = guard._inside
+        if me in _busy:
+            if not self._is_call:
+                _busy[me] += 1
+            elif _is_reentrant(me, 2):
+                raise Reentrant
+            else:
+                guard._forget_unended(me)
+        if me in inside:
+            inside[me] += 1
+        else:
+            if guard.closed:
+                guard.check()
+            if me == _deferral.main:
+                if _deferral.depth:
+                    _deferral.depth += 1
+                else:  # (here, and in no function, because each call of the main thread takes this way)
+                    found = [*map(raw.getsignal, _SIGNALS)]
+                    if found != _deferral.found:
+                        _deferral.learn(found)
+                    if _deferral.noted:
+                        _deferral.noted.clear()
+                    try:
+                        _deferral.depth = 1
+                        for number in _deferral.handlers:
+                            raw.signal(number, _deferral.note)
+                    except ValueError:  # this thread belongs to another interpreter, and handles no signals
+                        _deferral.depth = 0
+                    except BaseException:  # a signal arrived before its handler was replaced, and the handler raised
+                        _deferral.end()
+                        raise
+            inside[me] = 1
+            if guard.closed:  # another thread has closed the guard since the check above
+                self.__exit__(None, None, None)
+                guard.check()
+        if self._is_call:
+            _busy[me] = 1
+
+    @uninterruptible
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        me, guard = get_ident(), self._guard
+        inside = guard._inside
+        # (no calls of functions here: an exception could come after each of them)
+        if me in _busy:
+            if _busy[me] > 1:
+                _busy[me] -= 1
+            else:
+                del _busy[me]
+        count = inside[me] if me in inside else 0  # noqa: SIM401
+        try:
+            if error is not None and count and not guard.closed and is_torn_by(error):
+                guard._tear(error)
+        finally:
+            if count > 1:
+                inside[me] = count - 1
+            else:
+                if count:
+                    del inside[me]
+                try:
+                    if guard.closed:
+                        guard._leave_closed(error, count)
+                finally:
+                    if (depth := _deferral.depth) and me == _deferral.main:
+                        try:
+                            _deferral.end()
+                        except BaseException:
+                            if _deferral.depth == depth:  # the exception came before the first line of ``end``
+                                _deferral.end()
+                            raise
+            if me in _later and me not in _busy:
+                _do_later(me)
+
+
+class CallGuard(_Entrance):
     """The threads inside calls of an open space. ``shut`` is called once: when the guard is closed and no thread is
-    inside."""
+    inside.
+
+    ``with guard:`` is a call. ``step``: a context manager for work that makes calls, or that is a part of a call.
+    """
 
     def __init__(self, shut: Callable[[], None]) -> None:
         self.closed = False
         self.abandoned = False  # if True, even calls that have entered do nothing more
         self.because = "the space is closed: open it again"
+        super().__init__(self, is_call=True)
+        self.step = _Entrance(self, is_call=False)
         self._shut = shut
         self._inside: dict[int, int] = {}
         self._once = threading.Lock()
@@ -147,55 +358,27 @@ class CallGuard:
         if self.closed:
             raise NotOpen(self.because)
 
-    @uninterruptible
-    def __enter__(self) -> None:
-        me, inside, deferral = get_ident(), self._inside, _deferral
-        if me in inside:
-            inside[me] += 1
-            return
-        if self.closed:
-            self.check()
-        if me == deferral.main:
-            if deferral.depth:
-                deferral.depth += 1
-            elif (found := raw.getsignal(signal.SIGINT)) not in _NONE_OF_PYTHON:
-                if found is not deferral.note:  # (the same, if an exception kept ``end`` from restoring the handler)
-                    deferral.handler = found
-                deferral.noted = 0
-                try:
-                    deferral.depth = 1
-                    raw.signal(signal.SIGINT, deferral.note)
-                except ValueError:  # this thread belongs to another interpreter, and handles no signals
-                    deferral.depth = 0
-                except BaseException:
-                    deferral.end()
-                    raise
-        inside[me] = 1
-        if self.closed:  # another thread has closed the guard since the check above
-            self.__exit__(None, None, None)
-            self.check()
+    def _leave_closed(self, error: BaseException | None, count: int) -> None:
+        if count:
+            self._shut_if_last(error)
+        elif error is None or isinstance(error, Exception):  # this child process was forked inside a call
+            raise NotOpen(self.because) from error
 
-    @uninterruptible
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        me, inside = get_ident(), self._inside
-        is_inside = me in inside
-        if is_inside and inside[me] > 1:
-            inside[me] -= 1
-            return
-        try:
-            if is_inside:
-                if error is not None and is_torn_by(error) and not self.closed:
-                    self.because = f"{type(error).__name__} interrupted a call: open the space again, which recovers it"
-                    self.closed = True
-                    log.error("%s", self.because)
-                del inside[me]
-                if self.closed:
-                    self._shut_if_last()
-            elif error is None or isinstance(error, Exception):  # this child process was forked inside a call
-                raise NotOpen(self.because) from error
-        finally:
+    def _forget_unended(self, me: int) -> None:
+        """Forget an earlier call of this thread: an exception came before the end of the call could remove it.
+
+        A thread that executes another function of the library may be inside a step, so it is not touched.
+        """
+        if not is_in_library(sys._getframe(2).f_back):
+            self._inside.pop(me, None)
             if _deferral.depth and me == _deferral.main:
+                _deferral.depth = 1
                 _deferral.end()
+
+    def _tear(self, error: BaseException) -> None:
+        self.because = f"{type(error).__name__} interrupted a call: open the space again, which recovers it"
+        self.closed = True
+        log.error("%s", self.because)
 
     @property
     def is_alone(self) -> bool:
@@ -211,7 +394,16 @@ class CallGuard:
         """Close the guard, and wait for the calls inside. A thread that is itself inside does not wait."""
         self.end()
         if get_ident() not in self._inside:
-            self._is_shut.wait()
+            while not self._is_shut.wait(_LOOK_SECONDS):
+                self._forget_stale()
+
+    def _forget_stale(self) -> None:
+        """Forget threads that left a call without the end of it: an exception came in between, or the thread died."""
+        stacks = sys._current_frames()
+        for thread in list(self._inside):
+            if not is_in_library(stacks.get(thread)):
+                self._inside.pop(thread, None)
+        self._shut_if_last()
 
     def close_at_once(self, because: str) -> None:
         """Close the guard in a forked child process, in which no thread is inside a call."""
@@ -224,29 +416,33 @@ class CallGuard:
             self._shut_if_last()
 
     @uninterruptible
-    def _shut_if_last(self) -> None:
+    def _shut_if_last(self, error: BaseException | None = None) -> None:
         if self.closed and not self._inside and self._once.acquire(blocking=False):
-            try:
-                self._shut()
-            finally:
-                self._is_shut.set()
+            if isinstance(error, RecursionError):  # this thread has no room for further calls, a new one has
+                start_new_thread(self._shut_now, ())
+            else:
+                self._shut_now()
+
+    @uninterruptible
+    def _shut_now(self) -> None:
+        try:
+            self._shut()
+        finally:
+            self._is_shut.set()
 
 
 _outside = CallGuard(lambda: None)  # for work outside of any open space
 
 
-class deferred:
-    """Defer SIGINT outside of any open space.
+class deferred(_Entrance):
+    """Defer signals outside of any open space.
 
-    ``undo``: a function that is called if the block raises, or if an interrupt arrives at the very end of the block.
+    ``undo``: a function that is called if the block raises, or if a handler raises at the very end of the block.
     """
 
     def __init__(self, undo: Callable[[], None] = lambda: None) -> None:
+        self._guard, self._is_call = _outside, False
         self._undo = undo
-
-    @uninterruptible
-    def __enter__(self) -> None:
-        _outside.__enter__()
 
     @uninterruptible
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
@@ -255,7 +451,7 @@ class deferred:
                 self._undo()
         finally:
             try:
-                _outside.__exit__(None, None, None)
+                super().__exit__(None, None, None)
             except BaseException:
                 if error is None:
                     self._undo()
@@ -280,13 +476,14 @@ class PartOfSpace(Protocol):
 def public_call(doing: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Decorate a method that applications call. The object of the method has the attribute ``_store``.
 
-    During the call the space is not closed, and SIGINT is deferred. An error of the operating system is raised as an
-    error of the library.
+    During the call the space is not closed, and signals wait. An error of the operating system is raised as an error of
+    the library.
 
     ``doing``: the beginning of the error's text; names in braces are replaced by the arguments of the call.
     """
 
     def around(method: Callable[P, T]) -> Callable[P, T]:
+        @enters
         @wraps(method)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
             owner: PartOfSpace = args[0]  # type: ignore[assignment]
@@ -295,9 +492,67 @@ def public_call(doing: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
                 try:
                     return method(*args, **kwargs)
                 except OSError as error:
-                    arguments = inspect.signature(method).bind(*args, **kwargs).arguments
-                    store.fail(doing.format_map(arguments), error)
+                    _translate(store, doing, method, args, kwargs, error)
 
         return call
 
     return around
+
+
+def step(doing: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorate a method that does a piece of work with several calls, as ``public_call`` decorates one call."""
+
+    def around(method: Callable[P, T]) -> Callable[P, T]:
+        @wraps(method)
+        def work(*args: P.args, **kwargs: P.kwargs) -> T:
+            owner: PartOfSpace = args[0]  # type: ignore[assignment]
+            store = owner._store
+            with store.guard.step:
+                try:
+                    return method(*args, **kwargs)
+                except OSError as error:
+                    _translate(store, doing, method, args, kwargs, error)
+
+        return work
+
+    return around
+
+
+def _translate(
+    store: GuardedStore, doing: str, method: Callable[..., Any], args: Any, kwargs: Any, error: OSError
+) -> NoReturn:
+    store.fail(doing.format_map(inspect.signature(method).bind(*args, **kwargs).arguments), error)
+
+
+def within(method: Callable[P, T]) -> Callable[P, T]:
+    """Return the undecorated method, for a caller that is inside a call of the same space."""
+    return method.__wrapped__  # type: ignore[attr-defined, no-any-return]
+
+
+def later_if_busy(method: "Callable[P, Future[T]]") -> "Callable[P, Future[T]]":
+    """Decorate a method that returns a future: in the middle of another call, it is carried out after that call.
+
+    The future then has the errors that the method would have raised.
+    """
+
+    @wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> "Future[T]":
+        if not is_in_a_call():
+            return method(*args, **kwargs)
+        future = Future[T]()
+        call_later(partial(_fulfil, future, partial(method, *args, **kwargs)))
+        return future
+
+    return call
+
+
+def _fulfil(future: "Future[T]", begin: "Callable[[], Future[T]]") -> None:
+    def pass_on(done: "Future[T]") -> None:
+        if not future.cancelled() and future.set_running_or_notify_cancel():
+            error = done.exception()
+            future.set_exception(error) if error is not None else future.set_result(done.result())
+
+    try:
+        begin().add_done_callback(pass_on)
+    except BaseException as error:
+        future.set_exception(error)

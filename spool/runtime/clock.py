@@ -70,7 +70,7 @@ class Deadline(NamedTuple):
         pause = POLL_MIN_SECONDS
         while (left := self.remaining()) > 0:
             happened = pause_for(min(pause, left))
-            calls.deliver_pending_signals()
+            calls.raise_interrupt()
             if self.check is not None:
                 self.check()
             yield True

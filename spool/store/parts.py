@@ -141,5 +141,5 @@ class View:
         self.own_commits: dict[int, Callable[[], Commit]] = {}
         self.was_read = False
         self.decodes_bodies = True
-        self.poll_locks: dict[str, threading.Lock] = {}
+        self.poll_locks: dict[str, threading.RLock] = {}
         self.sought = SoughtMessages(self.mutex)

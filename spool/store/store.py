@@ -279,8 +279,11 @@ def _raise_translated(error: OSError, translated: Exception) -> NoReturn:
 
 
 def as_library_error(disk: Disk, doing: str, error: OSError) -> Exception:
-    """Return the error of the operating system as an error of the library, or an error of the library unchanged."""
-    if isinstance(error, SpoolError):
+    """Return the error of the operating system as an error of the library, or an error of the library unchanged.
+
+    An OSError without a number is no error of the operating system: an alarm or another thread raised it (``tearing``).
+    """
+    if isinstance(error, SpoolError) or error.errno is None:
         return error
     if isinstance(error, Unsupported):
         return unsafe(disk, doing, error)

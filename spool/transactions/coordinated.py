@@ -29,7 +29,7 @@ from spool.model.position import Position, PositionRanges, positions
 from spool.model.xid import Xid
 from spool.policies.claim_journal import CallMarks, ClaimJournal, read_journal
 from spool.policies.retries import add_failure_outcome, count_failures
-from spool.runtime.calls import public_call
+from spool.runtime.calls import public_call, step, within
 from spool.store.settings import Settings
 from spool.transactions import delivery, two_phase
 from spool.transactions.branch import Branch
@@ -135,7 +135,7 @@ class CoordinatedTransaction(Transaction):
         with self._lock:
             self._branch.end_journal()
 
-    @public_call("committing")
+    @step("committing")
     def conclude(self, record: Callable[[Branch], T], *, failed: bool) -> T:
         """Commit the commands that ``record`` adds to the branch; returns the result of ``record``.
 
@@ -250,7 +250,7 @@ class CoordinatedTransaction(Transaction):
             copied: the xids of the prepared branches whose contents ``record`` copies into this branch.
         """
         if not adopt and record is None and check is None:
-            super().commit()
+            within(Transaction.commit)(self)
             return
         store, branch = self._store, self._branch
         with self._lock:
@@ -281,7 +281,7 @@ class Coordinator(CoordinatedTransaction):
         self._byte = coordinator_byte(self.id)
         self._marks: CallMarks | None = None
         self._is_open = True
-        with self._store.guard:
+        with self._store.guard.step:
             if not self._store.shared.xids.try_lock(self._byte):
                 raise ProtocolError(f"the coordinator {self.id.hex()} exists already")
 
@@ -294,7 +294,7 @@ class Coordinator(CoordinatedTransaction):
         if not self._is_open:
             return
         self._is_open = False
-        with suppress(NotOpen), self._store.guard:  # (a closed space has released all its locks)
+        with suppress(NotOpen), self._store.guard.step:  # (a closed space has released all its locks)
             self.abandon()
             self._store.shared.xids.unlock(self._byte)
 
@@ -325,7 +325,7 @@ class Coordinator(CoordinatedTransaction):
         """
         store, marks = self._store, self._marks
         if marks is not None:
-            with suppress(SpoolError, OSError), store.guard:
+            with suppress(SpoolError, OSError), store.guard.step:
                 begun = positions(read_journal(store.files.disk, marks.xid).begun)
                 count_failures(store, begun, reason, store.deadline(seconds))
                 self.end_call()

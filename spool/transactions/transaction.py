@@ -31,9 +31,10 @@ from spool.model.text import class_name, storable
 from spool.model.xid import Xid
 from spool.policies.deduplication import check_single
 from spool.runtime import calls
-from spool.runtime.calls import public_call
+from spool.runtime.calls import public_call, within
 from spool.runtime.clock import WaitExpired
 from spool.runtime.context import Association, associate, dissociate
+from spool.runtime.tearing import raise_if_torn
 from spool.runtime.tracing import API, begin_receive, begin_send
 from spool.store.settings import Settings
 from spool.transactions import claiming, delivery
@@ -199,7 +200,7 @@ class Transaction:
         future.set_running_or_notify_cancel()
         with self._lock:
             self._promises = self._promises or Promises(self._store.at_end)
-            self._promises.add(future, self.put(queue, body, **options))
+            self._promises.add(future, within(Transaction.put)(self, queue, body, **options))
         return future
 
     # -- getting ------------------------------------------------------------------------------------------------------
@@ -312,7 +313,7 @@ class Transaction:
         with self._lock:
             page = self._check_ending()
             if self._branch.file is not None or self._branch.is_empty:
-                self.commit()
+                within(Transaction.commit)(self)
                 future.set_result(result)
                 return future
             request = BranchRequest(page, self._branch.prefix, self._branch.batch)
@@ -340,10 +341,11 @@ class Transaction:
                 self.state = TransactionState.ROLLED_BACK
                 self._end_promises("the space was closed")
         if failed is None:
-            request.future.set_result(result)
-        else:
-            self._core.group_commit.failed += request.messages
-            request.future.set_exception(failed)
+            calls.call_later(partial(request.future.set_result, result))
+            return
+        self._core.group_commit.failed += request.messages
+        calls.call_later(partial(request.future.set_exception, failed))
+        raise_if_torn(failed)
 
     @public_call("rolling back")
     def rollback(self, reason: str = "its transaction was rolled back") -> None:
@@ -361,7 +363,7 @@ class Transaction:
         opens the space rolls the transaction back.)
         """
         if self.state is TransactionState.ACTIVE:
-            with suppress(NotOpen), self._store.guard, self._lock:
+            with suppress(NotOpen), self._store.guard.step, self._lock:
                 self._branch.abandon_file()
                 self._end(TransactionState.ROLLED_BACK)
 
@@ -420,7 +422,7 @@ class Transaction:
         page = self._check_active()
         if self._rollback_only is not None:
             reason = self._rollback_only
-            self.rollback()
+            self._undo(reason)
             raise TransactionRolledBack(f"the transaction was rolled back: {reason}")
         return page
 
@@ -512,7 +514,7 @@ def submit_alone(core: Core, queue: str, body: Any, **options: Unpack[PutOptions
     """Submit a message in a separate transaction; return a future of the message's id."""
     transaction = Transaction(core)
     try:
-        return transaction._commit_async(transaction.put(queue, body, **options))
+        return transaction._commit_async(within(Transaction.put)(transaction, queue, body, **options))
     except BaseException:
         transaction.abandon()
         raise

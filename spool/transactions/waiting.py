@@ -15,6 +15,7 @@ from spool.log.visibility import catch_up
 from spool.model.position import PositionRanges
 from spool.runtime import calls
 from spool.runtime.clock import POLL_MIN_SECONDS, Clock, Deadline
+from spool.runtime.tearing import only_waits
 from spool.store.parts import View
 from spool.store.sought import Sought
 from spool.store.store import Store
@@ -46,24 +47,40 @@ def wait_for(
     if got or wanted.timeout == 0:
         return got
     at = None if wanted.timeout is None else begun + wanted.timeout
-    deadline = Deadline(store.clock, wanted.timeout, at, store.guard.check)
+    deadline = Deadline(store.clock, wanted.timeout, at, check)
     if deadline.remaining() <= 0:
         return got
     if wanted.by_key:
         held = partial(is_there, store.view, store.clock, wanted)
-        return repeat_when_arrived(store, (wanted.sought,), held, look, deadline._replace(check=check))
+        return repeat_when_arrived(store, (wanted.sought,), held, look, deadline)
+    deadline = deadline._replace(check=partial(_check_waiting, check))
     if groups.names:  # only this transaction can take more messages of its groups, so it needs no poll lock
         return _repeat(store, wanted, look, deadline)
-    polling = store.view.poll_locks.setdefault(wanted.queue, threading.Lock())
+    polling = store.view.poll_locks.setdefault(wanted.queue, threading.RLock())
     while not polling.acquire(timeout=min(IDLE_SECONDS, deadline.remaining())):
-        calls.deliver_pending_signals()
-        check()
+        _check_waiting(check)
         if deadline.remaining() <= 0:
             return look()
     try:
         return _repeat(store, wanted, look, deadline)
     finally:
         polling.release()
+
+
+def _check_waiting(check: Callable[[], object]) -> None:
+    """Run the handlers of pending signals, because this call only waits; then call ``check``."""
+    calls.deliver_pending_signals()
+    check()
+
+
+@only_waits
+def _sleep(store: Store, seconds: float) -> None:
+    store.clock.sleep(seconds)
+
+
+@only_waits
+def _wait(store: Store, woken: Callable[[float], bool], seconds: float) -> bool:
+    return store.clock.wait(woken, seconds)
 
 
 def _repeat(store: Store, wanted: Wanted, look: Callable[[], PositionRanges], deadline: Deadline) -> PositionRanges:
@@ -76,7 +93,7 @@ def _repeat(store: Store, wanted: Wanted, look: Callable[[], PositionRanges], de
     def pause_for(short: float) -> bool:
         nonlocal notified
         if notified:  # but nothing was free: in a busy space, a waiter does not attempt a claim after every commit
-            store.clock.sleep(min(BUSY_SECONDS, deadline.remaining()))
+            _sleep(store, min(BUSY_SECONDS, deadline.remaining()))
         seconds = min(pause_seconds(store.view, store.clock, wanted, short), deadline.remaining())
         notified = await_messages(seconds, short)
         return notified
@@ -97,7 +114,7 @@ def _waiting(store: Store, queue: str) -> Callable[[float, float], bool]:
     arrivals, notifier = store.shared.counters.arrivals, store.shared.notifier
     if arrivals.wakes:
         woken = arrivals.expect(queue)
-        return lambda seconds, _: store.clock.wait(woken, seconds)
+        return lambda seconds, _: _wait(store, woken, seconds)
     seen = notifier.generation
 
     def listen(seconds: float, short: float) -> bool:
@@ -136,10 +153,12 @@ def repeat_when_arrived(
     message, attempts are frequent, because the holder may die, or release the message without a commit.
     """
     arrived = threading.Event()
+    if deadline.check is not None:
+        deadline = deadline._replace(check=partial(_check_waiting, deadline.check))
 
     def pause_for(short: float) -> bool:
         if is_held():
-            store.clock.sleep(short)
+            _sleep(store, short)
             return False
         _await_arrival(store, arrived, deadline)
         arrived.clear()
@@ -164,8 +183,7 @@ def _await_arrival(store: Store, arrived: threading.Event, deadline: Deadline) -
             finally:
                 listener.release()
         else:
-            store.clock.wait(arrived.wait, seconds)
-        calls.deliver_pending_signals()
+            _wait(store, arrived.wait, seconds)
         if deadline.check is not None:
             deadline.check()
 

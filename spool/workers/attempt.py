@@ -19,7 +19,7 @@ from spool.log.visibility import catch_up, list_prepared
 from spool.model.message import Message
 from spool.model.position import Position
 from spool.policies.retries import queue_config
-from spool.runtime.calls import public_call
+from spool.runtime.calls import step
 from spool.store.store import Store
 from spool.transactions import delivery
 from spool.transactions.branch import Branch
@@ -109,7 +109,7 @@ class Attempt:
         """Return the position of the claimed message, even if its body is damaged."""
         return self._held.position
 
-    @public_call("reading a message of queue {queue}")
+    @step("reading a message of queue {queue}")
     def take(
         self,
         queue: str,
@@ -163,7 +163,7 @@ class Attempt:
             self.state = next_state(self.state, event)
             return True
 
-    @public_call("beginning a call")
+    @step("beginning a call")
     def begin(self) -> bool:
         """Record that the call begins. If this process dies between now and ``conclude``, an attempt is counted.
 
@@ -229,7 +229,7 @@ class Attempt:
             if self.transaction.is_active and self.transaction.lost is not None:
                 self._commit(Retried(self.transaction.lost))
 
-    @public_call("committing")
+    @step("committing")
     def _commit(self, outcome: Outcome) -> Conclusion:
         """Commit the effects of the outcome.
 

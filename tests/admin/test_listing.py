@@ -18,6 +18,7 @@ from spool.maintenance.reclaim import reclaim
 from spool.policies import heuristics
 from spool.transactions.transaction import Transaction
 from tests.compaction import small_compactions
+from tests.meanwhile import elsewhere
 
 XID = xa.Xid(7, b"order", b"1")
 
@@ -205,7 +206,8 @@ def test_what_was_taken_and_reclaimed_while_one_looks_is_no_damage(
         space._housekeeper.compact()
 
         def gone(segment: object) -> list[object]:
-            other.purge("orders")
+            with elsewhere():
+                other.purge("orders")
             raise FileNotFoundError(f"{segment}: reclaimed")
 
         monkeypatch.setattr(space._store.view.index.messages, "runs_of", gone)

@@ -27,7 +27,7 @@ from tests.children import exit_code_of
 from tests.clocks import LONG, PatientClock, SimulatedClock
 from tests.environment.pressed import descriptors
 from tests.machine import NO_FILES, Machine
-from tests.meanwhile import Processes
+from tests.meanwhile import Processes, elsewhere
 from tests.simdisk import ROOT, SimulatedDisk
 
 PUT = "import sys, spool\nwith spool.open(sys.argv[1]) as space: space.put(sys.argv[2], sys.argv[3])"
@@ -196,7 +196,8 @@ def test_a_message_put_without_a_listener_is_seen_by_the_next_waiting_get(path: 
 def test_a_put_between_the_search_and_the_watch_is_not_missed(path: Path) -> None:
     class Late(Unshared):
         def watch(self, name: str) -> int:
-            other.put("orders", "new")
+            with elsewhere():
+                other.put("orders", "new")
             return super().watch(name)
 
     clock = PatientClock()

@@ -44,7 +44,7 @@ class Counting:
 def test_a_handler_of_ones_own_is_called_when_the_step_ends() -> None:
     counting, guard = Counting(), CallGuard(lambda: None)
     signal.signal(signal.SIGINT, counting)
-    with guard, guard:
+    with guard.step, guard:
         press()
         assert counting.calls == 0
     assert counting.calls == 1
@@ -68,7 +68,7 @@ def test_each_signal_reaches_the_handler_and_the_second_one_at_once() -> None:
 def test_a_second_one_that_raises_tears_the_step_and_closes_the_space() -> None:
     shut: list[str] = []
     guard = CallGuard(lambda: shut.append("shut"))
-    with pytest.raises(KeyboardInterrupt), guard, guard:
+    with pytest.raises(KeyboardInterrupt), guard.step, guard:
         press()
         press()
     assert shut == ["shut"]
@@ -214,7 +214,7 @@ class Instructions:
 
 
 def two_steps(guard: CallGuard) -> None:
-    with guard, guard:
+    with guard.step, guard:
         pass
 
 

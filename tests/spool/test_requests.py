@@ -15,6 +15,7 @@ import spool
 import spool.aio
 from spool.transactions import requests
 from tests.held import PATIENT_SECONDS
+from tests.meanwhile import elsewhere
 
 
 @pytest.fixture
@@ -125,7 +126,8 @@ def test_a_failure_during_the_search_for_the_reply_is_told_with_its_reply(
             return search(*arguments)
         finally:
             if services and arguments[1].queue == "failures":
-                services.pop()()
+                with elsewhere():
+                    services.pop()()
 
     monkeypatch.setattr(requests, "get_alone", search_and_serve)
     with pytest.raises(spool.RequestFailed) as failed:

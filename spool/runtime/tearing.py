@@ -1,0 +1,99 @@
+"""Exceptions that *tear* a call: they came at an unknown point, so that the effect of the call is unknown.
+
+Another thread may raise an exception in this one (``PyThreadState_SetAsyncExc``), a trace function may raise one, and
+MemoryError and RecursionError may come at each step. Such an exception can come between two steps that belong together,
+e.g. between taking a lock and recording that it is taken.
+"""
+
+from collections.abc import Callable
+from types import CodeType, FrameType, TracebackType
+from typing import Any, TypeVar
+
+from spool.errors import ProtocolError, SpoolError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_DELIVERED = "_xaspool_delivered"
+_LIBRARY = ("spool.", "xa.", "recovery.", "forwarder.")
+
+
+class Reentrant(ProtocolError):
+    """This thread is in the middle of another call of a space: put with submit, or after that call has ended."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a finalizer, a handler of log records or another function called a space in the middle of another call of "
+            "its thread: use submit there, which is carried out when that call has ended"
+        )
+
+
+# Errors that the engine raises, or that a wrong argument raises. RecursionError is none of them: it comes anywhere.
+_KNOWN = (
+    SpoolError, ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, RuntimeError, TypeError,
+    ValueError,
+)  # fmt: skip
+# Modules whose functions hold no lock, and leave nothing half done, where they run code of the application.
+_OUTSIDE = ("spool.space", "spool.errors", "spool.aio", "spool.opening", "spool.transactions.validation")
+_OUTSIDE_PACKAGES = ("spool.model.", "spool.runtime.", "spool.workers.", "spool.aio.")
+_waiting: set[CodeType] = set()
+
+
+def only_waits(function: F) -> F:
+    """Mark a function that only waits, while its call holds nothing. An exception inside it tears no call."""
+    _waiting.add(function.__code__)
+    return function
+
+
+def is_torn_by(error: BaseException) -> bool:
+    """Return whether an exception came at an unknown point of a call, so that the call's effect is unknown."""
+    if _DELIVERED in error.__dict__:
+        return False
+    if isinstance(error, Exception) and (_is_known(error) or not _came_through_the_engine(error.__traceback__)):
+        return False
+    return not _only_waited(error.__traceback__)
+
+
+def _is_known(error: Exception) -> bool:
+    """Return whether the engine may have raised this exception itself."""
+    if isinstance(error, Reentrant | RecursionError):
+        return False
+    if isinstance(error, OSError):  # (handlers of alarms raise TimeoutError without a number)
+        return error.errno is not None or isinstance(error, SpoolError)
+    return isinstance(error, _KNOWN) or type(error).__module__.startswith(_LIBRARY)
+
+
+def raise_if_torn(error: BaseException) -> None:
+    """Raise an exception again that no handler of the engine may take for a failure of its own step."""
+    if is_torn_by(error):
+        raise error
+
+
+def _came_through_the_engine(trace: TracebackType | None) -> bool:
+    while trace is not None:
+        module = str(trace.tb_frame.f_globals.get("__name__"))
+        if module.startswith("spool.") and module not in _OUTSIDE and not module.startswith(_OUTSIDE_PACKAGES):
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def _only_waited(trace: TracebackType | None) -> bool:
+    while trace is not None:
+        if trace.tb_frame.f_code in _waiting:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def mark_delivered(error: BaseException) -> None:
+    """Mark an exception of a handler of signals that ran at a point where its call can be abandoned."""
+    error.__dict__[_DELIVERED] = True
+
+
+def is_in_library(frame: FrameType | None) -> bool:
+    """Return whether a thread with this innermost frame executes a function of the library."""
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).startswith(_LIBRARY):
+            return True
+        frame = frame.f_back
+    return False

@@ -1,0 +1,508 @@
+"""Code that Python runs in the middle of a call: exceptions from outside, calls by finalizers, handlers of signals.
+
+Each test plants the code at lines of the engine, one line after another. Afterwards no lock is left, no call hangs, each
+message is whole, and the space goes on or closes itself with a reason.
+"""
+
+import ctypes
+import gc
+import itertools
+import logging
+import signal
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spool
+import xa
+from spool.runtime import calls
+from tests.environment.pressed import NEW, OLD, descriptors, expect_whole, furnish, opened
+from tests.environment.test_interrupts import HISTORIES, History, Lines, get, one_phase, prepare, put, transaction
+from tests.simdisk import few_claim_files
+from tests.strides import Stride
+
+PATIENT_SECONDS = 30
+
+
+class TimeLimit(Exception):
+    """As Celery's, rq's and pytest-timeout's: no error of the engine, and ``except Exception`` catches it."""
+
+
+class Shutdown(BaseException):
+    """As Dramatiq's."""
+
+
+@pytest.fixture(autouse=True)
+def _few_claim_files() -> Iterator[None]:
+    with few_claim_files():
+        yield
+
+
+@contextmanager
+def traced(lines: Lines) -> Iterator[None]:
+    usual = sys.gettrace()
+    sys.settrace(lines)
+    try:
+        yield
+    finally:
+        sys.settrace(usual)
+
+
+def in_main_thread(function: Callable[[], None]) -> None:
+    function()
+
+
+def in_another_thread(function: Callable[[], None]) -> None:
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            function()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(PATIENT_SECONDS)
+    assert not thread.is_alive(), "the call hangs"
+    for error in raised:
+        raise error
+
+
+def raising(kind: type[BaseException]) -> Callable[[], None]:
+    def plant() -> None:
+        raise kind("planted")
+
+    return plant
+
+
+PLANTED_IN = [history for history in HISTORIES if history.run in (put, get, transaction, prepare, one_phase)]
+
+
+@pytest.mark.parametrize("where", [in_main_thread, in_another_thread])
+@pytest.mark.parametrize("kind", [TimeLimit, Shutdown, MemoryError, TimeoutError, RecursionError])
+@pytest.mark.parametrize("history", PLANTED_IN, ids=lambda history: history.run.__name__)
+def test_x18_an_exception_at_each_line_leaves_no_lock_and_no_half_message(
+    history: History,
+    kind: type[BaseException],
+    where: Callable[[Callable[[], None]], None],
+    memory: Path,
+    stride: Stride,
+    quiet: None,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """The exception comes at each line with --long, and at a line in 211 without."""
+    step, planted, torn = stride(211), 0, 0
+    offset = sum(map(ord, f"{history.run.__name__}{kind.__name__}")) % step + 1 if step > 1 else 1
+    before = descriptors()
+    for at in itertools.count(offset, step):
+        path = memory / str(at)
+        furnish(path, history.consumed)
+        space, _ = opened(path)
+        lines = Lines(at, press=raising(kind))
+
+        def run(space: spool.Space = space, lines: Lines = lines) -> None:
+            with traced(lines):
+                history.run(space)
+
+        with suppress(kind, spool.SpoolError, xa.XAError):
+            where(run)
+        planted += lines.seen >= at
+        if space._store.closed:
+            torn += 1
+            with pytest.raises(spool.NotOpen, match="open the space again"):
+                space.put("orders", "x")
+            in_another_thread(space.close)
+            space, _ = opened(path)
+        in_another_thread(lambda space=space, path=path: expect_whole(path, space, *history.allowed))
+        assert descriptors() == before, at
+        if lines.seen < at:
+            break
+    record_property("interrupts by an exception at a line", planted)
+    record_property("interrupts that closed the space", torn)
+
+
+# -- calls in the middle of a call ------------------------------------------------------------------------------------
+
+
+def call_put(space: spool.Space) -> None:
+    with pytest.raises(spool.ProtocolError, match="use submit there"):
+        space.put("orders", "no")
+
+
+def call_get(space: spool.Space) -> None:
+    with pytest.raises(spool.ProtocolError, match="use submit there"):
+        space.get("orders")
+
+
+def call_commit(space: spool.Space) -> None:
+    with pytest.raises(spool.ProtocolError), space.transaction() as tx:
+        tx.put("orders", "no")
+
+
+def call_vote(space: spool.Space) -> None:
+    rm = xa.ResourceManager(space)
+    rm.start(xa.Xid(7, b"other", b""))
+    with suppress(xa.XAError, spool.ProtocolError):
+        rm.prepare(xa.Xid(7, b"other", b""))
+
+
+def put_one(space: spool.Space) -> None:
+    space.put("orders", "new")
+
+
+def get_one(space: spool.Space) -> None:
+    space.get("orders")
+
+
+def commit_two(space: spool.Space) -> None:
+    with space.transaction() as tx:
+        tx.get("orders")
+        tx.put("orders", "new")
+
+
+STEPS = [put_one, get_one, commit_two]
+
+
+def lines_of(step: Callable[[spool.Space], None], space: spool.Space) -> int:
+    for _ in range(3):  # (so that later steps take the usual ways)
+        step(space)
+    lines = Lines(0)
+    with traced(lines):
+        step(space)
+    return lines.seen
+
+
+@pytest.fixture
+def stocked(memory: Path) -> Iterator[spool.Space]:
+    with spool.create(memory / "space") as space:
+        space.create_queue("orders")
+        space.create_queue("late")
+        space.put_many("orders", [b"old"] * 4000)
+        space._housekeeper.end()
+        yield space
+
+
+@pytest.mark.parametrize("where", [in_main_thread, in_another_thread])
+@pytest.mark.parametrize("call", [call_put, call_get, call_commit])
+@pytest.mark.parametrize("step", STEPS)
+def test_x18_a_call_by_a_finalizer_at_each_line_is_refused_at_once(
+    step: Callable[[spool.Space], None],
+    call: Callable[[spool.Space], None],
+    where: Callable[[Callable[[], None]], None],
+    stocked: spool.Space,
+    stride: Stride,
+    record_property: Callable[[str, object], None],
+) -> None:
+    refused: list[int] = []
+
+    def plant() -> None:
+        if calls.get_ident() in calls._busy:  # (else the line is before or after the call)
+            call(stocked)
+            refused.append(1)
+
+    lines, space = lines_of(step, stocked), stocked
+    for at in range(1, lines + 1, stride(7)):
+
+        def run(at: int = at) -> None:
+            with traced(Lines(at, press=plant)):
+                step(space)
+
+        where(run)
+    assert len(refused) > lines // stride(7) // 2
+    assert not space._store.closed
+    assert space.check() == []
+    record_property("interrupts by a call at a line", len(refused))
+
+
+def test_x18_a_message_submitted_by_a_finalizer_at_each_line_is_put_when_the_call_has_ended(
+    stocked: spool.Space, stride: Stride
+) -> None:
+    futures = []
+    plant = lambda: futures.append(stocked.submit("late", len(futures)))  # noqa: E731
+    for step in STEPS:
+        for at in range(1, lines_of(step, stocked) + 1, stride(7)):
+            with traced(Lines(at, press=plant)):
+                step(stocked)
+    ids = [future.result(PATIENT_SECONDS) for future in futures]
+    assert len(ids) > 20
+    assert [message.id for message in stocked.browse("late")] == ids
+    assert [message.body for message in stocked.browse("late")] == list(range(len(ids)))
+
+
+def test_x18_an_option_that_a_finalizers_submit_may_not_have_fails_its_future(stocked: spool.Space) -> None:
+    futures = []
+    plant = lambda: futures.append(stocked.submit("missing", "x"))  # noqa: E731
+    with traced(Lines(30, press=plant)):
+        stocked.put("orders", "new")
+    with pytest.raises(spool.QueueNotFound):
+        futures[0].result(PATIENT_SECONDS)
+
+
+def test_x18_a_space_closed_by_a_finalizer_is_closed_when_the_call_has_ended(memory: Path) -> None:
+    before = descriptors()
+    for at in itertools.count(1, 40):
+        path = memory / str(at)
+        furnish(path)
+        space, _ = opened(path)
+        lines = Lines(at, press=space.close)
+        with traced(lines):
+            space.put_many("orders", NEW)
+        if lines.seen < at:
+            space.close()
+        assert descriptors() == before
+        expect_whole(path, opened(path)[0], [*OLD, *NEW])
+        if lines.seen < at:
+            break
+    assert at > 200
+
+
+class Putting:
+    """An object that puts a message when it is collected."""
+
+    def __init__(self, space: spool.Space, said: list[str]) -> None:
+        self.space, self.said = space, said
+        self.myself = self  # so that only the garbage collector frees it
+
+    def __del__(self) -> None:
+        try:
+            self.space.put("late", "x", transaction=None)
+            self.said.append("put")
+        except spool.ProtocolError:
+            self.said.append("refused")
+
+
+def test_x18_objects_that_put_messages_when_they_are_collected_hang_nothing(stocked: spool.Space) -> None:
+    said: list[str] = []
+    threshold = gc.get_threshold()
+    gc.set_threshold(20, 1, 1)
+    try:
+        for n in range(200):
+            Putting(stocked, said)
+            weakref.finalize(Putting(stocked, said), stocked.submit, "late", n)
+            in_another_thread(lambda: stocked.put("orders", "new"))
+    finally:
+        gc.set_threshold(*threshold)
+        gc.collect()
+    assert len(said) == 400
+    assert stocked.stats("late").ready + stocked._core.group_commit.waiting >= said.count("put")
+    assert stocked.check() == []
+
+
+class PutsRecords(logging.Handler):
+    """A handler that puts each record into a queue: most are refused, because they come from the middle of a call."""
+
+    def __init__(self, space: spool.Space, *, submits: bool) -> None:
+        super().__init__()
+        self.space, self.submits = space, submits
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            (self.space.submit if self.submits else self.space.put)("late", record.getMessage())
+            self.said.append("put")
+        except spool.ProtocolError:
+            self.said.append("refused")
+
+
+@pytest.mark.parametrize("submits", [False, True])
+def test_x18_a_handler_that_puts_the_librarys_own_records_hangs_nothing(submits: bool, stocked: spool.Space) -> None:
+    handler = PutsRecords(stocked, submits=submits)
+    log = logging.getLogger("spool")
+    log.addHandler(handler)
+    try:
+        stocked.create_queue("dropping", retries=0)
+        stocked.put("dropping", "x")
+        with pytest.raises(ZeroDivisionError), stocked.transaction() as tx:
+            tx.get("dropping")
+            raise ZeroDivisionError
+    finally:
+        log.removeHandler(handler)
+    assert handler.said
+    assert set(handler.said) == ({"put"} if submits else {"refused"})
+    if submits:
+        stocked._drain()
+        assert stocked.stats("late").ready == len(handler.said)
+
+
+def test_x18_a_callback_of_a_future_may_put(stocked: spool.Space) -> None:
+    done = threading.Event()
+    putting: list[str] = []
+
+    def answer(future: Any) -> None:
+        putting.append(stocked.put("late", "answer"))
+        done.set()
+
+    stocked.submit("orders", "x").add_done_callback(answer)
+    assert done.wait(PATIENT_SECONDS)
+    with stocked.transaction() as tx:
+        done.clear()
+        tx.submit("orders", "x").add_done_callback(answer)
+    assert done.wait(PATIENT_SECONDS)
+    assert stocked.stats("late").ready == 2
+
+
+# -- handlers of signals ----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def handled(handler: Callable[..., Any], number: int = signal.SIGUSR1) -> Iterator[None]:
+    usual = signal.signal(number, handler)
+    try:
+        yield
+        assert signal.getsignal(number) is handler
+    finally:
+        signal.signal(number, usual)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1, signal.SIGHUP, signal.SIGCHLD])
+@pytest.mark.parametrize("step", STEPS)
+def test_x18_a_handler_that_raises_is_called_after_the_call(
+    step: Callable[[spool.Space], None],
+    number: int,
+    stocked: spool.Space,
+    stride: Stride,
+    record_property: Callable[[str, object], None],
+) -> None:
+    came = 0
+
+    def handler(number: int, frame: object) -> None:
+        assert calls.get_ident() not in calls._busy
+        raise TimeLimit
+
+    lines = lines_of(step, stocked)
+    for at in range(1, lines + 1, stride(7)):
+        with handled(handler, number):
+            try:
+                with traced(Lines(at, press=lambda: signal.raise_signal(number))):
+                    step(stocked)
+            except TimeLimit:
+                came += 1
+        assert not stocked._store.closed
+    assert came == len(range(1, lines + 1, stride(7)))
+    assert stocked.check() == []
+    record_property("interrupts by a handler of a signal at a line", came)
+
+
+def test_x18_a_handler_that_puts_a_last_message_puts_it_after_the_call(stocked: spool.Space, stride: Stride) -> None:
+    put: list[str] = []
+    with handled(lambda *_: put.append(stocked.put("late", "last", transaction=None))):
+        pressed = 0
+        for step in STEPS:
+            for at in range(1, lines_of(step, stocked) + 1, stride(7)):
+                with traced(Lines(at, press=lambda: signal.raise_signal(signal.SIGUSR1))):
+                    step(stocked)
+                pressed += 1
+    assert len(put) == pressed
+    assert stocked.stats("late").ready == pressed
+
+
+def test_x18_a_handler_that_puts_and_gets_does_so_while_a_get_waits(stocked: spool.Space) -> None:
+    """The get waits for messages, and holds nothing meanwhile."""
+
+    def handler(number: int, frame: object) -> None:
+        stocked.put("orders", "put by the handler")
+        assert stocked.get("orders", timeout=None).body == "put by the handler"
+        stocked.put("late", "end")
+
+    stocked.purge("orders")
+    with handled(handler, signal.SIGALRM):
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        assert stocked.get("late", timeout=PATIENT_SECONDS).body == "end"
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        assert stocked.get("late", timeout=PATIENT_SECONDS).body == "end"
+
+
+def test_x18_a_time_limit_ends_a_get_that_waits_and_the_space_goes_on(stocked: spool.Space) -> None:
+    def handler(number: int, frame: object) -> None:
+        raise TimeLimit
+
+    with handled(handler, signal.SIGALRM):
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(TimeLimit):
+            stocked.get("late", timeout=None)
+    assert stocked.get("orders").body == b"old"
+
+
+# -- exceptions that another thread raises ----------------------------------------------------------------------------
+
+
+def raise_in(thread: int, kind: type[BaseException]) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(kind))
+
+
+def test_x18_an_exception_of_another_thread_ends_a_get_that_waits_and_the_space_goes_on(
+    stocked: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting, raised, clock = threading.Event(), [], stocked._store.clock
+
+    def wait_and_say_so(woken: Callable[[float], bool], seconds: float) -> bool:
+        waiting.set()
+        return woken(seconds)
+
+    monkeypatch.setattr(clock, "wait", wait_and_say_so, raising=False)
+
+    def wait() -> None:
+        try:
+            stocked.get("late", timeout=None)
+        except TimeLimit as error:
+            raised.append(error)
+
+    for _ in range(20):
+        thread = threading.Thread(target=wait)
+        waiting.clear()
+        thread.start()
+        assert waiting.wait(PATIENT_SECONDS)
+        raise_in(thread.ident or 0, TimeLimit)
+        thread.join(PATIENT_SECONDS)
+        assert not thread.is_alive()
+    assert len(raised) == 20
+
+
+@pytest.mark.parametrize("kind", [TimeLimit, Shutdown])
+def test_x18_an_exception_of_another_thread_while_a_call_begins_or_ends_hangs_nothing(
+    kind: type[BaseException], memory: Path, quiet: None
+) -> None:
+    """It comes after each line of the mechanism itself, where Python lets it in."""
+    before = descriptors()
+    for at in itertools.count(1):
+        path = memory / str(at)
+        furnish(path)
+        space, _ = opened(path)
+        left = [at]
+
+        def line(frame: Any, event: str, argument: object, left: list[int] = left) -> Any:
+            if event == "line":
+                left[0] -= 1
+                if left[0] == 0:
+                    raise_in(threading.get_ident(), kind)
+            return line
+
+        def watch(frame: Any, event: str, argument: object, line: Any = line) -> Any:
+            return line if frame.f_code.co_filename == calls.__file__ else None
+
+        def run(space: spool.Space = space, watch: Any = watch) -> None:
+            usual = sys.gettrace()
+            try:
+                sys.settrace(watch)
+                space.put_many("orders", NEW)
+            finally:
+                sys.settrace(usual)
+
+        with suppress(kind, spool.NotOpen):
+            in_another_thread(run)
+        if not space._store.closed:
+            with suppress(spool.NotOpen):
+                in_another_thread(lambda space=space: space.put("orders", "goes on"))
+        in_another_thread(space.close)
+        assert descriptors() == before, at
+        expect_whole(path, opened(path)[0], OLD, [*OLD, *NEW], [*OLD, "goes on"], [*OLD, *NEW, "goes on"])
+        if left[0] > 0:
+            break
+    assert at > 20
