@@ -22,7 +22,7 @@ from spool.model.options import JOIN, GetOptions, Join, PutOptions
 from spool.model.text import shown
 from spool.runtime import calls
 from spool.runtime.calls import later_if_busy, public_call, within
-from spool.runtime.context import joined_by_caller
+from spool.runtime.context import associated, joined_by_caller
 from spool.runtime.tracing import API, HeaderLimits, begin_receive, begin_send
 from spool.store.store import Store
 from spool.transactions.claiming import Wanted, check_wanted, next_of
@@ -42,9 +42,8 @@ _warn = warnings.warn  # (the end of the interpreter may remove the module warni
 def joined_transaction(store: Store, chosen: Transaction | Join | None) -> Transaction | None:
     """Return the transaction that a call is part of: ``chosen``, the caller's transaction, or None."""
     if chosen is JOIN:
-        associated: Any = joined_by_caller.get()
         # (callers join only transactions of the space under its id)
-        return associated.get(id(store)) if associated else None
+        return cast("Transaction | None", associated(store)) if joined_by_caller.get() else None
     if chosen is not None and getattr(chosen, "_store", None) is not store:
         path = store.files.disk.root
         raise InvalidArgument(f"transaction is JOIN, None, or one of this space, {path}, not {shown(chosen)}")

@@ -35,14 +35,14 @@ from spool.model.settings import SpaceConfig
 from spool.model.xid import Xid, new_local_xid
 from spool.policies import heuristics, subscriptions
 from spool.policies.retries import count_failures
-from spool.runtime.calls import public_call
+from spool.runtime.calls import public_call, within
 from spool.runtime.clock import Clock
 from spool.runtime.context import Joinable, associate, associated
 from spool.transactions import two_phase
 from spool.transactions.coordinated import CoordinatedTransaction, Coordinator, lock_coordinator
 from spool.transactions.core import Core
 from spool.transactions.delivery import set_aside, stored_body
-from spool.transactions.transaction import mark_lost
+from spool.transactions.transaction import Transaction, mark_lost
 from spool.transactions.two_phase import InDoubt
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class Engine:
 
         def roll_back() -> None:
             with suppress(NotOpen, ProtocolError):  # a call from a copied context may have ended the transaction
-                transaction.rollback(reason)
+                within(Transaction.rollback)(transaction, reason)  # the housekeeper is in a call of its own
 
         self._store.dropped.append(roll_back)
 

@@ -2,45 +2,74 @@
 
 A copied context keeps its transaction after the transaction has ended. Puts and gets in that context then raise
 ProtocolError, instead of committing silently without the transaction.
+
+A block may begin in one thread of a pool and end in another one, e.g. in a generator that a framework advances in a
+pool. The first thread then returns to the transaction before the block, with its next put or get.
 """
 
+import sys
 from collections.abc import Mapping
 from contextvars import ContextVar, Token
-from typing import Protocol
+from threading import get_ident
+from typing import NamedTuple, Protocol
 
 
 class Joinable(Protocol):
     """The part of a transaction that a caller needs to join it."""
 
+    ended_elsewhere: "Block | None"  # the block of this transaction that ended in another context
+
     @property
     def is_active(self) -> bool: ...
 
 
-Association = Token[Mapping[int, Joinable]]
+class Block(NamedTuple):
+    """A block whose puts and gets join a transaction.
+
+    thread: the thread in which the block began. before: what undoes the block in its context.
+    """
+
+    thread: int
+    before: Token[Mapping[int, Joinable]]
 
 joined_by_caller: ContextVar[Mapping[int, Joinable]] = ContextVar("spool.runtime.context", default={})  # noqa: B039 (never changed)
 
 
 def associated(store: object) -> Joinable | None:
     """Return the transaction that the caller's puts and gets join, or None. ``store``: the store of the open space."""
-    return joined_by_caller.get().get(id(store))
+    found = joined_by_caller.get().get(id(store))
+    while found is not None and found.ended_elsewhere is not None and _is_stale(found.ended_elsewhere):
+        before = found.ended_elsewhere.before.old_value
+        found = None if before is Token.MISSING else before.get(id(store))
+        associate(store, found)
+    return found
 
 
-def associate(store: object, transaction: Joinable | None) -> Association:
+def _is_stale(block: Block) -> bool:
+    """Return whether this thread began the block. A task keeps the transaction, because its context may be a copy."""
+    events = sys.modules.get("asyncio.events")
+    return block.thread == get_ident() and (events is None or events._get_running_loop() is None)
+
+
+def associate(store: object, transaction: Joinable | None) -> Block:
     """Make the caller's puts and gets join a transaction, or none.
 
-    Returns the token with which ``dissociate`` undoes the change.
+    Returns the block that ``dissociate`` ends.
     """
     joined = dict(joined_by_caller.get())
     joined.pop(id(store), None)
     if transaction is not None:
         joined[id(store)] = transaction
-    return joined_by_caller.set(joined)
+    return Block(get_ident(), joined_by_caller.set(joined))
 
 
-def dissociate(association: Association) -> None:
-    """Restore the transaction that the caller was in before ``associate``."""
+def dissociate(block: Block) -> bool:
+    """Restore the transaction that the caller was in before ``associate``.
+
+    Returns False if the block began in another context, which keeps the ended transaction.
+    """
     try:
-        joined_by_caller.reset(association)
+        joined_by_caller.reset(block.before)
     except ValueError:
-        pass  # the block began in another context, which keeps the ended transaction
+        return False
+    return True

@@ -33,7 +33,7 @@ from spool.policies.deduplication import check_single
 from spool.runtime import calls
 from spool.runtime.calls import public_call, within
 from spool.runtime.clock import WaitExpired
-from spool.runtime.context import Association, associate, dissociate
+from spool.runtime.context import Block, associate, dissociate
 from spool.runtime.tearing import raise_if_torn
 from spool.runtime.tracing import API, begin_receive, begin_send
 from spool.store.settings import Settings
@@ -91,7 +91,8 @@ class Transaction:
         self._lost: str | None = None
         self._barred: str | None = None  # why puts and gets are refused; see ``CoordinatedTransaction.bar``
         self._page: CounterPage | None = None  # the counters that the last successful check read
-        self._associations: list[Association] = []
+        self.ended_elsewhere: Block | None = None
+        self._blocks: list[Block] = []
         self._left = False
         self._promises: Promises | None = None  # created together with the guard, or by the first ``submit``
         self._guard: DropGuard | None = None
@@ -465,13 +466,15 @@ class Transaction:
 
 def enter(transaction: Transaction) -> None:
     """Make the caller's puts and gets join the transaction."""
-    transaction._associations.append(associate(transaction._store, transaction))
+    transaction._blocks.append(associate(transaction._store, transaction))
 
 
 def leave(transaction: Transaction) -> None:
     """Return the caller to the transaction that it had joined before, if any."""
-    transaction._left = len(transaction._associations) == 1
-    dissociate(transaction._associations.pop())
+    transaction._left = len(transaction._blocks) == 1
+    block = transaction._blocks.pop()
+    if not dissociate(block):
+        transaction.ended_elsewhere = block
 
 
 def end_block(transaction: Transaction, kind: type[BaseException] | None, error: BaseException | None) -> None:

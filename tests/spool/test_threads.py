@@ -124,6 +124,31 @@ def test_a_copied_context_never_commits_on_its_own_once_the_transaction_has_ende
     assert [message.body for message in space.browse("orders")] == ["one"]
 
 
+def test_x18_a_block_that_ends_in_another_thread_of_a_pool_leaves_the_first_thread_free(space: spool.Space) -> None:
+    """A framework advances a generator in a pool: the block begins in one thread and ends in another one."""
+
+    def steps() -> Iterator[None]:
+        with space.transaction() as outer:
+            outer.put("orders", "outer")
+            with space.transaction() as tx:
+                tx.put("orders", "inner")
+                yield
+            yield
+
+    with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
+        generator = steps()
+        first.submit(next, generator).result()
+        second.submit(next, generator).result()
+        assert space.stats("orders").ready == 1, "the inner block has committed in the second thread"
+        first.submit(space.put, "orders", "joins the outer transaction").result()
+        assert space.stats("orders").ready == 1
+        second.submit(next, generator, None).result()
+        for n in range(3):
+            first.submit(space.put, "orders", f"free {n}").result()
+            second.submit(space.put, "orders", f"free {n}").result()
+    assert space.stats("orders").ready == 9
+
+
 def test_a_context_that_was_copied_outside_is_free(space: spool.Space) -> None:
     context = contextvars.copy_context()
     with space.transaction():
