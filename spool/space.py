@@ -389,6 +389,8 @@ class Space(Administration):
                 self._housekeeper.tidy_up()
                 self._store.guard.close()
                 self._housekeeper.end()
+            else:  # an interrupted call has closed the space, or another thread is closing it
+                self._store.guard.close()
 
     @public_call("committing")
     def _drain(self) -> None:

@@ -28,6 +28,7 @@ import os
 import signal
 import sys
 import threading
+import weakref
 from _thread import start_new_thread
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -264,12 +265,12 @@ class _Entrance:
         me, guard = get_ident(), self._guard
         inside = guard._inside
         if me in _busy:
-            if not self._is_call:
-                _busy[me] += 1
-            elif _is_reentrant(me, 2):
+            if not _is_reentrant(me, 1 + self._is_call):
+                _forget_unended(me)
+            elif self._is_call:
                 raise Reentrant
             else:
-                guard._forget_unended(me)
+                _busy[me] += 1
         if me in inside:
             inside[me] += 1
         else:
@@ -347,6 +348,7 @@ class CallGuard(_Entrance):
         self.abandoned = False  # if True, even calls that have entered do nothing more
         self.because = "the space is closed: open it again"
         super().__init__(self, is_call=True)
+        _guards.add(self)
         self.step = _Entrance(self, is_call=False)
         self._shut = shut
         self._inside: dict[int, int] = {}
@@ -363,17 +365,6 @@ class CallGuard(_Entrance):
             self._shut_if_last(error)
         elif error is None or isinstance(error, Exception):  # this child process was forked inside a call
             raise NotOpen(self.because) from error
-
-    def _forget_unended(self, me: int) -> None:
-        """Forget an earlier call of this thread: an exception came before the end of the call could remove it.
-
-        A thread that executes another function of the library may be inside a step, so it is not touched.
-        """
-        if not is_in_library(sys._getframe(2).f_back):
-            self._inside.pop(me, None)
-            if _deferral.depth and me == _deferral.main:
-                _deferral.depth = 1
-                _deferral.end()
 
     def _tear(self, error: BaseException) -> None:
         self.because = f"{type(error).__name__} interrupted a call: open the space again, which recovers it"
@@ -418,19 +409,38 @@ class CallGuard(_Entrance):
     @uninterruptible
     def _shut_if_last(self, error: BaseException | None = None) -> None:
         if self.closed and not self._inside and self._once.acquire(blocking=False):
-            if isinstance(error, RecursionError):  # this thread has no room for further calls, a new one has
-                start_new_thread(self._shut_now, ())
-            else:
-                self._shut_now()
+            try:
+                if isinstance(error, RecursionError):  # this thread has no room for further calls, a new one has
+                    start_new_thread(self._shut_now, ())
+                else:
+                    self._shut_now()
+            except BaseException:
+                self._once.release()  # (``close`` tries again, if an exception came before the first line)
+                raise
 
     @uninterruptible
     def _shut_now(self) -> None:
         try:
-            self._shut()
+            if not self._is_shut.is_set():
+                self._shut()
         finally:
             self._is_shut.set()
 
 
+def _forget_unended(me: int) -> None:
+    """Forget an earlier call of this thread: an exception came before the end of the call could remove it.
+
+    A thread that executes another function of the library may be inside a step, so it is not touched.
+    """
+    if not is_in_library(sys._getframe(2).f_back):
+        for guard in list(_guards):
+            guard._inside.pop(me, None)
+        if _deferral.depth and me == _deferral.main:
+            _deferral.depth = 1
+            _deferral.end()
+
+
+_guards: "weakref.WeakSet[CallGuard]" = weakref.WeakSet()
 _outside = CallGuard(lambda: None)  # for work outside of any open space
 
 
@@ -532,7 +542,8 @@ def within(method: Callable[P, T]) -> Callable[P, T]:
 def later_if_busy(method: "Callable[P, Future[T]]") -> "Callable[P, Future[T]]":
     """Decorate a method that returns a future: in the middle of another call, it is carried out after that call.
 
-    The future then has the errors that the method would have raised.
+    The future then has the errors that the method would have raised. Unless the caller names a transaction, the method
+    joins none, because the call may end the caller's transaction.
     """
 
     @wraps(method)
@@ -540,7 +551,8 @@ def later_if_busy(method: "Callable[P, Future[T]]") -> "Callable[P, Future[T]]":
         if not is_in_a_call():
             return method(*args, **kwargs)
         future = Future[T]()
-        call_later(partial(_fulfil, future, partial(method, *args, **kwargs)))
+        alone: Any = {"transaction": None} | kwargs
+        call_later(partial(_fulfil, future, partial(method, *args, **alone)))
         return future
 
     return call

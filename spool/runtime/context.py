@@ -32,6 +32,7 @@ class Block(NamedTuple):
     thread: int
     before: Token[Mapping[int, Joinable]]
 
+
 joined_by_caller: ContextVar[Mapping[int, Joinable]] = ContextVar("spool.runtime.context", default={})  # noqa: B039 (never changed)
 
 

@@ -91,9 +91,10 @@ def mark_delivered(error: BaseException) -> None:
 
 
 def is_in_library(frame: FrameType | None) -> bool:
-    """Return whether a thread with this innermost frame executes a function of the library."""
+    """Return whether a thread with this innermost frame executes a function of the library, but not only ``close``."""
     while frame is not None:
-        if str(frame.f_globals.get("__name__")).startswith(_LIBRARY):
+        module = str(frame.f_globals.get("__name__"))
+        if module.startswith(_LIBRARY) and frame.f_code.co_name not in ("close", "__exit__"):
             return True
         frame = frame.f_back
     return False

@@ -34,7 +34,7 @@ from spool.runtime import calls
 from spool.runtime.calls import public_call, within
 from spool.runtime.clock import WaitExpired
 from spool.runtime.context import Block, associate, dissociate
-from spool.runtime.tearing import raise_if_torn
+from spool.runtime.tearing import is_torn_by, raise_if_torn
 from spool.runtime.tracing import API, begin_receive, begin_send
 from spool.store.settings import Settings
 from spool.transactions import claiming, delivery
@@ -457,6 +457,10 @@ class Transaction:
         with calls.deferred():  # (not a call of the space, because the space may be closed before the block ends)
             try:
                 end_block(self, kind, error)
+            except BaseException as raised:
+                if self.is_active and is_torn_by(raised):  # it came before the transaction could end
+                    end_block(self, type(raised), raised)
+                raise
             finally:
                 leave(self)
 

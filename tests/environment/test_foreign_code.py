@@ -1,7 +1,7 @@
 """Code that Python runs in the middle of a call: exceptions from outside, calls by finalizers, handlers of signals.
 
-Each test plants the code at lines of the engine, one line after another. Afterwards no lock is left, no call hangs, each
-message is whole, and the space goes on or closes itself with a reason.
+Each test plants the code at lines of the engine, one line after another. Afterwards no lock is left, no call hangs,
+each message is whole, and the space goes on or closes itself with a reason.
 """
 
 import ctypes
@@ -71,8 +71,11 @@ def in_another_thread(function: Callable[[], None]) -> None:
     thread.start()
     thread.join(PATIENT_SECONDS)
     assert not thread.is_alive(), "the call hangs"
-    for error in raised:
-        raise error
+    try:
+        for error in raised:
+            raise error
+    finally:
+        raised.clear()  # (otherwise the error would refer to itself through this frame)
 
 
 def raising(kind: type[BaseException]) -> Callable[[], None]:
@@ -113,6 +116,7 @@ def test_x18_an_exception_at_each_line_leaves_no_lock_and_no_half_message(
 
         with suppress(kind, spool.SpoolError, xa.XAError):
             where(run)
+        lines._last.clear()  # (it refers to frames, and so to descriptors)
         planted += lines.seen >= at
         if space._store.closed:
             torn += 1
@@ -252,12 +256,13 @@ def test_x18_a_space_closed_by_a_finalizer_is_closed_when_the_call_has_ended(mem
         furnish(path)
         space, _ = opened(path)
         lines = Lines(at, press=space.close)
-        with traced(lines):
+        with traced(lines), suppress(spool.NotOpen):  # (it was closed before the call began)
             space.put_many("orders", NEW)
+        lines._last.clear()
         if lines.seen < at:
             space.close()
         assert descriptors() == before
-        expect_whole(path, opened(path)[0], [*OLD, *NEW])
+        expect_whole(path, opened(path)[0], [*OLD, *NEW], *([OLD] if at == 1 else []))
         if lines.seen < at:
             break
     assert at > 200
@@ -336,7 +341,7 @@ def test_x18_a_callback_of_a_future_may_put(stocked: spool.Space) -> None:
     putting: list[str] = []
 
     def answer(future: Any) -> None:
-        putting.append(stocked.put("late", "answer"))
+        putting.append(stocked.put("late", "answer", transaction=None))
         done.set()
 
     stocked.submit("orders", "x").add_done_callback(answer)
@@ -469,7 +474,8 @@ def test_x18_an_exception_of_another_thread_ends_a_get_that_waits_and_the_space_
 def test_x18_an_exception_of_another_thread_while_a_call_begins_or_ends_hangs_nothing(
     kind: type[BaseException], memory: Path, quiet: None
 ) -> None:
-    """It comes after each line of the mechanism itself, where Python lets it in."""
+    """It comes at each place of the mechanism itself where Python lets it in: as a function begins, and after a call of
+    a C function."""
     before = descriptors()
     for at in itertools.count(1):
         path = memory / str(at)
@@ -477,32 +483,30 @@ def test_x18_an_exception_of_another_thread_while_a_call_begins_or_ends_hangs_no
         space, _ = opened(path)
         left = [at]
 
-        def line(frame: Any, event: str, argument: object, left: list[int] = left) -> Any:
-            if event == "line":
+        def watch(frame: Any, event: str, argument: object, left: list[int] = left) -> None:
+            if frame.f_code.co_filename == calls.__file__ and event in ("call", "c_return"):
                 left[0] -= 1
                 if left[0] == 0:
-                    raise_in(threading.get_ident(), kind)
-            return line
-
-        def watch(frame: Any, event: str, argument: object, line: Any = line) -> Any:
-            return line if frame.f_code.co_filename == calls.__file__ else None
+                    raise kind("planted")
 
         def run(space: spool.Space = space, watch: Any = watch) -> None:
-            usual = sys.gettrace()
+            sys.setprofile(watch)
             try:
-                sys.settrace(watch)
                 space.put_many("orders", NEW)
             finally:
-                sys.settrace(usual)
+                sys.setprofile(None)
 
+        states = [OLD, [*OLD, *NEW]]
         with suppress(kind, spool.NotOpen):
             in_another_thread(run)
         if not space._store.closed:
             with suppress(spool.NotOpen):
                 in_another_thread(lambda space=space: space.put("orders", "goes on"))
+                states = [[*state, "goes on"] for state in states]
         in_another_thread(space.close)
+        assert not space._store.guard._inside
         assert descriptors() == before, at
-        expect_whole(path, opened(path)[0], OLD, [*OLD, *NEW], [*OLD, "goes on"], [*OLD, *NEW, "goes on"])
+        expect_whole(path, opened(path)[0], *states)
         if left[0] > 0:
             break
-    assert at > 20
+    assert at > 5

@@ -1,5 +1,6 @@
 """Ctrl-C between any two steps: the space goes on, nothing is half done, lost or doubled, nothing stays locked."""
 
+import dis
 import itertools
 import linecache
 import signal
@@ -29,6 +30,7 @@ from xa.codes import TMONEPHASE
 
 ENGINE = (str(Path(spool.__file__).parent), str(Path(xa.__file__).parent))
 XID = xa.Xid(7, b"global", b"branch")
+NOP = dis.opmap["NOP"]
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +89,7 @@ def transaction_manager(space: spool.Space) -> Iterator[xa.ResourceManager]:
     rm = xa.ResourceManager(space)
     try:
         yield rm
-    except KeyboardInterrupt:
+    except BaseException:
         for call in (rm.end, rm.rollback):
             with suppress(xa.XAError):
                 call(XID)
@@ -250,6 +252,7 @@ class Lines:
         text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
         left = text.startswith("with ") and frame.f_lineno < self._last.get(frame, 0)
         left |= frame.f_code.co_name == "__exit__" and frame not in self._last
+        left |= frame.f_code.co_code[frame.f_lasti] == NOP  # (e.g. at ``try:``, which is in no block yet)
         self._last[frame] = frame.f_lineno
         if event == "line" and not left:  # (from the end of a body to the first call of its __exit__ nothing is ours)
             self.seen += 1
