@@ -4,6 +4,7 @@ No shell reads the command, except in ``exec:sh -c '…'``. The command runs in 
 ends the whole group when the command has ended, and at the time limit.
 """
 
+import fcntl
 import json
 import os
 import re
@@ -12,6 +13,8 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
+import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -31,7 +34,7 @@ NOT_REACHED = frozenset({os.EX_UNAVAILABLE, os.EX_CONFIG})
 
 _OF_A_MESSAGE = ("SPOOL_HEADER_", "SPOOL_CORRELATION_ID")  # a message may lack these fields
 _LAST_WORDS = 4096  # the bytes to keep from the end of the standard error
-_PIPE_BYTES = 65536  # the capacity of a pipe
+_CHUNK_BYTES = 65536
 
 
 @dataclass(frozen=True)
@@ -145,7 +148,7 @@ def _outcome(process: "subprocess.Popen[bytes]", body: bytes, timeout: float, ma
     assert stdin is not None
     assert stdout is not None
     assert stderr is not None
-    left, output, errors, late = memoryview(body), bytearray(), b"", ""
+    left, output, errors, late = memoryview(body), bytearray(), bytearray(), ""
     until, has_ended = time.monotonic() + timeout, False
     with selectors.DefaultSelector() as selector, open(os.pidfd_open(process.pid), "rb", 0) as end:
         for pipe in (stdin, stdout, stderr):
@@ -159,16 +162,14 @@ def _outcome(process: "subprocess.Popen[bytes]", body: bytes, timeout: float, ma
                 stdin.close()
             if has_ended := end in ready:
                 _signal(process, signal.SIGKILL)  # end processes that the command has left running
-            for pipe in (stdout, stderr):
-                if not (has_ended or pipe in ready):
-                    continue
-                read = _read(pipe)  # (once the command has ended, one read gets all bytes that the pipe still has)
-                if read == b"" and not has_ended:
-                    selector.unregister(pipe)
-                elif pipe is stdout:
-                    output += read or b""
-                else:
-                    errors = (errors + (read or b""))[-_LAST_WORDS:]
+            for pipe, kept in ((stdout, output), (stderr, errors)):
+                waiting = _bytes_in(pipe)
+                if pipe in ready and not waiting:
+                    selector.unregister(pipe)  # the end of the pipe
+                while waiting > 0 and len(output) <= max_reply and (chunk := _read(pipe)):
+                    waiting -= len(chunk)
+                    kept += chunk
+                    del errors[:-_LAST_WORDS]
             if len(output) > max_reply:
                 return too_large(max_reply)
             if not has_ended and time.monotonic() >= until:
@@ -177,22 +178,31 @@ def _outcome(process: "subprocess.Popen[bytes]", body: bytes, timeout: float, ma
                 late = took_too_long(timeout)
                 _signal(process, signal.SIGTERM)
                 until += GRACE_SECONDS
-    return Retried(late) if late else judge(process.wait(), bytes(output), errors)
+    return Retried(late) if late else judge(process.wait(), bytes(output), bytes(errors))
 
 
 def _write(pipe: IO[bytes], left: memoryview) -> memoryview:
     """Write more of the body, and return the rest. If the command reads no more, return an empty rest."""
     try:
-        return left[os.write(pipe.fileno(), left[:_PIPE_BYTES]) :]
+        return left[os.write(pipe.fileno(), left[:_CHUNK_BYTES]) :]
     except BlockingIOError:
         return left
     except BrokenPipeError:
         return left[:0]
 
 
-def _read(pipe: IO[bytes]) -> bytes | None:
-    """Read from a pipe. Return b"" at the end of the pipe, or None if the pipe has no bytes now."""
+def _bytes_in(pipe: IO[bytes]) -> int:
+    """Return the number of bytes that a pipe has now.
+
+    If the command has ended, its output has no more than these bytes. A process that left the group of the command may
+    write further bytes, and may never close the pipe.
+    """
+    return int.from_bytes(fcntl.ioctl(pipe.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
+def _read(pipe: IO[bytes]) -> bytes:
+    """Read from a pipe that has bytes. Return b"" if another process has read the bytes."""
     try:
-        return os.read(pipe.fileno(), _PIPE_BYTES)
+        return os.read(pipe.fileno(), _CHUNK_BYTES)
     except BlockingIOError:
-        return None
+        return b""

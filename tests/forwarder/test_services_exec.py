@@ -4,9 +4,11 @@ processes."""
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,57 @@ def test_the_body_is_its_input_and_its_output_the_reply() -> None:
 
 def test_its_output_is_whole_however_much_it_writes_at_its_end() -> None:
     assert run("cat >/dev/null; head -c 200000 /dev/zero; head -c 60000 /dev/zero") == Replied(bytes(260000))
+
+
+ENLARGED = """
+import fcntl, os
+fcntl.fcntl(1, fcntl.F_SETPIPE_SZ, 1 << 20)
+fcntl.fcntl(2, fcntl.F_SETPIPE_SZ, 1 << 20)
+"""
+
+
+def python(script: str) -> str:
+    return f"exec:{sys.executable} -c {shlex.quote(ENLARGED + script)}"
+
+
+def test_its_output_is_whole_if_it_enlarges_the_pipe_and_ends_at_once() -> None:
+    for _ in range(20):
+        assert call(parse(python("os.write(1, bytes(1 << 20)); os._exit(0)"))) == Replied(bytes(1 << 20))
+
+
+def test_its_reason_is_the_last_line_of_its_errors_if_it_enlarges_the_pipe() -> None:
+    for _ in range(5):
+        outcome = call(parse(python("os.write(2, b'x' * 500_000 + b'\\nno paper\\n'); os._exit(3)")))
+        assert outcome == Retried("exit status 3: no paper")
+
+
+def test_its_output_is_refused_at_the_limit_even_if_the_pipe_held_all_of_it() -> None:
+    outcome = call(parse(python("os.write(1, bytes(1 << 20))"), max_reply=1_000_000))
+    assert isinstance(outcome, Rejected)
+    assert "1000000 bytes" in outcome.reason
+
+
+def test_a_process_that_left_its_group_and_writes_for_ever_delays_no_reply(tmp_path: Path) -> None:
+    """The process holds the output open, and fills the pipe as fast as the service reads."""
+    noted = tmp_path / "pid"
+    script = f"""
+os.write(1, b"done")
+if not os.fork():
+    os.setsid()
+    open({str(noted)!r}, "w").write(str(os.getpid()))
+    while True:
+        os.write(1, bytes(65536))
+while not os.path.exists({str(noted)!r}) or not open({str(noted)!r}).read():
+    pass
+"""
+    try:
+        outcome = call(parse(python(script)))
+        assert isinstance(outcome, Replied)
+        assert outcome.body.startswith(b"done")
+        assert is_gone(int(noted.read_text()))  # (it writes into a pipe that nobody reads any more)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(int(noted.read_text()), signal.SIGKILL)
 
 
 def test_the_fields_are_in_its_environment() -> None:
