@@ -150,6 +150,10 @@ _SECOND_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DURATION = ValueCheck(
     "a number of seconds, minutes, hours or days, e.g. 90s, 30m, 12h, 7d", lambda value: _amount(value, _SECOND_UNITS)
 )
+_MOST_EXPIRY = 366 * 86_400
+_EXPIRY = ValueCheck(
+    f"{_DURATION.expected}, at most 366d", lambda value: whole(_DURATION.convert(value), _MOST_EXPIRY, 1)
+)
 _QUEUES = ValueCheck(
     "a queue's name, or several with commas between them",
     lambda value: tuple(dict.fromkeys(check_queue_name(name.strip()) for name in value.split(","))),
@@ -226,7 +230,7 @@ class StreamOptions(ReadOptions):
     )
     max_bytes: int | None = _option("maxBytesPerTrigger", _BYTES, default=None)
     subscription: str = _option("subscription", SHORT_TEXT, default="")
-    expiry: float = _option("subscriptionExpiry", _DURATION, default=7 * 86_400.0)
+    expiry: float = _option("subscriptionExpiry", _EXPIRY, default=7 * 86_400.0)
     fail_on_loss: bool = _option("failOnDataLoss", _TRUTH, default=True)
 
     @classmethod

@@ -1,19 +1,26 @@
 """Tokens, and the rights that they give to the spaces of a server.
 
-A file has one token in each line, with the rights of the token after it: ``SPACE:read`` or ``SPACE:write``. A token
-without rights may read and write all spaces. The right to write includes the right to read.
+A file has one token in each line, with the rights of the token after it: ``SPACE:read``, ``SPACE:write`` or
+``SPACE:subscribe=NAME``. The rights to write and to subscribe include the right to read. A token without rights may do
+everything in all spaces.
+
+A read changes nothing in the space. A subscription does: the space keeps messages for the subscription, and releases
+the messages that its reader has read. So a token names the subscriptions that it may use.
 """
 
 import hashlib
 import hmac
 import os
+import re
 import stat
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 import pyarrow.flight as flight
 
+from forwarder.flight.address import SPACE_NAME
 from spool.errors import InvalidArgument
 
 _LEAST_TOKEN, _MOST_FILE_BYTES = 16, 1 << 20
@@ -21,17 +28,28 @@ ACCESS = "access"
 """The name of the middleware."""
 
 
+_RIGHT = re.compile(r"read|write|subscribe=(.{1,255})")
+
+
 class Right(Enum):
     READ = "read"
     WRITE = "write"
 
 
+@dataclass(frozen=True)
+class SpaceRights:
+    """The rights of a token to one space, beside the right to read. ``subscriptions``: their names."""
+
+    may_write: bool = False
+    subscriptions: frozenset[str] = frozenset()
+
+
 class Tokens:
-    """The tokens of a server. Without tokens, every client may read and write."""
+    """The tokens of a server. Without tokens, every client may do everything."""
 
     def __init__(self, lines: Iterable[str] = ()) -> None:
         """Raises InvalidArgument if a line has a wrong form. The error does not show the token."""
-        self._rights: dict[bytes, dict[str, Right] | None] = {}
+        self._rights: dict[bytes, dict[str, SpaceRights] | None] = {}
         for number, line in enumerate(lines, 1):
             token, *rights = line.split("#")[0].split() or [""]
             if not token:
@@ -66,8 +84,8 @@ class Tokens:
             hashlib.blake2b(b"".join(sorted(self._rights)), digest_size=32).digest() if self.exist else os.urandom(32)
         )
 
-    def rights(self, token: str) -> Mapping[str, Right] | None:
-        """Return the rights of a token by space; None for the right to write all. KeyError for an unknown token."""
+    def rights(self, token: str) -> Mapping[str, SpaceRights] | None:
+        """Return the rights of a token by space; None for all rights. KeyError for an unknown token."""
         if not self.exist:
             return None
         asked, found = _hashed(token), None
@@ -82,20 +100,25 @@ def _hashed(token: str) -> bytes:
     return hashlib.blake2b(token.encode("utf-8", "surrogateescape"), digest_size=32).digest()
 
 
-def _parsed(rights: Iterable[str], line: int) -> dict[str, Right]:
-    found = {}
+def _parsed(rights: Iterable[str], line: int) -> dict[str, SpaceRights]:
+    found: dict[str, SpaceRights] = {}
     for text in rights:
-        space, _, right = text.rpartition(":")
-        if not space or right not in ("read", "write"):
-            raise InvalidArgument(f"line {line} of the tokens: a right is SPACE:read or SPACE:write, not {text!r}")
-        found[space] = Right(right)
+        space, _, right = text.partition(":")
+        named = _RIGHT.fullmatch(right)
+        if SPACE_NAME.fullmatch(space) is None or named is None:
+            raise InvalidArgument(
+                f"line {line} of the tokens: a right is SPACE:read, SPACE:write or SPACE:subscribe=NAME, not {text!r}"
+            )
+        had = found.get(space, SpaceRights())
+        subscriptions = had.subscriptions | ({named[1]} if named[1] else frozenset())
+        found[space] = SpaceRights(had.may_write or right == Right.WRITE.value, subscriptions)
     return found
 
 
 class Access(flight.ServerMiddleware):
     """The rights of the client of one call."""
 
-    def __init__(self, rights: Mapping[str, Right] | None) -> None:
+    def __init__(self, rights: Mapping[str, SpaceRights] | None) -> None:
         super().__init__()
         self._rights = rights
 
@@ -104,8 +127,17 @@ class Access(flight.ServerMiddleware):
         if self._rights is None:
             return
         given = self._rights.get(space)
-        if given is None or (right is Right.WRITE and given is Right.READ):
+        if given is None or (right is Right.WRITE and not given.may_write):
             raise flight.FlightUnauthorizedError(f"the token does not give the right to {right.value} {space!r}")
+
+    def check_subscription(self, space: str, name: str) -> None:
+        """Raise FlightUnauthorizedError unless the client may use this subscription of the space."""
+        self.check(space, Right.READ)
+        if self._rights is not None and name not in self._rights[space].subscriptions:
+            raise flight.FlightUnauthorizedError(
+                f"the token does not give the right to the subscription {name!r} of {space!r}: read without a "
+                f"subscription, or let the server's file of tokens give the token {space}:subscribe={name}"
+            )
 
 
 class AccessFactory(flight.ServerMiddlewareFactory):

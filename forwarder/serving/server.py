@@ -15,23 +15,23 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 import spool
 from forwarder.dataframes.columns import ReadOptions, StreamOptions
 from forwarder.dataframes.rows import read
 from forwarder.dataframes.scan import BatchReader, Partition
-from forwarder.dataframes.sink import Job, adopt, check_count, write_branch
+from forwarder.dataframes.sink import Job, adopt, write_branch
 from forwarder.dataframes.stream import StreamReader
 from forwarder.flight.codes import MOST_BYTES, as_flight, decode, encode
 from forwarder.flight.tickets import ReadTicket, seal, unseal
+from forwarder.serving import bounds
 from forwarder.serving.access import ACCESS, Right, Tokens
 from forwarder.serving.base import Server, answered, log, translated, voting
 from forwarder.serving.sessions import LEASE_SECONDS, Sessions
-from spool.engine.tasks import BatchOf, Vote, boot_id
+from spool.engine.tasks import boot_id
 from spool.errors import InvalidArgument, ProtocolError
-from spool.model.xid import Xid
 
 MOST_BYTES_OF_TASK = 16 << 30
 _MOST_STREAMS = 256  # the stream reads whose state is kept
@@ -145,9 +145,9 @@ class SpaceServer(Server):
         if asked["end"] is None:
             parts = BatchReader(ReadOptions.of(_options(space, asked["options"])), schema).partitions()
         else:
-            reader, turn = self._stream_reader(space, asked["options"], schema)
+            reader, turn = self._stream_reader(context, name, asked["options"], schema)
             with turn:
-                parts = list(reader.partitions(_offset(asked["start"]), _offset(asked["end"])))
+                parts = list(reader.partitions(bounds.offset(asked["start"]), bounds.offset(asked["end"])))
         endpoints = []
         for part in parts:
             assert isinstance(part, Partition)
@@ -162,15 +162,22 @@ class SpaceServer(Server):
         return flight.GeneratorStream(to_arrow_schema(schema, timezone="UTC"), translated(batches))
 
     def _stream_reader(
-        self, space: spool.Space, options: Mapping[str, str], schema: StructType
+        self, context: Any, name: str, given: Mapping[str, str], schema: StructType
     ) -> tuple[StreamReader, threading.Lock]:
-        """Return the reader of a stream, and the lock for its calls. A reader remembers only sizes of commits."""
-        name = json.dumps([space.path, options, schema.json()], sort_keys=True).encode()
+        """Return the reader of a stream, and the lock for its calls. A reader remembers only sizes of commits.
+
+        Each call of a stream with a subscription needs the right to this subscription.
+        """
+        space = self._opened_space(context, name, Right.READ)
+        options = StreamOptions.of(_options(space, given))
+        if options.subscription:
+            context.get_middleware(ACCESS).check_subscription(name, options.subscription)
+        stream = json.dumps([space.path, given, schema.json()], sort_keys=True).encode()
         with self._mutex:
-            known = self._streams.pop(name, None)
+            known = self._streams.pop(stream, None)
             if known is None:
-                known = StreamReader(StreamOptions.of(_options(space, options)), schema), threading.Lock()
-            self._streams[name] = known
+                known = StreamReader(options, schema), threading.Lock()
+            self._streams[stream] = known
             if len(self._streams) > _MOST_STREAMS:
                 self._streams.popitem(last=False)[1][0].stop()
         return known
@@ -181,14 +188,15 @@ class SpaceServer(Server):
             data, space=str, options=dict, schema=str, call=str, start=(dict, type(None)), limit=(list, type(None)),
             target=(int, type(None)),
         )  # fmt: skip
-        space = self._opened_space(context, asked["space"], Right.READ)
-        reader, turn = self._stream_reader(space, asked["options"], _schema(asked["schema"]))
+        reader, turn = self._stream_reader(context, asked["space"], asked["options"], _schema(asked["schema"]))
         call = _STREAM_CALLS.get(asked["call"])
         if call is None:
             raise ProtocolError(f"a stream has no call {asked['call'][:100]!r}")
+        start = {} if asked["start"] is None else bounds.offset(asked["start"])
+        limit, target = bounds.limit(asked["limit"]), bounds.target(asked["target"])
         with turn:
-            reader.target = asked["target"]
-            return {"offset": call(reader, _offset(asked["start"] or {}), _limit(asked["limit"]))}
+            reader.target = target
+            return {"offset": call(reader, start, limit)}
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -216,7 +224,7 @@ class SpaceServer(Server):
         if not reader.schema.equals(to_arrow_schema(schema, timezone="UTC")):
             raise InvalidArgument(f"the rows have other columns than the write: {reader.schema.names}")
         with self._sessions.using(asked["space"], asked["session"]) as session:
-            xid = session.xid(asked["partition"], asked["attempt"])
+            xid = session.xid(*bounds.task(asked["partition"], asked["attempt"]))
             rows = self._rows(reader)
             with voting(asked["attempt"]):
                 vote, count = write_branch(space.path, job.rows, xid, asked["partition"], rows)
@@ -239,9 +247,8 @@ class SpaceServer(Server):
         """Commit the branches of a write; the answer tells whether the batch had been committed before."""
         asked = decode(data, space=str, session=bytes, votes=list, rows=int, batch=(list, type(None)))
         space = self._opened_space(context, asked["space"], Right.WRITE)
-        check_count(asked["rows"])
-        votes = [Vote(Xid.checked(*xid), size, checksum) for xid, size, checksum in asked["votes"]]
-        batch = None if asked["batch"] is None else BatchOf(*asked["batch"])
+        bounds.check_rows(asked["rows"])
+        votes, batch = bounds.votes(asked["votes"]), bounds.batch(asked["batch"])
         return self._sessions.commit(
             asked["space"], asked["session"], votes, lambda xids: not xids or adopt(space, xids, batch)
         )
@@ -296,14 +303,3 @@ def _options(space: spool.Space, given: Mapping[str, str]) -> dict[str, str]:
 
 def _job(space: spool.Space, asked: Mapping[str, Any]) -> Job:
     return Job.of(_options(space, asked["options"]), _schema(asked["schema"]), overwrite=False)
-
-
-def _offset(values: Any) -> dict[str, int]:
-    return {str(name): int(value) for name, value in values.items()}
-
-
-def _limit(values: Any) -> ReadLimit:
-    if values is None:
-        return ReadAllAvailable()
-    kind, number = values
-    return {"rows": ReadMaxRows, "bytes": ReadMaxBytes}[kind](int(number))

@@ -46,8 +46,8 @@ def _named(given: tuple[str, ...]) -> dict[str, str]:
 @tls_options
 @click.option(
     "--token-file", type=click.Path(dir_okay=False), metavar="FILE",
-    help="The tokens of the clients: one in a line, with its rights after it (SPACE:read, SPACE:write), or all rights. "
-    "Only you may read the file.",
+    help="The tokens of the clients: one in a line, with its rights after it (SPACE:read, SPACE:subscribe=NAME, "
+    "SPACE:write), or all rights. Only you may read the file.",
 )  # fmt: skip
 @click.option(
     "--insecure", is_flag=True, help="Listen beyond this machine without TLS or tokens: everybody may read and write."

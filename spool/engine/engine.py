@@ -488,6 +488,9 @@ class Engine:
 
         Returns:
             False if the subscription has ended.
+
+        Raises:
+            InvalidArgument: there is no commit ``after`` yet.
         """
         return subscriptions.advance(self._store, name, since, after, seconds)
 

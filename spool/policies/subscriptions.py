@@ -106,8 +106,16 @@ def advance(store: Store, name: str, since: int, after: int, seconds: float) -> 
     Args:
         since: the number of the commit that registered the subscription.
         seconds: the number of seconds after which the subscription ends, unless ``advance`` is called earlier.
+
+    Raises:
+        InvalidArgument: there is no commit ``after`` yet, so no reader has read it.
     """
     while (known := progress(store, name, since)) is not None:
+        if after > store.view.index.applied:
+            raise InvalidArgument(
+                f"the subscription {name!r} cannot have been read up to commit {after}: the last one is "
+                f"{store.view.index.applied}"
+            )
         renewed = known._replace(after=max(known.after, after), expires=store.clock.now() + seconds)
         if _decide(store, name, known, renewed) is not None:
             return True

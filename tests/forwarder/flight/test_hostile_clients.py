@@ -23,14 +23,19 @@ from tests.forwarder.flight.conftest import Serve, address_of
 from tests.forwarder.flight.test_four_ways import send, writing
 from tests.shown import bodies, left_over
 
-READER, WRITER = "r" * 32, "w" * 32
+READER, WRITER, AUDITOR, OTHER = "r" * 32, "w" * 32, "a" * 32, "o" * 32
 
 
 @pytest.fixture
 def guarded(serve: Serve, space: spool.Space, tmp_path: Path) -> Callable[[str], Client]:
     """Make clients, with a token each, of a server with a second space."""
     spool.create(tmp_path / "other").close()
-    tokens = Tokens([f"{READER} shop:read  # a comment", "", f"{WRITER} shop:write"])
+    tokens = Tokens(
+        [
+            f"{READER} shop:read  # a comment", "", f"{WRITER} shop:write", f"{AUDITOR} shop:subscribe=audit",
+            f"{OTHER} shop:subscribe=billing shop:subscribe=other",
+        ]
+    )  # fmt: skip
     server = serve(tokens, spaces={"shop": space.path, "other": str(tmp_path / "other")})
     return lambda token: Client.of(address_of(server), token, None, None)
 
@@ -97,7 +102,14 @@ def test_a_token_file_is_its_owners(tmp_path: Path) -> None:
         Tokens.of_file(str(path))
     path.chmod(0o600)
     assert Tokens.of_file(str(path)).exist
-    for wrong, why in (("short", "less than 16"), (f"{READER} shop", "SPACE:read"), ("# nothing", "has no token")):
+    for wrong, why in (
+        ("short", "less than 16"),
+        (f"{READER} shop", "SPACE:read"),
+        (f"{READER} a/b:read", "SPACE:read"),
+        (f"{READER} shop:subscribe", "SPACE:subscribe=NAME"),
+        (f"{READER} shop:subscribe=", "SPACE:subscribe=NAME"),
+        ("# nothing", "has no token"),
+    ):
         path.write_text(wrong)
         with pytest.raises(InvalidArgument, match=why) as refused:
             Tokens.of_file(str(path))
@@ -114,6 +126,115 @@ def test_a_client_without_tls_and_one_without_the_certificate_reach_nothing(serv
     for wrong in (Client.of(address, None, None, None), Client.of(address.replace("+tls", ""), None, None, None)):
         with pytest.raises(Unreachable):
             wrong.act("health")
+
+
+# -- subscriptions -----------------------------------------------------------------------------------------------------
+
+
+def subscribe(
+    client: Client, call: str, start: Any = None, target: Any = None, limit: Any = None, **options: str
+) -> Any:
+    """Make a call of a stream of the queue orders with the subscription audit."""
+    asked = reading(queue="orders", **{"subscription": "audit", **options})
+    return client.act("stream", call=call, start=start, limit=None, target=None, **asked)["offset"]
+
+
+def kept(client: Client, start: Any, end: Any) -> list[bytes]:
+    tickets = client.plan(start=start, end=end, **reading(queue="orders", subscription="audit"))
+    return [body for ticket in tickets for batch in client.read(ticket) for body in batch.column("body").to_pylist()]
+
+
+def test_a_message_that_is_kept_for_a_subscription_outlives_clients_without_its_right(
+    guarded: Callable[[str], Client], space: spool.Space
+) -> None:
+    """They can neither advance, replace nor read the subscription, whatever they know of it."""
+    auditor = guarded(AUDITOR)
+    start = subscribe(auditor, "initialOffset")
+    space.put("orders", b"kept")
+    space.get("orders")
+    end = subscribe(auditor, "latestOffset", start)
+    before = space.subscriptions()
+    for token in (READER, WRITER, OTHER):
+        for call, given, options in (
+            ("initialOffset", None, {}),
+            ("initialOffset", None, {"failOnDataLoss": "false"}),
+            ("latestOffset", {**start, "since": 0}, {"failOnDataLoss": "false"}),
+            ("latestOffset", start, {"subscriptionExpiry": "366d"}),
+            ("commit", end, {}),
+            ("reportLatestOffset", None, {}),
+        ):
+            with pytest.raises(SystemFailure, match=r"right to the subscription 'audit' .* shop:subscribe=audit"):
+                subscribe(guarded(token), call, given, **options)
+        with pytest.raises(SystemFailure, match="right to the subscription 'audit'"):
+            kept(guarded(token), start, end)
+    assert space.subscriptions() == before
+    assert kept(auditor, start, end) == [b"kept"]
+    subscribe(auditor, "commit", end)
+    assert space.subscriptions()["audit"].unread == 0
+
+
+def test_a_client_with_the_right_to_read_makes_the_space_keep_nothing(
+    guarded: Callable[[str], Client], space: spool.Space
+) -> None:
+    reader = guarded(READER)
+    plain = reading(queue="orders")
+    start = reader.act("stream", call="initialOffset", start=None, limit=None, target=None, **plain)["offset"]
+    space.put("orders", b"a")
+    end = reader.act("stream", call="latestOffset", start=start, limit=None, target=None, **plain)["offset"]
+    reader.act("stream", call="commit", start=end, limit=None, target=None, **plain)
+    with pytest.raises(SystemFailure, match="right to the subscription 'mine'"):
+        subscribe(reader, "initialOffset", subscription="mine")
+    assert space.subscriptions() == {}
+    assert space.engine.durable_number() == end["number"], "it has committed nothing"
+
+
+def test_a_client_with_several_rights_has_each(guarded: Callable[[str], Client], space: spool.Space) -> None:
+    for name in ("billing", "other"):
+        subscribe(guarded(OTHER), "initialOffset", subscription=name)
+    assert space.subscriptions().keys() == {"billing", "other"}
+    with pytest.raises(SystemFailure, match="right to write"):
+        guarded(OTHER).act("begin", key=None, **writing())
+
+
+@pytest.mark.parametrize("expiry", ["367d", "100000000d", "99999999999999999999d", "0d", "-1d", "1e9d"])
+def test_a_subscription_has_a_bounded_life(client: Client, space: spool.Space, expiry: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"subscriptionExpiry is .*, at most 366d"):
+        subscribe(client, "initialOffset", subscriptionExpiry=expiry)
+    assert space.subscriptions() == {}
+    subscribe(client, "initialOffset", subscriptionExpiry="366d")
+
+
+def test_an_offset_of_the_future_releases_nothing(client: Client, space: spool.Space) -> None:
+    """Otherwise messages of later commits would be lost to the subscription."""
+    start = subscribe(client, "initialOffset")
+    space.put("orders", b"a")
+    newest = space.engine.durable_number()
+    with pytest.raises(InvalidArgument, match=f"read up to commit {newest + 1}: the last one is {newest}"):
+        subscribe(client, "commit", {**start, "number": newest + 1})
+    space.put("orders", b"b")
+    space.get_many("orders", 2)
+    assert kept(client, start, subscribe(client, "latestOffset", start)) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize(
+    "offset",
+    [{}, [], {"number": -1}, {"number": 2**39}, {"number": True}, {"number": 1.5}, {"number": "1"},
+     {"number": 1, "since": 2**63}, {"number": 1, "more": 1}, {"since": 1}],
+    ids=str,
+)  # fmt: skip
+def test_an_offset_beyond_its_bounds_is_refused(client: Client, space: spool.Space, offset: Any) -> None:
+    space.put("orders", b"a")
+    for options in ({}, {"subscription": "audit"}):
+        asked = reading(queue="orders", **options)
+        for call in ("latestOffset", "commit"):
+            with pytest.raises(ProtocolError):
+                client.act("stream", call=call, start=offset, limit=None, target=None, **asked)
+        with pytest.raises(ProtocolError):
+            client.plan(start=offset, end={"number": 1, "since": 1}, **asked)
+        with pytest.raises(ProtocolError):
+            client.plan(start={"number": 0}, end=offset, **asked)
+    assert space.subscriptions() == {}
+    assert_serves(client, space)
 
 
 # -- what --------------------------------------------------------------------------------------------------------------
@@ -134,6 +255,16 @@ def test_requests_with_wrong_values_are_refused(client: Client, space: spool.Spa
         ("commit", {"session": b"another", "votes": [vote], "rows": 1, "batch": None}, SpoolError, "has ended"),
         ("commit", {"session": session, "votes": [1], "rows": 1, "batch": None}, ProtocolError, "wrong value"),
         ("stream", {**reading(), "call": "stop", "start": None, "limit": None, "target": None}, ProtocolError, "stop"),
+        *[("stream", {**reading(), "call": "latestOffset", "start": {"number": 0}, "limit": limit, "target": target},
+           ProtocolError, "wrong value") for limit, target in ((["rows", 0], None), (["bytes", -1], None),
+           (["rows", 2**64 - 1], None), (["rows", 1.5], None), (["rows"], None), (["days", 1], None), (None, -1),
+           (None, 2**39))],
+        *[("commit", {"session": session, "votes": [vote], "rows": 1, "batch": batch}, ProtocolError, "wrong value")
+          for batch in ([], ["a"], ["a", -1, ""], ["a", 2**63, ""], ["a", 1, 7], ["a", 1, "x" * 5000], ["", 1, ""],
+          ["a" * 256, 1, ""], ["a", "1", ""])],
+        *[("commit", {"session": session, "votes": votes, "rows": rows, "batch": None}, ProtocolError, "wrong value")
+          for votes, rows in (([vote], -1), ([vote], 2**63), ([[vote[0], -1, 0]], 1), ([[vote[0], 1, 2**32]], 1))],
+        ("commit", {"session": session, "votes": [vote], "rows": 2**40, "batch": None}, InvalidArgument, "at most"),
         ("health", {"more": 1}, ProtocolError, "unknown values: more"),
     ):  # fmt: skip
         with pytest.raises(kind, match=why):
@@ -176,6 +307,15 @@ def test_rows_with_other_columns_are_refused(client: Client, space: spool.Space)
     batch = pa.RecordBatch.from_arrays([pa.array([1])], ["number"])
     with pytest.raises(InvalidArgument, match="other columns"):
         client.write(iter([batch]), batch.schema, session=session, partition=0, attempt=0, **writing())
+    assert_serves(client, space)
+
+
+@pytest.mark.parametrize(("partition", "attempt"), [(-1, 0), (2**31, 0), (0, -1), (0, 2**63)])
+def test_a_task_has_a_bounded_number(client: Client, space: spool.Space, partition: int, attempt: int) -> None:
+    session = client.act("begin", key=None, **writing())["session"]
+    batch = pa.RecordBatch.from_arrays([pa.array([b"a"])], ["body"])
+    with pytest.raises(ProtocolError, match="wrong value"):
+        client.write(iter([batch]), batch.schema, session=session, partition=partition, attempt=attempt, **writing())
     assert_serves(client, space)
 
 

@@ -1,0 +1,67 @@
+"""The values of clients' requests, within their bounds. A value beyond its bounds is a ValueError, which the client
+gets as a ProtocolError.
+
+A client may be any program with a token. So the server relies on no value, although its own clients send none of the
+refused values.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
+
+from forwarder.dataframes.sink import check_count
+from forwarder.dataframes.stream import NUMBER, SINCE, Offset
+from spool.engine.tasks import BatchOf, Vote
+from spool.model.checks import SHORT_TEXT, whole
+from spool.model.layout import MAX_NUMBER
+from spool.model.xid import Xid
+
+_MOST_TASKS, _MOST_COUNTED = 2**31 - 1, 2**63 - 1  # a Java int, a Java long
+_MOST_SOURCE = 4096
+
+
+def offset(values: Any) -> Offset:
+    """Return the offset of a stream: the number of a commit, and the registration of a subscription if it has one."""
+    if not isinstance(values, dict) or NUMBER not in values or not values.keys() <= {NUMBER, SINCE}:
+        raise ValueError(f"{values!r:.100} is no offset of a stream")
+    return {name: whole(value, MAX_NUMBER) for name, value in values.items()}
+
+
+def limit(values: Any) -> ReadLimit:
+    """Return the limit of a batch: a kind and a number, or None for all messages."""
+    if values is None:
+        return ReadAllAvailable()
+    kind, number = values
+    return {"rows": ReadMaxRows, "bytes": ReadMaxBytes}[kind](whole(number, _MOST_COUNTED, 1))
+
+
+def target(value: Any) -> int | None:
+    """Return the number of the last commit that a stream reads, or None for an endless stream."""
+    return None if value is None else whole(value, MAX_NUMBER)
+
+
+def task(partition: Any, attempt: Any) -> tuple[int, int]:
+    return whole(partition, _MOST_TASKS), whole(attempt, _MOST_COUNTED)
+
+
+def check_rows(rows: Any) -> None:
+    """Raise InvalidArgument if one commit cannot have this number of rows."""
+    check_count(whole(rows, _MOST_COUNTED))
+
+
+def votes(values: Sequence[Any]) -> list[Vote]:
+    return [
+        Vote(Xid.checked(*xid), whole(size, _MOST_COUNTED), whole(checksum, 2**32 - 1))
+        for xid, size, checksum in values
+    ]
+
+
+def batch(values: Any) -> BatchOf | None:
+    """Return the name of a write: the application, the number of its batch, and the source of the numbers."""
+    if values is None:
+        return None
+    application, number, source = values
+    if not isinstance(source, str) or len(source) > _MOST_SOURCE:
+        raise ValueError(f"{source!r:.100} is no source of batches")
+    return BatchOf(SHORT_TEXT.convert(application), whole(number, _MOST_COUNTED), source)
