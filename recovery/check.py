@@ -353,6 +353,9 @@ def _directories(disk: Disk, config: SpaceConfig) -> Iterator[Decision]:
             yield Decision(Kind.MISSING, name, Reason.MISSING_DIRECTORY, Step.CREATE_DIRECTORY)
         elif not name.startswith(layout.DROP) and identity.permissions & ~published.get(name, DIRECTORY_MODE):
             yield _exposed(name, identity.permissions)
+        elif name.startswith(f"{layout.DROP}/") and identity.lets_users_remove_files_of_others:
+            permissions = identity.permissions
+            yield Decision(Kind.EXPOSED, name, Reason.UNPROTECTED, Step.PROTECT, count=permissions)
     for directory in layout.OWN_NAMES:
         for entry in sorted(disk.names(directory)):
             name = f"{directory}/{entry}"

@@ -39,6 +39,7 @@ class Step(enum.Enum):
     CREATE_QUEUE = enum.auto()
     CREATE_DIRECTORY = enum.auto()
     RESTRICT = enum.auto()  # permit only the owner to use the file or directory
+    PROTECT = enum.auto()  # forbid users of the directory to remove files of other users
 
 
 class Reason(enum.StrEnum):
@@ -85,6 +86,7 @@ class Reason(enum.StrEnum):
     MISSING_QUEUE = "missing queue", "queue {d.queue}, in which {waits}, is missing from it: create the queue"
     MISSING_DIRECTORY = "missing directory", "the directory is missing"
     EXPOSED = "exposed", "other users may use it (mode {d.count:04o})"
+    UNPROTECTED = "unprotected", "users who drop files there may remove files of other users (mode {d.count:04o})"
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ reports the file and does not touch it.
 from spool.admin.findings import Finding, Kind
 from spool.admin.queues import add_queue
 from spool.coordination.locks import PREPARED_LIST, xid_byte
-from spool.disk.content import ensure_directory, opened
+from spool.disk.content import ensure_directory, opened, protect_files
 from spool.disk.disk import DIRECTORY_MODE, FILE_MODE, FlushFailed
 from spool.disk.quarantine import Cause, Reason, keep_copy, quarantine, quarantine_bytes
 from spool.errors import SpoolError, SystemFailure
@@ -129,6 +129,11 @@ def _apply(store: Store, problem: Decision) -> str:
             if identity is not None:
                 disk.set_mode(name, DIRECTORY_MODE if identity.is_directory else FILE_MODE)
                 action = "mode set to owner only"
+        case Step.PROTECT:
+            identity = disk.identity(name)
+            if identity is not None:
+                protect_files(disk, name, identity)
+                action = "sticky bit set"
     return action
 
 

@@ -33,7 +33,7 @@ def main(context: click.Context, once: bool, as_json: bool) -> None:
     Exit codes of --once:
       0  all files were taken, or there were none
       1  it failed
-      5  files are left where they are; standard error names each with the reason
+      5  files are left for later; standard error names each file, or the folder of a full queue, with the reason
       6  files were refused and moved to quarantine
 
     \b

@@ -49,8 +49,7 @@ class DroppedFiles:
             yield from _by_time(file for name in self._names(folder) for file in self._dropped(folder, name))
         for folder in self._captures():
             paths = (f"{folder}/{name}" for name in self._names(folder) if layout.is_captured(name))
-            found = ((path, self._disk.identity(path)) for path in paths)
-            yield from _by_time(DroppedFile(path, file) for path, file in found if file is not None and file.is_regular)
+            yield from _by_time(file for path in paths for file in self._captured(path))
 
     def waiting(self) -> dict[Version, str]:
         """Return the names of the files that wait now, by the version of each file. Caller holds the number lock.
@@ -104,9 +103,20 @@ class DroppedFiles:
             self._leave_out(path, "by its name, its writer has not completed it")
         elif not identity.is_regular:
             self._leave_out(path, "it is no regular file")
+        elif identity.size > self._store.settings.known.config.max_dropped_bytes:
+            self._leave_out(path, "it is too large for a message")
         elif active is not None and identity.device != active.device:
             self._leave_out(path, "it lies on another device")
         elif self._writers.judge(path, identity, path, lambda: False) is not None:
+            yield DroppedFile(path, identity)
+
+    def _captured(self, path: str) -> Iterator[DroppedFile]:
+        identity = self._disk.identity(path)
+        if identity is None or not identity.is_regular:
+            return
+        if identity.size > self._store.settings.known.config.max_dropped_bytes:
+            self._leave_out(path, "it is too large for a message")
+        else:
             yield DroppedFile(path, identity)
 
     def _leave_out(self, name: str, reason: str) -> None:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from spool.coordination.locks import PREPARED_LIST
-from spool.disk.content import ensure_directory
+from spool.disk.content import ensure_directory, protect_files
 from spool.disk.disk import DIRECTORY_MODE, PASSAGE_MODE, SHARED_MODE, Disk
 from spool.errors import Argument, InvalidArgument, QueueExists, QueueNotEmpty, TransactionTimeout
 from spool.format.reader import FileContents
@@ -110,6 +110,8 @@ def change_queue(
             _flush_all(store)
         if drop_group is not KEEP:
             _open_drop_folder(store.files.disk, name, group)
+        else:
+            _protect_drop_folder(store.files.disk, name)
         warn_of_queue(changed, [option for option, value in given.items() if value is not None])
         return _with_warning(changed) if {"retries", "error_queue"} & options.keys() else changed
 
@@ -250,3 +252,11 @@ def _open_drop_folder(disk: Disk, name: str, group: int | None) -> None:
         ) from None
     for passage in ("", layout.DROP):
         disk.set_mode(passage, PASSAGE_MODE)
+
+
+def _protect_drop_folder(disk: Disk, name: str) -> None:
+    """Protect the files in a folder that an earlier version, or a user's ``chmod``, has opened to several users."""
+    folder = f"{layout.DROP}/{name}"
+    identity = disk.identity(folder)
+    if identity is not None and identity.lets_users_remove_files_of_others:
+        protect_files(disk, folder, identity)

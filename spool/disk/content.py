@@ -2,11 +2,13 @@
 
 import errno
 import os
+import stat
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import zip_longest
 
 from spool.disk.disk import Disk
+from spool.disk.stat import FileIdentity
 
 _CHUNK_BYTES = 1 << 20
 _FILES_AHEAD = 64
@@ -100,14 +102,32 @@ def write_new(disk: Disk, name: str, data: bytes, *, durable: bool) -> None:
             disk.make_durable(handle, directory_of(name))
 
 
-def copy(disk: Disk, source: str, target: str) -> None:
+def copy(disk: Disk, source: str, target: str, most: int | None = None) -> None:
     """Copy a file to a new name. Raises FileExistsError if the name is taken.
 
-    The copy is durable when this call returns.
+    The copy is durable when this call returns. Long stretches of zeros take no room in the copy.
+
+    Args:
+        most: the greatest size to copy. If the file is larger, no byte is copied, and the error is OSError (EFBIG).
     """
     with opened(disk, source) as read, new_file(disk, target) as written:
-        write_chunks(disk, written, chunks(disk, read))
+        size = disk.handle_identity(read).size
+        if most is not None and size > most:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        offset = end = 0
+        for data in chunks(disk, read, 0, size):
+            if data.count(0) < len(data):
+                disk.write_at(written, offset, data)
+                end = offset + len(data)
+            offset += len(data)
+        if end < size:
+            disk.truncate(written, size)
         disk.make_durable(written, directory_of(target))
+
+
+def protect_files(disk: Disk, folder: str, identity: FileIdentity) -> None:
+    """Set the sticky bit of a folder, so that its users cannot rename or remove files of other users."""
+    disk.set_mode(folder, identity.permissions | stat.S_ISVTX)
 
 
 def replace(disk: Disk, name: str, pieces: Iterable[bytes], temporary: str) -> None:

@@ -33,7 +33,9 @@ FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
 PASSAGE_MODE = 0o711  # if a group may drop files: other users may enter the space and drop/, but not list them
 PUBLISHED_MODE = 0o640  # for a file that a group may read
-SHARED_MODE = 0o2770  # for a folder in which a group drops files: the dropped files belong to the group, too
+# For a folder in which a group drops files: the dropped files belong to the group, too. Only a file's owner and the
+# folder's owner may rename or remove the file (sticky bit).
+SHARED_MODE = 0o3770
 
 _BY_NAME_ALONE = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW  # opens a file of any kind and any mode, but not for reading
 _TO_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY

@@ -161,6 +161,11 @@ class FileIdentity(NamedTuple):
         return stat.S_ISLNK(self.mode)
 
     @property
+    def lets_users_remove_files_of_others(self) -> bool:
+        """Return whether this is a directory without the sticky bit in which several users may create files."""
+        return self.is_directory and bool(self.mode & 0o022) and not self.mode & stat.S_ISVTX
+
+    @property
     def permissions(self) -> int:
         return stat.S_IMODE(self.mode)
 

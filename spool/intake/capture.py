@@ -297,7 +297,8 @@ class _FileMove(Move):
     """The move of a dropped file to its capture directory. A file that cannot be moved is reported, and remains in its
     folder.
 
-    If another user's file cannot get a second name, the intake creates a durable copy before it renames the file.
+    If another user's file cannot get a second name, the intake creates a durable copy before the rename. A file
+    that is too large for a message gets no copy; after the rename, it goes to quarantine.
     """
 
     disk: Disk
@@ -307,7 +308,7 @@ class _FileMove(Move):
         self._capture = capture
         self._batch = batch
         self._file = file
-        self._is_copied = False
+        self._moves_at_release = False
 
     def rename(self) -> None:
         self._attempt(lambda _: super(_FileMove, self).rename())
@@ -317,7 +318,7 @@ class _FileMove(Move):
 
     def release(self) -> None:
         captured = self._batch.captured
-        if not self._is_copied:
+        if not self._moves_at_release:
             captured += self._capture._remove_first_name(self._file)
             return
         try:
@@ -350,6 +351,8 @@ class _FileMove(Move):
         try:
             super().link()
         except Unsupported:
-            safety_copies.make(self.disk, self.source, self._file.folder)
-            self._batch.folders_with_copies[self._file.folder] = None
-            self._is_copied = True
+            most = self._capture._store.settings.known.config.max_dropped_bytes
+            if identity is None or identity.size <= most:
+                safety_copies.make(self.disk, self.source, self._file.folder, most)
+                self._batch.folders_with_copies[self._file.folder] = None
+            self._moves_at_release = True

@@ -52,6 +52,10 @@ class CapturedFile:
         """Return the first name of the file: the path at which a program dropped it."""
         return f"{layout.DROP}/{self.queue}/{self.name}"
 
+    def order(self) -> tuple[int, str]:
+        """Return the place of a complete file among the files of its folder: its last change, then its name."""
+        return self.seen.identity.modified_ns if self.seen is not None else 0, self.name
+
     @property
     def record(self) -> tuple[str, bytes]:
         """Return the directory and the name, in bytes, by which a commit records the file."""

@@ -20,15 +20,17 @@ STREAM_SUFFIX = ".msgpack"
 TYPES: Mapping[str, str] = {".json": codecs.JSON_TYPE, ".txt": "text/plain"}  # for every queue; other files are bytes
 STREAM = "stream"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+LONGEST_REMOVED = len(_BYTE_ORDER_MARK)  # a body is at most this much smaller than its file, if it is no stream
 _MAX_STREAM_MESSAGES = 1_000_000
 _ARGUMENTS = ("body", *PUT_OPTIONS)
 
 
 class PutArguments(NamedTuple):
-    """The arguments of one ``put``."""
+    """The arguments of one ``put``. ``bytes``: the size of the encoded body."""
 
     body: Any
     options: dict[str, Any]
+    bytes: int = 0
 
 
 def type_of(name: str, types: Mapping[str, str]) -> str:
@@ -86,7 +88,8 @@ def puts_of(
     """
     kind = type_of(name, types)
     puts = _stream(data) if kind == STREAM else [_one(name, data, kind)]
-    for count, put in enumerate(puts, 1):
+    for place, put in enumerate(puts):
+        count = place + 1
         try:
             check(**{key: value for key, value in put.options.items() if key != "content_type"})
             check_content_type(put.options.get("content_type"))
@@ -95,6 +98,7 @@ def puts_of(
             raise InvalidArgument(f"message {count}: {error}") from None
         if len(raw) > body_limit:
             raise InvalidArgument(f"message {count} has {len(raw)} bytes; the space's max_body_bytes is {body_limit}")
+        puts[place] = put._replace(bytes=len(raw))
     return puts
 
 

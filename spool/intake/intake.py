@@ -6,19 +6,23 @@ intake removes the file. If the file may still have a writer, the intake first w
 ``late_writes``).
 """
 
+import heapq
 import logging
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from spool.disk.content import is_directory, opened
+from spool.disk.content import is_directory, opened, protect_files
 from spool.disk.quarantine import Cause, Reason, quarantine
 from spool.disk.stat import FileIdentity
 from spool.errors import BadMessageId, Full, InvalidArgument, MessageInUse, NotOpen
 from spool.intake.arrivals import Arrivals
 from spool.intake.capture import Capture
 from spool.intake.directories import CapturedFile
-from spool.intake.dropfile import PutArguments, puts_of
+from spool.intake.dropfile import LONGEST_REMOVED, STREAM, PutArguments, puts_of, type_of
+from spool.intake.full_queues import FullQueues, Room
+from spool.log.quota import Usage
 from spool.model import layout
 from spool.policies.writers import Complete, Evidence, Writers
 from spool.runtime.calls import step
@@ -31,6 +35,7 @@ log = logging.getLogger("spool")
 
 _BATCH_FILES = 512
 _BATCH_BYTES = 16 << 20
+_BATCH_MESSAGES = 1 << 16
 _RESCAN_SECONDS = 1.0
 
 
@@ -65,6 +70,7 @@ class Intake:
         self._writers = Writers(store, self._leave, self._report)
         self._capture = Capture(store, space.queues, self._report, self._quarantine)
         self._waiting: dict[tuple[str, bytes], CapturedFile] = {}  # the files that wait, by ``record``
+        self._full = FullQueues(store)
         self._left: dict[str, str] = {}  # by name of an entry: why the last scan left it
         self._reported: set[str] = set()
         self._stop = False
@@ -125,6 +131,8 @@ class Intake:
         batch: list[CapturedFile] = []
         size = 0
         for file in self._ready():
+            if self._waits_for_room(file):
+                continue
             batch.append(file)
             size += file.seen.identity.size if file.seen is not None else 0
             if len(batch) >= _BATCH_FILES or size >= _BATCH_BYTES:
@@ -134,19 +142,33 @@ class Intake:
                 break
         if batch:
             self._commit(batch)
-        self.counts.left = len(self._left)
+        waiting = self._full.tell(Counter(file.queue for file in self._waiting.values()))
+        self.counts.left = len(self._left) + waiting
 
     # -- looking ----------------------------------------------------------------------------------------------------
 
     def _ready(self) -> Iterator[CapturedFile]:
-        """Yield captured and complete files, oldest first."""
-        waiting, self._waiting = self._waiting, {}
-        yield from filter(None, map(self._complete, waiting.values()))
-        for queue in self._queues():
-            arrivals = self._complete_files(queue)
-            for start in range(0, len(arrivals), _BATCH_FILES):
-                captured = self._capture.capture(queue, arrivals[start : start + _BATCH_FILES])
-                yield from filter(None, map(self._complete, captured))
+        """Yield captured and complete files, queue by queue, and the files of each queue in their order."""
+        waiting: Mapping[str, list[CapturedFile]] = defaultdict(list)
+        for file in self._waiting.values():
+            waiting[file.queue].append(file)
+        self._waiting = {}
+        for queue in dict.fromkeys((*waiting, *self._queues())):
+            if not self._full.end_if_room(queue):
+                self._let_wait(*waiting[queue])
+                continue
+            captured = sorted(filter(None, map(self._complete, waiting[queue])), key=CapturedFile.order)
+            yield from heapq.merge(captured, self._captured(queue), key=CapturedFile.order)
+
+    def _captured(self, queue: str) -> Iterator[CapturedFile]:
+        """Capture the complete files of a queue's folder, until the queue is full."""
+        arrivals = self._complete_files(queue)
+        for start in range(0, len(arrivals), _BATCH_FILES):
+            if queue in self._full:
+                self._full.note_folder(queue, len(arrivals) - start)
+                return
+            captured = self._capture.capture(queue, arrivals[start : start + _BATCH_FILES])
+            yield from filter(None, map(self._complete, captured))
 
     @step("looking for dropped files")
     def _queues(self) -> list[str]:
@@ -171,6 +193,9 @@ class Intake:
         if identity is not None and not identity.is_directory:
             self._report(folder, "it is no directory of the space's own, and is left alone")
             return []
+        if identity is not None and identity.lets_users_remove_files_of_others:
+            with suppress(PermissionError):  # only its owner may change its mode
+                protect_files(self._disk, folder, identity)
         try:
             names = self._disk.names(folder)
         except OSError as error:
@@ -217,47 +242,51 @@ class Intake:
     # -- committing -------------------------------------------------------------------------------------------------
 
     def _commit(self, batch: list[CapturedFile]) -> None:
-        """Commit files together. If the queue of a file has no room, commit the files one by one, so that only this
-        file waits."""
-        try:
-            self._commit_together(batch)
-            if self._progress is not None:
-                self._progress(self.counts)
-        except (Full, MessageInUse, BadMessageId) as error:
-            if len(batch) == 1:
-                self._report(batch[0].first, f"it waits: {error}")
+        """Commit files, as many together as have room. Files without room wait, and so do all later files of their
+        queues."""
+        while batch:
+            try:
+                batch = self._commit_together(batch)
+                if self._progress is not None:
+                    self._progress(self.counts)
+            except Full as error:  # another process has put messages since the check
+                batch = self._put_off(batch, error)
+            except (MessageInUse, BadMessageId) as error:
+                if len(batch) == 1:
+                    self._report(batch[0].first, f"it waits: {error}")
+                    return
+                self._forget(batch)
+                for file in batch:  # so that only this file waits
+                    self._commit([file])
                 return
-            for file in batch:
-                self._waiting.pop(file.record, None)
-            for file in batch:
-                self._commit([file])
 
     @step("taking dropped files")
-    def _commit_together(self, batch: list[CapturedFile]) -> None:
-        """Commit the messages of all files in one commit that names the files. Then remove the files."""
+    def _commit_together(self, batch: list[CapturedFile]) -> list[CapturedFile]:
+        """Commit the messages of files in one commit that names the files. Then remove the files.
+
+        Returns:
+            The last files of the batch, if they have too many messages for this commit.
+        """
         transaction = self.space.transaction(timeout=None)
         committed: list[CapturedFile] = []
-        messages = 0
+        messages, rest = 0, list[CapturedFile]()
         try:
-            for file in batch:
-                try:
-                    puts = self._puts_of(file)
-                except InvalidArgument as error:
-                    self._quarantine(file.path, file.queue, str(error))
-                    continue
-                except OSError as error:
-                    self._report(file.first, f"it cannot be read ({error.strerror}), and waits")
-                    self._let_wait(file)
-                    continue
-                if puts is None:
-                    self._leave(file.first, "a program has just written to it: it waits")
-                    self._let_wait(replace(file, seen=None))
+            room = Room(self._store)
+            for place, file in enumerate(batch):
+                if messages >= _BATCH_MESSAGES:
+                    rest = batch[place:]
+                    break
+                puts = self._puts_with_room(file, room)
+                if not puts:
                     continue
                 for put in puts:
                     transaction.put(file.queue, put.body, **put.options)
                 record_captured_file(transaction, *file.record)
                 committed.append(file)
                 messages += len(puts)
+            if not committed:
+                transaction.abandon()
+                return rest
             self._capture.make_durable(committed)
             transaction.commit()
         except BaseException:
@@ -268,6 +297,65 @@ class Intake:
             self._capture.remove(file)
         self.counts.files += len(committed)
         self.counts.messages += messages
+        return rest
+
+    def _puts_with_room(self, file: CapturedFile, room: Room) -> list[PutArguments]:
+        """Return the puts for a file, and add them to ``room``. Return [] if the file waits, or was refused."""
+        if self._waits_for_room(file):
+            return []
+        needed = self._least_usage(file)
+        try:
+            room.check(file.queue, needed)  # before the file is read
+            puts = self._puts_of(file)
+            if puts is None:
+                self._leave(file.first, "a program has just written to it: it waits")
+                self._let_wait(replace(file, seen=None))
+                return []
+            needed = Usage(len(puts), sum(put.bytes for put in puts))
+            exceeded = room.exceeded_limit(file.queue, needed)
+            if exceeded:
+                raise InvalidArgument(f"{exceeded}: raise the limit, then restore the file")
+            room.check(file.queue, needed)
+        except Full:
+            self._full.begin(file.queue, needed)
+            self._waits_for_room(file)
+            return []
+        except InvalidArgument as error:
+            self._quarantine(file.path, file.queue, str(error))
+            return []
+        except OSError as error:
+            self._report(file.first, f"it cannot be read ({error.strerror}), and waits")
+            self._let_wait(file)
+            return []
+        room.add(file.queue, needed)
+        return puts
+
+    def _least_usage(self, file: CapturedFile) -> Usage:
+        """Return the least usage of a file's messages that is known before the file is read."""
+        config = self._store.settings.known.config.queues.get(file.queue)
+        if file.seen is None or config is None or type_of(file.name, config.drop_types) == STREAM:
+            return Usage(1, 0)
+        return Usage(1, max(0, file.seen.identity.size - LONGEST_REMOVED))
+
+    def _waits_for_room(self, file: CapturedFile) -> bool:
+        """Let a file wait if its queue is full, because no file overtakes an earlier one. Return whether it waits."""
+        if file.queue not in self._full:
+            return False
+        self._let_wait(file)
+        return True
+
+    def _put_off(self, batch: list[CapturedFile], error: Full) -> list[CapturedFile]:
+        """Let the files of the full queue wait; return the others. If the whole space is full, all files wait."""
+        self._forget(batch)
+        full = {error.queue} & {file.queue for file in batch} or {file.queue for file in batch}
+        for file in batch:
+            if file.queue in full and file.queue not in self._full:
+                self._full.begin(file.queue, self._least_usage(file))
+        return [file for file in batch if not self._waits_for_room(file)]
+
+    def _forget(self, files: Iterable[CapturedFile]) -> None:
+        for file in files:
+            self._waiting.pop(file.record, None)
 
     def _puts_of(self, file: CapturedFile) -> list[PutArguments] | None:
         """Return the puts for a file, or None if the file has changed since the intake judged it complete."""
@@ -287,14 +375,13 @@ class Intake:
         )
 
     def _read(self, file: CapturedFile) -> tuple[bytes, FileIdentity]:
-        most = self._store.settings.known.config.max_body_bytes
-        limit = max(most, _BATCH_BYTES)
+        config = self._store.settings.known.config
         with opened(self._disk, file.path) as handle:
-            data = self._disk.read_at(handle, 0, limit + 1)
             identity = self._disk.handle_identity(handle)
-        if len(data) > limit:
-            raise InvalidArgument(f"it is larger than the space's max_body_bytes, {most}")
-        return data, identity
+            if identity.size > config.max_dropped_bytes:
+                raise InvalidArgument(f"it is larger than the space's max_body_bytes, {config.max_body_bytes}")
+            data = self._disk.read_at(handle, 0, identity.size)
+            return data, self._disk.handle_identity(handle)
 
     # -- files that remain, and files in quarantine --------------------------------------------------------------------
 
@@ -315,7 +402,3 @@ class Intake:
         if name not in self._reported:
             self._reported.add(name)
             log.warning("%s: %s", name, text)
-
-    def _report_left(self) -> None:
-        for name, text in self._left.items():
-            self._report(name, text)

@@ -6,6 +6,8 @@ Before the rename of such a file, the intake copies it to ``.spare.<inode of the
 Until the copy is complete, this folder is named ``.part.…``. The copy is durable before the rename. The copy is removed
 before any commit of the file. The copy is used only if the original is lost.
 
+A file that is larger than ``max_body_bytes`` permits gets no copy, because it goes to quarantine anyway.
+
 Only one intake at a time copies files of a queue's folder (``drop_folder_byte``).
 """
 
@@ -22,16 +24,16 @@ _PART, _SPARE = ".part.", ".spare."
 _FOLDER = re.compile(r"\.(part|spare)\.[0-9]+")
 
 
-def make(disk: Disk, first: str, directory: str) -> None:
+def make(disk: Disk, first: str, directory: str, most: int) -> None:
     """Copy a dropped file. The copy is durable once the capture directory is flushed. OSError if the file does not
-    exist."""
+    exist, or has more than ``most`` bytes."""
     original = disk.identity(first)
     if original is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), first)
     part = f"{directory}/{_PART}{original.inode}"
     disk.make_directory(part)
     try:
-        copy(disk, first, f"{part}/{first.rpartition('/')[2]}")
+        copy(disk, first, f"{part}/{first.rpartition('/')[2]}", most)
         disk.rename(part, f"{directory}/{_SPARE}{original.inode}")
     except OSError:
         remove(disk, part)

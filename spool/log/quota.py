@@ -82,15 +82,16 @@ def _compare(queue: str | None, limits: QueueConfig | SpaceConfig, there: Usage,
 
 
 def never_fits(config: SpaceConfig, added: UsageByQueue) -> str:
-    """Return a text about the limit that these messages exceed even in an empty queue; "" if they exceed no limit."""
-    for queue, usage in added.items():
-        limits = config.queues[queue]
+    """Return a text about the limit that these messages exceed even in an empty space; "" if they exceed no limit."""
+    found: list[tuple[str, QueueConfig | SpaceConfig, Usage]] = [("the space", config, sum_of(added.values()))]
+    found += [(f"queue {queue}", config.queues[queue], usage) for queue, usage in added.items()]
+    for what, limits, usage in found:
         for limit, more, unit in (
             (limits.max_messages, usage.messages, "message"),
             (limits.max_bytes, usage.bytes, "byte"),
         ):
             if limit is not None and more > limit:
-                return f"queue {queue} holds at most {plural(limit, unit)} (max_{unit}s), so {more:,} never fit"
+                return f"{what} holds at most {plural(limit, unit)} (max_{unit}s), so {more:,} never fit"
     return ""
 
 

@@ -27,6 +27,8 @@ _LARGEST = 2**62
 
 # -- the checks -------------------------------------------------------------------------------------------------------
 
+_LEAST_DROPPED_LIMIT = 16 << 20  # bytes
+
 
 def _words(value: Any) -> tuple[str, ...]:
     """Return a tuple of words, from a list or from a text with commas."""
@@ -220,6 +222,11 @@ class SpaceConfig:
     def has_marks(self) -> bool:
         """True if any queue has a mark."""
         return any(queue.capacity_high is not None for queue in self.queues.values())
+
+    @property
+    def max_dropped_bytes(self) -> int:
+        """The largest dropped file. (A stream of many small messages may be larger than one message.)"""
+        return max(self.max_body_bytes, _LEAST_DROPPED_LIMIT)
 
     @cached_property
     def has_limits(self) -> bool:

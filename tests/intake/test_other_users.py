@@ -192,6 +192,114 @@ def test_bytes_added_after_a_rename_are_kept_and_named(path: Path) -> None:
     assert list(kept(path).values()) == [b"12"]
 
 
+OTHER_MEMBER = 1235
+
+
+@pytest.mark.parametrize("mode", [None, 0o2770], ids=["new", "of an earlier version"])
+def test_a_member_of_the_group_can_neither_remove_nor_replace_the_file_of_another(
+    path: Path, clock: MovedClock, mode: int | None
+) -> None:
+    if mode is not None:
+        (path / "drop/q").chmod(mode)
+        with acting_as(OWNER), spool.open(path) as space:
+            Intake(space).take_all()
+    drop(path, "one", b"one")
+    with acting_as(OTHER_MEMBER):
+        (path / "drop/q/.mine").write_bytes(b"other")
+        for change in (
+            lambda: (path / "drop/q/one").unlink(),
+            lambda: (path / "drop/q/one").rename(path / "drop/q/.one"),
+            lambda: (path / "drop/q/.mine").rename(path / "drop/q/one"),
+        ):
+            with pytest.raises(PermissionError):
+                change()
+        (path / "drop/q/.mine").rename(path / "drop/q/two")
+    clock.later = 61
+    assert take(path, clock) == IntakeCounts(files=2, messages=2)
+    assert sorted(bodies(path)) == [b"one", b"other"]
+
+
+def sparse(path: Path, name: str, size: int) -> None:
+    with acting_as(DROPPER):
+        with (path / "drop/q" / f".{name}").open("wb") as file:
+            file.truncate(size)
+        (path / "drop/q" / f".{name}").rename(path / "drop/q" / name)
+
+
+@pytest.mark.parametrize("name", ["huge", "huge.msgpack", "huge.json", "huge.txt"])
+def test_a_file_of_another_user_that_is_too_large_is_neither_read_nor_copied(
+    path: Path, clock: MovedClock, name: str
+) -> None:
+    sparse(path, name, 1 << 40)
+    drop(path, "one", b"one")
+    clock.later = 61
+    with acting_as(OWNER), spool.open(path, clock=clock) as space:
+        intake, disk, read = Intake(space), space._store.files.disk, list[int]()
+        original = disk.read_at
+
+        def read_at(handle: int, offset: int, length: int) -> bytes:
+            read.append(length)
+            return original(handle, offset, length)
+
+        disk.read_at = read_at  # type: ignore[method-assign]
+        assert intake.run(once=True) == IntakeCounts(files=1, messages=1, quarantined=1)
+    assert sum(read) < 10 << 20
+    assert bodies(path) == [b"one"]
+    [reason] = kept_reasons(path)
+    assert "larger than the space's max_body_bytes" in reason
+
+
+def kept_reasons(path: Path) -> list[str]:
+    with acting_as(OWNER), spool.open(path) as space:
+        return [finding.detail for finding in space.quarantined()]
+
+
+def test_a_file_that_grows_before_it_is_copied_waits(
+    path: Path, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its writer enlarges it after the intake has looked at its size."""
+    sparse(path, "grows", 10)
+    clock.later = 61
+    create, grown = Disk.create, list[str]()
+
+    def grow_and_create(self: Disk, name: str) -> int:
+        if ".part." in name:
+            grown.append(name)
+            file.truncate(1 << 40)
+        return create(self, name)
+
+    monkeypatch.setattr(Disk, "create", grow_and_create)
+    with (path / "drop/q/grows").open("r+b") as file:
+        counts = take(path, clock)
+    if grown:  # (only if renames are not ordered, a file is copied)
+        assert (counts.messages, counts.left) == (0, 1)
+        assert list((path / "active").rglob("grows")) == []
+
+
+def test_the_holes_of_a_file_take_no_room_in_its_copy(
+    path: Path, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sparse(path, "holes", 100 << 20)
+    with (path / "drop/q/holes").open("r+b") as file:
+        file.seek(50 << 20)
+        file.write(b"middle")
+    clock.later = 61
+    rename, taken = Disk.rename, list[int]()
+
+    def measured(self: Disk, source: str, target: str) -> None:
+        if ".part." in source:
+            [copy] = (path / source).iterdir()
+            taken.append(copy.stat().st_blocks * 512)
+            assert copy.read_bytes() == (path / "drop/q/holes").read_bytes()
+        rename(self, source, target)
+
+    monkeypatch.setattr(Disk, "rename", measured)
+    assert take(path, clock).files == 1
+    assert all(size <= 2 << 20 for size in taken)
+    [body] = bodies(path)
+    assert body == bytes(50 << 20) + b"middle" + bytes((50 << 20) - 6)
+
+
 @pytest.mark.parametrize("umask", [0o022, 0o027, 0o002])
 def test_a_group_drops_files_with_any_usual_umask(path: Path, clock: MovedClock, umask: int) -> None:
     """The kernel refuses a second name for a file that this user neither owns nor may write."""

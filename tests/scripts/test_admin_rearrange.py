@@ -171,11 +171,18 @@ def test_a_group_may_drop_files_if_it_is_let(run: Run, path: Path) -> None:
     group = next(each for each in grp.getgrall() if each.gr_gid != os.getgid())
     assert run("queue", "change", "orders", "--drop-group", group.gr_name).code == 0
     folder = os.stat(path / "drop" / "orders")
-    assert (stat.S_IMODE(folder.st_mode), folder.st_gid) == (0o2770, group.gr_gid)
+    assert (stat.S_IMODE(folder.st_mode), folder.st_gid) == (0o3770, group.gr_gid)
     assert stat.S_IMODE(os.stat(path).st_mode) == stat.S_IMODE(os.stat(path / "drop").st_mode) == 0o711
     assert stat.S_IMODE(os.stat(path / "committed").st_mode) == 0o700
     assert run("check").code == 0
     assert run("doctor", path).code == 0
+    os.chmod(path / "drop" / "orders", 0o2770)
+    assert b"drop/orders: users who drop files there may remove files of other users (mode 2770)" in run("check").out
+    assert run("check", "--repair").code == 1
+    assert stat.S_IMODE(os.stat(path / "drop" / "orders").st_mode) == 0o3770
+    os.chmod(path / "drop" / "orders", 0o2770)
+    assert run("queue", "change", "orders", "--retries", "3").code == 0
+    assert stat.S_IMODE(os.stat(path / "drop" / "orders").st_mode) == 0o3770
     assert run("queue", "change", "orders", "--drop-group", "none").code == 0
     assert stat.S_IMODE(os.stat(path / "drop" / "orders").st_mode) == 0o700
     one_line(run("queue", "change", "orders", "--drop-group", "no-such-group"), "there is no group 'no-such-group'")
