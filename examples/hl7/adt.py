@@ -3,24 +3,43 @@
 from typing import Any
 
 import hl7
+from hl7_batches import messages_of
 
 import spool
 from forwarder import Continue, Error, Kill
 
+# The components of MSH-11: the processing id (HL7 table 0103) and the processing mode (table 0207). A message without a
+# mode has the mode T.
+PRODUCTION, TESTS = "P", {"T": "training", "D": "debugging"}
+MODES = {"A": "archive", "R": "restore from archive", "I": "initial load", "T": "current processing"}
+
+
+def split(message: spool.Message) -> list[Continue] | Error | Kill:
+    """An inbound hook: each message of a file becomes one message, in the order of the file and in one commit."""
+    try:
+        text = message.body if isinstance(message.body, str) else message.body.decode("utf-8-sig")
+        messages = messages_of(text)
+    except ValueError as error:
+        return Error(f"it is no file of HL7 v2 messages: {error}")
+    return [Continue(one) for one in messages] or Kill("a batch without messages")
+
 
 def read_header(message: spool.Message) -> Continue | Error | Kill:
-    """An inbound hook: what the routes look at becomes headers; what is no ADT message fails, a test is dropped."""
+    """An inbound hook: the fields for the routes become headers. Other messages than ADT fail, tests are dropped."""
     try:
-        found = hl7.parse(message.body.decode().strip().replace("\r\n", "\r").replace("\n", "\r"))
-        header = found.segment("MSH")
+        header = hl7.parse(message.body).segment("MSH")
         [[kind], [event]] = header[9][0][:2]
-    except Exception as error:  # of whatever kind: the message is what is wrong
+        id, mode = components(header[11], 2)
+    except Exception as error:  # the library raises many kinds of errors for malformed messages
         return Error(f"it is no HL7 v2 message: {type(error).__name__}: {error}")
     if kind != "ADT":
         return Error(f"it is {kind}, not ADT")
-    if str(header[11]) != "P":
-        return Kill(f"a message with the processing id {header[11]}")
-    return Continue(str(found), headers={"event": event, "control-id": str(header[10])})
+    if id in TESTS:
+        return Kill(f"a message for {TESTS[id]} (processing id {id})")
+    if id != PRODUCTION or (mode or "T") not in MODES:
+        return Error(f"its processing id (MSH-11) is {header[11]!s:.20}, not P, T or D with a mode A, R, I or T")
+    headers = {"event": event, "control-id": str(header[10]), "processing-mode": mode or "T"}
+    return Continue(headers=headers)
 
 
 def to_json(message: spool.Message) -> Continue:
@@ -64,4 +83,10 @@ def patient(message: spool.Message) -> dict[str, Any]:
 
 def first(field: hl7.Field) -> str:
     """Return the first component of a field, which may have one or several."""
-    return str(field[0][0] if isinstance(field[0], list) else field)
+    return components(field, 1)[0]
+
+
+def components(field: hl7.Field, count: int) -> list[str]:
+    """Return the first components of a field's first repetition; "" for each missing component."""
+    found = [str(one) for one in field[0]] if isinstance(field[0], list) else [str(field)]
+    return [*found, *[""] * count][:count]
