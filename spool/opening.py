@@ -21,6 +21,7 @@ from spool.model.settings import SpaceConfig, differences, space_config
 from spool.model.settings_file import render_new
 from spool.runtime import calls
 from spool.runtime.clock import Clock, Deadline
+from spool.runtime.greenlets import check_threads
 from spool.space import Space
 from spool.store.mirror import begin_mirror, check_elsewhere
 from spool.store.settings import read_settings, write_settings
@@ -67,6 +68,7 @@ def create(
     Raises:
         SpaceExists: the directory holds a queue space; with ``exist_ok``: a queue space with other options.
         UnsafeFileSystem: the file system of the directory lacks a feature that a space needs.
+        ProtocolError: gevent or eventlet has replaced the threads of this process.
         InvalidArgument: an option has a value that is not allowed.
     """
     config, clock = space_config(options, {}), clock or Clock()
@@ -237,6 +239,7 @@ def space_directory(path: str | os.PathLike[str], disk: Disk | None) -> Iterator
 
     If the directory does not become a space, the directories that this call created are removed again.
     """
+    check_threads()
     if disk is not None:
         yield disk
         return
@@ -289,6 +292,7 @@ def open(path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock
         NotASpace: the directory holds no queue space.
         NewerFormat: a later version of the library wrote the space.
         UnsafeFileSystem: the file system of the space lacks a feature that a space needs.
+        ProtocolError: gevent or eventlet has replaced the threads of this process.
     """
     root = os.fspath(path) if disk is not None else _existing(path)
     with os_errors("opening the queue space"):
@@ -353,6 +357,7 @@ def open_space(disk: Disk, clock: Clock, look: Callable[[Store], list[Finding]] 
     """
     from spool.recovery import scan  # (that package imports this one)
 
+    check_threads()
     store, alone = open_store(disk, clock)
     try:
         core = Core.of(store)

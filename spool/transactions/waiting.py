@@ -15,6 +15,7 @@ from spool.log.visibility import catch_up
 from spool.model.position import PositionRanges
 from spool.runtime import calls
 from spool.runtime.clock import POLL_MIN_SECONDS, Clock, Deadline
+from spool.runtime.greenlets import check_threads
 from spool.runtime.tearing import only_waits
 from spool.store.parts import View
 from spool.store.sought import Sought
@@ -50,6 +51,7 @@ def wait_for(
     deadline = Deadline(store.clock, wanted.timeout, at, check)
     if deadline.remaining() <= 0:
         return got
+    check_threads()  # they may have been replaced after the opening
     if wanted.by_key:
         held = partial(is_there, store.view, store.clock, wanted)
         return repeat_when_arrived(store, (wanted.sought,), held, look, deadline)
