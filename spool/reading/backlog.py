@@ -16,7 +16,7 @@ from spool.model.position import Position
 from spool.model.text import no_queue
 from spool.policies.subscriptions import put_by
 from spool.reading.places import Compacted, Item, packed
-from spool.runtime.calls import public_call
+from spool.runtime.calls import public_call, within
 from spool.store.store import Store
 from spool.transactions.delivery import WHAT_TO_DO
 
@@ -88,7 +88,7 @@ class Backlog:
         found: list[tuple[Item, int]] = []
         lost: list[int] = []
         configs = self._store.settings.known.config.queues
-        for number, _, _ in self.kept_sizes(first, last):
+        for number, _, _ in within(Backlog.kept_sizes)(self, first, last):
             alone = put_by(self._store, number)
             if alone is None:
                 lost.append(number)
