@@ -20,7 +20,6 @@ STREAM_SUFFIX = ".msgpack"
 TYPES: Mapping[str, str] = {".json": codecs.JSON_TYPE, ".txt": "text/plain"}  # for every queue; other files are bytes
 STREAM = "stream"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-LONGEST_REMOVED = len(_BYTE_ORDER_MARK)  # a body is at most this much smaller than its file, if it is no stream
 _MAX_STREAM_MESSAGES = 1_000_000
 _ARGUMENTS = ("body", *PUT_OPTIONS)
 
@@ -68,6 +67,13 @@ def body_of(data: bytes, kind: str) -> tuple[Any, str | None]:
         except UnicodeDecodeError:
             pass
     return data, kind
+
+
+def least_body_bytes(size: int, kind: str) -> int:
+    """Return the least size of all bodies in a file that has this size and type, as far as it is known unread."""
+    if kind == STREAM:
+        return 0
+    return size if kind == AS_BYTES else max(0, size - len(_BYTE_ORDER_MARK))
 
 
 def puts_of(

@@ -6,9 +6,10 @@ folder, and does not list the folder. The log gets one line when files begin to 
 
 import logging
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from spool.errors import Full
+from spool.errors import Full, InvalidArgument
 from spool.log.quota import Usage, UsageByQueue, check_room, combined, never_fits, prepared_usage
 from spool.log.visibility import catch_up, list_prepared
 from spool.model.text import plural
@@ -38,6 +39,9 @@ class FullQueues:
         self._waiting: dict[str, _Waiting] = {}
         self._told: set[str] = set()  # the queues that the log names as full
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._waiting)
+
     def __contains__(self, queue: str) -> bool:
         return queue in self._waiting
 
@@ -62,9 +66,11 @@ class FullQueues:
         """Return why the first file of a queue has no room now; "" if it has room."""
         try:
             Room(self._store).check(queue, self._waiting[queue].first)
-            return ""
+        except InvalidArgument:  # the limit is lower now: the intake refuses the file
+            pass
         except Full as error:
             return str(error).removesuffix("; nothing was put")
+        return ""
 
     @step("looking for room in a queue")
     def tell(self, captured: Counter[str]) -> int:
@@ -97,14 +103,19 @@ class Room:
                 self._prepared = prepared_usage(store.view.prepared)
 
     def check(self, queue: str, usage: Usage) -> None:
-        """Raise Full unless this usage fits beside the usage that was added."""
+        """Raise Full unless this usage fits beside the usage that was added.
+
+        InvalidArgument if the usage exceeds a limit even in an empty queue.
+        """
         if self._is_limited:
+            if exceeded := self._exceeded_limit(queue, usage):
+                raise InvalidArgument(f"{exceeded}: raise the limit, then restore the file")
             check_room(self._store.view, self._settings, combined(self._added, {queue: usage}), self._prepared)
 
     def add(self, queue: str, usage: Usage) -> None:
         self._added = combined(self._added, {queue: usage})
 
-    def exceeded_limit(self, queue: str, usage: Usage) -> str:
+    def _exceeded_limit(self, queue: str, usage: Usage) -> str:
         """Return a text about the limit that this usage exceeds even in an empty queue, or "".
 
         Nothing exceeds a limit of 0: with this limit, an administrator closes a queue or a space for a while.

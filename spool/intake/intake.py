@@ -20,7 +20,7 @@ from spool.errors import BadMessageId, Full, InvalidArgument, MessageInUse, NotO
 from spool.intake.arrivals import Arrivals
 from spool.intake.capture import Capture
 from spool.intake.directories import CapturedFile
-from spool.intake.dropfile import LONGEST_REMOVED, STREAM, PutArguments, puts_of, type_of
+from spool.intake.dropfile import PutArguments, least_body_bytes, puts_of, type_of
 from spool.intake.full_queues import FullQueues, Room
 from spool.log.quota import Usage
 from spool.model import layout
@@ -102,9 +102,11 @@ class Intake:
         return self.counts
 
     def _begin_look(self) -> None:
-        """Forget the names of removed entries, because an intake may run for years."""
+        """Forget the names of removed entries, because an intake may run for years. A full queue's folder may not be
+        listed again."""
         self._reported.intersection_update(self._left)
-        self._left.clear()
+        folders = tuple(f"{layout.DROP}/{queue}/" for queue in self._full)
+        self._left = {name: text for name, text in self._left.items() if name.startswith(folders)}
 
     def stop(self) -> None:
         """End ``run`` after the commit under way. A signal handler, or another thread, may call this method."""
@@ -312,9 +314,6 @@ class Intake:
                 self._let_wait(replace(file, seen=None))
                 return []
             needed = Usage(len(puts), sum(put.bytes for put in puts))
-            exceeded = room.exceeded_limit(file.queue, needed)
-            if exceeded:
-                raise InvalidArgument(f"{exceeded}: raise the limit, then restore the file")
             room.check(file.queue, needed)
         except Full:
             self._full.begin(file.queue, needed)
@@ -333,9 +332,9 @@ class Intake:
     def _least_usage(self, file: CapturedFile) -> Usage:
         """Return the least usage of a file's messages that is known before the file is read."""
         config = self._store.settings.known.config.queues.get(file.queue)
-        if file.seen is None or config is None or type_of(file.name, config.drop_types) == STREAM:
+        if file.seen is None or config is None:
             return Usage(1, 0)
-        return Usage(1, max(0, file.seen.identity.size - LONGEST_REMOVED))
+        return Usage(1, least_body_bytes(file.seen.identity.size, type_of(file.name, config.drop_types)))
 
     def _waits_for_room(self, file: CapturedFile) -> bool:
         """Let a file wait if its queue is full, because no file overtakes an earlier one. Return whether it waits."""

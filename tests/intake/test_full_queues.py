@@ -125,6 +125,29 @@ def test_a_full_queue_is_told_once_and_its_end_once(space: spool.Space, caplog: 
     ]
 
 
+def test_an_entry_that_is_left_alone_is_told_once_although_the_queue_is_full_now_and_then(
+    space: spool.Space, caplog: pytest.LogCaptureFixture
+) -> None:
+    drop(space, *numbered(20))
+    link = Path(space.path, "drop/orders/link")
+    link.symlink_to("nothing")
+    intake = Intake(space)
+    for _ in range(20):
+        intake._begin_look()
+        intake.take_all()
+        assert "drop/orders/link" in intake._left
+        space.get("orders")
+    assert [record.getMessage() for record in caplog.records if "link" in record.getMessage()] == [
+        "drop/orders/link: it is no regular file, and is left alone"
+    ]
+    link.unlink()
+    for _ in range(2):
+        intake._begin_look()
+        intake.take_all()
+    assert intake.counts.left == 0
+    assert intake._reported == set()
+
+
 def test_a_run_that_ends_tells_how_many_files_are_left(space: spool.Space, caplog: pytest.LogCaptureFixture) -> None:
     drop(space, *numbered(1200))
     counts = Intake(space).run(once=True)
@@ -164,6 +187,38 @@ def test_a_file_larger_than_its_whole_queue_holds_up_no_other(space: spool.Space
     space.restore_quarantined(finding.name.partition("/")[2])
     Intake(space).run(once=True)
     assert waiting(space) == [b"a", b"b", b"next", *numbered(6)]
+
+
+@pytest.mark.parametrize(
+    ("size", "suffix", "told"),
+    [(11, "", 11), (11, ".txt", 11), (11, ".json", 11), (50, "", 50), (50, ".txt", 47), (50, ".json", 47)],
+)
+def test_a_file_with_more_bytes_than_its_whole_queue_holds_up_no_other(
+    space: spool.Space, size: int, suffix: str, told: int
+) -> None:
+    """A body has at most three bytes, a byte order mark, less than its file."""
+    space.change_queue("orders", max_bytes=10)
+    drop(space, b"1" * size, suffix=suffix)
+    drop(space, b"next", first=1)
+    counts = Intake(space).run(once=True)
+    assert (counts.quarantined, counts.left) == (1, 0)
+    assert waiting(space) == [b"next"]
+    [finding] = space.quarantined()
+    assert f"queue orders holds at most 10 bytes (max_bytes), so {told} never fit: raise the limit" in finding.detail
+
+
+def test_a_limit_that_is_lowered_while_files_wait_holds_up_no_file_that_fits(space: spool.Space) -> None:
+    space.put_many("orders", [b"a", b"b", b"c"])
+    drop(space, stream(*numbered(4)), suffix=".msgpack")
+    drop(space, b"next", first=1)
+    intake = Intake(space)
+    intake.take_all()
+    assert intake.counts.left == 2
+    space.change_queue("orders", max_messages=3)
+    space.get("orders")
+    intake.take_all()
+    assert intake.counts.quarantined == 1
+    assert waiting(space) == [b"b", b"c", b"next"]
 
 
 def test_a_queue_that_is_closed_by_a_limit_of_0_keeps_its_files(space: spool.Space) -> None:
