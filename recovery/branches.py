@@ -12,7 +12,7 @@ from spool.admin.findings import Kind
 from spool.coordination.locks import LockFile, coordinator_byte, xid_byte
 from spool.disk.content import opened
 from spool.disk.disk import Disk
-from spool.format.schema import ADDRESSING
+from spool.format.commands import addressing
 from spool.log.visibility import is_branch_file
 from spool.model import layout
 from spool.model.layout import CommittedName
@@ -93,8 +93,8 @@ def read_prepared(disk: Disk, xids: LockFile) -> PreparedFiles:
             continue  # after the directory was listed, another process committed the branch or rolled it back
         whole[xid] = contents is not None and is_branch_file(contents.header, xid)
         if contents is not None and whole[xid]:
-            commands = [command for table in contents.tables for command in table.commands]
-            named = max([named, *(one[1] for one in commands if one[0] in ADDRESSING)])
+            commands = [command for table in contents.tables for command in addressing(table.commands)]
+            named = max([named, *(command.number for command in commands)])
     return PreparedFiles(whole, tuple(foreign), LiveOwners.read(xids, whole), named)
 
 

@@ -17,6 +17,7 @@ from hypothesis import settings
 import spool
 from spool.model import codecs
 from tests.held import Gathering
+from tests.led import another_process_leads
 from tests.meanwhile import Processes, Watched
 from tests.simdisk import few_slots
 from tests.strides import Stride
@@ -89,6 +90,7 @@ def _part(text: str) -> tuple[int, int]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the slow tests too")
     parser.addoption("--deep", action="store_true", help="--long, and more of each cut and interleaving (days)")
+    parser.addoption("--led", action="store_true", help="let another process lead: it makes the tests' commits")
     parser.addoption("--part", type=_part, metavar="N/M", help="run only each M-th test, beginning with the N-th")
     parser.addoption("--schedules", type=int, default=2, help="how many of each sort the interleavings try (2)")
 
@@ -99,6 +101,8 @@ LONGEST = (
     "tests/crash/test_interleavings.py", "tests/corruption/test_every_file.py", "tests/environment", "tests/kills",
     "tests/crash", "tests/features", "tests/faults", "tests/corruption",
 )  # fmt: skip
+# Without --led, the tests of these run twice: as they are, and beside another process that leads.
+LED_TOO: tuple[str, ...] = ()
 # Tests of these share devices or a Spark session, so they run in one process.
 TOGETHER = ("tests/filesystems", "tests/forwarder")
 
@@ -112,6 +116,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if shutil.which("strace") is None:
         missing["strace"] = "needs the program strace, which is not installed"
     for item in items:
+        if (mark := item.get_closest_marker("unled")) and is_led(item):
+            item.add_marker(pytest.mark.skip(reason=f"not beside a leader: {mark.args[0]}"))
         for mark, reason in missing.items():
             if item.get_closest_marker(mark):
                 item.add_marker(pytest.mark.skip(reason=reason))
@@ -124,6 +130,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _turn(nodeid: str) -> int:
     return next((turn for turn, path in enumerate(LONGEST) if nodeid.startswith(path)), len(LONGEST))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    led, path = metafunc.config.getoption("--led"), metafunc.definition.nodeid.partition("::")[0]
+    if not led and path in LED_TOO:
+        metafunc.parametrize("_leader", [False, True], ids=["alone", "led"], indirect=True)
+
+
+def is_led(item: pytest.Item) -> bool:
+    """Return whether another process leads in this test."""
+    parameters = getattr(item, "callspec", None)
+    return bool(item.config.getoption("--led") or (parameters and parameters.params.get("_leader")))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _leader(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let another process lead, if the tests of the module run in this mode (see ``tests.led``)."""
+    if not (request.config.getoption("--led") or getattr(request, "param", False)):
+        yield
+        return
+    with another_process_leads():
+        yield
 
 
 def pytest_configure(config: pytest.Config) -> None:

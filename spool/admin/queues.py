@@ -204,8 +204,8 @@ def _puts(contents: FileContents, queue: str) -> int:
     """Count the messages that a branch puts or moves into the queue."""
     count = 0
     for table in contents.tables:
-        moves = (command for command in table.commands if command[0] == "update" and command[4].get("queue") == queue)
-        count += sum(command[3] for command in moves)
+        updates = (command for command in table.commands if command.name == "update")
+        count += sum(update.length for update in updates if update.changes.get("queue") == queue)
         count += sum(length for place, _, length in table.runs if table.queues[place] == queue)
     return count
 

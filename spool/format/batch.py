@@ -6,16 +6,16 @@ grows.
 
 import os
 import zlib
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import msgpack
 
 from spool.errors import SystemFailure
+from spool.format.commands import Addressing, Command, Left, Remove, Take, Update, addressing
 from spool.format.header import SECTION_MESSAGES, Adoption, BranchEntry, SectionEntry
 from spool.format.reader import FileContents
-from spool.format.schema import ADDRESSING, MOST_ADDRESSED
+from spool.format.schema import MOST_ADDRESSED
 from spool.format.table import SECTION_BYTES, CompactedTable, Table, body_head
 from spool.model.layout import MAX_ORDINAL
 from spool.model.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, Xid
@@ -225,33 +225,38 @@ class CommitBatch:
         commands = self._table.commands
         if commands:
             last = commands[-1]
-            if last[0] == "remove" and last[1] == number and last[2] + last[3] == first and last[4] == why:
-                last[3] += count
+            if last.name == "remove" and last[1] == number and last.first + last.length == first and last.why == why:
+                commands[-1] = tuple.__new__(Remove, ("remove", number, last.first, last.length + count, why))
                 self._addressed += count
                 return
-        self._command(["remove", number, first, count, why])
+        self._command(tuple.__new__(Remove, ("remove", number, first, count, why)))
+        self._addressed += count
 
     def update(self, number: int, first: int, count: int, changes: Mapping[str, Any]) -> None:
         """Add a command that changes the control fields or the queue of committed messages; neighbouring ranges are
         joined."""
         if self._addressed + count > MOST_ADDRESSED:
             self.close_section()
-        last: list[Any] = self._table.commands[-1] if self._table.commands else [""]
-        if last[:2] == ["update", number] and last[2] + last[3] == first and last[4] == changes:
-            last[3] += count
-            self._addressed += count
-            return
-        self._command(["update", number, first, count, dict(changes)])
+        commands = self._table.commands
+        if commands:
+            last = commands[-1]
+            follows = last.name == "update" and last[1] == number and last.first + last.length == first
+            if last.name == "update" and follows and last.changes == changes:
+                commands[-1] = last._replace(length=last.length + count)
+                self._addressed += count
+                return
+        self._command(Update("update", number, first, count, dict(changes)))
+        self._addressed += count
         self._bytes += _table_bytes(changes)
 
     def record_captured_file(self, directory: str, name: bytes) -> None:
         """Record the dropped file from which this branch's messages come."""
-        self._command(["take", directory, name])
+        self._command(Take("take", directory, name))
 
     def leave(self, first: int, count: int) -> None:
         """Record that compaction does not move these messages after all. ``first``: the ordinal that the first of these
         messages has in this file."""
-        self._command(["left", first, count])
+        self._command(Left("left", first, count))
 
     def fact(self, key: str, value: Any, expiry: float | None = None) -> None:
         if len(self._table.facts) >= SECTION_MESSAGES or self._bytes >= SECTION_BYTES:
@@ -260,42 +265,36 @@ class CommitBatch:
         self._bytes += _table_bytes(value)
         self.facts += 1
 
-    def _command(self, command: list[Any]) -> None:
+    def _command(self, command: Command) -> None:
         if len(self._table.commands) >= SECTION_MESSAGES or self._bytes >= SECTION_BYTES:
             self.close_section()
-        self._table.commands.append(command)
+        self._table.commands += (command,)
         self.commands += 1
-        if command[0] in ADDRESSING:
-            self._addressed += command[3]
 
     # -- as bytes of a request ----------------------------------------------------------------------------------------
 
     def pack(self) -> tuple[Any, ...] | None:
         """Return the batch as values that msgpack can encode, or None if another process cannot commit the batch.
 
-        Another process commits no large batch, no captured files, and no batch that adopts or supersedes.
+        Another process commits no large batch, and no batch that adopts, supersedes or has other commands than removals
+        and updates.
         """
-        table = self._table
-        plain = {command[0] for command in table.commands}.issubset(ADDRESSING)
-        if self.sections or self.adopts or self.supersedes or not plain:
+        if self.sections or self.adopts or self.supersedes:
+            return None
+        if not all(isinstance(command, Addressing) for command in self._table.commands):
             return None
         branches = [(str(branch.xid), branch.id, branch.first, branch.count) for branch in self.branches]
-        columns = (
-            table.queues, table.attributes, table.runs, table.lengths.tobytes(), table.checksums.tobytes(),
-            table.commands, table.facts,
-        )  # fmt: skip
-        return branches, columns, self._bodies, self._bytes
+        return branches, self._table.pack(), self._bodies, self._bytes
 
     @classmethod
     def unpack(cls, packed: Sequence[Any]) -> Self:
         """Return the batch that another process packed."""
-        branches, (queues, attributes, runs, lengths, checksums, commands, facts), bodies, size = packed
-        batch = cls()
+        branches, columns, bodies, size = packed
+        batch, table = cls(), Table.unpack(columns)
         batch.branches = [BranchEntry(Xid.parse(xid), id, first, count) for xid, id, first, count in branches]
-        batch._table = Table(queues, attributes, runs, array("I", lengths), array("I", checksums), commands, facts)
-        batch._bodies, batch._bytes = bodies, size
-        batch._addressed = sum(command[3] for command in commands)
-        batch.messages, batch.commands, batch.facts = len(bodies), len(commands), len(facts)
+        batch._table, batch._bodies, batch._bytes = table, bodies, size
+        batch._addressed = sum(command.length for command in addressing(table.commands))
+        batch.messages, batch.commands, batch.facts = len(bodies), len(table.commands), len(table.facts)
         return batch
 
     def close_section(self) -> None:
@@ -314,8 +313,8 @@ def destinations_of(tables: Iterable[Table]) -> list[str]:
         if type(table) is not CompactedTable:
             queues += table.queues
         for command in table.commands:
-            if command[0] == "update" and "queue" in command[4]:
-                queues += (command[4]["queue"],)
+            if command.name == "update" and "queue" in command.changes:
+                queues += (command.changes["queue"],)
     return queues
 
 

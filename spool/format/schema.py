@@ -8,14 +8,13 @@ again.
 from collections.abc import Mapping
 from typing import Any
 
+from spool.format.commands import Command, Left, Remove, Take, Update, addressing
 from spool.model.checks import seconds, whole
 from spool.model.layout import CAPTURE_PREFIX, MAX_NUMBER, MAX_ORDINAL
 from spool.model.order import MOST_BEFORE
 from spool.model.xid import BRANCH_ID_BYTES
 
 TOTALS_FACT = "totals"
-COMMANDS = ("remove", "update", "take", "left")
-ADDRESSING = ("remove", "update")  # these commands address messages by number, first ordinal and count
 # The most messages that the commands of one table address, so that a few damaged bytes cannot claim more memory.
 MOST_ADDRESSED = 1 << 20
 _MESSAGES = MAX_ORDINAL + 1  # the most messages of one commit
@@ -60,38 +59,36 @@ def _check_before(place: list[Any]) -> None:
         whole(number, MAX_NUMBER), whole(ordinal, MAX_ORDINAL)
 
 
-def check_command(raw: Any) -> list[Any]:
-    """Check a command, and return it.
-
-    A command is ``["remove", number, first, count, why]``, ``["update", number, first, count, changes]``, ``["take",
-    directory, name]`` or, in a file of compaction, ``["left", first, count]``.
-    """
+def check_command(raw: Any) -> Command:
+    """Check a command as msgpack decoded it, and return it. Only a file of compaction has ``Left``."""
     name, *rest = raw
     if name == "left":
-        first, count = rest
-        whole(whole(first, MAX_ORDINAL) + whole(count, _MESSAGES), _MESSAGES)
-    elif name == "take":
-        _check_captured(*rest)
-    else:
-        number, first, count, what = rest
-        if not (
-            type(number) is type(first) is type(count) is int
-            and 0 < number <= MAX_NUMBER
-            and first >= 0
-            and 0 < count <= _MESSAGES - first
-        ):
-            raise ValueError("a command addresses no messages")
-        if name == "update":
-            check_attributes(what, _CHANGES)
-        elif name != "remove" or not isinstance(what, str):
-            raise ValueError(f"unknown command {name!r:.40}")
-    return raw  # type: ignore[no-any-return]
+        first, length = rest
+        whole(whole(first, MAX_ORDINAL) + whole(length, _MESSAGES), _MESSAGES)
+        return Left(name, first, length)
+    if name == "take":
+        directory, file = rest
+        _check_captured(directory, file)
+        return Take(name, directory, file)
+    number, first, length, what = rest
+    if not (
+        type(number) is type(first) is type(length) is int
+        and 0 < number <= MAX_NUMBER
+        and first >= 0
+        and 0 < length <= _MESSAGES - first
+    ):
+        raise ValueError("a command addresses no messages")
+    if name == "update":
+        return Update(name, number, first, length, check_attributes(what, _CHANGES))
+    if name != "remove" or not isinstance(what, str):
+        raise ValueError(f"unknown command {name!r:.40}")
+    return Remove(name, number, first, length, what)
 
 
-def check_commands(found: Any) -> list[list[Any]]:
+def check_commands(found: Any) -> list[Command]:
     """Check all commands of a table, and return them."""
     commands = list(map(check_command, found))
-    if sum(command[3] for command in commands if command[0] in ADDRESSING) > MOST_ADDRESSED:
+    if sum(command.length for command in addressing(commands)) > MOST_ADDRESSED:
         raise ValueError("its commands address more messages than allowed")
     return commands
 

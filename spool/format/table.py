@@ -3,6 +3,7 @@
 import sys
 import zlib
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import accumulate, pairwise
@@ -11,12 +12,14 @@ from typing import Any, NamedTuple
 import msgpack
 
 from spool.errors import CorruptedFile
+from spool.format.commands import Command, unpack_commands
 from spool.format.header import UNREADABLE, SectionEntry
 from spool.format.schema import check_attributes, check_branch_id, check_commands, check_fact, check_time
 from spool.model.checks import whole
 from spool.model.layout import MAX_NUMBER, MAX_ORDINAL, ORDINAL_BITS
 
 SECTION_BYTES = 16 << 20  # a section is closed when its bodies have this many bytes
+_PLAIN: list[dict[str, Any]] = [{}]  # most sections have these control fields; unpacked tables share the list
 
 
 class Origins(NamedTuple):
@@ -50,8 +53,8 @@ class Table:
     """A section's table of contents.
 
     ``runs`` are neighbouring messages of one queue with the same control fields: (index into ``queues``, index into
-    ``attributes``, count). ``lengths`` and ``checksums`` have one entry for each message, in order. ``commands`` are
-    lists that begin with the name of the command; ``facts`` are [key, value, expiry or None].
+    ``attributes``, count). ``lengths`` and ``checksums`` have one entry for each message, in order. ``facts`` are [key,
+    value, expiry or None].
     """
 
     queues: list[str] = field(default_factory=list)
@@ -59,9 +62,23 @@ class Table:
     runs: list[list[int]] = field(default_factory=list)
     lengths: "array[int]" = field(default_factory=partial(array, "I"))
     checksums: "array[int]" = field(default_factory=partial(array, "I"))
-    commands: list[list[Any]] = field(default_factory=list)
+    commands: list[Command] = field(default_factory=list)
     facts: list[list[Any]] = field(default_factory=list)
     _ends: "array[int] | None" = None
+
+    def pack(self) -> tuple[Any, ...]:
+        """Return the columns as values that msgpack can encode, for memory that processes share."""
+        lengths, checksums = self.lengths.tobytes(), self.checksums.tobytes()
+        return self.queues, self.attributes, self.runs, lengths, checksums, self.commands, self.facts
+
+    @classmethod
+    def unpack(cls, packed: Sequence[Any]) -> "Table":
+        """Return the table of columns that ``pack`` returned in another process."""
+        queues, attributes, runs, lengths, checksums, commands, facts = packed
+        if attributes == _PLAIN:
+            attributes = _PLAIN
+        commands = unpack_commands(commands)
+        return cls(queues, attributes, runs, array("I", lengths), array("I", checksums), commands, facts)
 
     def ends(self, entry: SectionEntry) -> "array[int]":
         """Return the offset in the file at which each body ends; computed once."""

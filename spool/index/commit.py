@@ -46,8 +46,8 @@ class Part(NamedTuple):
         spans = []
         for table in self.contents.tables:
             for command in table.commands:
-                if command[0] == "left":
-                    start, stop = max(command[1], first), min(command[1] + command[2], first + count)
+                if command.name == "left":
+                    start, stop = max(command.first, first), min(command.first + command.length, first + count)
                     if start < stop:
                         spans.append((start - first, stop - start))
         return spans

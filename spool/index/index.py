@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from heapq import heappop, heappush
 from typing import Any
 
+from spool.format.commands import Command
 from spool.format.header import SectionEntry
 from spool.format.reader import BodyPlace
 from spool.format.schema import TOTALS_FACT
@@ -107,7 +108,7 @@ class Index:
             for table in part.contents.tables:
                 for command in table.commands:
                     self._command(state, number, command)
-                    mergeable = mergeable and command[0] == "remove"
+                    mergeable = mergeable and command.name == "remove"
                 for key, value, expiry in table.facts:
                     self._fact(number, state, key, value, expiry)
                     mergeable = mergeable and value is not None
@@ -174,30 +175,29 @@ class Index:
 
     # -- commands ---------------------------------------------------------------------------------------------------
 
-    def _command(self, state: Retention, number: int, command: list[Any]) -> None:
+    def _command(self, state: Retention, number: int, command: Command) -> None:
         """Apply one command of commit ``number``. If a message is not live, an earlier commit removed it; this is no
         error."""
-        name = command[0]
-        if name == "take":
-            state.captured += ((command[1], command[2]),)
-            self.captured.add((command[1], command[2]))
+        if command.name == "take":
+            state.captured += ((command.directory, command.file),)
+            self.captured.add((command.directory, command.file))
             return
-        if name == "left":
+        if command.name == "left":
             return  # ``Part.left`` has read this command already
-        _, target, ordinal, count, how = command
-        end = ordinal + count
+        target, ordinal = command.number, command.first
+        end = ordinal + command.length
         if target != number:
             if state.addressed:
                 add_target(state, target)
             else:
                 state.addressed = {target}
         while ordinal < end:
-            if name == "remove":
+            if command.name == "remove":
                 queue, file, stop = self._remove_next(target, ordinal, end)
                 if queue is not None:
                     if file not in (number, target):
                         add_target(state, file)
-                    what = _COUNTED_AS.get(how)
+                    what = _COUNTED_AS.get(command.why)
                     if what is not None:
                         _count(self.files[file], queue.name, what, stop - ordinal)
                     if what == DEQUEUED:
@@ -207,7 +207,7 @@ class Index:
                 if run is not None:
                     if run.file.number != number:
                         add_target(state, run.file.number)
-                    self._update(run, ordinal, stop - ordinal, how)
+                    self._update(run, ordinal, stop - ordinal, command.changes)
             ordinal = stop
 
     def _remove_next(self, number: int, ordinal: int, end: int) -> tuple[Queue | None, int, int]:

@@ -18,7 +18,7 @@ from spool.errors import CommitUnknown, SpaceStopped
 from spool.log.commit_queue import LINGER_SECONDS, complete
 from spool.log.commit_request import CommitRequest
 from spool.log.posted import Place, decode, decode_answer, encode, encode_answer
-from spool.log.standing import settle, span_of
+from spool.log.standing import settle
 from spool.runtime.tearing import raise_if_torn
 from spool.store.store import WAIT_SECONDS, Store
 
@@ -81,15 +81,14 @@ class CombinedCommits:
         if self._try_lead():
             return requests
         self._expected = _COMPANY_COMMITS
-        addressed = [one for request in requests for one in request.addressed]
-        encoded = None if self._loses(requests) else encode(requests, addressed)
+        encoded = None if self._loses(requests) else encode(requests)
         if encoded is None:
             return requests
         if self._own is None:
             self._own = self._slots.own()
         if self._own is None:
             return requests
-        led = self._slots.post(self._own, encoded, span_of(addressed))
+        led = self._slots.post(self._own, *encoded)
         try:
             return self._wait(self._own, requests, led)
         except Exception as error:

@@ -32,16 +32,15 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from time import perf_counter
-from typing import Any
 
 from spool.coordination.counters import CounterPage
 from spool.coordination.locks import NUMBER, xid_byte
 from spool.disk.disk import FlushFailed
 from spool.errors import NO_ROOM, CommitUnknown, NotOpen, QueueNotFound, SpaceStopped, SystemFailure
 from spool.format.batch import CommitBatch, destinations_of
+from spool.format.commands import Addressing
 from spool.format.header import stamp
 from spool.format.reader import FileContents
-from spool.format.schema import ADDRESSING
 from spool.format.table import CompactedTable, Table
 from spool.format.writer import CommitFileWriter
 from spool.index.commit import Commit, Part
@@ -250,7 +249,7 @@ def arrived_in(tables: Iterable[Table]) -> dict[str, int] | None:
         if type(table) is CompactedTable:
             continue
         for command in table.commands:
-            if command[0] != "remove":
+            if command.name != "remove":
                 return None
         for queue, attributes, count in table.runs:
             if not _NOT_FOR_ALL.isdisjoint(table.attributes[attributes]):
@@ -322,22 +321,24 @@ def _needs_flush(view: View, config: SpaceConfig, batch: CommitBatch, tables: It
     for table in tables:
         if not config.may_lose.issuperset(table.queues):
             return True
-        for name, *about in table.commands:
-            if name not in ADDRESSING or not config.may_lose.issuperset(_queues_of(view, *about)):
+        for command in table.commands:
+            if command.name == "take" or command.name == "left":
+                return True
+            if not config.may_lose.issuperset(_queues_of(view, command)):
                 return True
     return False
 
 
-def _queues_of(view: View, number: int, first: int, count: int, how: str | Mapping[str, Any]) -> set[str]:
+def _queues_of(view: View, command: Addressing) -> set[str]:
     """Return the queues of the messages that a command addresses, and the target queue of a move.
 
     "" stands for the queue of a consumed or compacted message, because a search for that message may fail.
     """
-    queues = {how["queue"]} if isinstance(how, Mapping) and "queue" in how else set[str]()
-    end = first + count
+    queues = {command.changes["queue"]} if command.name == "update" and "queue" in command.changes else set[str]()
+    first, end = command.first, command.first + command.length
     with view.mutex:
         while first < end:
-            run, first = view.index.messages.run_at(number, first, end)
+            run, first = view.index.messages.run_at(command.number, first, end)
             queues.add("" if run is None else run.queue.name)
     return queues
 
@@ -350,10 +351,10 @@ def _flush_moved(store: Store, batch: CommitBatch, tables: Iterable[Table]) -> b
     """
     durable, may_lose = store.shared.counters.read().durable, store.settings.known.config.may_lose
     moved = {
-        command[1]
+        command.number
         for table in chain(tables, *(branch.tables for branch in batch.adopted))
         for command in table.commands
-        if command[0] == "update" and "queue" in command[4] and command[4]["queue"] not in may_lose
+        if command.name == "update" and "queue" in command.changes and command.changes["queue"] not in may_lose
     }
     late = [number for number in moved & store.view.index.unflushed if number > durable]
     for number in late:

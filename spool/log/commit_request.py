@@ -12,7 +12,7 @@ from typing import Any
 
 from spool.coordination.counters import CounterPage
 from spool.format.batch import CommitBatch, destinations_of
-from spool.format.schema import ADDRESSING
+from spool.format.commands import addressing
 from spool.log.quota import Usage, UsageByQueue, change_by
 from spool.model.position import PositionRanges
 from spool.model.xid import Xid
@@ -189,8 +189,7 @@ class BranchRequest(CommitRequest):
 
     @property
     def addressed(self) -> PositionRanges:
-        commands = [command for table in self.batch.tables for command in table.commands]
-        return [(number, first, count) for name, number, first, count, _ in commands if name in ADDRESSING]
+        return [command[1:4] for table in self.batch.tables for command in addressing(table.commands)]
 
 
 def batch_of(requests: Sequence[CommitRequest]) -> CommitBatch:

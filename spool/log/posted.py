@@ -5,12 +5,12 @@ from typing import Any
 
 import msgpack
 
-from spool.coordination.requests import ANSWER_BYTES, BODY_BYTES
+from spool.coordination.requests import ANSWER_BYTES, BODY_BYTES, RemovedSpan
 from spool.format.batch import CommitBatch
 from spool.format.header import UNREADABLE
 from spool.log.adoption import AdoptionRequest
 from spool.log.commit_request import ADOPTION, PUT, REMOVAL, BranchRequest, CommitRequest, PutRequest, RemovalRequest
-from spool.model.position import PositionRanges
+from spool.log.standing import span_of
 
 # The place of a request's messages in a commit: the branch's id, and the ordinal of the first message. For an adopted
 # branch: an empty id, and the place of the branch. None: the owner commits the request itself.
@@ -18,18 +18,20 @@ Place = tuple[bytes, int] | None
 _MOST_TOGETHER = ANSWER_BYTES // 32  # the most requests of one slot: an answer has less than 32 bytes for each
 
 
-def encode(requests: Sequence[CommitRequest], addressed: PositionRanges) -> bytes | None:
-    """Encode requests for a slot; return None if another process cannot commit them, or they do not fit.
+def encode(requests: Sequence[CommitRequest]) -> tuple[bytes, RemovedSpan] | None:
+    """Encode requests for a slot. Return the bytes, and the span of the messages that the requests remove or change.
 
-    ``addressed``: the messages that the requests remove or change; see ``standing.addressed_in``.
+    None if another process cannot commit the requests, or they do not fit. The bytes begin with the messages that the
+    requests remove or change (see ``standing.addressed_in``).
     """
     if len(requests) > _MOST_TOGETHER or sum(request.bytes for request in requests) > BODY_BYTES:
         return None
     packed = [request.pack() for request in requests]
     if None in packed:
         return None
+    addressed = [one for request in requests for one in request.addressed]
     encoded: bytes = msgpack.packb((addressed, packed))
-    return encoded if len(encoded) <= BODY_BYTES else None
+    return (encoded, span_of(addressed)) if len(encoded) <= BODY_BYTES else None
 
 
 def decode(encoded: bytes | None) -> list[CommitRequest]:

@@ -8,9 +8,10 @@ queue is full, because a limit never loses a message.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from spool.errors import Full, TransactionTimeout
+from spool.format.commands import Addressing, addressing
 from spool.format.table import Table
 from spool.log.sequence import settle_all
 from spool.log.visibility import catch_up, list_prepared
@@ -191,20 +192,21 @@ def change_by(view: View, tables: Iterable[Table]) -> dict[str, Usage]:
     found = added_by(tables)
     with view.mutex:
         for table in tables:
-            for command in table.commands:
-                if command[0] in ("remove", "update"):
-                    _count_command(view, found, command)
+            for command in addressing(table.commands):
+                _count_command(view, found, command)
     return found
 
 
-def _count_command(view: View, found: dict[str, Usage], command: list[Any]) -> None:
-    name, number, ordinal, count, what = command
-    target = None if name == "remove" else what.get("queue")
-    if name == "update" and target is None:
-        return
-    if target is not None and "failure_reason" in what:
-        target = None  # a failed message moves to its error queue, full or not
-    for run, first, stop in view.index.messages.live_runs(number, ordinal, ordinal + count):
+def _count_command(view: View, found: dict[str, Usage], command: Addressing) -> None:
+    target: str | None = None
+    if command.name == "update":
+        if "queue" not in command.changes:
+            return
+        if "failure_reason" not in command.changes:  # (a failed message moves to its error queue, full or not)
+            target = command.changes["queue"]
+    for run, first, stop in view.index.messages.live_runs(
+        command.number, command.first, command.first + command.length
+    ):
         here, size = run.queue.name, run.bytes_of(first, stop - first)
         found.update(combined(found, {here: Usage(first - stop, -size)}))
         if target is not None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from spool.disk.disk import Disk
 from spool.format.batch import CommitBatch
+from spool.format.commands import Remove
 from spool.format.reader import contents_of
 from spool.format.schema import TOTALS_FACT
 from spool.index.index import Index
@@ -59,8 +60,8 @@ def _merge(store: Store, numbers: list[int]) -> None:
 
     with own_file(store, store.deadline(), len(numbers)) as file:
         batch.begin_branch(file.xid, os.urandom(BRANCH_ID_BYTES))
-        for _, number, first, count, why in removals:
-            batch.remove(number, first, count, why)
+        for removal in removals:
+            batch.remove(removal.number, removal.first, removal.length, removal.why)
         for key, (_, value, expiry) in facts.items():
             batch.fact(key, value, expiry)
         commit(store, file, batch, check=check)
@@ -76,10 +77,10 @@ def _is_mergeable(index: Index, number: int) -> bool:
     return bool(state.addressed or state.facts) and (totals is None or totals[0] != number)
 
 
-def _content_of(disk: Disk, view: View, numbers: list[int]) -> tuple[list[list[Any]], Facts]:
+def _content_of(disk: Disk, view: View, numbers: list[int]) -> tuple[list[Remove], Facts]:
     """Return the removals of messages that may still have files, sorted by position, and the facts that are the newest
     of their keys."""
-    removals: list[list[Any]] = []
+    removals: list[Remove] = []
     facts: Facts = {}
     for number in numbers:
         contents = contents_of(disk, layout.committed(number))
@@ -90,7 +91,8 @@ def _content_of(disk: Disk, view: View, numbers: list[int]) -> tuple[list[list[A
             addressed = index.files[number].addressed if number in index.files else ()
             compacted = any(target in index.files and index.files[target].span is not None for target in addressed)
             commands = [command for table in contents.tables for command in table.commands]
-            removals += [command for command in commands if compacted or command[1] in index.files]
+            found = [command for command in commands if command.name == "remove"]  # (a mergeable file has no others)
+            removals += [removal for removal in found if compacted or removal.number in index.files]
             keys = [fact[0] for table in contents.tables for fact in table.facts]
             facts.update({key: index.facts[key] for key in keys if index.facts.get(key, (0,))[0] == number})
-    return sorted(removals, key=lambda command: (command[1], command[2])), facts
+    return sorted(removals, key=lambda removal: (removal.number, removal.first)), facts

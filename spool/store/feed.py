@@ -14,7 +14,6 @@ Until its number is published, a note is only a hint: the writer may die, and th
 import os
 import struct
 import zlib
-from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,7 +26,6 @@ from spool.disk.memory import SharedBytes
 from spool.errors import NO_ROOM
 from spool.format.header import UNREADABLE, Adoption, BranchEntry, Header, SectionEntry
 from spool.format.reader import FileContents
-from spool.format.schema import ADDRESSING
 from spool.format.table import Table
 from spool.index.commit import Commit, Part
 from spool.model.layout import FEED
@@ -44,7 +42,6 @@ _LIFE_BYTES = 8
 _SLOTS_AT = SLOT_BYTES  # the life of the ring takes the space of one slot, before the first slot
 
 _LEAST_BRANCH_BYTES = 60  # the least size of an adopted branch in a note
-_PLAIN: list[dict[str, Any]] = [{}]  # most sections have these control fields; the notes share the list
 
 
 class Feed:
@@ -160,7 +157,7 @@ def encode(contents: FileContents, adopted: Sequence[FileContents] = ()) -> byte
     If the content does not fit, the note has None instead of the content. If the positions do not fit either, the note
     is empty.
     """
-    addressed: list[list[int]] = []
+    addressed: PositionRanges = []
     files: list[tuple[Any, ...]] = []
     size = _LEAST_BRANCH_BYTES * len(adopted)
     for header, tables in (contents, *adopted):
@@ -171,11 +168,11 @@ def encode(contents: FileContents, adopted: Sequence[FileContents] = ()) -> byte
             branches.append((branch.id, branch.count) if local else (branch.id, branch.count, str(branch.xid)))
         for (_, *entry), table in zip(header.sections, tables, strict=True):
             for command in table.commands:
-                if command[0] in ADDRESSING:
-                    addressed.append(command[1:4])
+                if command.name == "remove" or command.name == "update":  # (as ``addressing``, without a call)
+                    addressed += (command[1:4],)
             size += entry[0]
             if size < 2 * NOTE_BYTES:  # otherwise the content surely does not fit
-                sections.append((
+                sections.append((  # (as ``Table.pack``, without a call)
                     entry, table.queues, table.attributes, table.runs, table.lengths.tobytes(),
                     table.checksums.tobytes(), table.commands, table.facts,
                 ))  # fmt: skip
@@ -218,15 +215,11 @@ def decode(number: int, note: bytes) -> Commit | None:
             sections: list[SectionEntry] = []
             tables: list[Table] = []
             size = length
-            for entry, queues, attributes, runs, lengths, checksums, commands, facts in packed_sections:
+            for entry, *columns in packed_sections:
                 table_bytes, table_checksum, bodies_bytes, messages = entry
                 sections.append(SectionEntry(size, table_bytes, table_checksum, bodies_bytes, messages))
                 size += table_bytes + bodies_bytes
-                if attributes == _PLAIN:
-                    attributes = _PLAIN
-                tables.append(
-                    Table(queues, attributes, runs, array("I", lengths), array("I", checksums), commands, facts)
-                )
+                tables.append(Table.unpack(columns))
             of_branch = branches[0].xid if parts else None
             if of_branch is not None:
                 adopts.append(Adoption(of_branch, size, checksum, end, first))

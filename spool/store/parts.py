@@ -11,7 +11,6 @@ from spool.coordination.wakeup import CommitNotifier
 from spool.disk import Disk
 from spool.disk.recycler import Recycler
 from spool.format.reader import FileContents
-from spool.format.schema import ADDRESSING
 from spool.index import Index
 from spool.index.body_files import FileCache
 from spool.index.commit import Commit
@@ -109,9 +108,9 @@ def addressed_positions(contents: FileContents) -> Iterator[Position]:
     """Yield the committed messages that a branch's commands address."""
     for table in contents.tables:
         for command in table.commands:
-            if command[0] in ADDRESSING:
-                number, first, count = command[1:4]
-                yield from (Position(number, ordinal) for ordinal in range(first, first + count))
+            if command.name == "remove" or command.name == "update":
+                ordinals = range(command.first, command.first + command.length)
+                yield from (Position(command.number, ordinal) for ordinal in ordinals)
 
 
 class View:

@@ -159,7 +159,7 @@ def _claim_free(
             while missing and (tried := candidates(claims, view, clock, wanted, missing, skip, groups)):
                 for number, first, count in tried:
                     for piece, length in claims.claim(number, first, count):
-                        got.append((number, piece, length))
+                        got += ((number, piece, length),)
                         missing -= length
                 if missing:
                     for number, first, count in tried:

@@ -269,8 +269,8 @@ def describe(store: Store, xid: Xid) -> InDoubt:
                 takes[run.queue.name] += 1
     for table in contents.tables:
         for command in table.commands:
-            if command[0] == "update" and "queue" in command[4]:
-                puts[command[4]["queue"]] += command[3]
+            if command.name == "update" and "queue" in command.changes:
+                puts[command.changes["queue"]] += command.length
     header = contents.header
     return InDoubt(str(xid), header.time, header.writer, dict(puts), dict(takes))
 

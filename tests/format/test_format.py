@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from spool.disk import Disk
 from spool.errors import CorruptedFile, NewerFormat
 from spool.format.batch import section_of
+from spool.format.commands import Remove, Take, Update
 from spool.format.header import (
     VERSION,
     Adoption,
@@ -181,12 +182,15 @@ def tables(draw: st.DrawFn) -> Table:
     commands = draw(
         st.lists(
             st.one_of(
-                st.tuples(st.just("remove"), *ranges, names),
-                st.tuples(st.just("update"), *ranges, fields | st.just({"queue": "q", "not_before": None})),
-                st.tuples(
-                    st.just("take"), st.just("drop.q.1"), st.binary(max_size=9).map(lambda n: b"x" + n.hex().encode())
+                st.builds(Remove, st.just("remove"), *ranges, names),
+                st.builds(Update, st.just("update"), *ranges, fields | st.just({"queue": "q", "not_before": None})),
+                st.builds(
+                    Take,
+                    st.just("take"),
+                    st.just("drop.q.1"),
+                    st.binary(max_size=9).map(lambda n: b"x" + n.hex().encode()),
                 ),
-            ).map(list),
+            ),
             max_size=3,
         )
     )
@@ -201,7 +205,9 @@ def test_tables_come_back_as_they_were_written(table: Table) -> None:
     data = section_of(table, ()).parts[0]
     size = sum(table.lengths) + sum(head_sizes(table.lengths))
     entry = SectionEntry(0, len(data), zlib.crc32(data), size, len(table.lengths))
-    assert decode_table(data, entry) == table
+    decoded = decode_table(data, entry)
+    assert decoded == table == Table.unpack(msgpack.unpackb(msgpack.packb(table.pack()), strict_map_key=False))
+    assert list(map(type, decoded.commands)) == list(map(type, table.commands))
 
 
 xids = st.builds(Xid, st.integers(0, 2**31 - 1), st.binary(min_size=1, max_size=64), st.binary(max_size=64))

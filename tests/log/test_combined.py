@@ -236,7 +236,9 @@ def test_a_claim_cancels_the_request_of_a_dead_process(leader: spool.Space, owne
     run = next(iter(leader._store.view.index.messages.queues["orders"].in_order(time.time())))
     addressed = [(run.number, run.first, 1)]
     request = RemovalRequest(None, addressed)
-    slots.post(slot, encode([request], addressed), span_of(addressed))
+    encoded = encode([request])
+    assert encoded is not None
+    slots.post(slot, *encoded)
     slots.disown(slot)
     assert leader.get("orders").body == "one"
     assert slots.state(slot) == EMPTY
@@ -360,7 +362,7 @@ def test_the_decision_of_an_administrator_is_not_posted(leader: spool.Space, own
 
 def test_removals_of_neighbours_become_one_command() -> None:
     batch = batch_of([RemovalRequest(None, [(9, ordinal, 1)]) for ordinal in (2, 0, 1)])
-    assert [command[:4] for table in batch.tables for command in table.commands] == [["remove", 9, 0, 3]]
+    assert [command[:4] for table in batch.tables for command in table.commands] == [("remove", 9, 0, 3)]
 
 
 def test_a_number_that_a_request_is_taken_for_is_kept(leader: spool.Space, owner: spool.Space) -> None:

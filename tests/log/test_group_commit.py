@@ -262,7 +262,7 @@ def test_a03_many_acknowledgements_are_one_command_and_complete_after_the_remova
         assert space._store.shared.claims.held[1], "a04: no other process may take them before the removal is durable"
     assert future.result(PATIENT_SECONDS) is None
     table = contents_of(space._store.files.disk, layout.committed(tx.number)).tables[0]
-    assert [command[:4] for command in table.commands] == [["remove", 1, 0, 50]]
+    assert [command[:4] for command in table.commands] == [("remove", 1, 0, 50)]
     assert bodies(space) == ["first"]
     assert not space._store.shared.claims.held
 

@@ -1,0 +1,64 @@
+"""The commands of a table: records that remove or change committed messages, or name a captured file. Pure.
+
+A command is a tuple that msgpack encodes as it is, so files, notes of the feed and posted requests have the same bytes.
+``name`` comes first and tells the kinds apart, also for a type checker.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+
+class Remove(NamedTuple):
+    """Removes committed messages: ``length`` messages of commit ``number`` from ordinal ``first`` on."""
+
+    name: Literal["remove"]
+    number: int
+    first: int
+    length: int
+    why: str
+
+
+class Update(NamedTuple):
+    """Changes the control fields or the queue of committed messages, which it names as ``Remove`` does."""
+
+    name: Literal["update"]
+    number: int
+    first: int
+    length: int
+    changes: Mapping[str, Any]
+
+
+class Take(NamedTuple):
+    """Names the captured file from which the branch's messages come. Applying the command removes the file."""
+
+    name: Literal["take"]
+    directory: str
+    file: bytes
+
+
+class Left(NamedTuple):
+    """Names messages that a compaction does not move after all. ``first``: an ordinal in the file of the compaction."""
+
+    name: Literal["left"]
+    first: int
+    length: int
+
+
+Command = Remove | Update | Take | Left
+Addressing = Remove | Update  # these commands address committed messages by number, first ordinal and length
+_KINDS: dict[str, type[Command]] = {"remove": Remove, "update": Update, "take": Take, "left": Left}
+
+
+def addressing(commands: Iterable[Command]) -> Iterator[Addressing]:
+    """Yield the commands that address committed messages."""
+    for command in commands:
+        if command.name == "remove" or command.name == "update":
+            yield command
+
+
+def unpack_commands(packed: Iterable[Sequence[Any]]) -> list[Command]:
+    """Return the commands that msgpack decoded. The types of their values are not checked (see ``schema``).
+
+    Raises LookupError or TypeError if a command is unknown, or has another number of values.
+    """
+    return [_KINDS[values[0]]._make(values) for values in packed]

@@ -1,0 +1,114 @@
+"""A mode of the tests in which another process leads: it commits the requests of the process under test.
+
+Each commit of the process under test is encoded, posted in a slot of ``run/requests``, and answered there. While the
+owner of the request waits, ``Leader`` takes its turn in the owner's thread: it joins the request, decodes it, and
+commits the decoded form. So a test meets what it would meet beside another process that leads: a request that cannot be
+posted, or that comes out differently; an error under the number lock, which only the owner raises; a commit that the
+owner reads from the feed or from its file.
+
+The leader is a separate group commit on the store of the process under test, because a second opener of the space would
+change the locks, the recovery and the closing that tests are about.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+from unittest import mock
+
+from spool.coordination.counters import CounterPage
+from spool.coordination.requests import RequestSlots
+from spool.log import commit
+from spool.log.combined import CombinedCommits
+from spool.log.commit_request import CommitRequest
+from spool.log.group_commit import GroupCommit
+from spool.maintenance.reclaim import reclaim
+from spool.store.store import Store
+
+
+class Leader:
+    """A process that leads while a process under test commits. It commits nothing of its own."""
+
+    def __init__(self, store: Store) -> None:
+        self._group = GroupCommit(store, partial(reclaim, store))
+        self._group._combined._expected = 1  # it has met the owner
+        self.leads = True
+
+    def take_turn(self) -> None:
+        """Commit the posted requests, and release the lead."""
+        self.leads, _turn.runs = False, True
+        try:
+            self._group._commit([CommitRequest(None, 0, 0)])
+        finally:
+            _turn.runs = False
+            self._group._forget_name()
+
+
+class _Turn(threading.local):
+    """Whether this thread is the leader's at this moment."""
+
+    runs = False
+
+
+_turn = _Turn()
+
+
+@contextmanager
+def another_process_leads(counts: Counter[str] | None = None) -> Iterator[None]:
+    """Let another process lead whenever a process that this process simulates, or is, begins a commit.
+
+    counts: gets the number of requests that were *posted*, and of those that were left to their *owner*.
+    """
+    counts = Counter() if counts is None else counts
+    leaders: dict[RequestSlots, Leader] = {}
+    has_company, lead_or_post, try_lead = (
+        CombinedCommits.has_company, CombinedCommits.lead_or_post, CombinedCommits._try_lead
+    )  # fmt: skip
+    wait, keep = RequestSlots.wait, commit._keep
+
+    def expect_others(self: CombinedCommits, page: CounterPage | None) -> bool:
+        return has_company(self, page) or (self._slots.exist and not _turn.runs)
+
+    def post(self: CombinedCommits, requests: list[CommitRequest]) -> list[CommitRequest]:
+        if _turn.runs:
+            return lead_or_post(self, requests)
+        leaders[self._slots] = Leader(self._store)
+        try:
+            left = lead_or_post(self, requests)
+            counts.update(posted=len(requests) - len(left), owner=len(left))
+            return left
+        finally:
+            del leaders[self._slots]
+
+    def lead_unless_led(self: CombinedCommits) -> bool:
+        leader = leaders.get(self._slots)
+        return (leader is None or not leader.leads) and try_lead(self)
+
+    def wait_for_turn(self: RequestSlots, slot: int, state: bytes, seconds: float) -> bool:
+        leader = leaders.get(self)
+        if leader is None or not leader.leads:
+            return wait(self, slot, state, seconds)
+        leader.take_turn()
+        return self.state(slot) != state
+
+    def keep_unless_led(*args: Any) -> None:
+        if not _turn.runs:  # else the process under test reads the commit, as a commit of another process
+            keep(*args)
+
+    replaced: list[tuple[Any, str, Callable[..., Any]]] = [
+        (CombinedCommits, "has_company", expect_others),
+        (CombinedCommits, "lead_or_post", post),
+        (CombinedCommits, "_try_lead", lead_unless_led),
+        (RequestSlots, "wait", wait_for_turn),
+        (commit, "_keep", keep_unless_led),
+    ]
+    patches = [mock.patch.object(target, name, function) for target, name, function in replaced]
+    for patch in patches:
+        patch.start()
+    try:
+        yield
+    finally:
+        for patch in reversed(patches):
+            patch.stop()
