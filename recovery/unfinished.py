@@ -26,6 +26,7 @@ class ActiveFiles:
     captured: for each directory of captured files, whether a live intake works on it.
     foreign: the paths of entries that do not belong to a space.
     owned: the branches whose lock a live process holds.
+    spare: the branches without a lock whose journal has no claims: the files of ended journals.
     """
 
     journals: tuple[Xid, ...]
@@ -34,6 +35,7 @@ class ActiveFiles:
     captured: Mapping[str, bool]
     foreign: tuple[str, ...]
     owned: frozenset[Xid]
+    spare: frozenset[Xid]
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
@@ -55,7 +57,11 @@ def read(disk: Disk, xids: LockFile) -> ActiveFiles:
         elif not name.endswith(layout.JOURNAL_SUFFIX) or _is_irregular(disk, path):
             foreign.append(path)
     owned = frozenset(xid for xid in {*journals, *branches} if not xids.is_free(xid_byte(xid)))
-    return ActiveFiles(tuple(journals), tuple(branches), tuple(copies), captured, tuple(foreign), owned)
+    # A transaction that ended since the listing has committed or removed its file, and emptied its journal, before it
+    # released its lock.
+    branches = [xid for xid in branches if xid in owned or disk.exists(layout.active(xid))]
+    spare = frozenset(xid for xid in journals if xid not in owned and not read_journal(disk, xid).owner)
+    return ActiveFiles(tuple(journals), tuple(branches), tuple(copies), captured, tuple(foreign), owned, spare)
 
 
 def _is_irregular(disk: Disk, name: str) -> bool:
@@ -81,6 +87,8 @@ def decide(active: ActiveFiles, unnamed: Collection[str], *, alone: bool) -> lis
     """
     decisions = []
     for xid in active.journals:
+        if xid in active.spare and not alone:
+            continue  # a live process keeps the file for its next transaction
         dead = Kind.COUNTED, Reason.HOLDER_DIED, Step.COUNT
         decisions.append(_about_branch(active, xid, layout.claim_journal(xid), dead))
     for xid in active.branches:

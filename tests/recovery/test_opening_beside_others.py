@@ -122,3 +122,29 @@ def test_an_opener_says_nothing_of_files_that_a_live_intake_has_taken(processes:
     disk.before("make_durable", lambda: found.append(processes.space()), layout.COMMITTED)
     Intake(living).run(once=True)
     assert found[0].recovery.findings == []
+
+
+# -- work that has ended ----------------------------------------------------------------------------------------------
+
+
+def test_an_opener_takes_no_ended_transaction_of_a_live_process_for_a_dead_one(
+    processes: Processes, space: spool.Space
+) -> None:
+    """The process keeps the file of an ended journal for its next transaction."""
+    space.put("orders", "one")
+    with space.transaction() as transaction:
+        transaction.get("orders")
+    opened = processes.space()
+    assert opened.recovery.findings == []
+    assert opened.check(repair=True) == []
+
+
+def test_an_opener_takes_no_branch_for_a_dead_one_that_is_committed_at_this_moment(
+    processes: Processes, space: spool.Space
+) -> None:
+    branch = start_streaming(space)
+    opener = Meanwhile(processes.machine)
+    opener.before("identity", branch.commit, layout.active(XID))
+    assert spool.open(ROOT, disk=opener, clock=processes.machine.clock).recovery.findings == []
+    assert not opener.waits_for("identity")
+    assert space.stats("orders").ready == 20
