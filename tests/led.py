@@ -10,11 +10,13 @@ The leader is a separate group commit on the store of the process under test, be
 change the locks, the recovery and the closing that tests are about.
 """
 
+import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -112,3 +114,10 @@ def another_process_leads(counts: Counter[str] | None = None) -> Iterator[None]:
     finally:
         for patch in reversed(patches):
             patch.stop()
+
+
+def of_programs(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of programs beside which another process leads, too."""
+    root = Path(__file__).parents[1]
+    paths = (str(root / "tests" / "led_programs"), environment.get("PYTHONPATH", ""), str(root))
+    return {**environment, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}

@@ -20,6 +20,7 @@ from spool.model.message import FIELDS
 from spool.model.settings import QUEUE_OPTIONS, SPACE_OPTIONS
 from tests import pages, references
 from tests.conftest import rows, rows_of
+from tests.led import of_programs
 from tests.log.test_flush_counts import COSTS
 from tests.ports import free_port
 from tests.postgresql import server
@@ -30,7 +31,7 @@ PROGRAMS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scri
 
 
 @pytest.fixture(scope="session")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def environment(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> dict[str, str]:
     """Return the environment of a reader, with the programs of this tree on PATH instead of installed ones."""
     directory = tmp_path_factory.mktemp("bin")
     texts = {"python": f'#!/bin/sh\nexec {sys.executable} "$@"\n'}
@@ -43,7 +44,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         program.chmod(0o755)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SPOOL_")}
     roots = f"{ROOT}:{ROOT / 'scripts'}"
-    return {**kept, "PATH": f"{directory}:{os.environ['PATH']}", "HOME": str(directory), "PYTHONPATH": roots}
+    found = {**kept, "PATH": f"{directory}:{os.environ['PATH']}", "HOME": str(directory), "PYTHONPATH": roots}
+    return of_programs(found) if pytestconfig.getoption("--led") else found
 
 
 def readers(spark: bool) -> list[Path]:

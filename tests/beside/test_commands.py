@@ -60,7 +60,7 @@ ELSEWHERE = {"console", "docs", "doctor", "import", "init", "metrics", "mirror b
 def test_the_session_has_each_command_that_changes_something() -> None:
     known = {path.removeprefix("spool-admin ") for path in commands.paths() if path.startswith("spool-admin ")}
     groups = {name for name in known if any(other.startswith(f"{name} ") for other in known)}
-    typed = {name for name in known for line in SESSION if line.startswith(name)}
+    typed = {name for name in known - groups for line in SESSION if f"{line} ".startswith(f"{name} ")}
     assert known - groups == typed | ELSEWHERE
 
 

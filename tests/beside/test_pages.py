@@ -1,0 +1,72 @@
+"""The examples of the pages, the tour and the demonstration end beside other processes as they end alone."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import pages
+from tests.beside.committer import QUEUE
+from tests.beside.company import two_that_commit
+from tests.led import of_programs
+from tests.test_docs import ROOT, readers
+from tests.test_docs import environment as environment  # a fixture
+from tests.test_docs import postgresql as postgresql  # another one
+
+README, FIRST_STEPS = ROOT / "README.md", ROOT / "docs" / "first-steps.md"
+
+
+def read(*quick: Path) -> list[Any]:
+    """Return the pages as parameters; all but these are slow."""
+    slow = pytest.mark.slow
+    return [pytest.param(page, marks=() if page in quick else slow, id=page.name) for page in readers(spark=False)]
+
+
+def of_page(page: Path, environment: dict[str, str], request: pytest.FixtureRequest) -> dict[str, str]:
+    """Return the environment of the page's programs, with a database if they need one."""
+    needed = any("import psycopg" in block.text for block in pages.programs(page))
+    return {**environment, **request.getfixturevalue("postgresql")} if needed else environment
+
+
+@pytest.mark.parametrize("page", read(README, FIRST_STEPS))
+def test_a_page_runs_as_it_says_while_another_process_leads(
+    page: Path, environment: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    led = of_programs(of_page(page, environment, request))
+    for block in pages.programs(page):
+        pages.run(block, tmp_path, led)
+
+
+@pytest.mark.parametrize("page", read(README))
+def test_a_page_runs_as_it_says_beside_two_processes_that_commit(
+    page: Path, environment: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Lines about the queue of these processes do not count."""
+    given = of_page(page, environment, request)
+    with two_that_commit(tmp_path, at_once=False):
+        for block in pages.programs(page):
+            pages.run(block, tmp_path, given, without=QUEUE)
+
+
+def test_the_tour_ends_as_it_ends_alone(environment: dict[str, str], tmp_path: Path) -> None:
+    command = ["/usr/bin/env", "spool-admin", "tour", "--keep", str(tmp_path / "tour")]
+    with two_that_commit(tmp_path, at_once=False):
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "spool-admin: clean" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_demonstration_loses_and_doubles_nothing(environment: dict[str, str], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "xaspool_scripts.demo"]
+    with two_that_commit(tmp_path, at_once=False):
+        done = subprocess.run(
+            command, env={**environment, "TMPDIR": str(tmp_path)}, capture_output=True, text=True, check=False
+        )
+    assert done.returncode == 0, done.stderr
+    assert "Nothing lost, nothing doubled" in done.stdout
