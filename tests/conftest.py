@@ -102,7 +102,10 @@ LONGEST = (
     "tests/crash", "tests/features", "tests/faults", "tests/corruption",
 )  # fmt: skip
 # Without --led, the tests of these run twice: as they are, and beside another process that leads.
-LED_TOO: tuple[str, ...] = ()
+LED_TOO = (
+    "tests/features/test_q.py", "tests/intake/test_intake.py", "tests/spool/test_engine_model.py",
+    "tests/transactions/test_gets.py", "tests/workers/test_outcomes.py", "tests/xa/test_resource_manager.py",
+)  # fmt: skip
 # Tests of these share devices or a Spark session, so they run in one process.
 TOGETHER = ("tests/filesystems", "tests/forwarder")
 
@@ -135,7 +138,7 @@ def _turn(nodeid: str) -> int:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     led, path = metafunc.config.getoption("--led"), metafunc.definition.nodeid.partition("::")[0]
     if not led and path in LED_TOO:
-        metafunc.parametrize("_leader", [False, True], ids=["alone", "led"], indirect=True)
+        metafunc.parametrize("_leader", [False, True], ids=[pytest.HIDDEN_PARAM, "led"], indirect=True)
 
 
 def is_led(item: pytest.Item) -> bool:

@@ -266,6 +266,7 @@ def interrupting(call: Callable[..., Any]) -> Callable[..., Any]:
     return interrupted
 
 
+@pytest.mark.unled("Ctrl-C ends the wait for the leader; a thread of this process then repeats the commit")
 def test_x03_ctrl_c_in_the_finish_comes_after_the_commit(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
