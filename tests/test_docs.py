@@ -14,7 +14,8 @@ import click
 import pytest
 
 import spool
-from spool.format import header, schema
+from spool.format import commands as commands_of_tables
+from spool.format import header
 from spool.model import layout
 from spool.model.message import FIELDS
 from spool.model.settings import QUEUE_OPTIONS, SPACE_OPTIONS
@@ -251,7 +252,7 @@ def test_links_lead_somewhere() -> None:
 
 def test_format_md_names_every_command_field_and_directory() -> None:
     text = (ROOT / "docs" / "format.md").read_text()
-    for command in schema.COMMANDS:
+    for command in commands_of_tables.KINDS:
         assert f'["{command}"' in text
     for directory in layout.DIRECTORIES:
         assert f"`{directory}/" in text

@@ -46,7 +46,7 @@ class Left(NamedTuple):
 
 Command = Remove | Update | Take | Left
 Addressing = Remove | Update  # these commands address committed messages by number, first ordinal and length
-_KINDS: dict[str, type[Command]] = {"remove": Remove, "update": Update, "take": Take, "left": Left}
+KINDS: dict[str, type[Command]] = {"remove": Remove, "update": Update, "take": Take, "left": Left}
 
 
 def addressing(commands: Iterable[Command]) -> Iterator[Addressing]:
@@ -61,4 +61,4 @@ def unpack_commands(packed: Iterable[Sequence[Any]]) -> list[Command]:
 
     Raises LookupError or TypeError if a command is unknown, or has another number of values.
     """
-    return [_KINDS[values[0]]._make(values) for values in packed]
+    return [KINDS[values[0]]._make(values) for values in packed]
