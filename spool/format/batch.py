@@ -225,7 +225,12 @@ class CommitBatch:
         commands = self._table.commands
         if commands:
             last = commands[-1]
-            if last.name == "remove" and last[1] == number and last.first + last.length == first and last.why == why:
+            if (
+                last.name == "remove"
+                and last.number == number
+                and last.first + last.length == first
+                and last.why == why
+            ):
                 commands[-1] = tuple.__new__(Remove, ("remove", number, last.first, last.length + count, why))
                 self._addressed += count
                 return
@@ -240,8 +245,12 @@ class CommitBatch:
         commands = self._table.commands
         if commands:
             last = commands[-1]
-            follows = last.name == "update" and last[1] == number and last.first + last.length == first
-            if last.name == "update" and follows and last.changes == changes:
+            if (
+                last.name == "update"
+                and last.number == number
+                and last.first + last.length == first
+                and last.changes == changes
+            ):
                 commands[-1] = last._replace(length=last.length + count)
                 self._addressed += count
                 return
