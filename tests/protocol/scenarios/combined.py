@@ -2,14 +2,18 @@
 
 A process that finds a leader posts its request in a slot of shared memory and sleeps. The leader takes all posted
 requests into its own file. A request is "posted", then "joined" (a leader gathers it), "taken" (with the number of the
-file), and "done". A leader may die at any step, and a poster may give up while its request is only posted.
+file), and "done"; the number 0 leaves a done request to its owner. An "empty" slot keeps the content of its last
+request. A slot is "damaged" if its word does not prove its state. A leader may die or fail at any step, and a poster
+may give up while its request is only posted.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from tests.protocol.checker import Faults, Process, Steps
 from tests.protocol.engine import (
+    commit,
     last_issued,
     lock_free_number,
     next_number,
@@ -17,7 +21,6 @@ from tests.protocol.engine import (
     release,
     rename_to_number,
     second_look,
-    tell,
 )
 from tests.protocol.machine import (
     Await,
@@ -26,10 +29,13 @@ from tests.protocol.machine import (
     Context,
     Create,
     Flush,
+    IsLocked,
     Load,
     LoadAll,
     Lock,
     Note,
+    Operation,
+    Outcomes,
     Read,
     State,
     Store,
@@ -38,11 +44,11 @@ from tests.protocol.machine import (
     Violation,
     Write,
 )
-from tests.protocol.promises import Commit, Messages, Unnumbered, is_commit, note_delivery, note_publication
+from tests.protocol.promises import Commit, Messages, Unnumbered, is_commit, note_delivery, note_publication, note_told
 from tests.protocol.rules import Rules
 from tests.protocol.scenario import Case, Mistake, Scenario, Setting
 from tests.protocol.scenarios.parts import PROMISES, begin, putter
-from tests.protocol.view import View, store_counter
+from tests.protocol.view import View, catch_up, store_counter
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,20 @@ class Together:
     """A request that a dead leader took is looked for in the file of its number before it is posted again."""
     look_at_requests: Literal["first", "last", "no"] = "first"
     """A claim looks for requests of dead processes before the second look."""
+    raises: str = ""
+    """Processes whose commits may fail between *issued* and *published*; they go on. (No rule.)"""
+    finish: Literal["committed", "taken"] = "committed"
+    """The requests that a leader marks as done: those of a commit that has ended, not all that it took."""
+    damage: Messages = ()
+    """Another program stores one of these states in a slot. (No rule.)"""
+    proven: bool = True
+    """The word of a slot proves its state, so a wrong word is seen as "damaged"."""
+    damaged: Literal["unknown", "posted", "empty"] = "unknown"
+    """A damaged slot may have a request that stands; its owner cannot know the outcome."""
+    own: Literal["asks", "takes", "asks at any time"] = "asks"
+    """How a process looks for a slot without an owner: it asks for the owners' bytes, one process at a time."""
+    disowns: bool = True
+    """A process that gives up a request gives up its slot, too."""
 
 
 _RIGHT = Together()
@@ -70,21 +90,31 @@ class Request(NamedTuple):
     removes: Messages
     number: int = 0
 
+    @property
+    def stands(self) -> bool:
+        return self.state not in ("empty", "done")
+
 
 class _Work(NamedTuple):
-    """The work of one process: the messages that it puts and removes, and the callers that wait for the outcome."""
+    """The work of one process: the messages that it puts and removes, and the callers that wait for the outcome.
+
+    ``slot``: the slot of the process. ``slots``: the slots that it looks at when it leads.
+    """
 
     who: str
-    others: tuple[str, ...]
+    slot: str
+    slots: tuple[str, ...]
     puts: Messages = ()
     removes: Messages = ()
     told: tuple[Messages, ...] = ()
+    is_only: bool = True  # whether no other process puts the same messages
 
 
-def _note_common(state: State, context: Context, number: int) -> State:
-    """Each request is committed once, whatever leaders die, and not at all once it was withdrawn."""
-    state = note_publication(state, context, number)
-    record = state.noted()
+# -- promises ---------------------------------------------------------------------------------------------------------
+
+
+def _check_once(record: dict[Any, Any]) -> dict[str, int]:
+    """Return the messages that commits put. Each request is committed once, and not at all once it was withdrawn."""
     committed: dict[str, int] = {}
     for key, content in record.items():
         if isinstance(key, tuple) and key[0] == "content" and content:
@@ -95,16 +125,108 @@ def _note_common(state: State, context: Context, number: int) -> State:
     for message in committed:
         if ("withdrawn", message) in record:
             raise Violation(f"{message} was withdrawn and is committed")
+    return committed
+
+
+def _note_common(state: State, context: Context, number: int) -> State:
+    state = note_publication(state, context, number)
+    _check_once(state.noted())
     return state
+
+
+def _note_told(state: State, context: Context, *promise: str) -> State:
+    """A caller was told; a put that no commit has is lost."""
+    kind, message = promise
+    if kind == "put" and message not in _check_once(state.noted()):
+        raise Violation(f"{message} was acknowledged and no commit has it")
+    return note_told(state, context, *promise)
+
+
+def _tell(promises: tuple[Messages, ...]) -> Steps[None]:
+    for promise in promises:
+        yield Note(_note_told, *promise)
 
 
 def _note_withdrawal(state: State, context: Context, messages: Messages) -> State:
-    for key, content in state.record:
-        if isinstance(key, tuple) and key[0] == "content" and content and set(content.puts) & set(messages):
-            raise Violation(f"{messages[0]} was withdrawn and is committed")
     for message in messages:
         state = state.note(("withdrawn", message))
+    _check_once(state.noted())
     return state
+
+
+def _at_end(state: State, alive: tuple[bool, ...]) -> None:
+    _check_once(state.noted())
+
+
+_CHECKS = PROMISES._replace(at_end=_at_end)
+
+
+# -- the slots --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Damage(Operation):
+    """Change the state of a slot that has had a request; nothing else of the slot changes."""
+
+    cell: str
+    state: str
+
+    def outcomes(self, state: State, context: Context) -> Outcomes:
+        request = state.cell(self.cell)
+        if not request or request.state == self.state:
+            return [(state, False)]
+        memory = {**dict(state.memory), self.cell: request._replace(state=self.state)}
+        return [(state._replace(memory=frozenset(memory.items())), True)]
+
+
+def _damaging(together: Together, slots: tuple[str, ...]) -> Process:
+    """Another program stores one wrong word, which has no valid checksum."""
+    states = ("damaged",) if together.proven else together.damage
+
+    def program() -> Steps[None]:
+        slot = yield Choose(slots)
+        state = yield Choose(states)
+        yield Damage(f"request {slot}", state)
+
+    return Process("D", program)
+
+
+def _change(together: Together, slot: str, request: Request, before: str, state: str, number: int = 0) -> Steps[None]:
+    """Change the state of a request that this leader has joined, unless its slot is damaged."""
+    if together.damage:
+        now = yield Load(f"request {slot}")
+        if now.state != before:
+            return
+    yield Store(f"request {slot}", request._replace(state=state, number=number))
+
+
+def _own(together: Together, slots: tuple[str, ...]) -> Steps[str | None]:
+    """Take a slot that has no owner and no standing request."""
+    if together.own == "asks" and not (yield TryLock("search")):
+        return None
+    found = None
+    for slot in slots:
+        request = yield Load(f"request {slot}")
+        if request and request.stands:
+            continue
+        if together.own == "takes" or not (yield IsLocked(f"owner {slot}")):
+            if together.own == "asks":
+                request = yield Load(f"request {slot}")
+                if request and request.stands:
+                    continue
+            if (yield TryLock(f"owner {slot}")):
+                request = yield Load(f"request {slot}")
+                if not (request and request.stands):
+                    found = slot
+                    break
+                yield Unlock(f"owner {slot}")
+    del request
+    if together.own == "asks":
+        yield Unlock("search")
+    return found
+
+
+# -- leading ----------------------------------------------------------------------------------------------------------
 
 
 def _was_committed(rules: Rules, who: str, request: Request) -> Steps[bool]:
@@ -122,41 +244,43 @@ def _was_committed(rules: Rules, who: str, request: Request) -> Steps[bool]:
 
 def _gather(rules: Rules, together: Together, work: _Work) -> Steps[tuple[tuple[str, Request], ...]]:
     """Holding the lead: the posted requests, also of dead processes; those of dead leaders are resolved or posted
-    again."""
-    taken: tuple[tuple[str, Request], ...] = ()
-    for other in work.others:
-        request = yield Load(f"request {other}")
+    again. A damaged slot is emptied."""
+    joined: tuple[tuple[str, Request], ...] = ()
+    for slot in work.slots:
+        request = yield Load(f"request {slot}")
         if not request:
             continue
         if request.state == "posted":
-            request = yield from _join(together, other)
+            request = yield from _join(together, slot)
             if request is not None:
-                taken = (*taken, (other, request))
+                joined = (*joined, (slot, request))
+        elif request.state == "damaged":
+            yield Store(f"request {slot}", request._replace(state="empty"))
         elif request.state in ("taken", "joined") and together.resolve:
             done = request.state == "taken" and (yield from _was_committed(rules, work.who, request))
-            yield Store(f"request {other}", request._replace(state="done" if done else "posted"))
+            yield Store(f"request {slot}", request._replace(state="done" if done else "posted"))
             del done
-    return taken
+    return joined
 
 
-def _join(together: Together, other: str) -> Steps[Request | None]:
+def _join(together: Together, slot: str) -> Steps[Request | None]:
     if not together.joined:
-        request = yield Load(f"request {other}")
-        return request or None
-    yield Lock(f"slot of {other}")
-    request = yield Load(f"request {other}")
-    joined = bool(request) and request.state == "posted"
+        request = yield Load(f"request {slot}")
+        return request if request.stands else None
+    yield Lock(f"slot of {slot}")
+    request = yield Load(f"request {slot}")
+    joined = request.state == "posted"
     if joined:
-        yield Store(f"request {other}", request._replace(state="joined"))
-    yield Unlock(f"slot of {other}")
+        yield Store(f"request {slot}", request._replace(state="joined"))
+    yield Unlock(f"slot of {slot}")
     return request if joined else None
 
 
 def _lead(rules: Rules, together: Together, work: _Work) -> Steps[None]:
     """Holding the lead: commit the own request and all that others have posted in one file."""
-    taken = yield from _gather(rules, together, work)
+    joined = yield from _gather(rules, together, work)
     puts, removes = work.puts, work.removes
-    for _, request in taken:
+    for _, request in joined:
         puts += request.puts
         removes += request.removes
     file = yield Create(f"active/{work.who}", Unnumbered(work.who))
@@ -165,39 +289,67 @@ def _lead(rules: Rules, together: Together, work: _Work) -> Steps[None]:
     number = yield from lock_free_number(number)
     content = Commit(number, puts, removes)
     if together.mark == "before rename":
-        yield from _mark(taken, "taken", number)
+        for slot, request in joined:
+            yield from _change(together, slot, request, "joined", "taken", number)
     yield Store(f"slot {number}", content)
     yield from rename_to_number(f"active/{work.who}", number)
     yield from store_counter(rules, "issued", number)
-    if together.mark == "after rename":
-        yield from _mark(taken, "taken", number)
-    yield Unlock("number lock")
-    yield Write(file, content)
-    if together.mark == "after stamp":
-        yield from _mark(taken, "taken", number)
-    yield Flush(file)
-    if number > 1:
-        yield from publish_up_to(rules, number - 1, work.who)
-    yield from store_counter(rules, "published", number)
-    yield Note(_note_common, number)
-    yield Unlock(f"number {number}")
-    yield from tell(work.told)
-    yield from _mark(taken, "done", number)
+    committed = yield from _write(rules, together, work.who, file, content, joined)
+    if committed:
+        yield from _tell(work.told)
+    if committed or together.finish == "taken":
+        for slot, request in joined:
+            yield from _change(together, slot, request, "taken", "done", number)
+    if together.raises:  # a request that is not taken is in no commit: its owner commits it
+        for slot, request in joined:
+            now = yield Load(f"request {slot}")
+            if now.state == "joined":
+                yield Store(f"request {slot}", request._replace(state="done", number=0))
+            del now
     yield Unlock("lead")
 
 
-def _mark(taken: tuple[tuple[str, Request], ...], state: str, number: int) -> Steps[None]:
-    for other, request in taken:
-        yield Store(f"request {other}", request._replace(state=state, number=number))
+def _write(
+    rules: Rules, together: Together, who: str, file: int, content: Commit, joined: tuple[tuple[str, Request], ...]
+) -> Steps[bool]:
+    """Stamp, flush and publish an issued number. Return False if a step failed; the number's byte is free then."""
+    number = content.number
+    fails = yield from _may_fail(together, who)
+    if together.mark == "after rename":
+        for slot, request in joined:
+            if not fails:
+                yield from _change(together, slot, request, "joined", "taken", number)
+                fails = yield from _may_fail(together, who)
+    yield Unlock("number lock")
+    if not fails:
+        yield Write(file, content)
+        if together.mark == "after stamp":
+            for slot, request in joined:
+                yield from _change(together, slot, request, "joined", "taken", number)
+        fails = yield from _may_fail(together, who)
+    if not fails:
+        yield Flush(file)
+        if number > 1:
+            yield from publish_up_to(rules, number - 1, who)
+        yield from store_counter(rules, "published", number)
+        yield Note(_note_common, number)
+    yield Unlock(f"number {number}")
+    return not fails
 
 
-def _done_or_no_leader(who: str) -> Condition:
+def _may_fail(together: Together, who: str) -> Steps[bool]:
+    return who in together.raises and bool((yield Choose((False, True))))
+
+
+# -- the owner of a request -------------------------------------------------------------------------------------------
+
+
+def _answered_or_no_leader(slot: str) -> Condition:
     def condition(state: State, alive: tuple[bool, ...]) -> bool:
-        request = state.cell(f"request {who}")
-        done = bool(request) and request.state == "done"
-        return done or not any(lock == "lead" for lock, _, _ in state.locks)
+        answered = state.cell(f"request {slot}").state in ("done", "damaged", "empty")
+        return answered or not any(lock == "lead" for lock, _, _ in state.locks)
 
-    condition.__name__ = f"request {who} done, or no leader"
+    condition.__name__ = f"request {slot} answered, or no leader"
     return condition
 
 
@@ -205,69 +357,108 @@ def _commit_together(rules: Rules, together: Together, work: _Work) -> Steps[Non
     if (yield TryLock("lead")):
         yield from _lead(rules, together, work)
         return
-    yield Store(f"request {work.who}", Request("posted", work.puts, work.removes))
+    yield from _post(rules, together, work)
+
+
+def _post(rules: Rules, together: Together, work: _Work) -> Steps[None]:
+    yield Store(f"request {work.slot}", Request("posted", work.puts, work.removes))
     while True:
         if together.patient or not (yield Choose((True, False))):
-            yield Await(_done_or_no_leader(work.who))
+            yield Await(_answered_or_no_leader(work.slot))
         elif (yield from _give_up(together, work)):
             return
-        request = yield Load(f"request {work.who}")
-        if request.state != "done":
+        request = yield Load(f"request {work.slot}")
+        if request.stands and (request.state != "damaged" or together.damaged == "posted"):
             if not (yield TryLock("lead")):
                 continue
-            request = yield Load(f"request {work.who}")
+            request = yield Load(f"request {work.slot}")
             taken = request.state == "taken" and together.resolve
             if taken and (yield from _was_committed(rules, work.who, request)):
                 request = request._replace(state="done")
             del taken
-            if request.state != "done":
-                yield Store(f"request {work.who}", 0)
+            if request.state in ("posted", "joined", "taken") or together.damaged == "posted":
+                yield Store(f"request {work.slot}", request._replace(state="empty"))
                 yield from _lead(rules, together, work)
                 return
             yield Unlock("lead")
-        yield Store(f"request {work.who}", 0)
-        yield from tell(work.told)
+        if request.state != "done":  # damaged, or a leader has found it damaged: the outcome is unknown
+            return
+        yield Store(f"request {work.slot}", request._replace(state="empty"))
+        if request.number:
+            yield from _tell(work.told)
+        else:
+            yield Lock("lead")
+            yield from _lead(rules, together, work)
         return
 
 
 def _give_up(together: Together, work: _Work) -> Steps[bool]:
     """The deadline of the call: withdraw the request if no leader has joined it, else the outcome is unknown."""
     if together.joined:
-        yield Lock(f"slot of {work.who}")
-    request = yield Load(f"request {work.who}")
+        yield Lock(f"slot of {work.slot}")
+    request = yield Load(f"request {work.slot}")
     if request.state == "posted":
-        yield Store(f"request {work.who}", 0)
-        yield Note(_note_withdrawal, work.puts)
-    yield Unlock(f"slot of {work.who}")
+        yield Store(f"request {work.slot}", request._replace(state="empty"))
+        yield Note(_note_withdrawal, work.puts if work.is_only else ())
+    yield Unlock(f"slot of {work.slot}")
     return bool(request.state != "done")
 
 
-def _look_at_requests(rules: Rules, who: str, others: tuple[str, ...], message: str) -> Steps[None]:
-    """A request that removes the claimed message is one of a dead process: resolve it or remove it."""
-    for other in others:
-        request = yield Load(f"request {other}")
-        if not request or request.state == "done" or message not in request.removes:
+# -- processes that meet the request of a dead one ---------------------------------------------------------------------
+
+
+def _settle(rules: Rules, who: str, slot: str, conflicts: Callable[[Request], bool]) -> Steps[None]:
+    """Find out what became of a request of a dead process, or cancel it."""
+    yield Lock("lead")
+    request = yield Load(f"request {slot}")
+    if request and request.state == "taken":
+        yield from _was_committed(rules, who, request)
+    if request and request.stands and conflicts(request):
+        yield Store(f"request {slot}", request._replace(state="empty"))
+    yield Unlock("lead")
+
+
+def _look_at_requests(rules: Rules, who: str, slots: tuple[str, ...], message: str) -> Steps[None]:
+    """A request that removes the claimed message is one of a dead process. A damaged one may remove it."""
+
+    def conflicts(request: Request) -> bool:
+        return message in request.removes or request.state == "damaged"
+
+    for slot in slots:
+        request = yield Load(f"request {slot}")
+        if request and request.stands and conflicts(request):
+            yield from _settle(rules, who, slot, conflicts)
+
+
+def _look_at_dead(rules: Rules, together: Together, who: str, slots: tuple[str, ...]) -> Steps[None]:
+    """A request without an owner may have the key that this process has locked."""
+    for slot in slots:
+        request = yield Load(f"request {slot}")
+        if request and request.state == "damaged" and together.damaged == "empty":
             continue
-        yield Lock("lead")
-        request = yield Load(f"request {other}")
-        if request and request.state == "taken":
-            yield from _was_committed(rules, who, request)
-        if request and request.state != "done" and message in request.removes:
-            yield Store(f"request {other}", 0)
-        yield Unlock("lead")
+        if request and request.stands and not (yield IsLocked(f"owner {slot}")):
+            yield from _settle(rules, who, slot, lambda request: True)
 
 
-def _claim(
-    rules: Rules, together: Together, view: View, who: str, others: tuple[str, ...], message: str
-) -> Steps[bool]:
+def _was_put(rules: Rules, together: Together, who: str, slots: tuple[str, ...]) -> Steps[bool]:
+    """Return whether a commit has put the message with the key that this process has locked."""
+    view = View()
+    yield from _look_at_dead(rules, together, who, slots)
+    last = yield from last_issued(rules)
+    yield from publish_up_to(rules, last, who)
+    yield from catch_up(rules, view)
+    return view.has("k")
+
+
+def _claim(rules: Rules, together: Together, view: View, who: str, slots: tuple[str, ...], message: str) -> Steps[bool]:
     yield Lock(f"claim {message}")
     if together.look_at_requests == "first":
-        yield from _look_at_requests(rules, who, others, message)
+        yield from _look_at_requests(rules, who, slots, message)
     page = yield LoadAll(("version of prepared", "published", "issued"))
     yield from second_look(rules, view, who, message, page)
     del page
     if together.look_at_requests == "last":
-        yield from _look_at_requests(rules, who, others, message)
+        yield from _look_at_requests(rules, who, slots, message)
     if not view.has(message):
         yield Unlock(f"claim {message}")
         return False
@@ -275,13 +466,16 @@ def _claim(
     return True
 
 
+# -- scenarios --------------------------------------------------------------------------------------------------------
+
+
 def _put(rules: Rules, together: Together, who: str, others: str) -> Process:
-    work = _Work(who, tuple(others), puts=(who.lower(),), told=(("put", who.lower()),))
+    work = _Work(who, who, tuple(others), puts=(who.lower(),), told=(("put", who.lower()),))
     return Process(who, lambda: _commit_together(rules, together, work))
 
 
 def _get(rules: Rules, together: Together, who: str, others: str, commits: bool = True) -> Process:
-    work = _Work(who, tuple(others), removes=("m",), told=(("got", "m"),))
+    work = _Work(who, who, tuple(others), removes=("m",), told=(("got", "m"),))
 
     def program() -> Steps[None]:
         view = View()
@@ -306,7 +500,9 @@ def puts_together(
     ]
     if alone:
         processes.append(putter(rules, "C", "c"))
-    return Case(processes, begin(), PROMISES)
+    if together.damage:
+        processes.append(_damaging(together, tuple(putters)))
+    return Case(processes, begin(), _CHECKS)
 
 
 def get_together(rules: Rules, together: Together = _RIGHT, getters: int = 1) -> Case:
@@ -314,9 +510,43 @@ def get_together(rules: Rules, together: Together = _RIGHT, getters: int = 1) ->
     c = _get(rules, together, "C", "AB", commits=getters == 2)
     a = _get(rules, together, "A", "BC" if getters == 2 else "B")
     b = _put(rules, together, "B", "AC" if getters == 2 else "A")
-    return Case([a, b, c], begin(), PROMISES)
+    processes = [a, b, c]
+    if together.damage:
+        processes.append(_damaging(together, ("A", "B")))
+    return Case(processes, begin(), _CHECKS)
 
 
+def one_key(rules: Rules, together: Together = _RIGHT) -> Case:
+    """A posts a put with a key in the only slot, B puts with the same key, and C looks for a slot and leads."""
+    slots = ("S",)
+    work = _Work("A", "S", (), puts=("k",), told=(("put", "k"),), is_only=False)
+
+    def first() -> Steps[None]:
+        yield Lock("key k")
+        if not (yield from _was_put(rules, together, "A", slots)) and (yield from _own(together, slots)) is not None:
+            yield from _post(rules, together, work)
+            if together.disowns:
+                yield Unlock("owner S")
+        yield Unlock("key k")
+
+    def second() -> Steps[None]:
+        yield Lock("key k")
+        if not (yield from _was_put(rules, together, "B", slots)):
+            yield from commit(rules, View(), "B", puts=("k",), told=(("put", "k"),))
+        yield Unlock("key k")
+
+    def leader() -> Steps[None]:
+        yield from _own(together, slots)
+        yield Lock("lead")
+        yield from _lead(rules, together, _Work("C", "", slots, puts=("c",), told=(("put", "c"),)))
+
+    processes = [Process("A", first), Process("B", second), Process("C", leader)]
+    if together.damage:
+        processes.append(_damaging(together, slots))
+    return Case(processes, begin(), _CHECKS)
+
+
+_WRONG = ("damaged",)
 ONLY_A = Faults(killable=("A",))
 A_AND_B = Faults(killable=("A", "B"))
 
@@ -329,7 +559,7 @@ SCENARIOS = (
     Scenario(
         "puts-together",
         "processes put together",
-        (1, 2, 3, 14, 18, 19, 22),
+        (1, 2, 3, 14, 18, 19, 22, 23),
         puts_together,
         (
             Setting(2),
@@ -337,6 +567,10 @@ SCENARIOS = (
             Setting(2, options=_options(impatient="AB")),
             Setting(2, options=_options(together=Together(mark="before rename"))),
             Setting(0, options=_options(putters="ABC")),
+            Setting(1, options=_options(together=Together(raises="AB"))),
+            Setting(1, options=_options(together=Together(damage=_WRONG))),
+            Setting(2, options=_options(together=Together(damage=_WRONG, raises="AB"), impatient="AB"), long=True),
+            Setting(0, options=_options(putters="ABC", together=Together(raises="A")), long=True),
             Setting(0, options=_options(putters="ABC", impatient="A"), long=True),
             Setting(1, options=_options(putters="ABC"), long=True),
             Setting(1, options=_options(alone=True), long=True),
@@ -357,6 +591,26 @@ SCENARIOS = (
                 "put by two commits",
                 Setting(2, options=_options(together=Together(resolve=False))),
             ),
+            Mistake(
+                "a leader whose commit failed marks the requests that it took as done",
+                "was acknowledged and no commit has it",
+                Setting(options=_options(together=Together(raises="A", finish="taken"))),
+            ),
+            Mistake(
+                "a word of a slot that another program stored is believed: a request is done",
+                "was acknowledged and no commit has it",
+                Setting(options=_options(together=Together(damage=("done",), proven=False))),
+            ),
+            Mistake(
+                "a word of a slot that another program stored is believed: a request is posted",
+                "put by two commits",
+                Setting(options=_options(together=Together(damage=("posted",), proven=False))),
+            ),
+            Mistake(
+                "the owner of a damaged slot commits its request",
+                "put by two commits",
+                Setting(options=_options(together=Together(damage=_WRONG, damaged="posted"))),
+            ),
         ),
     ),
     Scenario(
@@ -370,6 +624,7 @@ SCENARIOS = (
             Setting(2, long=True),
             Setting(1, power=True, long=True),
             Setting(1, faults=ONLY_A, options=_options(getters=2), long=True),
+            Setting(1, faults=ONLY_A, options=_options(together=Together(damage=_WRONG)), long=True),
         ),
         (
             Mistake(
@@ -383,6 +638,40 @@ SCENARIOS = (
                 Setting(
                     2, faults=Faults(killable=("A", "B")), options=_options(together=Together(look_at_requests="last"))
                 ),
+            ),
+        ),
+    ),
+    Scenario(
+        "one-key",
+        "two puts with one deduplication key, beside a process that looks for a slot",
+        (4, 20, 23),
+        one_key,
+        (
+            Setting(1, faults=ONLY_A),
+            Setting(1, faults=ONLY_A, options=_options(together=Together(patient=False))),
+            Setting(2, long=True),
+            Setting(1, faults=ONLY_A, options=_options(together=Together(damage=_WRONG)), long=True),
+        ),
+        (
+            Mistake(
+                "a process takes the byte of a slot while it looks for a free one",
+                "put by two commits",
+                Setting(1, faults=ONLY_A, options=_options(together=Together(own="takes"))),
+            ),
+            Mistake(
+                "two processes look for a slot at once",
+                "put by two commits",
+                Setting(1, faults=ONLY_A, options=_options(together=Together(own="asks at any time"))),
+            ),
+            Mistake(
+                "a damaged slot counts as one without a request",
+                "put by two commits",
+                Setting(1, faults=ONLY_A, options=_options(together=Together(damage=_WRONG, damaged="empty"))),
+            ),
+            Mistake(
+                "a process that gives up a request keeps its slot",
+                "put by two commits",
+                Setting(0, options=_options(together=Together(patient=False, disowns=False))),
             ),
         ),
     ),
