@@ -14,13 +14,18 @@ The owner stores *empty* and *posted*. All other states are stored by the proces
 *posted* to *joined* or to *empty* under a further byte of the slot, so that only one of the two happens (rule 22).
 
 A request outlives its owner. It stands until a leader commits or cancels it (rule 20).
+
+The state of a slot is a word, on which the owner sleeps. The word is the state and a checksum of the slot, the state
+and the row of the request. A slot is *damaged* if its word and its row do not fit. No process commits the request of a
+damaged slot, and its owner does not know the outcome (rule 23). A process that scans all slots reads the highest bit of
+each byte: it is set in all bytes of the word if the request stands, and in none if the request does not stand.
 """
 
 import struct
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import wraps
 from typing import NamedTuple, ParamSpec, TypeVar
 
@@ -36,10 +41,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 SLOTS = 64
-EMPTY, POSTED, JOINED, TAKEN, DONE = (state.to_bytes(WORD_BYTES, sys.byteorder) for state in range(5))
+# The states: the first bytes of words. No change of one bit makes one of them another one.
+EMPTY, POSTED, JOINED, TAKEN, DONE = 0x00, 0x83, 0x85, 0x86, 0x09
+DAMAGED = 0xFF  # no state is stored as this
 BODY_BYTES, ANSWER_BYTES = 14 << 10, 2 << 10
 
-_LEAD, _SLOT_BYTES = 0, 1  # the bytes of run/requests: that of the lead, and the first of the slots
+# The bytes of run/requests: that of the lead, the first of the slots, and that of the process that looks for a slot.
+_LEAD, _SLOT_BYTES, _SEARCH = 0, 1, 1 + SLOTS
 # The places in the file: a mark that is set while a process leads; a word that changes when a gathering leader has its
 # requests; the states; the rows; the requests and answers.
 _MARK, _POSTS = slice(0, WORD_BYTES), slice(WORD_BYTES, 2 * WORD_BYTES)
@@ -50,7 +58,10 @@ _CONTENT_BYTES = BODY_BYTES + ANSWER_BYTES
 _POSTED_ROW = struct.Struct("=IIQQ")  # of the request: length, checksum, first and last message that it removes
 _TAKEN_ROW = struct.Struct("=IIQ")  # of the answer: length, checksum; the number of the commit
 _TAKEN_ROW_AT = _POSTED_ROW.size
-_CALM = bytes(state[byte] for state in (EMPTY, DONE) for byte in range(WORD_BYTES))
+_ROW_END = _TAKEN_ROW_AT + _TAKEN_ROW.size
+_STANDS, _STANDING_BITS, _CHECKSUM_BITS = 0x80, 0x80808000, 0x7F7F7F00  # of a word
+_CALM = bytes(range(_STANDS))  # the bytes of words whose requests do not stand
+_READS = 5  # the most reads of a slot whose word and row do not fit, because another process may be changing them
 
 
 class RemovedSpan(NamedTuple):
@@ -133,59 +144,72 @@ class RequestSlots:
     def are_calm(self) -> bool:
         """Whether each slot is empty or done: no request stands."""
         try:
-            return self._memory is None or not self._memory[_STATES].translate(None, _CALM)
+            return self._memory is None or self._memory[_STATES].isascii()
         except ValueError:
             raise not_open() from None
 
     @_while_open
     def standing(self) -> list[int]:
-        """Return the slots whose requests stand: they are posted, joined or taken."""
+        """Return the slots whose requests stand: they are posted, joined or taken. Damaged slots may be among them."""
         if self._memory is None:
             return []
         states = self._memory[_STATES].rstrip(_CALM)  # (most often few slots are in use, and these are the first ones)
         places = enumerate(range(0, len(states), WORD_BYTES))
-        return [slot for slot, at in places if states[at : at + WORD_BYTES].translate(None, _CALM)]
+        return [slot for slot, at in places if not states[at : at + WORD_BYTES].isascii()]
 
     @_while_open
-    def state(self, slot: int) -> bytes:
+    def word(self, slot: int) -> bytes:
+        """Return the word of a slot, for ``wait``."""
         at = _state_at(slot)
         return self._shared()[at : at + WORD_BYTES]
 
+    def state(self, slot: int) -> int:
+        """Return the state of a slot, which may be DAMAGED."""
+        return self._read(slot)[0]
+
+    @_while_open
+    def _read(self, slot: int) -> tuple[int, bytes]:
+        """Return the state and the row of a slot; if they do not fit, the state is DAMAGED. Rule 23."""
+        memory, at, row_at = self._shared(), _state_at(slot), _ROWS_AT + slot * _ROW_BYTES
+        for _ in range(_READS):
+            word, row = memory[at : at + WORD_BYTES], memory[row_at : row_at + _ROW_END]
+            if word == _word(slot, word[0], row):
+                return word[0], row
+        return DAMAGED, row
+
     def number(self, slot: int) -> int:
-        """Return the number for which a request is taken."""
-        number: int = _TAKEN_ROW.unpack(self._row(slot)[_TAKEN_ROW_AT : _TAKEN_ROW_AT + _TAKEN_ROW.size])[2]
-        return number
+        """Return the number for which a request was taken; 0 if it was taken for none."""
+        state, row = self._read(slot)
+        number: int = _TAKEN_ROW.unpack_from(row, _TAKEN_ROW_AT)[2]
+        return number if state in (TAKEN, DONE) else 0
 
     def taken_numbers(self) -> list[int]:
         """Return the numbers for which requests are taken. Their files must remain: rule 21."""
-        return [self.number(slot) for slot in self.standing() if self.state(slot) == TAKEN]
+        return [number for slot in self.standing() if (number := self.number(slot))]
 
     @_while_open
     def standing_within(self, span: RemovedSpan) -> list[int]:
         """Return the slots whose requests stand, and may remove or change a message of the span."""
-        standing = self.standing()
-        rows = self._shared()[_ROWS_AT : _ROWS_AT + (standing[-1] + 1) * _ROW_BYTES] if standing else b""
         found = []
-        for slot in standing:
-            _, _, first, last = _POSTED_ROW.unpack_from(rows, slot * _ROW_BYTES)
-            if first <= span.last and span.first <= last:
+        for slot in self.standing():
+            state, row = self._read(slot)
+            _, _, first, last = _POSTED_ROW.unpack_from(row)
+            if state == DAMAGED or (first <= span.last and span.first <= last):
                 found.append(slot)
         return found
 
     def request(self, slot: int) -> bytes | None:
         """Return a slot's request, or None if its bytes are damaged."""
-        length, checksum, _, _ = _POSTED_ROW.unpack_from(self._row(slot))
-        return self._proven(_content_at(slot), length, checksum, BODY_BYTES)
+        state, row = self._read(slot)
+        length, checksum, _, _ = _POSTED_ROW.unpack_from(row)
+        return None if state == DAMAGED else self._proven(_content_at(slot), length, checksum, BODY_BYTES)
 
-    def answer(self, slot: int) -> bytes | None:
-        """Return a slot's answer, or None if its bytes are damaged."""
-        length, checksum, _ = _TAKEN_ROW.unpack_from(self._row(slot), _TAKEN_ROW_AT)
-        return self._proven(_content_at(slot) + BODY_BYTES, length, checksum, ANSWER_BYTES)
-
-    @_while_open
-    def _row(self, slot: int) -> bytes:
-        at = _ROWS_AT + slot * _ROW_BYTES
-        return self._shared()[at : at + _ROW_BYTES]
+    def answer(self, slot: int) -> tuple[int, bytes] | None:
+        """Return the number of the commit that has a slot's request, and the answer; None if they are damaged."""
+        state, row = self._read(slot)
+        length, checksum, number = _TAKEN_ROW.unpack_from(row, _TAKEN_ROW_AT)
+        data = self._proven(_content_at(slot) + BODY_BYTES, length, checksum, ANSWER_BYTES)
+        return None if data is None or state != DONE else (number, data)
 
     @_while_open
     def _proven(self, at: int, length: int, checksum: int, most: int) -> bytes | None:
@@ -194,15 +218,27 @@ class RequestSlots:
 
     # -- owning a slot ------------------------------------------------------------------------------------------------
 
-    def own(self) -> int | None:
-        """Take a slot without an owner and without a standing request; return None if there is none."""
-        standing = set(self.standing())
-        for slot in range(self._count):
-            if slot not in standing and self._owners.try_lock(request_slot_byte(slot)):
-                if self.state(slot) in (EMPTY, DONE):
-                    return slot
-                self.disown(slot)
+    def own(self, deadline: Deadline) -> int | None:
+        """Take a slot without an owner and without a standing request.
+
+        A process takes the byte of a slot only if it then owns the slot. Otherwise a dead process's request would seem
+        to have an owner for a moment (rule 20). So one process at a time looks for a slot, and asks for the bytes.
+
+        Returns:
+            None if all slots are in use, or if another process looks for a slot until the deadline.
+        """
+        for _ in deadline.polls():
+            with self._locks.trying(_SEARCH) as alone:
+                if alone:
+                    return next(filter(self._take_free, range(self._count)), None)
         return None
+
+    def _take_free(self, slot: int) -> bool:
+        byte = request_slot_byte(slot)
+        if not self._owners.is_free(byte) or slot in self.standing() or not self._owners.try_lock(byte):
+            return False
+        self.clear(slot)
+        return True
 
     def disown(self, slot: int) -> None:
         """Give up a slot. A request that stands in the slot remains."""
@@ -215,12 +251,13 @@ class RequestSlots:
     @_while_open
     def post(self, slot: int, request: bytes, span: RemovedSpan) -> bool:
         """Post a request in an own slot. Return False if no process leads, so that the caller tries to lead."""
-        memory, at, row = self._shared(), _content_at(slot), _ROWS_AT + slot * _ROW_BYTES
+        memory, at, row_at = self._shared(), _content_at(slot), _ROWS_AT + slot * _ROW_BYTES
+        row = _POSTED_ROW.pack(len(request), zlib.crc32(request), *span)
         memory[at : at + len(request)] = request
-        memory[row : row + _POSTED_ROW.size] = _POSTED_ROW.pack(len(request), zlib.crc32(request), *span)
-        self.store(slot, POSTED)
+        memory[row_at : row_at + len(row)] = row
+        self._store(slot, POSTED, row)
         mark = int.from_bytes(memory[_MARK], sys.byteorder)
-        if mark > _GATHERS and memory[_STATES].count(POSTED) >= mark - _GATHERS:
+        if mark > _GATHERS and self._posted() >= mark - _GATHERS:
             memory.change(_POSTS.start, struct.pack("=I", time.monotonic_ns() & 0xFFFFFFFF))
         return mark != 0
 
@@ -229,9 +266,9 @@ class RequestSlots:
         return self._change_posted(slot, EMPTY)
 
     @_while_open
-    def wait(self, slot: int, state: bytes, seconds: float) -> bool:
-        """Sleep until the slot's state changes, or the owner shall try to lead; return False if the time is over."""
-        return self._shared().wait(_state_at(slot), state, seconds)
+    def wait(self, slot: int, word: bytes, seconds: float) -> bool:
+        """Sleep until the slot's word changes, or the owner shall try to lead; return False if the time is over."""
+        return self._shared().wait(_state_at(slot), word, seconds)
 
     # -- leading ------------------------------------------------------------------------------------------------------
 
@@ -264,9 +301,12 @@ class RequestSlots:
         memory = self._shared()
         self._mark(_GATHERS + count)
         seen = memory[_POSTS]
-        if memory[_STATES].count(POSTED) < count:
+        if self._posted() < count:
             memory.wait(_POSTS.start, seen, seconds)  # the process that posts the last of them wakes this thread
         self._mark(_LEADS)
+
+    def _posted(self) -> int:
+        return self._shared()[_STATES][::WORD_BYTES].count(POSTED)
 
     @_while_open
     def _mark(self, value: int) -> None:
@@ -276,32 +316,56 @@ class RequestSlots:
         """Mark a posted request as joined; return False if its owner withdraws it. Rule 22."""
         return self._change_posted(slot, JOINED)
 
-    def _change_posted(self, slot: int, state: bytes) -> bool:
+    def _change_posted(self, slot: int, state: int) -> bool:
         handle, byte = self._locks.handle, _SLOT_BYTES + slot
         if not self._disk.lock(handle, byte):  # (held for a moment only, and by no other thread of this process)
             return False
         try:
-            if self.state(slot) != POSTED:
-                return False
-            self.store(slot, state)
-            return True
+            return self.change(slot, (POSTED,), state)
         finally:
             self._disk.unlock(handle, byte)
 
     @_while_open
     def take(self, slot: int, number: int, answer: bytes) -> None:
-        """Mark a joined request as taken for a number that is issued and not stamped. Rule 18."""
+        """Mark a joined request as taken for a number that is issued and not stamped. Rule 18.
+
+        A slot that was damaged meanwhile remains damaged.
+        """
+        state, row = self._read(slot)
+        if state != JOINED:
+            return
         memory, at = self._shared(), _content_at(slot) + BODY_BYTES
-        row = _ROWS_AT + slot * _ROW_BYTES + _TAKEN_ROW_AT
+        row_at = _ROWS_AT + slot * _ROW_BYTES + _TAKEN_ROW_AT
+        taken = _TAKEN_ROW.pack(len(answer), zlib.crc32(answer), number)
         memory[at : at + len(answer)] = answer
-        memory[row : row + _TAKEN_ROW.size] = _TAKEN_ROW.pack(len(answer), zlib.crc32(answer), number)
-        self.store(slot, TAKEN)
+        memory[row_at : row_at + len(taken)] = taken
+        self._store(slot, TAKEN, row[:_TAKEN_ROW_AT] + taken)
+
+    def change(self, slot: int, states: Collection[int], state: int) -> bool:
+        """Store a state if the slot has one of these states, and wake nobody; return whether it had one of them."""
+        found, row = self._read(slot)
+        if found not in states:
+            return False
+        self._store(slot, state, row)
+        return True
+
+    def clear(self, slot: int) -> None:
+        """Store that a slot is empty. Its owner calls this, or a process that leads."""
+        self._store(slot, EMPTY, b"")
 
     @_while_open
-    def store(self, slot: int, state: bytes) -> None:
-        """Store a state, and wake nobody."""
+    def _store(self, slot: int, state: int, row: bytes) -> None:
         at = _state_at(slot)
-        self._shared()[at : at + WORD_BYTES] = state
+        self._shared()[at : at + WORD_BYTES] = _word(slot, state, row)
+
+
+def _word(slot: int, state: int, row: bytes) -> bytes:
+    """Return the word of a slot with this state and row. ``row``: for a posted or joined request, its beginning."""
+    if state == EMPTY:
+        return CLEAR
+    checksum = zlib.crc32(row[:_TAKEN_ROW_AT] if state in (POSTED, JOINED) else row, slot << 8 | state)
+    standing = _STANDING_BITS if state & _STANDS else 0
+    return (checksum & _CHECKSUM_BITS | standing | state).to_bytes(WORD_BYTES, "little")
 
 
 def _state_at(slot: int) -> int:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from spool.coordination.counters import CounterPage
-from spool.coordination.requests import DONE, EMPTY, JOINED, POSTED, TAKEN
+from spool.coordination.requests import DONE, JOINED, POSTED, TAKEN
 from spool.errors import CommitUnknown, SpaceStopped
 from spool.log.commit_queue import LINGER_SECONDS, complete
-from spool.log.commit_request import CommitRequest
+from spool.log.commit_request import CommitRequest, Stage
 from spool.log.posted import Place, decode, decode_answer, encode, encode_answer
 from spool.log.standing import settle
 from spool.runtime.tearing import raise_if_torn
@@ -48,6 +48,7 @@ class CombinedCommits:
         self._slots = store.shared.requests
         self._check = check
         self._own: int | None = None  # the slot of this process, once it has posted
+        self._stands = False  # whether a leader may commit the request in the own slot, or has committed it
         self._leads = False
         self.joined: list[tuple[int, list[CommitRequest]]] = []
         self._before = 0, 0  # the numbers of requests that this process joined in its last two commits
@@ -85,17 +86,21 @@ class CombinedCommits:
         if encoded is None:
             return requests
         if self._own is None:
-            self._own = self._slots.own()
+            self._own = self._slots.own(self._store.deadline(_LOOK_SECONDS))
         if self._own is None:
             return requests
-        led = self._slots.post(self._own, *encoded)
+        self._stands = True
         try:
+            led = self._slots.post(self._own, *encoded)
             return self._wait(self._own, requests, led)
-        except Exception as error:
-            raise_if_torn(error)
-            if self._slots.state(self._own) == EMPTY or self._slots.withdraw(self._own):
+        except BaseException as error:
+            if not self._stands or self._withdraw(self._own):
                 raise
-            return self._give_up(self._own, requests, error)
+            left = self._give_up(self._own, requests, error)
+            raise_if_torn(error)
+            if not isinstance(error, Exception):
+                raise
+            return left
 
     def _loses(self, requests: Sequence[CommitRequest]) -> bool:
         """Return whether all messages go to queues that may lose them: their commit needs no flush, so it is alone."""
@@ -117,7 +122,7 @@ class CombinedCommits:
         for slot in slots.standing():
             if slots.state(slot) != POSTED:
                 settle(self._store, slot)
-            if slots.state(slot) == POSTED and slots.join(slot):
+            if slots.join(slot):
                 self.joined.append((slot, decode(slots.request(slot))))
                 self._expected = _COMPANY_COMMITS
         self._before = self._before[1], len(self.joined)
@@ -137,25 +142,32 @@ class CombinedCommits:
             if any(places):
                 self._slots.take(slot, number, encode_answer(places))
 
-    def finish(self) -> None:
-        """Answer the joined requests: the commit has ended. Requests of an unknown outcome remain taken."""
-        for slot, joined in self.joined:
-            if self._slots.state(slot) == TAKEN and not any(isinstance(one.error, CommitUnknown) for one in joined):
-                self._slots.store(slot, DONE)
+    def finish(self, number: int) -> None:
+        """Mark the requests that were taken for a number as done: its commit has ended, and has not failed.
+
+        After a failure the requests remain taken, and rule 19 settles them.
+        """
+        for slot, _ in self.joined:
+            if self._slots.number(slot) == number:
+                self._slots.change(slot, (TAKEN,), DONE)
 
     def end_lead(self) -> None:
-        """Release the lead, if this process leads. Requests that are in no commit are left to their owners."""
-        if not self._leads:
-            return
-        slots, joined = self._slots, [slot for slot, _ in self.joined]
-        self._leads, self.joined = False, []
+        """Release the lead, if this process leads. Requests that are in no commit are left to their owners.
+
+        If this fails, the space closes itself, because other processes would wait for the lead.
+        """
         try:
-            for slot in joined:
-                if slots.state(slot) == JOINED:
-                    slots.take(slot, 0, encode_answer(()))
-                    slots.store(slot, DONE)
-        finally:
-            slots.end_lead(joined)
+            if self._leads:
+                joined, self.joined, self._leads = [slot for slot, _ in self.joined], [], False
+                for slot in joined:
+                    if self._slots.state(slot) == JOINED:
+                        self._slots.take(slot, 0, encode_answer(()))
+                        self._slots.change(slot, (TAKEN,), DONE)
+                self._slots.end_lead(joined)
+        except BaseException as error:
+            self._store.guard.tear(error)
+            if not isinstance(error, Exception):
+                raise
 
     # -- waiting for an answer ----------------------------------------------------------------------------------------
 
@@ -165,25 +177,26 @@ class CombinedCommits:
         begun = store.clock.monotonic()
         while True:
             if not led and self._try_lead():
-                if self._is_answered_without_leader(slot):
+                settle(store, slot)  # an earlier leader has ended or died
+                if slots.state(slot) != POSTED:
                     self.end_lead()
                     break
-                slots.store(slot, EMPTY)
+                self._clear(slot)
                 if raised is None:
                     return requests
                 self.end_lead()
                 raise raised
-            state = slots.state(slot)
-            if state == DONE:
+            word, state = slots.word(slot), slots.state(slot)
+            if state not in (POSTED, JOINED, TAKEN):
                 break
             waited = store.clock.monotonic() - begun
-            if state == POSTED and (raised is not None or waited > _PATIENCE_SECONDS) and slots.withdraw(slot):
+            if state == POSTED and (raised is not None or waited > _PATIENCE_SECONDS) and self._withdraw(slot):
                 if raised is None:
                     return requests
                 raise raised
             if waited > WAIT_SECONDS:
                 break
-            woken = store.clock.wait(partial(slots.wait, slot, state), _LOOK_SECONDS)
+            woken = store.clock.wait(partial(slots.wait, slot, word), _LOOK_SECONDS)
             led = woken and slots.state(slot) != POSTED
             try:
                 self._check()
@@ -194,19 +207,20 @@ class CombinedCommits:
             raise raised
         return left
 
-    def _is_answered_without_leader(self, slot: int) -> bool:
-        """Return whether the own slot has its answer. This process leads, so an earlier leader has ended or died."""
-        if self._slots.state(slot) == TAKEN:
-            settle(self._store, slot)
-        return self._slots.state(slot) == DONE
+    def _withdraw(self, slot: int) -> bool:
+        self._stands = not self._slots.withdraw(slot)
+        return not self._stands
+
+    def _clear(self, slot: int) -> None:
+        self._slots.clear(slot)
+        self._stands = False
 
     def _read_answer(self, slot: int, requests: Sequence[CommitRequest]) -> list[CommitRequest]:
         """Complete the requests that another process committed; return the others."""
-        slots = self._slots
-        number, answer = slots.number(slot), slots.answer(slot)
-        if answer is None:  # other programs have overwritten it
+        answered = self._slots.answer(slot)
+        if answered is None:  # other programs have overwritten it
             return self._give_up(slot, requests)
-        slots.store(slot, EMPTY)
+        number, answer = answered
         self.last = max(number, self.last)
         done, left = [], []
         for request, place in zip(requests, decode_answer(answer, len(requests)), strict=True):
@@ -217,14 +231,16 @@ class CombinedCommits:
             request.branch = branch.hex()
             done.append(request)
         complete(done)
+        self._clear(slot)
         return left
 
     def _give_up(
-        self, slot: int, requests: Sequence[CommitRequest], cause: Exception | None = None
+        self, slot: int, requests: Sequence[CommitRequest], cause: BaseException | None = None
     ) -> list[CommitRequest]:
         """Fail the requests, because their outcome is unknown. The slot remains to be settled by others."""
-        self._own = None
+        self._own, self._stands = None, False
         self._slots.disown(slot)
+        requests = [request for request in requests if request.stage is not Stage.DONE]
         text = _UNKNOWN
         try:
             self._store.shared.control.verify()

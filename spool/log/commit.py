@@ -9,7 +9,9 @@ Invariants. The rules are those of docs/architecture.md, "The rules that keep pr
 
 1. Until a file's number is stored as issued, the batch has no effect. If a step fails before that point, the file is
    removed. If the file has its numbered name already, the number ends as an empty commit.
-2. Once the number is issued the file is never removed or rewritten; any later failure raises CommitUnknown.
+2. Once the number is issued the file is never removed or rewritten; any later failure raises CommitUnknown. If no step
+   expects the failure, e.g. a MemoryError, the space closes itself, and other processes settle the number as that of a
+   dead writer.
 3. A number is issued under the number lock, in this order: hold the number's byte, rename the file without replacing
    another file, store *issued* (rule 1). The file is stamped with the number afterwards. So no two files ever carry the
    same number, and a file without an issued number has no effect.
@@ -51,7 +53,7 @@ from spool.model import layout
 from spool.model.settings import SpaceConfig
 from spool.model.xid import new_local_xid
 from spool.runtime.clock import Deadline, WaitExpired
-from spool.runtime.tearing import raise_if_torn
+from spool.runtime.tearing import is_failed_step, raise_if_torn, was_delivered
 from spool.store.parts import View
 from spool.store.settings import Settings
 from spool.store.store import WAIT_SECONDS, Store
@@ -101,45 +103,53 @@ def commit(
         if not batch.supersedes:
             write(store, file, batch, page, flush=flush, recycle=flush, make_room=make_room)
         number, contents = _issue(store, file, batch, seconds, check, issued)  # steps 2 to 6
-    except BaseException:
-        file.abandon()
+        try:
+            # 7. Stamp the file with its number, and flush the file and its copy in the mirror. The batch is committed
+            #    once the bytes are on the disk.
+            assert file.handle is not None
+            store.files.disk.write_at(file.handle, *stamp(number))
+            flush = flush or (asked and store.settings.known is not known)  # an edit may have made a queue durable
+            if store.view.index.unflushed:
+                flush = _flush_moved(store, batch, contents.tables) or flush
+            if store.files.mirror is not None:
+                store.files.mirror.flush_both(number, file.flush if flush else lambda: None)
+            elif flush:
+                flushed_from = perf_counter()
+                file.flush()
+                flush_seconds = perf_counter() - flushed_from
+            # 8. Publish the number after all earlier numbers: now the commit is visible to all processes.
+            tables: Iterable[Table] = contents.tables
+            if batch.adopted:
+                tables = chain(tables, *(branch.tables for branch in batch.adopted))
+            arrived = arrived_in(tables)
+            if not store.shared.counters.publish_next(number, durable=flush, arrived=arrived):
+                _publish_behind(store, number, seconds, flushed=flush, arrived=arrived)
+        except FlushFailed as error:
+            store.stop()  # done before the byte is released, so that no process takes this file for a whole commit
+            raise CommitUnknown(f"flushing commit {number} failed ({error}); {_LOOK}") from error
+        except (WaitExpired, SpaceStopped, NotOpen) as error:
+            raise CommitUnknown(f"commit {number} could not be made visible: {error}; {_LOOK}") from error
+        except OSError as error:
+            raise_if_torn(error)
+            raise CommitUnknown(f"commit {number} could not be finished ({error}); {_LOOK}") from error
+        finally:
+            store.shared.numbers.unlock(number)
+            file.close()
+        # 9. Keep the commit in memory: the index of this process applies the commit after all earlier ones.
+        _keep(store, number, contents, batch)
+        store.meters.note_commit((requests, perf_counter() - begun, flush_seconds))
+        return number
+    except CommitUnknown:
         raise
-    try:
-        # 7. Stamp the file with its number, and flush the file and its copy in the mirror. The batch is committed once
-        #    the bytes are on the disk.
-        assert file.handle is not None
-        store.files.disk.write_at(file.handle, *stamp(number))
-        flush = flush or (asked and store.settings.known is not known)  # an edit may have made a queue durable
-        if store.view.index.unflushed:
-            flush = _flush_moved(store, batch, contents.tables) or flush
-        if store.files.mirror is not None:
-            store.files.mirror.flush_both(number, file.flush if flush else lambda: None)
-        elif flush:
-            flushed_from = perf_counter()
-            file.flush()
-            flush_seconds = perf_counter() - flushed_from
-        # 8. Publish the number after all earlier numbers: now the commit is visible to all processes.
-        tables: Iterable[Table] = contents.tables
-        if batch.adopted:
-            tables = chain(tables, *(branch.tables for branch in batch.adopted))
-        arrived = arrived_in(tables)
-        if not store.shared.counters.publish_next(number, durable=flush, arrived=arrived):
-            _publish_behind(store, number, seconds, flushed=flush, arrived=arrived)
-    except FlushFailed as error:
-        store.stop()  # done before the byte is released, so that no process takes this file for a whole commit
-        raise CommitUnknown(f"flushing commit {number} failed ({error}); {_LOOK}") from error
-    except (WaitExpired, SpaceStopped, NotOpen) as error:
-        raise CommitUnknown(f"commit {number} could not be made visible: {error}; {_LOOK}") from error
-    except OSError as error:
-        raise_if_torn(error)
-        raise CommitUnknown(f"commit {number} could not be finished ({error}); {_LOOK}") from error
-    finally:
-        store.shared.numbers.unlock(number)
-        file.close()
-    # 9. Keep the commit in memory: the index of this process applies the commit after all earlier ones.
-    _keep(store, number, contents, batch)
-    store.meters.note_commit((requests, perf_counter() - begun, flush_seconds))
-    return number
+    except BaseException as error:
+        if file.number is None:
+            file.abandon()
+            raise
+        if not was_delivered(error):
+            store.guard.tear(error)  # a lock may still be held: it is released as the space closes
+        if not is_failed_step(error):
+            raise
+        raise CommitUnknown(f"{type(error).__name__} interrupted commit {file.number}; {_LOOK}") from error
 
 
 # The index applies the kept commits of this process once more than ``_MOST_OWN`` are kept, and after a commit of at
@@ -190,9 +200,9 @@ def _issue(
             # 6. Store the number as issued. A file without an issued number is never stamped: if this step fails, the
             #    number ends as an empty commit.
             store.shared.counters.store_issued(number)
+            file.number = number
             if issued is not None:
                 issued(number)
-            file.number = number
         except BaseException:
             store.shared.numbers.unlock(number)
             raise

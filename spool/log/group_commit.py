@@ -40,7 +40,7 @@ from spool.log.visibility import catch_up
 from spool.log.vote import VoteRequest, vote_together
 from spool.model.xid import Xid, new_local_xid
 from spool.runtime.calls import call_later, enters, raise_interrupt
-from spool.runtime.tearing import is_torn_by, raise_if_torn
+from spool.runtime.tearing import is_failed_step, is_torn_by, raise_if_torn
 from spool.store.settings import Settings
 from spool.store.store import Store
 
@@ -217,8 +217,6 @@ class GroupCommit:
                 out = set(map(id, failed))
                 together = [request for request in together if id(request) not in out]
                 complete(failed)
-            if combines:
-                combined.finish()
         except (OSError, SpoolError) as error:  # the processes cannot commit together
             if is_torn_by(error):
                 self._interrupt([request for request in left if request.stage is not Stage.DONE], error, own)
@@ -286,17 +284,25 @@ class GroupCommit:
             if request.is_empty:
                 busy = [other for other in requests if not other.is_empty]
                 break
+        if not busy:
+            return []
+        file = CommitFileWriter(self.store.files.disk, self._name or self._file_name())
         try:
-            if busy:
-                self._write(busy)
-        except CommitUnknown as error:
-            for request in busy:
-                request.error = CommitUnknown(str(error), tuple(request.ids))
-                request.error.__cause__ = error.__cause__
-        except _RefusedError as error:
-            return error.requests if len(error.requests) < len(busy) else []
-        except Exception as error:
+            self._write(file, busy)
+        except BaseException as error:
+            self._forget_name()
+            if isinstance(error, _RefusedError):
+                return error.requests if len(error.requests) < len(busy) else []
+            if file.number is not None:  # the commit may have happened
+                for request in busy:
+                    request.number = file.number
+                if not is_failed_step(error):
+                    raise
+                _fail_unknown(busy, error)
+                return []
             raise_if_torn(error)
+            if not isinstance(error, Exception):
+                raise
             failed = self._failed_alone(error, busy) or busy
             _fail(failed, error)
             return failed if len(failed) < len(busy) else []
@@ -311,24 +317,19 @@ class GroupCommit:
         full = isinstance(error, OSError) and error.errno in NO_ROOM
         return [request for request in requests if request.messages] if full else []
 
-    def _write(self, requests: Sequence[CommitRequest]) -> None:
-        file = CommitFileWriter(self.store.files.disk, self._name or self._file_name())
+    def _write(self, file: CommitFileWriter, requests: Sequence[CommitRequest]) -> None:
         batch = batch_of(requests)
         check, page, combined = partial(self._check, requests), requests[-1].page, self._combined
         issued = partial(combined.take, requests) if combined.joined else None
-        try:
-            commit(self.store, file, batch, check=check, page=page, make_room=self._make_room, issued=issued,
-                requests=len(requests))  # fmt: skip
-        except BaseException:
-            self._forget_name()
-            raise
-        finally:
-            if file.number is not None:
-                combined.last = file.number
-                for request in requests:
-                    request.number = file.number
+        number = commit(self.store, file, batch, check=check, page=page, make_room=self._make_room, issued=issued,
+            requests=len(requests))  # fmt: skip
+        combined.last = number
+        for request in requests:
+            request.number = number
         if batch.adopts:
             self._move_adopted(requests)
+        if issued is not None:
+            combined.finish(number)
 
     def _check(self, requests: Sequence[CommitRequest], settings: Settings) -> None:
         """Raise _RefusedError if a quota, or an earlier decision about a branch, refuses some of the requests.
@@ -392,6 +393,16 @@ class GroupCommit:
             name, self._name = self._name, None
             with suppress(OSError):
                 self.store.shared.xids.unlock(xid_byte(name))
+
+
+def _fail_unknown(requests: Sequence[CommitRequest], error: BaseException) -> None:
+    """Set the error of requests that a commit with a number may have."""
+    text, cause = str(error), error.__cause__
+    if not isinstance(error, CommitUnknown):
+        text, cause = f"{type(error).__name__} interrupted the commit: it may or may not have happened", error
+    for request in requests:
+        request.error = CommitUnknown(text, tuple(request.ids))
+        request.error.__cause__ = cause
 
 
 def _fail(requests: Sequence[CommitRequest], error: Exception) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import msgpack
 
-from spool.coordination.requests import DONE, EMPTY, JOINED, POSTED, TAKEN, RemovedSpan, RequestSlots
+from spool.coordination.requests import DAMAGED, DONE, JOINED, POSTED, TAKEN, RemovedSpan, RequestSlots
+from spool.errors import CorruptedFile
 from spool.format.header import UNREADABLE
 from spool.format.reader import open_file, read_header
 from spool.log.sequence import settle_to
@@ -43,7 +44,8 @@ def addressed_in(encoded: bytes | None) -> Sequence[tuple[int, int, int]]:
 def settle(store: Store, slot: int) -> None:
     """Find out what became of a request that an earlier leader joined. Afterwards the slot is done, or posted again.
 
-    The caller leads. An earlier leader died, or the outcome of its commit was unknown. Rule 19.
+    The caller leads. An earlier leader died, or the outcome of its commit was unknown. Rule 19. A damaged slot, and a
+    slot whose commit is damaged, is cleared: its owner then knows that the outcome is unknown (rule 23).
 
     Raises:
         WaitExpired, SpaceStopped: the number of that commit cannot be published.
@@ -51,15 +53,24 @@ def settle(store: Store, slot: int) -> None:
     slots = store.shared.requests
     state = slots.state(slot)
     if state == JOINED:
-        slots.store(slot, POSTED)
+        slots.change(slot, (JOINED,), POSTED)
     elif state == TAKEN:
-        slots.store(slot, DONE if _was_committed(store, slots.number(slot)) else POSTED)
+        try:
+            slots.change(slot, (TAKEN,), DONE if _was_committed(store, slots.number(slot)) else POSTED)
+        except CorruptedFile:  # the commit's file was damaged: nobody knows whether the request was in it
+            slots.clear(slot)
+    elif state not in (POSTED, DONE):
+        slots.clear(slot)
 
 
 def _was_committed(store: Store, number: int) -> bool:
     """Return whether the commit that took a request happened. Otherwise its number has ended as an empty commit.
 
-    A number for which a request was taken belonged to its leader's file. So any content is that leader's commit.
+    A number for which a request was taken belonged to its leader's file, and is published now. So any content is that
+    leader's commit.
+
+    Raises:
+        CorruptedFile: the file was damaged.
     """
     settle_to(store, number, store.deadline())
     disk = store.files.disk
@@ -69,7 +80,7 @@ def _was_committed(store: Store, number: int) -> bool:
         return False
     try:
         header = read_header(disk, handle)
-        return header.number == number and bool(header.sections or header.adopts)
+        return bool(header.sections or header.adopts)
     finally:
         disk.close(handle)
 
@@ -118,7 +129,7 @@ def _cancel(store: Store, slot: int) -> None:
     """Settle a request, and cancel it if it is not committed. The caller leads."""
     settle(store, slot)
     if store.shared.requests.state(slot) == POSTED:
-        store.shared.requests.store(slot, EMPTY)
+        store.shared.requests.clear(slot)
 
 
 def _conflicting(slots: RequestSlots, claimed: PositionRanges | None) -> list[int]:
@@ -128,7 +139,8 @@ def _conflicting(slots: RequestSlots, claimed: PositionRanges | None) -> list[in
     return [
         slot
         for slot in slots.standing_within(span_of(claimed))
-        if any(
+        if slots.state(slot) == DAMAGED
+        or any(
             number == target and first < start + length and start < first + count
             for target, start, length in addressed_in(slots.request(slot))
             for number, first, count in claimed

@@ -314,7 +314,7 @@ class _Entrance:
         count = inside[me] if me in inside else 0  # noqa: SIM401
         try:
             if error is not None and count and not guard.closed and is_torn_by(error):
-                guard._tear(error)
+                guard.tear(error)
         finally:
             if count > 1:
                 inside[me] = count - 1
@@ -366,10 +366,15 @@ class CallGuard(_Entrance):
         elif error is None or isinstance(error, Exception):  # this child process was forked inside a call
             raise NotOpen(self.because) from error
 
-    def _tear(self, error: BaseException) -> None:
-        self.because = f"{type(error).__name__} interrupted a call: open the space again, which recovers it"
-        self.closed = True
-        log.error("%s", self.because)
+    def tear(self, error: BaseException) -> None:
+        """Close the guard, because an exception interrupted a call at an unknown point.
+
+        For other processes, this process is then dead: the kernel releases its locks.
+        """
+        if not self.closed:
+            self.because = f"{type(error).__name__} interrupted a call: open the space again, which recovers it"
+            self.closed = True
+            log.error("%s", self.because)
 
     @property
     def is_alone(self) -> bool:

@@ -46,7 +46,7 @@ def only_waits(function: F) -> F:
 
 def is_torn_by(error: BaseException) -> bool:
     """Return whether an exception came at an unknown point of a call, so that the call's effect is unknown."""
-    if _DELIVERED in error.__dict__:
+    if was_delivered(error):
         return False
     if isinstance(error, Exception) and (_is_known(error) or not _came_through_the_engine(error.__traceback__)):
         return False
@@ -60,6 +60,21 @@ def _is_known(error: Exception) -> bool:
     if isinstance(error, OSError):  # (handlers of alarms raise TimeoutError without a number)
         return error.errno is not None or isinstance(error, SpoolError)
     return isinstance(error, _KNOWN) or type(error).__module__.startswith(_LIBRARY)
+
+
+def was_delivered(error: BaseException) -> bool:
+    """Return whether a handler of signals raised the exception at a point where its call can be abandoned."""
+    return _DELIVERED in error.__dict__
+
+
+def is_failed_step(error: BaseException) -> bool:
+    """Return whether a step of the engine failed with this exception, e.g. with a MemoryError.
+
+    Any other exception belongs to the application, or comes from another thread, and the caller gets it unchanged.
+    """
+    if isinstance(error, MemoryError | RecursionError):
+        return True
+    return isinstance(error, Exception) and not was_delivered(error) and not is_torn_by(error)
 
 
 def raise_if_torn(error: BaseException) -> None:

@@ -181,10 +181,10 @@ _GOES = r"rename committed/|unlink committed/"
 # Each with the actor that dies, and from which call of its on (see ``stops``).
 OF_GROUPS_AND_MIRRORS = (
     (Bug("a group hears of its commit before it is durable", group_commit.GroupCommit._write,
-         (("commit(self.store", "complete(requests); commit(self.store"),),
+         (("number = commit(self.store", "complete(requests); number = commit(self.store"),),
          "a group beside a look"), 2, _COMMITS),
     (Bug("a group whose flush failed hears that all is well", group_commit.GroupCommit._try,
-         (("request.error = CommitUnknown(str(error), tuple(request.ids))", "return []"),),
+         (("_fail_unknown(busy, error)", "pass"),),
          "the flush of a group fails"),
      1, _COMMITS),
     (Bug("a request that found no room hears that all is well", group_commit.GroupCommit._try,
@@ -195,7 +195,8 @@ OF_GROUPS_AND_MIRRORS = (
      0, _COMMITS),
     (Bug("a mirror has a commit after it was published", commit.commit,
          ((_MIRRORS, "file.flush()"),
-          ("arrived=arrived)\n    except", "arrived=arrived)\n        store.files.mirror.copy(number)\n    except")),
+          ("arrived=arrived)\n        except",
+           "arrived=arrived)\n            store.files.mirror.copy(number)\n        except")),
          "a group with a mirror"),
      2, _COMMITS),
     (Bug("a mirror has not what another finished", sequence.finish_dead_writer,

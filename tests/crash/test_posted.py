@@ -99,8 +99,8 @@ BUGS: tuple[tuple[Bug, Callable[[Interleaver], None]], ...] = (
     (Bug("rule 18: a request is taken behind the stamp", commit.commit,
          (("seconds, check, issued)", "seconds, check, None)"),
           ("store.files.disk.write_at(file.handle, *stamp(number))",
-           "store.files.disk.write_at(file.handle, *stamp(number))\n        if issued is not None:\n"
-           "            issued(number)")), "posted commits"),
+           "store.files.disk.write_at(file.handle, *stamp(number))\n            if issued is not None:\n"
+           "                issued(number)")), "posted commits"),
      lambda explorer: die_at_each_step(explorer, LEADS_NEXT, "")),
     (Bug("rule 19: a taken request is posted again without a look", standing.settle,
          (("DONE if _was_committed(store, slots.number(slot)) else POSTED", "POSTED"),), "posted commits"),
@@ -113,7 +113,7 @@ BUGS: tuple[tuple[Bug, Callable[[Interleaver], None]], ...] = (
          "posted decision beside a rollback"),
      rollback_beside_a_leader),
     (Bug("rule 22: a request is withdrawn although a leader has joined it", RequestSlots._change_posted,
-         (("if self.state(slot) != POSTED:", "if False:"),), "posted commits"),
+         (("(POSTED,)", "(POSTED, JOINED, TAKEN)"),), "posted commits"),
      leader_comes_back),
 )  # fmt: skip
 

@@ -13,19 +13,23 @@ import pytest
 import spool
 import xa
 from spool.coordination import requests
-from spool.coordination.requests import BODY_BYTES, DONE, EMPTY, JOINED, POSTED, TAKEN, RequestSlots
+from spool.coordination.locks import request_slot_byte
+from spool.coordination.requests import BODY_BYTES, DONE, EMPTY, POSTED, TAKEN, RequestSlots
 from spool.errors import CommitUnknown, Full, NotOpen, QueueNotFound, SpaceStopped
 from spool.log import combined
 from spool.log.adoption import AdoptionRequest
 from spool.log.combined import CombinedCommits
-from spool.log.commit_request import CommitRequest, RemovalRequest, batch_of
+from spool.log.commit_request import CommitRequest, PutRequest, RemovalRequest, batch_of
 from spool.log.posted import encode
-from spool.log.standing import span_of
+from spool.log.standing import look_at_standing, span_of
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
+from spool.runtime.clock import Clock, Deadline, WaitExpired
 from tests.at_once import AT_ONCE
 from tests.held import PATIENT_SECONDS
 from tests.shown import bodies
+
+A_MOMENT = Deadline(Clock(), None, None)
 
 
 @pytest.fixture
@@ -64,7 +68,6 @@ def leading(space: spool.Space) -> Iterator[CombinedCommits]:
         together = combined.join()
         while together and (failed := group._try(together)):
             together = [request for request in together if request not in failed]
-        combined.finish()
         combined.end_lead()
 
 
@@ -231,7 +234,7 @@ def test_a_claim_cancels_the_request_of_a_dead_process(leader: spool.Space, owne
     leader.put_many("orders", ["one", "two"])
     assert bodies(leader) == ["one", "two"]
     slots = slots_of(owner)
-    slot = slots.own()
+    slot = slots.own(A_MOMENT)
     assert slot is not None
     run = next(iter(leader._store.view.index.messages.queues["orders"].in_order(time.time())))
     addressed = [(run.number, run.first, 1)]
@@ -256,6 +259,83 @@ def test_a_key_of_a_dead_process_is_put_once(leader: spool.Space, owner: spool.S
     leader.put("orders", "again", deduplication_key="k")
     owner.put("orders", "later")
     assert sorted(bodies(leader)) == ["again", "later"]
+
+
+def test_a_process_that_looks_for_a_slot_owns_no_request_of_a_dead_process(
+    leader: spool.Space, owner: spool.Space, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule 20: the owner of a slot posts a key and dies while another process looks for a slot."""
+    program = (
+        "import spool, sys; space = spool.open(sys.argv[1]); space.put('orders', 'first'); sys.stdin.readline(); "
+        "space.put('orders', 'dead', deduplication_key='k')"
+    )
+    slots, searching, standing = slots_of(leader), slots_of(owner), RequestSlots.standing
+    put_again = list[str]()
+
+    def put_the_key() -> None:
+        put_again.append(leader.put("orders", "again", deduplication_key="k"))
+
+    def stand(asked: RequestSlots) -> list[int]:
+        found = standing(asked)
+        if asked is searching and process.poll() is None:
+            assert process.stdin is not None
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            until(lambda: standing(slots))
+            process.kill()
+            process.wait()
+            slots.end_lead()
+        return found
+
+    def try_lock(byte: int) -> bool:
+        taken = lock(byte)
+        if taken and byte == request_slot_byte(0):
+            put_the_key()
+        return taken
+
+    command = [sys.executable, "-c", program, str(tmp_path / "space")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        with leading(leader):
+            posted(leader)
+        until(lambda: slots.are_calm)
+        assert slots.try_lead()
+        lock = searching._owners.try_lock
+        monkeypatch.setattr(RequestSlots, "standing", stand)
+        monkeypatch.setattr(searching._owners, "try_lock", try_lock)
+        slot = searching.own(A_MOMENT)
+        monkeypatch.undo()
+    if not put_again:
+        put_the_key()
+    with leading(owner):
+        pass
+    assert sorted(bodies(leader)) == ["again", "first"]
+    assert slot == 1
+
+
+def test_a_call_that_is_interrupted_while_it_waits_gives_up_its_slot(
+    leader: spool.Space, owner: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule 20: otherwise its request would seem to be that of a live process, which keeps the key."""
+
+    def interrupt(combined: CombinedCommits, slot: int, *_: object) -> None:
+        assert slots_of(leader).join(slot)
+        raise KeyboardInterrupt
+
+    slots = slots_of(leader)
+    assert slots.try_lead()
+    with monkeypatch.context() as patched:
+        patched.setattr(CombinedCommits, "_wait", interrupt)
+        request = PutRequest(None, "orders", [([b""], {})])
+        combined = owner._core.group_commit._combined
+        with pytest.raises(KeyboardInterrupt):
+            combined.lead_or_post([request])
+    assert isinstance(request.error, CommitUnknown)
+    [slot] = slots.standing()
+    assert not slots.is_owned(slot)
+    slots.end_lead()
+    leader.put("orders", "again", deduplication_key="k")
+    assert slots.are_calm
+    assert bodies(leader) == ["again"]
 
 
 def test_a_commit_that_needs_no_flush_is_not_posted(leader: spool.Space, owner: spool.Space) -> None:
@@ -368,7 +448,7 @@ def test_removals_of_neighbours_become_one_command() -> None:
 def test_a_number_that_a_request_is_taken_for_is_kept(leader: spool.Space, owner: spool.Space) -> None:
     """Rule 21."""
     slots = slots_of(owner)
-    slot = slots.own()
+    slot = slots.own(A_MOMENT)
     assert slot is not None
     leader.put("orders", "one")
     number = leader._store.shared.counters.read().published
@@ -382,7 +462,7 @@ def test_a_number_that_a_request_is_taken_for_is_kept(leader: spool.Space, owner
         leader.put("orders", "two")
         reclaim(leader._store)
         assert leader._store.files.disk.exists(name)
-        slots.store(slot, DONE)
+        slots.change(slot, (TAKEN,), DONE)
         reclaim(leader._store)
         assert not leader._store.files.disk.exists(name)
 
@@ -392,7 +472,7 @@ def test_reclaim_cancels_the_requests_of_dead_processes_and_waits_for_no_leader(
 ) -> None:
     """A leader whose disk is full reclaims in the middle of its commit, so a wait for the lead would never end."""
     slots = slots_of(owner)
-    slot = slots.own()
+    slot = slots.own(A_MOMENT)
     assert slot is not None
     slots.post(slot, b"", span_of([]))
     slots.disown(slot)
@@ -440,6 +520,100 @@ def test_an_answer_that_was_overwritten_leaves_the_outcome_unknown(
     assert bodies(leader) == ["once"]
 
 
+def test_a_commit_that_its_leader_could_not_publish_is_published_before_its_owner_is_told(
+    leader: spool.Space, owner: spool.Space, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule 19."""
+
+    def fail(*_: object, **__: object) -> bool:
+        raise OSError(5, "planted")
+
+    with leading(leader):
+        waits = pool.submit(owner.put, "orders", "once")
+        posted(leader)
+        monkeypatch.setattr(leader._store.shared.counters, "publish_next", fail)
+    waits.result(PATIENT_SECONDS)
+    assert bodies(leader) == ["once"]
+
+
+def taken_of_a_dead_process(space: spool.Space, number: int) -> int:
+    """A dead leader took the request of a dead process for a number. Return the slot."""
+    slots = slots_of(space)
+    slot = slots.own(A_MOMENT)
+    assert slot is not None
+    encoded = encode([PutRequest(None, "orders", [([b"dead"], {})])], [])
+    assert encoded is not None
+    slots.post(slot, encoded, span_of([]))
+    assert slots.join(slot)
+    slots.take(slot, number, b"")
+    slots.disown(slot)
+    return slot
+
+
+def test_a_request_whose_number_is_empty_is_cancelled_for_a_put_of_its_key(
+    leader: spool.Space, owner: spool.Space
+) -> None:
+    """Rule 20."""
+    number = leader._store.shared.counters.read().issued + 1
+    leader._store.shared.counters.store_issued(number)
+    taken_of_a_dead_process(leader, number)
+    owner.put("orders", "again", deduplication_key="k")
+    with leading(leader):
+        pass
+    assert bodies(leader) == ["again"]
+    assert slots_of(leader).are_calm
+
+
+def test_a_request_whose_commit_is_damaged_is_not_committed_again(leader: spool.Space, owner: spool.Space) -> None:
+    leader.put("orders", "one")
+    number = leader._store.shared.counters.read().published
+    taken_of_a_dead_process(leader, number)
+    disk = leader._store.files.disk
+    handle = disk.open(layout.committed(number), write=True)
+    disk.write_at(handle, 40, b"damaged")
+    disk.close(handle)
+    with leading(leader):
+        pass
+    assert bodies(leader) == ["one"]
+    assert slots_of(leader).are_calm
+
+
+def test_a_claim_waits_for_the_leader_that_may_commit_a_request(
+    leader: spool.Space, owner: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule 20."""
+    slot = slots_of(leader).own(A_MOMENT)
+    assert slot is not None
+    slots_of(leader).post(slot, b"", span_of([]))
+    slots_of(leader).disown(slot)
+    assert slots_of(leader).try_lead()
+    clock = Clock()
+    monkeypatch.setattr(owner._store, "deadline", lambda: Deadline(clock, 0.01, clock.monotonic() + 0.01))
+    with pytest.raises(WaitExpired, match="the lead"):
+        look_at_standing(owner._store)
+    assert slots_of(leader).state(slot) == POSTED
+    slots_of(leader).end_lead()
+
+
+def test_one_process_at_a_time_looks_for_a_slot(leader: spool.Space, owner: spool.Space) -> None:
+    """Rule 20."""
+    assert slots_of(owner)._locks.try_lock(requests._SEARCH)
+    clock = Clock()
+    assert slots_of(leader).own(Deadline(clock, 0.01, clock.monotonic() + 0.01)) is None
+    slots_of(owner)._locks.unlock(requests._SEARCH)
+    assert slots_of(leader).own(A_MOMENT) == 0
+
+
+def test_a_request_of_an_unknown_outcome_tells_that_run_was_deleted(leader: spool.Space, owner: spool.Space) -> None:
+    slot = slots_of(owner).own(A_MOMENT)
+    assert slot is not None
+    request = CommitRequest(None, 0, 0)
+    owner._store.files.disk.unlink(layout.CONTROL)
+    owner._core.group_commit._combined._give_up(slot, [request])
+    assert isinstance(request.error, CommitUnknown)
+    assert "run/control was deleted" in str(request.error)
+
+
 def test_a_deleted_file_stops_the_space(leader: spool.Space, owner: spool.Space) -> None:
     leader._store.files.disk.unlink(layout.REQUESTS)
     with pytest.raises(SpaceStopped, match="run/requests was deleted"):
@@ -449,7 +623,7 @@ def test_a_deleted_file_stops_the_space(leader: spool.Space, owner: spool.Space)
 def test_a_space_whose_memory_was_released_is_not_open(leader: spool.Space, owner: spool.Space) -> None:
     slots = slots_of(owner)
     owner.close()
-    for use in (lambda: slots.are_calm, slots.standing, lambda: slots.state(0), lambda: slots.store(0, EMPTY)):
+    for use in (lambda: slots.are_calm, slots.standing, lambda: slots.state(0), lambda: slots.clear(0)):
         with pytest.raises(OSError, match="closed"):
             use()
 
@@ -465,19 +639,21 @@ def test_a_process_alone_takes_no_lead(leader: spool.Space, monkeypatch: pytest.
 
 def test_all_owned_slots_are_left_out(leader: spool.Space) -> None:
     slots = slots_of(leader)
-    owned = [slots.own() for _ in range(requests.SLOTS)]
+    owned = [slots.own(A_MOMENT) for _ in range(requests.SLOTS)]
     assert owned == list(range(requests.SLOTS))
-    assert slots.own() is None
+    assert slots.own(A_MOMENT) is None
     slots.disown(2)
-    slots.store(3, POSTED)
+    slots.post(3, b"", span_of([]))
     slots.disown(3)
-    assert (slots.own(), slots.own()) == (2, None)
+    assert (slots.own(A_MOMENT), slots.own(A_MOMENT)) == (2, None)
 
 
 def test_slots_begin_anew_when_no_process_has_the_space_open(tmp_path: Path, leader: spool.Space) -> None:
     slots = slots_of(leader)
-    slots.store(3, JOINED)
-    slots.store(4, TAKEN)
+    for slot in (3, 4):
+        slots.post(slot, b"", span_of([]))
+        assert slots.join(slot)
+    slots.take(4, 1, b"")
     leader.close()
     with spool.open(tmp_path / "space") as again:
         assert slots_of(again).are_calm

@@ -72,7 +72,7 @@ _STAND_INS = {
 }
 # The values that replace comparisons which verify a content or its file's name, and comparisons of counters that are
 # read again.
-_PROOFS = ("crc", "checksum", ".links", "header.number", "found == number")
+_PROOFS = ("crc", "checksum", "_word(", ".links", "header.number", "found == number")
 _COMPARED = {ast.Eq: "True", ast.NotEq: "False"}
 _COUNTED = {ast.GtE: "False", ast.Lt: "False"}
 

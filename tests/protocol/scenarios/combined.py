@@ -666,7 +666,9 @@ SCENARIOS = (
             Mistake(
                 "a damaged slot counts as one without a request",
                 "put by two commits",
-                Setting(1, faults=ONLY_A, options=_options(together=Together(damage=_WRONG, damaged="empty"))),
+                Setting(
+                    1, faults=ONLY_A, options=_options(together=Together(damage=_WRONG, damaged="empty")), long=True
+                ),
             ),
             Mistake(
                 "a process that gives up a request keeps its slot",
