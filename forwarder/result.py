@@ -63,6 +63,7 @@ class RoundResult:
     attempted: the messages that failed and are still in a queue.
     retry_after: the seconds that the service asked the route to wait; None if the service did not ask.
     full: why a queue had no room for replies; "" if every queue had room.
+    locked: which lock of the space did not become free for the commit; "" if none was missing.
     waiting: the kept messages whose own reply or failure queue has no room. The route goes on with other messages.
     over_network: the number of messages whose workers do not see the space.
     """
@@ -72,6 +73,7 @@ class RoundResult:
     attempted: list[Position] = field(default_factory=list)
     retry_after: float | None = None
     full: str = ""
+    locked: str = ""
     waiting: list[Position] = field(default_factory=list)
     over_network: int = 0
 
@@ -84,6 +86,8 @@ class RoundResult:
         """The reason why no message can be forwarded now, or "" if messages can be forwarded."""
         if self.full:
             return no_room(self.full)
+        if self.locked:
+            return self.locked
         if self.effects.get(Effect.KEPT, 0) == len(self.waiting):
             return ""
         return not_reached(self.failures.last(Effect.KEPT) or "no reason is known")
@@ -104,6 +108,7 @@ class RoundResult:
         self.waiting += part.waiting
         self.retry_after = self.retry_after if part.retry_after is None else part.retry_after
         self.full = self.full or part.full
+        self.locked = self.locked or part.locked
         self.over_network += part.over_network
 
 

@@ -18,7 +18,7 @@ from forwarder.time_limits import GRACE_SECONDS
 from spool import Space
 from spool.engine import Engine
 from spool.engine.tasks import Coordinator, Stretch
-from spool.errors import Full, SystemFailure
+from spool.errors import Full, SystemFailure, TransactionTimeout
 from spool.model.position import Position
 from spool.model.settings import QueueConfig
 from spool.workers.effects import Effect, OnFailure, OutcomePolicy
@@ -185,6 +185,10 @@ class Round:
             self._commit()
         except Full as error:
             found = error
+        except TransactionTimeout as error:  # another process holds a lock of the space: no attempt is counted
+            self.close()
+            self.result = RoundResult({str(Effect.KEPT): self.size.messages}, locked=str(error))
+            return self.result
         self.close()
         self._engine.resolve_orphans()  # (rolls back the branches of a task that ran twice or whose job died)
         if found is not None:

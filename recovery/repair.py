@@ -7,7 +7,7 @@ reports the file and does not touch it.
 """
 
 from spool.admin.findings import Finding, Kind
-from spool.admin.queues import add_queue
+from spool.admin.queues import add_queues
 from spool.coordination.locks import PREPARED_LIST, xid_byte
 from spool.disk.content import ensure_directory, opened, protect_files
 from spool.disk.disk import DIRECTORY_MODE, FILE_MODE, FlushFailed
@@ -15,6 +15,7 @@ from spool.disk.quarantine import Cause, Reason, keep_copy, quarantine, quaranti
 from spool.errors import SpoolError, SystemFailure
 from spool.format.header import stamp
 from spool.format.reader import read_header
+from spool.log.deciding import settled
 from spool.log.sequence import highest_number, number_locked, settle_all, write_empty
 from spool.log.visibility import catch_up, rebuild, revalidate
 from spool.maintenance.reclaim import reset_retired_digest
@@ -119,7 +120,7 @@ def _apply(store: Store, problem: Decision) -> str:
         case Step.RESET_DIGEST:
             action = _reset_digest(store, problem)
         case Step.CREATE_QUEUE:
-            add_queue(store, problem.queue)
+            add_queues(store, {problem.queue: {}})
             action = f"queue {problem.queue} was created with default options"
         case Step.CREATE_DIRECTORY:
             ensure_directory(disk, name)
@@ -167,9 +168,7 @@ def _quarantine_vote(store: Store, problem: Decision, xid: Xid) -> str:
     with store.shared.xids.trying(xid_byte(xid)) as ours:
         if not ours:
             return ""
-        with number_locked(store.shared.control, deadline):
-            settle_all(store, deadline)
-            catch_up(store)
+        with settled(store, deadline):
             if xid in store.view.index.adopted:
                 return ""
             with store.shared.control.holding(PREPARED_LIST, deadline, "the list of prepared branches"):

@@ -56,7 +56,8 @@ def as_flight(error: Exception) -> flight.FlightError:
     """Return the error as Flight sends it. ``raise_as_ours`` of the client raises it again."""
     text = str(error)[:_LONGEST_TEXT]
     notes = [note[:_LONGEST_TEXT] for note in getattr(error, "__notes__", ())][:8]
-    told = encode({"kind": type(error).__name__, "text": text, "notes": notes})
+    kinds = [kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _KINDS]  # (some subclasses are internal)
+    told = encode({"kind": kinds[0] if kinds else type(error).__name__, "text": text, "notes": notes})
     kind: Any = flight.FlightServerError
     found: flight.FlightError = kind(text, extra_info=told)
     return found

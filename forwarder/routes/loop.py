@@ -5,6 +5,7 @@ waits for a claim or a commit. Rounds call the service one after the other, and 
 claims.
 """
 
+import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -17,8 +18,10 @@ from forwarder.routes.base import Loop
 from forwarder.routes.pace import Pace, is_through
 from forwarder.task import Block, Chunk
 from spool.engine import duration_keys
-from spool.errors import SpoolError
+from spool.errors import SpoolError, TransactionTimeout
 from spool.workers.pauses import WaitingMessages
+
+log = logging.getLogger("spool")
 
 _WAIT_SECONDS = 0.5
 # The largest number of failed messages that a run with ``once`` remembers. After more failures, the run ends before its
@@ -103,6 +106,8 @@ class RouteLoop(Loop):
             if round_.claim(self.pace.limit, timeout=wait, passed=passed):
                 self.tell(Claimed(self.route.queue, round_.id.hex(), round_.size.messages, ahead))
                 return round_
+        except TransactionTimeout as error:  # another process holds a lock for very long: claim again
+            log.warning("claiming from queue %s: %s", self.route.queue, error)
         except BaseException:
             round_.close()
             raise

@@ -39,33 +39,35 @@ def queue() -> None:
 
 
 @queue.command()
-@click.argument("queue", metavar="QUEUE")
+@click.argument("queues", metavar="QUEUE...", nargs=-1, required=True)
 @options_of(QUEUE_OPTIONS, removable=_REMOVABLE)
 @_CREATE_MISSING
 @click.option(
     "--if-missing", "exist_ok", is_flag=True,
     help="Make the queue only if it does not exist; if it exists with other options than these, that is an error.",
 )  # fmt: skip
-def create(queue: str, create_missing: bool, exist_ok: bool, **options: Any) -> None:
-    """Make a new queue.
+def create(queues: tuple[str, ...], create_missing: bool, exist_ok: bool, **options: Any) -> None:
+    """Make new queues with the same options, all or none.
 
     \b
     Examples:
       spool-admin queue create orders
+      spool-admin queue create orders invoices reminders --retries 5
       spool-admin queue create orders --order priority,fifo --retries 5 --error-queue errors --create-missing
       spool-admin queue create orders --if-missing
     """
     with opened() as space:
         there = space.queues()
-        space.create_queue(queue, create_missing=create_missing, exist_ok=exist_ok, **given(options))
-        _note_missing(space, there, queue)
-        note(f"queue {queue} exists" if queue in there else f"made queue {queue}")
+        space.create_queues(queues, create_missing=create_missing, exist_ok=exist_ok, **given(options))
+        _note_missing(space, there, queues)
+        for queue in queues:
+            note(f"queue {queue} exists" if queue in there else f"made queue {queue}")
 
 
-def _note_missing(space: "Space", there: Container[str], queue: str) -> None:
+def _note_missing(space: "Space", there: Container[str], queues: Container[str]) -> None:
     """Name each queue that was created because an option names it. ``there``: the queues that existed before."""
     for name in sorted(space.queues()):
-        if name not in there and name != queue:
+        if name not in there and name not in queues:
             note(f"made queue {name}")
 
 
@@ -93,7 +95,7 @@ def change(queue: str, create_missing: bool, **options: Any) -> None:
     with opened() as space:
         there = space.queues()
         space.change_queue(queue, create_missing=create_missing, **chosen)
-        _note_missing(space, there, queue)
+        _note_missing(space, there, [queue])
         note(f"changed queue {queue}")
 
 

@@ -1,7 +1,7 @@
 """The calls of an administrator on an open space: for queues, messages, subscriptions, quarantine and exports."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, BinaryIO, Unpack, overload
@@ -11,9 +11,9 @@ from spool.admin.findings import Finding
 from spool.admin.holders import IN_DOUBT, Holder, holders
 from spool.admin.listing import QueueEntry, entries_of, entry_of, unread
 from spool.admin.quarantined import QuarantinedFile
-from spool.admin.queues import add_queue, change_queue, delete_queue
+from spool.admin.queues import add_queues, change_queue, delete_queue
 from spool.admin.stats import QueueStats, queue_stats
-from spool.errors import InvalidArgument
+from spool.errors import Argument, InvalidArgument
 from spool.index.browse import Cursor, Filter, Slice
 from spool.log.visibility import catch_up, list_prepared
 from spool.model.message import Message, attributes_of
@@ -65,7 +65,36 @@ class Administration:
             InvalidArgument: an option has a value that is not allowed.
         """
         self._store.check_usable()
-        return add_queue(self._store, name, create_missing=create_missing, exist_ok=exist_ok, **options)
+        made = add_queues(self._store, {name: options}, create_missing=create_missing, exist_ok=exist_ok)
+        return made[name]
+
+    @public_call("creating queues")
+    def create_queues(
+        self,
+        names: Iterable[str] | Mapping[str, QueueOptions],
+        *,
+        create_missing: bool = False,
+        exist_ok: bool = False,
+        **options: Unpack[QueueOptions],
+    ) -> dict[str, QueueConfig]:
+        """Create many queues in one step, all or none; return their configurations by name.
+
+        The queues are durable when this call returns. Thousands of queues take hardly longer than one.
+
+        Args:
+            names: the names of the queues; or a mapping from each name to options of that queue, which come before the
+                ``options`` of all queues.
+            create_missing, exist_ok, options: as in ``create_queue``.
+
+        Raises:
+            QueueExists, QueueNotFound, InvalidArgument: as in ``create_queue``.
+        """
+        self._store.check_usable()
+        if isinstance(names, str):
+            raise InvalidArgument(Argument("names"), f" are names of queues, e.g. [{names!r}], not one text")
+        each = names if isinstance(names, Mapping) else dict.fromkeys(names)
+        wanted = {name: {**options, **own} if own else options for name, own in each.items()}
+        return add_queues(self._store, wanted, create_missing=create_missing, exist_ok=exist_ok)
 
     @public_call("changing queue {name}")
     def change_queue(

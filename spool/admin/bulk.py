@@ -169,9 +169,8 @@ def _commit(store: Store, claimed: PositionRanges, edit: Edit, bulk: Bulk | None
                 batch.update(run.number, first, count, changes)
             done += count
     if done:
-        deadline = store.deadline()
-        tables = batch.tables
-        commit_batch(store, batch, deadline, flush=True, check=room_for(store, lambda: tables))
+        limited, room = store.settings.known.config.has_limits, room_for(store, batch.tables)
+        commit_batch(store, batch, store.deadline(), flush=True, check=room, settled=limited)
     return done
 
 

@@ -13,7 +13,6 @@ from spool.disk.content import is_directory
 from spool.disk.stat import FileIdentity
 from spool.model import layout
 from spool.policies.writers import Writers
-from spool.store.settings import read_settings
 from spool.store.store import Store
 
 Version = tuple[int, int, int, int]  # a file and its content, as (device, inode, size, time of the last change)
@@ -75,7 +74,7 @@ class DroppedFiles:
             found.setdefault(version_of(identity), path)
 
     def _folders(self) -> Iterator[str]:
-        queues = read_settings(self._disk).queues
+        queues = self._store.settings.current().config.queues
         for name in sorted(self._disk.names(layout.DROP)):
             folder = f"{layout.DROP}/{name}"
             if name in queues and is_directory(self._disk, folder):

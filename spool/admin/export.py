@@ -20,7 +20,7 @@ from spool.admin.dropped import DroppedFile, DroppedFiles, Version, version_of
 from spool.admin.manifest import ExportReport, Progress
 from spool.disk.content import open_first
 from spool.errors import CorruptedFile, InvalidArgument, SystemFailure
-from spool.log.sequence import number_locked, settle_all
+from spool.log.deciding import settled
 from spool.log.visibility import catch_up
 from spool.model import layout
 from spool.model.settings_file import parse
@@ -106,18 +106,23 @@ class _Export:
         return report
 
     def _snapshot(self) -> _Snapshot:
-        """Take a snapshot of the space at a moment when every commit with a number is published."""
-        store, deadline = self._store, self._store.deadline()
-        with number_locked(store.shared.control, deadline):
-            catch_up(store, settle_all(store, deadline))
+        """Take a snapshot of the space at a moment when every commit with a number is published.
+
+        The commits up to this moment are listed after the number lock is released: their files remain, because the
+        caller holds the reclaim lock.
+        """
+        store = self._store
+        with settled(store, store.deadline()):
+            last, messages = store.view.index.applied, messages_of(store)
             settings = read_settings_text(self._disk)
-            config = parse(settings, self._disk.path(layout.SETTINGS))
-            prepared = (name for name in self._disk.names(layout.PREPARED) if layout.parse_xid(name))
-            numbered = (name for name in self._disk.names(layout.COMMITTED) if layout.parse_committed(name))
-            names = [f"{layout.PREPARED}/{name}" for name in sorted(prepared)]
-            names += [f"{layout.COMMITTED}/{name}" for name in sorted(numbered)]
-            messages = {**dict.fromkeys(config.queues, 0), **messages_of(store)}
-            return _Snapshot(settings, names, messages, self._dropped.waiting())
+            prepared = [name for name in self._disk.names(layout.PREPARED) if layout.parse_xid(name)]
+            waiting = self._dropped.waiting()
+        parsed = ((name, layout.parse_committed(name)) for name in self._disk.names(layout.COMMITTED))
+        numbered = [name for name, committed in parsed if committed is not None and committed.number <= last]
+        names = [f"{layout.PREPARED}/{name}" for name in sorted(prepared)]
+        names += [f"{layout.COMMITTED}/{name}" for name in sorted(numbered)]
+        queues = parse(settings, self._disk.path(layout.SETTINGS)).queues
+        return _Snapshot(settings, names, {**dict.fromkeys(queues, 0), **messages}, waiting)
 
     def _quarantined(self) -> Iterator[str]:
         for entry in sorted(self._disk.names(layout.QUARANTINE)):

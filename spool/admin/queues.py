@@ -5,16 +5,16 @@ import grp
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from typing import Any
 
 from spool.coordination.locks import PREPARED_LIST
-from spool.disk.content import ensure_directory, protect_files
+from spool.disk.content import ensure_directories, ensure_directory, protect_files
 from spool.disk.disk import DIRECTORY_MODE, PASSAGE_MODE, SHARED_MODE, Disk
-from spool.errors import Argument, InvalidArgument, QueueExists, QueueNotEmpty, TransactionTimeout
+from spool.errors import Argument, InvalidArgument, QueueExists, QueueNotEmpty
 from spool.format.reader import FileContents
-from spool.log.sequence import flush_published, number_locked, settle_all, settle_to
-from spool.log.visibility import catch_up, list_prepared
+from spool.log.deciding import settled
+from spool.log.sequence import flush_published, number_locked, settle_to
+from spool.log.visibility import list_prepared
 from spool.model import layout
 from spool.model.options import KEEP, Keep
 from spool.model.settings import (
@@ -25,15 +25,14 @@ from spool.model.settings import (
     check_queue_name,
     check_queue_options,
     differences,
+    named,
     queue_config,
 )
-from spool.model.settings_file import with_queue, without_queue
 from spool.model.text import no_queue, plural, shown
 from spool.policies.no_effect import warn_of_queue
-from spool.runtime.clock import WaitExpired
-from spool.store.edits import edit_settings, editing
+from spool.runtime.clock import LockTimeout, WaitExpired
+from spool.store.edits import SettingsFile, edited, editing, read_file, use_edits
 from spool.store.parts import View
-from spool.store.settings import read_settings
 from spool.store.store import Store
 
 log = logging.getLogger("spool")
@@ -42,46 +41,63 @@ _MOST_OF_A_GROUP = 255
 _REFERRING = ("error_queue", "reply_queue", "failure_queue")
 
 
-def add_queue(
-    store: Store, name: str, *, create_missing: bool = False, exist_ok: bool = False, **options: Any
-) -> QueueConfig:
-    """Add a queue to the settings, and create its directory. Returns the queue's configuration.
+def add_queues(
+    store: Store, wanted: Mapping[str, Mapping[str, Any]], *, create_missing: bool = False, exist_ok: bool = False
+) -> dict[str, QueueConfig]:
+    """Add queues to the settings in one edit, and create their directories. Returns the queues' configurations.
 
-    The arguments and errors are those of ``Administration.create_queue``.
+    ``wanted``: the options of each queue. The other arguments and the errors are those of
+    ``Administration.create_queues``.
     """
-    queue_config(name, options)
-
-    def edit(text: str, known: SpaceConfig) -> str:
-        if name in known.queues:
-            use = "pass ", Argument("exist_ok=True"), " to use it"
-            raise QueueExists(f"queue {name!r} exists already: choose another name, or ", *use)
-        config = queue_config(name, options, defaults=known.defaults)
-        return _settings_text(store.files.disk, text, known, config, _REFERRING, create_missing)
-
+    alike: dict[int, QueueConfig] = {}
+    for name, options in wanted.items():
+        _config_of(name, options, {}, alike)
     with editing(store):
-        if exist_ok and (present := _present(store, name, options)) is not None:
-            return present
-        made = edit_settings(store, edit).queues[name]
-        warn_of_queue(made, options)
-        return _with_warning(made)
+        file = read_file(store)
+        found, made, alike = dict[str, QueueConfig](), dict[str, QueueConfig](), {}
+        for name, options in wanted.items():
+            present = file.config.queues.get(name)
+            if present is None:
+                made[name] = _config_of(name, options, file.config.defaults, alike)
+            elif exist_ok:
+                _check_alike(present, queue_config(name, options, defaults=file.config.defaults), options)
+                found[name] = present
+            else:
+                use = "pass ", Argument("exist_ok=True"), " to use it"
+                raise QueueExists(f"queue {name!r} exists already: choose another name, or ", *use)
+        if made:
+            config = _change(store, file, made, dict.fromkeys(made, _REFERRING), create_missing)
+            found |= {name: config.queues[name] for name in made}
+        else:
+            use_edits(store, file.config)
+    warned = set[int]()
+    for name in made:
+        if id(options := wanted[name]) not in warned:  # (thousands of queues may share their options)
+            warned.add(id(options))
+            warn_of_queue(found[name], options)
+            _with_warning(found[name])
+    return {name: found[name] for name in wanted}
 
 
-def _present(store: Store, name: str, options: Mapping[str, Any]) -> QueueConfig | None:
-    """Return the options of a queue, or None if the queue does not exist. Raise QueueExists if one of `options`
-    differs. Caller holds ``editing``."""
-    config = read_settings(store.files.disk)
-    present = config.queues.get(name)
-    if present is None:
-        return None
-    different = differences(present, queue_config(name, options, defaults=config.defaults), options)
-    if different:
-        change = f"change the queue's with change_queue or spool-admin queue change {name}"
+def _config_of(
+    name: str, options: Mapping[str, Any], defaults: Mapping[str, Any], alike: dict[int, QueueConfig]
+) -> QueueConfig:
+    """Return a queue with these options. ``alike``: by the identity of its options, a queue that can share them."""
+    known = alike.get(id(options))
+    if known is not None and name not in (known.error_queue, defaults.get("error_queue")):
+        return named(known, check_queue_name(name))
+    config = queue_config(name, options, defaults=defaults)
+    if config.error_queue is not None or "error_queue" not in defaults:
+        alike.setdefault(id(options), config)
+    return config
+
+
+def _check_alike(present: QueueConfig, wanted: QueueConfig, options: Iterable[str]) -> None:
+    """Raise QueueExists if one of ``options`` of a queue differs."""
+    if different := differences(present, wanted, options):
+        change = f"change the queue's with change_queue or spool-admin queue change {present.name}"
         text = f"): give the same options, leave them out, or {change}"
-        raise QueueExists(f"queue {name!r} exists with other options (", *different, text)
-    if name not in store.settings.current().config.queues:  # somebody has just added the queue to the file
-        store.shared.counters.bump_settings()
-        store.settings.current()
-    return present
+        raise QueueExists(f"queue {present.name!r} exists with other options (", *different, text)
 
 
 def change_queue(
@@ -96,16 +112,15 @@ def change_queue(
     check_queue_options(given, f"queue {name}: ")
     group = None if drop_group is KEEP or drop_group is None else group_id(drop_group)
 
-    def edit(text: str, known: SpaceConfig) -> str:
+    with editing(store):
+        file = read_file(store)
+        known = file.config
         if name not in known.queues:
             raise no_queue(name, known.queues)
-        current = {option: value for option, value in asdict(known.queues[name]).items() if option not in reset}
-        del current["name"]
+        current = {option: getattr(known.queues[name], option) for option in QUEUE_OPTIONS if option not in reset}
         config = queue_config(name, given, defaults={**known.defaults, **current})
-        return _settings_text(store.files.disk, text, known, config, given.keys() & set(_REFERRING), create_missing)
-
-    with editing(store):
-        changed = edit_settings(store, edit).queues[name]
+        referring = {name: given.keys() & set(_REFERRING)}
+        changed = _change(store, file, {name: config}, referring, create_missing).queues[name]
         if "durability" in options and changed.durability == "flush":
             _flush_all(store)
         if drop_group is not KEEP:
@@ -125,30 +140,35 @@ def _flush_all(store: Store) -> None:
     try:
         settle_to(store, issued, store.deadline())
     except WaitExpired as error:
-        raise TransactionTimeout(f"{error}; {again}") from None
+        raise LockTimeout(f"{error}; {again}") from None
     flush_published(store)
 
 
-def _settings_text(
-    disk: Disk, text: str, known: SpaceConfig, config: QueueConfig, referring: Iterable[str], create_missing: bool
-) -> str:
-    """Return the text of the settings with this queue. Also add the missing queues that the queue's options
-    ``referring`` name. Raise QueueNotFound for a missing queue unless ``create_missing``."""
-    made = {config.name: config}
-    named = [(option, getattr(config, option)) for option in sorted(referring)]
-    for option, queue in named:  # (the loop appends to this list)
+def _change(
+    store: Store, file: SettingsFile, wanted: Mapping[str, QueueConfig], referring: Mapping[str, Iterable[str]],
+    create_missing: bool,
+) -> SpaceConfig:  # fmt: skip
+    """Add or change queues in the settings; return the new settings. The caller holds ``editing``.
+
+    Also add the missing queues that options of these queues name: ``referring`` has these options for each queue. Raise
+    QueueNotFound for a missing queue unless ``create_missing``.
+    """
+    known, made = file.config, dict(wanted)
+    naming = [(name, option) for name, options in referring.items() for option in sorted(options)]
+    for name, option in naming:  # (the loop appends to this list)
+        queue = getattr(made[name], option)
         if queue is None or queue in known.queues or queue in made:
             continue
         if not create_missing:
             advice = "create it first, or at once with ", Argument("create_missing=True")
-            raise no_queue(queue, known.queues, *advice, where=(f"queue {config.name}: ", Argument(option), ": "))
+            raise no_queue(queue, known.queues, *advice, where=(f"queue {name}: ", Argument(option), ": "))
         made[queue] = queue_config(queue, {}, defaults=known.defaults)
-        named += [(option, getattr(made[queue], option)) for option in _REFERRING]  # (from the space's defaults)
-    for each in made.values():
-        if each.name not in known.queues:
-            ensure_directory(disk, f"{layout.DROP}/{each.name}")
-        text = with_queue(text, each, known.defaults)
-    return text
+        naming += [(queue, each) for each in _REFERRING]  # (from the space's defaults)
+    new = [f"{layout.DROP}/{name}" for name in made if name not in known.queues]
+    if new:
+        ensure_directories(store.files.disk, layout.DROP, new)
+    with edited(store, file, made) as publish:
+        return publish()
 
 
 def _with_warning(config: QueueConfig) -> QueueConfig:
@@ -171,14 +191,13 @@ def delete_queue(store: Store, name: str) -> None:
             directory, or an option of another queue names this queue.
     """
 
-    def edit(text: str, known: SpaceConfig) -> str:
-        if check_queue_name(name) not in known.queues:
-            raise no_queue(name, known.queues)
-        _check_unused(store.files.disk, store.view, name, known)
-        return without_queue(text, name)
-
-    with editing(store), _commits_blocked(store):
-        edit_settings(store, edit)
+    with editing(store):
+        file = read_file(store)
+        if check_queue_name(name) not in file.config.queues:
+            raise no_queue(name, file.config.queues)
+        with edited(store, file, {}, [name]) as publish, _commits_blocked(store):
+            _check_unused(store.files.disk, store.view, name, file.config)
+            publish()
         with suppress(OSError):  # (a file was just dropped: the next intake reports the file)
             store.files.disk.remove_directory(f"{layout.DROP}/{name}")
 
@@ -214,15 +233,14 @@ def _puts(contents: FileContents, queue: str) -> int:
 def _commits_blocked(store: Store) -> Iterator[None]:
     """Prevent commits from getting a number, and branches from voting. Afterwards each commit and branch first reads
     the settings."""
-    with number_locked(store.shared.control, store.deadline()):
-        catch_up(store, settle_all(store, store.deadline()))
+    with settled(store, store.deadline()):
         for _ in store.deadline().polls():
             list_prepared(store)
             with store.shared.control.holding(PREPARED_LIST, store.deadline(), "the list of prepared branches"):
                 if store.shared.counters.read().prepared == store.view.prepared.version:
                     yield
                     return
-        raise TransactionTimeout("branches were prepared all the time: try again later")
+        raise LockTimeout("branches were prepared all the time: try again later")
 
 
 def group_id(group: str) -> int:

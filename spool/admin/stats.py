@@ -11,6 +11,7 @@ from spool.index.run import QueueOrder, Run
 from spool.log.quota import Usage, prepared_usage
 from spool.log.visibility import catch_up, list_prepared
 from spool.model.position import Position
+from spool.model.settings import QueueConfig
 from spool.store.parts import View
 from spool.store.store import Store
 
@@ -60,9 +61,9 @@ def last_stats(store: Store, queues: Iterable[str]) -> dict[str, QueueStats]:
         held = _per_queue(store.view, store.view.prepared.held)
         added = prepared_usage(store.view.prepared)
         totals = index.totals()
-        figures = {}
+        figures, empty = {}, Queue(QueueConfig(""), lambda segment: None)
         for name in queues:
-            queue = index.messages.queue(name)
+            queue = index.messages.queues.get(name, empty)  # (most of thousands of queues may have no messages)
             claimed_here, held_here = claimed.get(queue.order, _NONE), held.get(queue.order, _NONE)
             ready, delayed, oldest = _waiting(queue, now, claimed_here + held_here) if queue.live else (0, 0, None)
             counts = totals.get(name, _NO_COUNTS)

@@ -343,6 +343,7 @@ class Space:
 
     queues = threaded(spool.space.Space.queues)
     create_queue = threaded(spool.space.Space.create_queue)
+    create_queues = threaded(spool.space.Space.create_queues)
     change_queue = threaded(spool.space.Space.change_queue)
     delete_queue = threaded(spool.space.Space.delete_queue)
     holders = threaded(spool.space.Space.holders)

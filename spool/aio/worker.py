@@ -114,7 +114,7 @@ class TaskWorker:
         return True
 
     async def _begin(self, wanted: Wanted) -> list[Message]:
-        attempt = Attempt(self._receiver.core, on_abandoned=self._run.hold_back)
+        attempt = Attempt(self._receiver.core, on_abandoned=self._run.hold_back, stopping=lambda: self._is_stopping)
         damaged: Effect | None = None
         is_begun = False
 

@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from spool.disk.disk import Disk
 from spool.disk.memory import CLEAR, FUTEX_BYTES, WORD_BYTES
 from spool.disk.quarantine import Cause, Reason, quarantine
-from spool.errors import SpaceStopped
+from spool.errors import NO_ROOM, SpaceStopped
 from spool.model import layout
 from spool.model.layout import CLAIM_FILES, MAX_ORDINAL, ORDINAL_BITS
 from spool.model.position import Position, PositionRanges, positions
@@ -184,6 +184,24 @@ def open_shared(disk: Disk, name: str, *, make: bool) -> int:
         text = "it is not a plain file with one name, so no process has a lock on it"
         quarantine(disk, name, Reason(text, Cause.FOREIGN))
     return disk.create(name)
+
+
+def write_whole(disk: Disk, handle: int, data: bytes) -> None:
+    """Write the whole content of a file of ``run/`` that processes map into their memory. Only the first opener may.
+
+    Then each block of the file exists on the disk. In a copy of a space, the files may have holes, or share their
+    blocks with the original. On a full disk, the kernel kills a process that stores into such a block of a mapped file.
+
+    If the disk has no room, the file is empty, and no process maps the file.
+    """
+    try:
+        if disk.handle_identity(handle).size != len(data):
+            disk.truncate(handle, 0)
+        disk.write_at(handle, 0, data)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        disk.truncate(handle, 0)
 
 
 def deleted_error(name: str) -> SpaceStopped:

@@ -29,11 +29,10 @@ from collections.abc import Callable, Collection, Iterable
 from functools import wraps
 from typing import NamedTuple, ParamSpec, TypeVar
 
-from spool.coordination.locks import LockFile, request_slot_byte
+from spool.coordination.locks import LockFile, request_slot_byte, write_whole
 from spool.disk.descriptors import not_open
 from spool.disk.disk import Disk
 from spool.disk.memory import CLEAR, WORD_BYTES, SharedBytes
-from spool.errors import NO_ROOM
 from spool.model.layout import REQUESTS
 from spool.runtime.clock import Deadline
 
@@ -107,18 +106,7 @@ class RequestSlots:
 
     def start(self) -> None:
         """Empty all slots. Only the first opener may call this: no process waits for an answer."""
-        handle, disk = self._locks.handle, self._disk
-        size = _CONTENT_AT + SLOTS * _CONTENT_BYTES
-        try:
-            if disk.handle_identity(handle).size != size:
-                disk.truncate(handle, 0)
-                disk.write_at(handle, 0, bytes(size))
-            else:
-                disk.write_at(handle, 0, bytes(_CONTENT_AT))
-        except OSError as error:
-            if error.errno not in NO_ROOM:
-                raise
-            disk.truncate(handle, 0)
+        write_whole(self._disk, self._locks.handle, bytes(_CONTENT_AT + SLOTS * _CONTENT_BYTES))
         self._share()
 
     def _share(self) -> None:

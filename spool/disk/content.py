@@ -3,7 +3,7 @@
 import errno
 import os
 import stat
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import zip_longest
 
@@ -139,11 +139,25 @@ def replace(disk: Disk, name: str, pieces: Iterable[bytes], temporary: str) -> N
     The file remains open during the rename, because on some file systems a flush of the file then makes the name
     durable, too.
     """
+    with replacement(disk, pieces, temporary) as take_name:
+        take_name(name)
+
+
+@contextmanager
+def replacement(disk: Disk, pieces: Iterable[bytes], temporary: str) -> Iterator[Callable[[str], None]]:
+    """Write a new file, durably; the body may call the yielded function with the name of the file that it replaces.
+
+    See ``replace``. Otherwise the file keeps its temporary name.
+    """
     with new_file(disk, temporary) as handle:
         write_chunks(disk, handle, pieces)
         disk.make_durable(handle, directory_of(temporary), new=True)
-        disk.rename(temporary, name)
-        disk.make_durable(handle, directory_of(name))
+
+        def take_name(name: str) -> None:
+            disk.rename(temporary, name)
+            disk.make_durable(handle, directory_of(name))
+
+        yield take_name
 
 
 def replace_by_copy(disk: Disk, name: str, temporary: str) -> None:
@@ -182,9 +196,15 @@ def same_bytes(disk: Disk, one: str, other: str) -> bool:
 
 def ensure_directory(disk: Disk, name: str) -> None:
     """Create a missing directory and make it durable, because all of its files would be lost with it."""
-    disk.make_directory(name)
-    for directory in (name, directory_of(name)):
-        disk.flush_directory(directory)
+    ensure_directories(disk, directory_of(name), [name])
+
+
+def ensure_directories(disk: Disk, parent: str, names: Iterable[str]) -> None:
+    """Create missing directories in one directory, and make all of them durable."""
+    for name in names:
+        disk.make_directory(name)
+        disk.flush_directory(name)
+    disk.flush_directory(parent)
 
 
 def directory_of(name: str) -> str:

@@ -322,7 +322,7 @@ def destinations_of(tables: Iterable[Table]) -> list[str]:
         if type(table) is not CompactedTable:
             queues += table.queues
         for command in table.commands:
-            if command.name == "update" and "queue" in command.changes:
+            if command.name == "update" and "queue" in command.changes and command.changes["queue"] not in queues:
                 queues += (command.changes["queue"],)
     return queues
 

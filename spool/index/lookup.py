@@ -100,6 +100,13 @@ class MessageTable:
             queue = self.queues[name] = Queue(self._configs.get(name) or QueueConfig(name), self._refill)
         return queue
 
+    def configure(self, configs: Mapping[str, QueueConfig]) -> None:
+        """Follow new options of the queues. Most of thousands of queues have no messages, and cost nothing."""
+        self._configs = configs
+        for name, queue in list(self.queues.items()):
+            if name in configs:
+                queue.configure(configs[name])
+
     def find(self, position: Position) -> Run | None:
         """Return the run that holds a live message, or None."""
         return self.run_from(position.number, position.ordinal, position.ordinal + 1)[0]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from spool.disk.content import is_directory, opened, protect_files
 from spool.disk.quarantine import Cause, Reason, quarantine
 from spool.disk.stat import FileIdentity
-from spool.errors import BadMessageId, Full, InvalidArgument, MessageInUse, NotOpen
+from spool.errors import BadMessageId, Full, InvalidArgument, MessageInUse, NotOpen, TransactionTimeout
 from spool.intake.arrivals import Arrivals
 from spool.intake.capture import Capture
 from spool.intake.directories import CapturedFile
@@ -260,6 +260,9 @@ class Intake:
                 self._forget(batch)
                 for file in batch:  # so that only this file waits
                     self._commit([file])
+                return
+            except TransactionTimeout as error:  # another process holds a lock of the space for very long
+                self._report(batch[0].first, f"it waits: {error}")
                 return
 
     @step("taking dropped files")

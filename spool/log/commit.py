@@ -46,8 +46,8 @@ from spool.format.reader import FileContents
 from spool.format.table import CompactedTable, Table
 from spool.format.writer import CommitFileWriter
 from spool.index.commit import Commit, Part
-from spool.log.quota import settle_and_catch_up
-from spool.log.sequence import flush_commit, flush_published, settle_all, settle_to, with_number_lock
+from spool.log.deciding import lock_settled
+from spool.log.sequence import flush_commit, flush_published, settle_to, with_number_lock
 from spool.log.visibility import apply_own, catch_up
 from spool.model import layout
 from spool.model.settings import SpaceConfig
@@ -69,6 +69,8 @@ def commit(
     *,
     seconds: float | None = WAIT_SECONDS,
     check: Check | None = None,
+    settled: bool = False,
+    on_applied: Callable[[], object] = lambda: None,
     flush: bool = True,
     page: CounterPage | None = None,
     make_room: Callable[[], object] | None = None,
@@ -80,7 +82,11 @@ def commit(
     Args:
         seconds: the limit of each wait for a lock, or None without a limit. ``seconds`` does not limit the time to
             write a large file, to make room on a full disk, or to flush.
-        check: called just before the file gets its number; raises if the commit must not happen any more.
+        check: called just before the file gets its number; raises if the commit must not happen any more. The number
+            lock is held, so the time of the call must not depend on the size of any commit.
+        settled: whether ``check`` needs every issued commit to be applied. So this is done before the number lock is
+            taken, and few small commits are left to ``check``.
+        on_applied: called after these commits are applied, without the lock: see ``lock_settled``.
         flush: False publishes the commit without a flush: a power cut may lose the commit. True flushes the commit,
             unless all its queues may lose messages.
         page: the counters, if the caller has just read them.
@@ -90,6 +96,8 @@ def commit(
 
     Raises:
         CommitUnknown: a step after the number was issued failed. After any other error nothing has happened.
+        LockTimeout, WaitExpired: a lock did not become free in time.
+        Overtaken: the batch supersedes commits, and other processes commit too fast.
     """
     asked, known, begun = flush, store.settings.known, perf_counter()
     flush_seconds: float | None = None
@@ -102,7 +110,7 @@ def commit(
                 _keep_pace(store, page)
         if not batch.supersedes:
             write(store, file, batch, page, flush=flush, recycle=flush, make_room=make_room)
-        number, contents = _issue(store, file, batch, seconds, check, issued)  # steps 2 to 6
+        number, contents = _issue(store, file, batch, seconds, check, settled, on_applied, issued)  # steps 2 to 6
         try:
             # 7. Stamp the file with its number, and flush the file and its copy in the mirror. The batch is committed
             #    once the bytes are on the disk.
@@ -152,8 +160,8 @@ def commit(
         raise CommitUnknown(f"{type(error).__name__} interrupted commit {file.number}; {_LOOK}") from error
 
 
-# The index applies the kept commits of this process once more than ``_MOST_OWN`` are kept, and after a commit of at
-# least ``_LARGE_MESSAGES`` messages.
+# The index applies the kept commits of this process once more than ``_MOST_OWN`` are kept, and after a commit with at
+# least ``_LARGE_MESSAGES`` messages that it puts, removes or changes.
 _MOST_OWN, _LARGE_MESSAGES = 16, 1024
 _LOOK = "the commit may or may not have happened: open the space again, and look for its messages"
 
@@ -164,12 +172,17 @@ def _issue(
     batch: CommitBatch,
     seconds: float | None,
     check: Check | None,
+    settled: bool,
+    on_applied: Callable[[], object],
     issued: Callable[[int], object] | None,
 ) -> tuple[int, FileContents]:
     """Give the file its number, and hold the number's byte; return the number and the file's contents."""
-    # 2. Take the number lock: only one process at a time takes the steps 3 to 6. (Here and below, a deadline is made
-    #    only if a lock is not free.)
-    if not store.shared.control.try_lock(NUMBER):
+    # 2. Take the number lock: only one process at a time takes the steps 3 to 6. No step under the lock takes longer
+    #    for a larger commit. (Here and below, a deadline is made only if a lock is not free.)
+    destinations = destinations_of(file.tables)
+    if settled or batch.supersedes:
+        lock_settled(store, store.deadline(seconds), insists=not batch.supersedes, on_applied=on_applied)
+    elif not store.shared.control.try_lock(NUMBER):
         with_number_lock(store.shared.control, store.deadline(seconds))
     try:
         # 3. Check that the commit may still happen: the space has not stopped, the queues exist, and ``check`` passes.
@@ -182,10 +195,7 @@ def _issue(
         settings = store.settings.known
         if page.settings != settings.version:
             settings = store.settings.current(page)
-        check_destinations(settings, file.tables)
-        if batch.supersedes:
-            settle_all(store, store.deadline(seconds))
-            catch_up(store)
+        check_destinations(settings, destinations)
         if check is not None:
             check(settings)
         if batch.supersedes:
@@ -269,13 +279,13 @@ def arrived_in(tables: Iterable[Table]) -> dict[str, int] | None:
     return arrived
 
 
-def check_destinations(settings: Settings, tables: Iterable[Table]) -> None:
-    """Raise QueueNotFound if these tables put or move messages into a deleted queue.
+def check_destinations(settings: Settings, destinations: Iterable[str]) -> None:
+    """Raise QueueNotFound if one of these queues, into which a file puts or moves messages, was deleted.
 
     The caller holds a lock under which no queue can be deleted. ``settings``: the current settings under that lock.
     """
     queues = settings.config.queues
-    for queue in destinations_of(tables):
+    for queue in destinations:
         if queue not in queues:
             raise QueueNotFound(f"queue {queue!r} was deleted meanwhile: nothing was put into it")
 
@@ -397,9 +407,15 @@ def _keep(store: Store, number: int, contents: FileContents, batch: CommitBatch)
     view = store.view
     with view.mutex:
         if number > view.index.applied:  # otherwise another thread has read the file already
-            own = view.own_commits
+            own, messages = view.own_commits, batch.messages
+            for adoption in batch.adopts:
+                messages += adoption.count
+            for file in (contents, *batch.adopted):
+                for table in file.tables:
+                    for command in table.commands:
+                        messages += command.length if command.name == "remove" or command.name == "update" else 1
             own[number] = partial(_as_read, number, contents, batch)
-            if len(own) > _MOST_OWN or batch.messages >= _LARGE_MESSAGES:
+            if len(own) > _MOST_OWN or messages >= _LARGE_MESSAGES:
                 apply_own(store)
                 while len(own) > _MOST_OWN:
                     del own[next(iter(own))]
@@ -428,14 +444,20 @@ def own_file(store: Store, deadline: Deadline, supersedes: int = 0) -> Iterator[
 
 
 def commit_batch(
-    store: Store, batch: CommitBatch, deadline: Deadline, *, flush: bool, check: Check | None = None
+    store: Store,
+    batch: CommitBatch,
+    deadline: Deadline,
+    *,
+    flush: bool,
+    check: Check | None = None,
+    settled: bool = False,
 ) -> int:
     """Commit a batch of the engine itself, outside of any transaction; return the number.
 
     Afterwards the index of this process has the commit. The arguments and errors are those of ``commit``.
     """
     with own_file(store, deadline) as file:
-        number = commit(store, file, batch, seconds=deadline.seconds, check=check, flush=flush)
+        number = commit(store, file, batch, seconds=deadline.seconds, check=check, settled=settled, flush=flush)
     catch_up(store)
     return number
 
@@ -450,14 +472,12 @@ def commit_if(store: Store, batch: CommitBatch, holds: Callable[[], bool]) -> in
     The condition is checked under the number lock, once every issued commit is applied. So no other commit can change
     the result.
     """
-    deadline = store.deadline()
 
     def check(_: object) -> None:
-        settle_and_catch_up(store, deadline)
         if not holds():
             raise _Outdated
 
     try:
-        return commit_batch(store, batch, deadline, flush=True, check=check)
+        return commit_batch(store, batch, store.deadline(), flush=True, check=check, settled=True)
     except _Outdated:
         return None

@@ -29,14 +29,12 @@ from functools import partial
 from spool.coordination.locks import xid_byte
 from spool.errors import NO_ROOM, CommitUnknown, Full, NotOpen, QueueNotFound, SpoolError
 from spool.format.writer import CommitFileWriter
-from spool.log import quota
+from spool.log import deciding, quota
 from spool.log.adoption import move_adopted
 from spool.log.combined import CombinedCommits
 from spool.log.commit import commit
 from spool.log.commit_queue import CLOSED, CommitQueue, complete
 from spool.log.commit_request import CommitRequest, PutRequest, Stage, batch_of
-from spool.log.sequence import settle_all
-from spool.log.visibility import catch_up
 from spool.log.vote import VoteRequest, vote_together
 from spool.model.xid import Xid, new_local_xid
 from spool.runtime.calls import call_later, enters, raise_interrupt
@@ -319,10 +317,14 @@ class GroupCommit:
 
     def _write(self, file: CommitFileWriter, requests: Sequence[CommitRequest]) -> None:
         batch = batch_of(requests)
-        check, page, combined = partial(self._check, requests), requests[-1].page, self._combined
+        page, combined, settled = requests[-1].page, self._combined, bool(batch.adopts)
+        usages: list[quota.UsageByQueue] | None = None
+        if self.store.settings.known.config.has_limits:
+            usages, settled = self._usages(requests), True
+        check = partial(self._check, requests, usages)
         issued = partial(combined.take, requests) if combined.joined else None
-        number = commit(self.store, file, batch, check=check, page=page, make_room=self._make_room, issued=issued,
-            requests=len(requests))  # fmt: skip
+        number = commit(self.store, file, batch, check=check, settled=settled, page=page, make_room=self._make_room,
+            issued=issued, requests=len(requests))  # fmt: skip
         combined.last = number
         for request in requests:
             request.number = number
@@ -331,7 +333,18 @@ class GroupCommit:
         if issued is not None:
             combined.finish(number)
 
-    def _check(self, requests: Sequence[CommitRequest], settings: Settings) -> None:
+    def _usages(self, requests: Sequence[CommitRequest]) -> list[quota.UsageByQueue]:
+        """Return the usage of each request. It cannot change until the commit, because the request's owner holds the
+        messages that the request removes or moves."""
+        deciding.settle_and_catch_up(self.store, self.store.deadline())  # requests of others remove their messages
+        view = self.store.view
+        with view.mutex:
+            quota.prepared_usage(view.prepared)  # computed once for each prepared branch
+        return [request.usage(self.store) for request in requests]
+
+    def _check(
+        self, requests: Sequence[CommitRequest], usages: Sequence[quota.UsageByQueue] | None, settings: Settings
+    ) -> None:
         """Raise _RefusedError if a quota, or an earlier decision about a branch, refuses some of the requests.
 
         The caller holds the number lock.
@@ -342,15 +355,19 @@ class GroupCommit:
                 failed = self._decided_meanwhile(requests)
                 break
         if settings.config.has_limits:
-            failed += self._without_room([request for request in requests if request not in failed], settings)
+            usages = self._usages(requests) if usages is None else usages  # (a limit was set a moment ago)
+            accepted = [pair for pair in zip(requests, usages, strict=True) if pair[0] not in failed]
+            failed += self._without_room(accepted, settings)
         if failed:
             raise _RefusedError(failed)
 
     def _decided_meanwhile(self, requests: Sequence[CommitRequest]) -> list[CommitRequest]:
-        """Return the requests whose branches cannot be committed any more, and set their errors. Rule 5."""
+        """Return the requests whose branches cannot be committed any more, and set their errors. Rule 5.
+
+        Every issued commit is applied.
+        """
         store = self.store
-        page = settle_all(store, store.deadline())
-        catch_up(store, page)
+        page = store.shared.counters.read()
         failed, adopted = [], set[Xid]()
         for request in requests:
             if request.adopts is not None:
@@ -360,16 +377,17 @@ class GroupCommit:
                     failed.append(request)
         return failed
 
-    def _without_room(self, requests: Sequence[CommitRequest], settings: Settings) -> list[CommitRequest]:
+    def _without_room(
+        self, requests: Sequence[tuple[CommitRequest, quota.UsageByQueue]], settings: Settings
+    ) -> list[CommitRequest]:
         """Return the requests that do not fit into a quota beside the accepted requests, and set their errors."""
-        quota.settle_and_catch_up(self.store, self.store.deadline())
+        deciding.settle_and_catch_up(self.store, self.store.deadline())
         view = self.store.view
         with view.mutex:
             prepared = quota.prepared_usage(view.prepared)
         failed: list[CommitRequest] = []
         added: quota.UsageByQueue = {}
-        for request in requests:
-            change = request.usage(self.store)
+        for request, change in requests:
             grown = quota.combined(added, change)
             try:
                 if any(usage.messages > 0 for usage in change.values()):

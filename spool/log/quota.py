@@ -7,18 +7,16 @@ lock, if this process already knows that the messages do not fit. A failed messa
 queue is full, because a limit never loses a message.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from spool.errors import Full, TransactionTimeout
+from spool.errors import Full
 from spool.format.commands import Addressing, addressing
 from spool.format.table import Table
-from spool.log.sequence import settle_all
-from spool.log.visibility import catch_up, list_prepared
+from spool.log.deciding import settle_and_catch_up
 from spool.model.settings import QueueConfig, SpaceConfig
 from spool.model.text import plural
 from spool.model.xid import FORMAT_ROUND
-from spool.runtime.clock import Deadline, WaitExpired
 from spool.store.parts import PreparedBranches, View
 from spool.store.settings import Settings
 from spool.store.store import Store
@@ -35,17 +33,7 @@ class Usage(NamedTuple):
 
 
 UsageByQueue = Mapping[str, Usage]
-
-
-def settle_and_catch_up(store: Store, deadline: Deadline) -> None:
-    """Apply every issued commit and list the prepared branches. The view is exact if the caller holds the number lock.
-
-    Raises TransactionTimeout if another process does not publish its number in time.
-    """
-    try:
-        catch_up(store, list_prepared(store, settle_all(store, deadline)))
-    except WaitExpired as error:
-        raise TransactionTimeout(f"{error}; the transaction was rolled back") from None
+_NOTHING = Usage()
 
 
 def check_room(view: View, settings: Settings, added: UsageByQueue, prepared: UsageByQueue | None = None) -> None:
@@ -123,21 +111,33 @@ def prepared_usage(prepared: PreparedBranches, coordinators: Collection[bytes] =
 
     ``coordinators``: gtrids of forwarding rounds and Spark writes. The branches with these gtrids do not count.
     """
-    branches = prepared.branches.items()
-    counted = [of for xid, of in branches if xid.format_id != FORMAT_ROUND or xid.gtrid not in coordinators]
-    return added_by(table for contents in counted for table in contents.tables)
+    found: dict[str, Usage] = {}
+    for xid, contents in prepared.branches.items():
+        if xid.format_id != FORMAT_ROUND or xid.gtrid not in coordinators:
+            known = prepared.usages.get(xid)
+            if known is None or known[0] is not contents:
+                prepared.usages[xid] = known = contents, added_by(contents.tables)
+            found = combined(found, known[1])
+    return found
 
 
-def room_for(store: Store, tables: Callable[[], Iterable[Table]]) -> Callable[[Settings], None]:
+def room_for(store: Store, tables: Sequence[Table]) -> Callable[[Settings], None]:
     """Return the quota check for a branch with these tables of contents. The check is called under the number lock.
 
-    A commit reads the settings under that lock; a vote reads the settings just before it takes the lock.
+    The usage is computed now, because a branch may have millions of messages. It is still right under the lock: the
+    branch holds the messages that it removes or moves.
     """
+    change: UsageByQueue | None = None
+    if store.settings.known.config.has_limits:
+        change = change_by(store.view, tables)
+        with store.view.mutex:
+            prepared_usage(store.view.prepared)  # computed once for each prepared branch
 
     def check(settings: Settings) -> None:
         if settings.config.has_limits:
             settle_and_catch_up(store, store.deadline())
-            check_room(store.view, settings, change_by(store.view, tables()))
+            more = change_by(store.view, tables) if change is None else change  # (None: a limit was set a moment ago)
+            check_room(store.view, settings, more)
 
     return check
 
@@ -154,22 +154,20 @@ def room_in(view: View, settings: Settings, queue: str) -> int | None:
     return None if limits.max_messages is None else max(0, limits.max_messages - there.messages)
 
 
-def check_adoption(
-    view: View, settings: Settings, own: Iterable[Table], unchecked: Iterable[Table], coordinators: Collection[bytes]
-) -> None:
+def check_adoption(view: View, settings: Settings, change: UsageByQueue, coordinators: Collection[bytes]) -> None:
     """Check the quota of a commit that adopts prepared branches.
 
     Args:
-        own: the tables of contents of the commit's own file.
-        unchecked: the tables of branches that voted without a quota check, as tasks of a forwarding round do. Their
-            messages count as new here. All other branches were checked when they voted.
+        change: the result of ``change_by`` for the commit's own file, and for branches that voted without a quota
+            check, as tasks of a forwarding round do. Their messages count as new here. All other branches were checked
+            when they voted.
         coordinators: the gtrids of those tasks. Other prepared branches with these gtrids do not count, because they
-            are never committed. These branches belong to further attempts at the same work, or to messages that ``own``
-            copies.
+            are never committed. These branches belong to further attempts at the same work, or to messages that the
+            commit's own file copies.
     """
     with view.mutex:
         prepared = prepared_usage(view.prepared, coordinators)
-    check_room(view, settings, change_by(view, [*own, *unchecked]), prepared)
+    check_room(view, settings, change, prepared)
 
 
 # -- the usage that a branch adds --------------------------------------------------------------------------------------
@@ -181,7 +179,9 @@ def added_by(tables: Iterable[Table]) -> dict[str, Usage]:
     for table in tables:
         row = 0
         for place, _, count in table.runs:
-            found = combined(found, {table.queues[place]: Usage(count, sum(table.lengths[row : row + count]))})
+            queue, size = table.queues[place], sum(table.lengths[row : row + count])
+            there = found.get(queue, _NOTHING)
+            found[queue] = Usage(there.messages + count, there.bytes + size)
             row += count
     return found
 
@@ -207,7 +207,7 @@ def _count_command(view: View, found: dict[str, Usage], command: Addressing) -> 
     for run, first, stop in view.index.messages.live_runs(
         command.number, command.first, command.first + command.length
     ):
-        here, size = run.queue.name, run.bytes_of(first, stop - first)
-        found.update(combined(found, {here: Usage(first - stop, -size)}))
+        here, more = run.queue.name, Usage(stop - first, run.bytes_of(first, stop - first))
+        found[here] = found.get(here, _NOTHING).plus(Usage(-more.messages, -more.bytes))
         if target is not None:
-            found.update(combined(found, {target: Usage(stop - first, size)}))
+            found[target] = found.get(target, _NOTHING).plus(more)

@@ -22,13 +22,13 @@ from spool.coordination.locks import NUMBER, LockFile
 from spool.disk.content import new_file, opened, replace_by_copy
 from spool.disk.disk import Disk, FlushFailed
 from spool.disk.quarantine import Cause, Reason, quarantine
-from spool.errors import CorruptedFile, TransactionTimeout
+from spool.errors import CorruptedFile
 from spool.format.header import encode_header, stamp
 from spool.format.reader import prove
 from spool.format.writer import new_header
 from spool.model import layout
 from spool.model.xid import new_local_xid
-from spool.runtime.clock import Deadline, WaitExpired
+from spool.runtime.clock import Deadline, LockTimeout, WaitExpired
 from spool.store.store import Store
 
 _FEW = 8  # files; to flush more files one by one takes longer than to flush the whole file system
@@ -37,13 +37,13 @@ _FEW = 8  # files; to flush more files one by one takes longer than to flush the
 def with_number_lock(control: LockFile, deadline: Deadline, failed: str = "the transaction was rolled back") -> None:
     """Take the number lock; the caller releases it.
 
-    Raises TransactionTimeout if the lock does not become free; the text of the error ends with ``failed``, the
-    consequence for the call.
+    Raises LockTimeout if the lock does not become free; the text of the error ends with ``failed``, the consequence
+    for the call.
     """
     try:
         control.lock(NUMBER, deadline, "the lock on commit numbers")
     except WaitExpired as error:
-        raise TransactionTimeout(f"{error}; {failed}") from None
+        raise LockTimeout(f"{error}; {failed}") from None
 
 
 @contextmanager
@@ -163,7 +163,7 @@ def flush_published(store: Store, most: int | None = None) -> None:
     Raises:
         FlushFailed: the space has stopped now.
         SpaceStopped: a flush failed in another process. The kernel may report the error to that process only.
-        TransactionTimeout: the number lock does not become free.
+        LockTimeout: the number lock does not become free.
     """
     disk, page = store.files.disk, store.shared.counters.read()
     reached, published = page.durable, page.published

@@ -183,8 +183,7 @@ def _follow_settings(view: View, settings: Settings) -> None:
     with view.mutex:
         if settings.version < view.settings.version:
             return  # another thread has applied later settings
-        for name, options in settings.config.queues.items():
-            view.index.messages.queue(name).configure(options)
+        view.index.messages.configure(settings.config.queues)
         view.settings = settings
 
 

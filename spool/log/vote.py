@@ -8,17 +8,17 @@ A vote whose flush fails is withdrawn (Rule 7 of docs/architecture.md).
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from spool.coordination.counters import CounterPage
 from spool.coordination.locks import PREPARED_LIST
 from spool.disk.disk import FlushFailed
 from spool.errors import CommitUnknown
-from spool.format.batch import CommitBatch
+from spool.format.batch import CommitBatch, destinations_of
 from spool.format.writer import CommitFileWriter
 from spool.log.commit import check_destinations, write
 from spool.log.commit_request import CommitRequest
-from spool.log.sequence import number_locked
+from spool.log.deciding import settled
 from spool.model import layout
 from spool.model.xid import Xid
 from spool.runtime.clock import Deadline, WaitExpired
@@ -127,18 +127,19 @@ def _make_durable(store: Store, request: VoteRequest, failed: FlushFailed | None
 def _list(store: Store, request: VoteRequest) -> None:
     """Write the rest of the branch's file, and give the file its name in ``prepared/``."""
     write(store, request.file, request.batch, request.page, make_room=request.make_room)
+    destinations = destinations_of(request.file.tables)
     if request.check is None:
-        _rename(store, request.file)
+        _rename(store, request.file, destinations)
         return
-    with number_locked(store.shared.control, store.deadline()):
+    with settled(store, store.deadline()):
         request.check()
-        _rename(store, request.file)
+        _rename(store, request.file, destinations)
 
 
-def _rename(store: Store, file: CommitFileWriter) -> None:
+def _rename(store: Store, file: CommitFileWriter, destinations: Collection[str]) -> None:
     with store.shared.control.holding(PREPARED_LIST, store.deadline(), "the list of prepared branches"):
         page = store.shared.counters.read()
-        check_destinations(store.settings.current(page), file.tables)
+        check_destinations(store.settings.current(page), destinations)
         version = store.shared.counters.bump_prepared(page)
         store.files.disk.rename_new(file.name, layout.prepared(file.xid))
         with store.view.mutex:

@@ -12,8 +12,11 @@ import logging
 import os
 import zlib
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import TypeVar
 
@@ -28,9 +31,10 @@ from spool.index.queue import Queue
 from spool.index.run import Run
 from spool.index.segment import pack_correlations, pack_ids
 from spool.log.commit import commit, own_file
+from spool.log.deciding import Overtaken
 from spool.log.visibility import catch_up, list_prepared
-from spool.maintenance.tombstones import Overtaken, merge_tombstones
-from spool.model.position import Position, PositionRanges
+from spool.maintenance.tombstones import merge_tombstones
+from spool.model.position import Position
 from spool.model.xid import BRANCH_ID_BYTES
 from spool.store.parts import View
 from spool.store.store import Store
@@ -45,7 +49,8 @@ SMALL_RUN = 64  # a longer run is as cheap in memory as a segment, and its file 
 SEGMENT_MESSAGES = 4_096
 SEGMENT_BYTES = 16 << 20  # the most bytes of a segment, and of a whole file
 MAX_WASTE = 0.10  # wasted bytes may be this share of the live bytes, plus one segment
-MAX_EXTENTS = 1 << 16  # the most extents of one round: this bounds the memory
+MAX_EXTENTS = 1 << 16  # the most extents of one step: this bounds the memory
+STEP_BYTES = 256 << 20  # the most bytes of one step: this bounds how long an export or a repair waits
 SMALL_FILE = 1_024  # a file with fewer live messages counts as small
 SMALL_FILES = 16
 _FILE_SEGMENTS = 8
@@ -74,14 +79,18 @@ def is_slow(entries: int, served: int) -> bool:
     return entries > 2 * served
 
 
-def select_runs(queue: Queue, files: Mapping[int, Retention], served: int, held: Collection[Position]) -> list[Run]:
-    """Return the runs that a compaction moves out of a slow queue, in order.
+def select_runs(
+    queue: Queue, files: Mapping[int, Retention], served: int, held: Collection[Position], most: int = MAX_EXTENTS
+) -> list[Run]:
+    """Return the runs that a compaction moves out of a slow queue, in order, but at most ``most``.
 
     These are the small runs after the front of the queue. Messages at the front are taken soon, and a large run takes
     as little memory as a segment. Messages in the file of an earlier compaction are not moved.
     """
-    runs, skipped = [], 0
+    runs, skipped = list[Run](), 0
     for run in queue.runs():
+        if len(runs) == most:
+            break
         if run.due is None and skipped < served + KEPT_MESSAGES:
             skipped += run.live
         elif run.live < SMALL_RUN and files[run.file.number].span is None and not _must_stay(run, held):
@@ -135,20 +144,21 @@ class Compactor:
         self.store = store
         self._served: dict[str, int] = {}
 
-    def compact(self) -> int:
-        """Compact slow queues and fragmented files, and merge tombstones; return how many files were written."""
-        done = 0
+    def steps(self) -> Iterator[int]:
+        """Compact slow queues and fragmented files, and merge tombstones, in steps; yield how many files a step wrote.
+
+        The caller holds the reclaim lock during each step, and may release it after a step.
+        """
         self._catch_up()
         served = self._served_since()
-        try:
-            done += merge_tombstones(self.store)
-            newest = self.store.view.index.applied
+        while merged := merge_tombstones(self.store):
+            yield merged
+            self._catch_up()
+        newest = self.store.view.index.applied
+        with suppress(Overtaken):
             while written := self._compact(served, newest):
-                done += written
+                yield written
                 self._catch_up()
-        except Overtaken:
-            pass
-        return done
 
     def _catch_up(self) -> None:
         catch_up(self.store, list_prepared(self.store))
@@ -161,7 +171,7 @@ class Compactor:
         return {name: max(0, count - before.get(name, 0)) for name, count in now.items()}
 
     def _compact(self, served: Mapping[str, int], newest: int) -> int:
-        """Compact at most ``MAX_EXTENTS`` extents; return how many files were written.
+        """Compact at most ``MAX_EXTENTS`` extents and ``STEP_BYTES``; return how many files were written.
 
         Args:
             newest: see ``fragmented``.
@@ -173,12 +183,12 @@ class Compactor:
                 return 0
             held = self._held()
             queues = list(index.messages.queues.values())
-            extents = [
-                extent
-                for queue in queues
-                for extent in _extents(index, queue, served.get(queue.name, 0), held, fragmented_files)
-            ]
-            del extents[MAX_EXTENTS:]
+            extents = list[Extent]()
+            for queue in queues:
+                if len(extents) >= MAX_EXTENTS:
+                    break
+                extents += _extents(index, queue, served.get(queue.name, 0), held, fragmented_files)
+            extents = next(_grouped(extents, MAX_EXTENTS, lambda extent: (1, extent.bytes), STEP_BYTES), [])
             index.changed_since = []
         try:
             if sum(extent.count for extent in extents) < MIN_MESSAGES and not fragmented_files:
@@ -240,14 +250,16 @@ def _grouped_into_files(extents: Iterable[Extent]) -> Iterator[list[list[Extent]
     yield from _grouped(sections, _FILE_SEGMENTS, lambda section: (1, sum(extent.bytes for extent in section)))
 
 
-def _grouped(items: Iterable[_Item], most: int, measure: Callable[[_Item], tuple[int, int]]) -> Iterator[list[_Item]]:
+def _grouped(
+    items: Iterable[_Item], most: int, measure: Callable[[_Item], tuple[int, int]], most_bytes: int = SEGMENT_BYTES
+) -> Iterator[list[_Item]]:
     """Yield neighbouring items in groups. ``measure`` returns the count and the bytes of an item. In a group, the
-    counts add up to at most ``most``, and the bytes to at most SEGMENT_BYTES."""
+    counts add up to at most ``most``, and the bytes to at most ``most_bytes``."""
     group: list[_Item] = []
     count = size = 0
     for item in items:
         number, weight = measure(item)
-        if group and (count + number > most or size + weight > SEGMENT_BYTES):
+        if group and (count + number > most or size + weight > most_bytes):
             yield group
             group, count, size = [], 0, 0
         group.append(item)
@@ -275,7 +287,9 @@ def _write(store: Store, index: Index, sections: list[list[Extent]]) -> int:
             return 0
         store.files.disk.flush(file.handle)  # flush most bytes before the number lock makes others wait
         batch.supersedes = tuple(sorted({extent.run.file.number for extent in written}))
-        commit(store, file, batch, check=lambda _: _exclude_changed(store.view, index, written, batch))
+        changed = _Changed(index, written)
+        check = partial(changed.exclude_from, batch, store.view)
+        commit(store, file, batch, check=check, on_applied=changed.follow)
     return 1
 
 
@@ -301,25 +315,55 @@ def _add(batch: CommitBatch, section: list[Extent], reading: FileCache) -> list[
     return kept
 
 
-def _exclude_changed(view: View, index: Index, extents: list[Extent], batch: CommitBatch) -> None:
-    """Record in the file, as *left*, the messages that changed meanwhile (Rule 5). The caller holds the number lock."""
-    if view.index is not index:
-        raise Overtaken
-    begins: dict[int, list[tuple[int, Extent]]] = {}
-    ordinal = 0
-    for extent in extents:
-        begins.setdefault(extent.run.number, []).append((ordinal, extent))
-        ordinal += extent.count
-    left: PositionRanges = []
-    for number, first, count in index.changed_since or ():
-        for begin, extent in begins.get(number, ()):
-            start, stop = max(first, extent.first), min(first + count, extent.first + extent.count)
-            if start < stop:
-                left.append((0, begin + start - extent.first, stop - start))
-    for first, count in _united(left):
-        if count == ordinal:
+class _Changed:
+    """The messages of a new file that were removed, changed or moved since the compaction began.
+
+    ``follow`` reads only the changes since its last call, and needs a search in a sorted list for each.
+    """
+
+    def __init__(self, index: Index, extents: list[Extent]) -> None:
+        """``extents``: the messages of the file, in order."""
+        self._index = index
+        self._begins: dict[int, list[tuple[int, int, int]]] = {}  # by commit: first ordinal, end, place in the file
+        place = 0
+        for extent in extents:
+            ranges = self._begins.setdefault(extent.run.number, [])
+            ranges.append((extent.first, extent.first + extent.count, place))
+            place += extent.count
+        for ranges in self._begins.values():
+            ranges.sort()
+        self._marks = bytearray(place)  # a byte for each message of the file: 1 if the message has changed
+        self._followed = 0
+
+    def follow(self) -> None:
+        """Mark the messages that changed since the last call."""
+        changes = self._index.changed_since or []
+        while self._followed < len(changes):
+            number, first, count = changes[self._followed]
+            self._followed += 1
+            ranges, end = self._begins.get(number, ()), first + count
+            for at in range(max(0, bisect_right(ranges, (first, end, 0)) - 1), len(ranges)):
+                begin, stop, place = ranges[at]
+                if begin >= end:
+                    break
+                start, length = max(first, begin), min(end, stop) - max(first, begin)
+                if length > 0:
+                    place += start - begin
+                    self._marks[place : place + length] = b"\1" * length
+
+    def exclude_from(self, batch: CommitBatch, view: View, _: object) -> None:
+        """Record the changed messages in the file, as *left* (Rule 5). The caller holds the number lock."""
+        if view.index is not self._index:
             raise Overtaken
-        batch.leave(first, count)
+        self.follow()
+        if 0 not in self._marks:
+            raise Overtaken
+        first = self._marks.find(1)
+        while first >= 0:
+            end = self._marks.find(0, first)
+            end = len(self._marks) if end < 0 else end
+            batch.leave(first, end - first)
+            first = self._marks.find(1, end)
 
 
 def _add_row(table: CompactedTable, extent: Extent) -> None:
@@ -341,15 +385,3 @@ def _make_searchable(table: CompactedTable, extents: list[Extent]) -> None:
     ids = [extent.run.attributes.get("correlation_id") for extent in extents]
     hashes = [(correlation_hash(id_), run) for run, id_ in enumerate(ids) if id_ is not None]
     table.correlations = pack_correlations(hashes)
-
-
-def _united(ranges: PositionRanges) -> list[tuple[int, int]]:
-    """Return the union of the ranges, as a sorted list of (first, count)."""
-    found: list[tuple[int, int]] = []
-    for _, first, count in sorted(ranges):
-        if found and first <= found[-1][0] + found[-1][1]:
-            start, known = found[-1]
-            found[-1] = start, max(known, first + count - start)
-        else:
-            found.append((first, count))
-    return found

@@ -18,7 +18,7 @@ from spool.log.sequence import flush_published
 from spool.log.visibility import apply_own, apply_up_to
 from spool.maintenance import schedule
 from spool.maintenance.compaction import EVERY_SECONDS, Compactor
-from spool.maintenance.reclaim import reclaim
+from spool.maintenance.reclaim import PAUSE_BETWEEN_STEPS, reclaim
 from spool.maintenance.schedule import IndexSize
 from spool.model import layout
 from spool.policies.expiry import expire
@@ -103,8 +103,14 @@ class Housekeeper:
 
     def compact(self) -> int:
         """Compact slow queues; return how many files were written: 0 if another process is compacting or reclaiming."""
-        with self._store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:
-            written = self._compactor.compact() if ours else 0
+        written, steps = 0, self._compactor.steps()
+        while True:
+            with self._store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:
+                step = next(steps, None) if ours else None
+            if step is None:
+                break
+            written += step
+            self._store.clock.sleep(PAUSE_BETWEEN_STEPS)
         if written:
             self._store.meters.record([(("compactions",), 1), (("compacted_files",), written)])
         return written
@@ -219,7 +225,10 @@ class Housekeeper:
     def _expire(self) -> None:
         """Remove expired messages, even from queues without a consumer; end expired subscriptions."""
         end_expired(self._store)
-        for queue in list(self._store.settings.known.config.queues):
+        with self._store.view.mutex:
+            known = self._store.settings.known.config.queues
+            queues = [name for name, queue in self._store.view.index.messages.queues.items() if queue.live]
+        for queue in [name for name in queues if name in known]:
             expire(self._store, queue, self._store.deadline())
 
     def _is_quiet(self) -> bool:

@@ -33,11 +33,14 @@ from spool.log.standing import cancel_of_dead
 from spool.log.visibility import catch_up
 from spool.model import layout
 from spool.policies.claim_journal import clean_up_after_dead
-from spool.runtime.clock import Clock
+from spool.runtime.clock import POLL_MAX_SECONDS, Clock
 from spool.store.parts import Files, Shared, View
 from spool.store.store import Store, log
 
-_BATCH_FILES = 10_000
+# A process that waits for the reclaim lock, e.g. an export, tries it every few milliseconds. So it gets the lock after
+# a step of the maintenance.
+PAUSE_BETWEEN_STEPS = 2 * POLL_MAX_SECONDS
+_BATCH_FILES = 4_096
 _STEP_FILES = 4
 _MODULUS = 2**64  # one above msgpack's largest integer, and far above any difference of two digests
 
@@ -92,26 +95,23 @@ def note_pins(number: int, state: Retention, claimed: Set[int]) -> None:
 def reclaim(store: Store, pause: Callable[[], None] = lambda: None, behind: int = 0) -> int:
     """Remove files that are not needed, level by level; return how many numbers were removed.
 
-    One process at a time reclaims; while another process reclaims, this call returns 0. A failure is logged, and the
-    next round tries again.
+    One process at a time reclaims, in steps; while another process reclaims, this call ends. A failure is logged, and
+    the next round tries again.
 
     Args:
         pause: called after every few files.
         behind: how many of the newest numbers remain for now.
     """
     removed = 0
+    steps = _steps(store, pause, behind)
     try:
-        with store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:
-            if not ours or store.files.disk.durability.defers_removal(store.shared.counters.read().is_suspect):
-                return 0
-            clean_up_after_dead(store, store.deadline())
-            cancel_of_dead(store)
-            flush_published(store)
-            catch_up(store)
-            _forget_captured(store.files.disk, store.view)
-            newest = store.view.index.applied - behind if behind else None
-            while gone := _remove_idle(store, newest, pause):
-                removed += gone
+        while True:
+            with store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:
+                step = next(steps, None) if ours else None
+            if step is None:
+                break
+            removed += step
+            store.clock.sleep(PAUSE_BETWEEN_STEPS)
     except FlushFailed:
         store.stop()
     except NotOpen:
@@ -122,23 +122,45 @@ def reclaim(store: Store, pause: Callable[[], None] = lambda: None, behind: int 
     return removed
 
 
-def _remove_idle(store: Store, newest: int | None, pause: Callable[[], None]) -> int:
-    """Remove idle files below ``newest`` (None: the newest published number) in one pass; return how many numbers were
+def _steps(store: Store, pause: Callable[[], None], behind: int) -> Iterator[int]:
+    """Reclaim in steps; yield how many numbers a step removed.
+
+    The caller holds the reclaim lock during each step, and may release it after a step.
+    """
+    if store.files.disk.durability.defers_removal(store.shared.counters.read().is_suspect):
+        return
+    clean_up_after_dead(store, store.deadline())
+    cancel_of_dead(store)
+    flush_published(store)
+    catch_up(store)
+    _forget_captured(store.files.disk, store.view)
+    newest = store.view.index.applied - behind if behind else None
+    gone = 1
+    while gone:
+        gone = 0
+        with store.view.mutex:
+            idle = sorted(store.view.index.idle)
+        for begin in range(0, len(idle), _BATCH_FILES):
+            if step := _remove_idle(store, idle[begin : begin + _BATCH_FILES], newest, pause):
+                gone += step
+                yield step
+                catch_up(store)  # another process may have reclaimed after the step
+
+
+def _remove_idle(store: Store, idle: Sequence[int], newest: int | None, pause: Callable[[], None]) -> int:
+    """Remove a batch of idle files below ``newest`` (None: the newest published number); return how many numbers were
     removed.
 
-    Files freed by this pass are left to the next pass. All levels of a batch share one record, because a full disk may
+    Files freed by this batch are left to the next pass. All levels of a batch share one record, because a full disk may
     have room for one record only.
     """
     removed = 0
-    with store.view.mutex:
-        idle = sorted(store.view.index.idle)
-    for begin in range(0, len(idle), _BATCH_FILES):
-        levels = _plan(store.shared, store.view, store.clock, idle[begin : begin + _BATCH_FILES], newest)
-        if levels:
-            _record_totals(store, [number for level in levels for number in level])
-        for level in levels:
-            removed += _remove(store.files, store.view, level, pause)
-            store.guard.check()  # the next level may be removed only after the whole of this level
+    levels = _plan(store.shared, store.view, store.clock, idle, newest)
+    if levels:
+        _record_totals(store, [number for level in levels for number in level])
+    for level in levels:
+        removed += _remove(store.files, store.view, level, pause)
+        store.guard.check()  # the next level may be removed only after the whole of this level
     return removed
 
 

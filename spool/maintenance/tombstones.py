@@ -6,6 +6,7 @@ and facts, and supersedes their files. A second removal of a message changes not
 """
 
 import os
+from itertools import accumulate
 from typing import Any
 
 from spool.disk.disk import Disk
@@ -15,6 +16,7 @@ from spool.format.reader import contents_of
 from spool.format.schema import TOTALS_FACT
 from spool.index.index import Index
 from spool.log.commit import commit, own_file
+from spool.log.deciding import Overtaken
 from spool.model import layout
 from spool.model.xid import BRANCH_ID_BYTES
 from spool.store.parts import View
@@ -22,18 +24,15 @@ from spool.store.settings import Settings
 from spool.store.store import Store
 
 MERGED_COMMITS = 512
+_MOST_MERGED = 8_192  # commits in one file, and about as many facts: this bounds the work under the number lock
 _MAX_FACTS = 4_096
 _MAX_TARGETS = 4_096  # a file with more tombstones is not merged again (a subscription may keep their targets)
 
 Facts = dict[str, tuple[int, Any, float | None]]
 
 
-class Overtaken(Exception):
-    """Files, facts or all chosen messages changed meanwhile. Nothing was done; the next round tries again."""
-
-
 def merge_tombstones(store: Store) -> int:
-    """Merge the tombstones of many commits, if enough have piled up; return how many files were written.
+    """Merge the tombstones of many commits into one file, if enough have piled up; return how many files were written.
 
     The caller holds the reclaim lock, and has applied all published commits.
     """
@@ -41,8 +40,10 @@ def merge_tombstones(store: Store) -> int:
         index = store.view.index
         index.forget_expired(store.clock.now())
         numbers = sorted(number for number in index.idle if _is_mergeable(index, number))
-    if len(numbers) < MERGED_COMMITS:
-        return 0
+        if len(numbers) < MERGED_COMMITS:
+            return 0
+        facts = accumulate(index.files[number].facts for number in numbers)
+        numbers = [number for number, sum_ in zip(numbers[:_MOST_MERGED], facts, strict=False) if sum_ <= _MOST_MERGED]
     try:
         _merge(store, numbers)
     except Overtaken:
@@ -64,6 +65,10 @@ def _merge(store: Store, numbers: list[int]) -> None:
             batch.remove(removal.number, removal.first, removal.length, removal.why)
         for key, (_, value, expiry) in facts.items():
             batch.fact(key, value, expiry)
+        batch.close_section()
+        file.stream(batch)  # write and flush most bytes before the number lock makes others wait
+        if file.handle is not None:
+            store.files.disk.flush(file.handle)
         commit(store, file, batch, check=check)
 
 

@@ -5,7 +5,7 @@ of ``spool.QueueOptions``, and the rules of ``space.toml`` are made from this li
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -102,7 +102,7 @@ def _option(default: Any, check: ValueCheck, help: str) -> Any:
     return field(default=default, metadata=metadata)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class QueueConfig:
     """A queue with its checked options. ``help(spool.QueueOptions)`` describes the options."""
 
@@ -216,12 +216,22 @@ class SpaceConfig:
     @cached_property
     def may_lose(self) -> frozenset[str]:
         """The queues whose messages a power cut may remove."""
-        return frozenset(name for name, queue in self.queues.items() if queue.durability == "none")
+        return frozenset(name for name, queue in self.queues.items() if _may_lose(queue))
+
+    @cached_property
+    def marked(self) -> frozenset[str]:
+        """The queues that have a mark."""
+        return frozenset(name for name, queue in self.queues.items() if _is_marked(queue))
+
+    @cached_property
+    def limited(self) -> frozenset[str]:
+        """The queues that have a limit on their messages or bytes."""
+        return frozenset(name for name, queue in self.queues.items() if _is_limited(queue))
 
     @cached_property
     def has_marks(self) -> bool:
         """True if any queue has a mark."""
-        return any(queue.capacity_high is not None for queue in self.queues.values())
+        return bool(self.marked)
 
     @property
     def max_dropped_bytes(self) -> int:
@@ -231,10 +241,37 @@ class SpaceConfig:
     @cached_property
     def has_limits(self) -> bool:
         """True if the space or any queue has a limit on its messages or bytes."""
-        limits = {self.max_messages, self.max_bytes}
-        for queue in self.queues.values():
-            limits |= {queue.max_messages, queue.max_bytes}
-        return limits != {None}
+        return bool(self.limited) or self.max_messages is not None or self.max_bytes is not None
+
+
+def named(queue: QueueConfig, name: str) -> QueueConfig:
+    """Return a queue of another name with the same options. Both queues share the values of the options."""
+    return replace(queue, name=name)
+
+
+def with_queues(config: SpaceConfig, changed: Mapping[str, QueueConfig], removed: Collection[str] = ()) -> SpaceConfig:
+    """Return settings with some queues added, changed or removed. The other queues cost only the copy of a dict."""
+    queues = {**config.queues, **changed}
+    for name in removed:
+        del queues[name]
+    found, touched = replace(config, queues=queues), frozenset((*changed, *removed))
+    for kind, has in (("may_lose", _may_lose), ("marked", _is_marked), ("limited", _is_limited)):
+        names: frozenset[str] = getattr(config, kind)
+        new = frozenset(name for name, queue in changed.items() if has(queue))
+        found.__dict__[kind] = (names - touched) | new if names or new else names
+    return found
+
+
+def _may_lose(queue: QueueConfig) -> bool:
+    return queue.durability == "none"
+
+
+def _is_marked(queue: QueueConfig) -> bool:
+    return queue.capacity_high is not None
+
+
+def _is_limited(queue: QueueConfig) -> bool:
+    return queue.max_messages is not None or queue.max_bytes is not None
 
 
 def _options_of(config: type[QueueConfig | SpaceConfig]) -> dict[str, Option]:

@@ -5,16 +5,23 @@ file is written, and by which process.
 """
 
 import tomllib
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Collection, Mapping, MutableMapping
 from typing import Any
 
 from spool.errors import InvalidArgument, NewerFormat
-from spool.model.settings import OPTIONAL, SPACE_OPTIONS, QueueConfig, SpaceConfig, queue_config, space_config
+from spool.model.settings import (
+    OPTIONAL,
+    QUEUE_OPTIONS,
+    SPACE_OPTIONS,
+    QueueConfig,
+    SpaceConfig,
+    queue_config,
+    space_config,
+)
 
 FORMAT = 1
 MAX_SETTINGS_BYTES = 4 << 20
-_MAX_LINE = 2000
+MAX_LINE = 2000
 # TOML has no null. So for an optional option of a queue, an empty text means that the value in [defaults] does not
 # apply.
 _LEFT_OUT = ""
@@ -26,9 +33,9 @@ def parse(text: str, name: str) -> SpaceConfig:
     ``name``: the name of the file, with which the error's text begins.
     """
     where = f"{name}: "
-    if any(len(line) > _MAX_LINE and not line.startswith("#") for line in text.splitlines()):
+    if any(len(line) > MAX_LINE and not line.startswith("#") for line in text.splitlines()):
         # if a key has many parts, the parser's time and memory grow with the square of the number of parts
-        raise InvalidArgument(f"{where}a line is longer than {_MAX_LINE} characters: shorten it")
+        raise InvalidArgument(f"{where}a line is longer than {MAX_LINE} characters: shorten it")
     try:
         found = tomllib.loads(text)
     # no TOML, a number with too many digits, or brackets nested too deeply
@@ -44,10 +51,11 @@ def parse(text: str, name: str) -> SpaceConfig:
         raise InvalidArgument(f"{where}queues are tables: [queues.NAME]")
     if not isinstance(found.get("defaults", {}), dict):
         raise InvalidArgument(f"{where}defaults are a table: [defaults]")
-    return space_config(found, {queue: _values(options) for queue, options in queues.items()}, where)
+    return space_config(found, {queue: values_of(options) for queue, options in queues.items()}, where)
 
 
-def _values(options: Mapping[str, Any]) -> dict[str, Any]:
+def values_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a queue, as they stand in the file, in the form of ``queue_config``."""
     return {name: None if value == _LEFT_OUT and name in OPTIONAL else value for name, value in options.items()}
 
 
@@ -71,34 +79,33 @@ def render_new(config: SpaceConfig) -> str:
     return tomlkit.dumps(document)
 
 
-def with_queue(text: str, config: QueueConfig, defaults: Mapping[str, Any]) -> str:
-    """Add a queue to the text of the settings, or change the queue; return the new text.
+def edited(text: str, known: SpaceConfig, changed: Mapping[str, QueueConfig], removed: Collection[str] = ()) -> str:
+    """Return the text of the settings with some queues added, changed or removed. Comments are kept.
 
-    Comments are kept. Options that are equal to ``defaults`` are left out.
+    Args:
+        known: the settings in the text. Options that are equal to its defaults are left out.
     """
     import tomlkit
 
     document = tomlkit.parse(text)
     queues = document.setdefault("queues", tomlkit.table())
-    table = queues.setdefault(config.name, tomlkit.table())
+    for name, config in changed.items():
+        set_options(queues.setdefault(name, tomlkit.table()), config, known.defaults)
+    for name in removed:
+        queues.pop(name)
+    return tomlkit.dumps(document)
+
+
+def set_options(table: MutableMapping[str, Any], config: QueueConfig, defaults: Mapping[str, Any]) -> None:
+    """Set the options of a queue in its table. Options that are equal to ``defaults`` are removed."""
     inherited = queue_config(config.name, {}, defaults=defaults)
-    for option, value in asdict(config).items():
-        if option == "name":
-            continue
+    for option in QUEUE_OPTIONS:
+        value = getattr(config, option)
         if value == getattr(inherited, option):
-            table.pop(option, None)
+            if option in table:
+                del table[option]
         elif table.get(option) != (rendered := _rendered(value)):
             table[option] = rendered
-    return tomlkit.dumps(document)
-
-
-def without_queue(text: str, name: str) -> str:
-    """Return the text of the settings without the queue ``name``."""
-    import tomlkit
-
-    document = tomlkit.parse(text)
-    document["queues"].pop(name)
-    return tomlkit.dumps(document)
 
 
 def with_mirror(text: str, path: str | None) -> str:

@@ -30,9 +30,8 @@ _SHOWN_BYTES = 500
 def check_marks(store: Store) -> None:
     """Record the queues that have reached a mark, and run the commands of queues that have reached the high mark."""
     catch_up(store, list_prepared(store))
-    for config in store.settings.known.config.queues.values():
-        if config.capacity_high is None:
-            continue
+    known = store.settings.known.config
+    for config in map(known.queues.__getitem__, known.marked):
         is_high, usage = _crossing(store, config)
         if is_high is not None and _record(store, config, is_high) and is_high and config.capacity_command is not None:
             run_command(store.files.disk, config, usage)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from spool.errors import SystemFailure
+from spool.errors import SystemFailure, TransactionTimeout
 from spool.runtime import calls
 
 POLL_MIN_SECONDS = 0.00005
@@ -79,3 +79,8 @@ class Deadline(NamedTuple):
 
 class WaitExpired(SystemFailure):
     """A lock or a number did not become free in time; the text names the holder."""
+
+
+class LockTimeout(TransactionTimeout):
+    """A lock or a number did not become free in time for a transaction, which was rolled back. No attempt is counted,
+    because the transaction used up none: it only waited for another process."""

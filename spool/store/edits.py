@@ -5,15 +5,15 @@ has changed. The housekeeping of any process notices edits by hand.
 """
 
 import logging
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import NamedTuple
 
 from spool.coordination.locks import CONFIG
 from spool.errors import InvalidArgument, NewerFormat, NotASpace
-from spool.model import layout
-from spool.model.settings import SpaceConfig
-from spool.model.settings_file import parse
-from spool.store.settings import read_settings_text, write_settings
+from spool.model import settings_file, settings_text
+from spool.model.settings import QueueConfig, SpaceConfig, with_queues
+from spool.store.settings import new_settings, read_settings_text
 from spool.store.store import Store
 
 log = logging.getLogger("spool")
@@ -24,24 +24,62 @@ def editing(store: Store) -> AbstractContextManager[None]:
     return store.shared.control.holding(CONFIG, store.deadline(), "the lock on space.toml")
 
 
-def edit_settings(store: Store, edit: Callable[[str, SpaceConfig], str]) -> SpaceConfig:
-    """Change the text of ``space.toml``; the new text is durable when this returns.
+class SettingsFile(NamedTuple):
+    """The text of ``space.toml``, and the settings in it."""
 
-    The text must be valid before and after the change. The caller holds ``editing``.
+    text: str
+    config: SpaceConfig
 
-    Args:
-        edit: a function that returns the new text, given the old text and the settings in the old text.
-    """
-    path = store.files.disk.path(layout.SETTINGS)
+
+def read_file(store: Store) -> SettingsFile:
+    """Read ``space.toml``. The caller holds ``editing``. The errors are those of ``SettingsReader.current``."""
     text = read_settings_text(store.files.disk)
-    changed = edit(text, parse(text, path))
-    config = parse(changed, path)
-    write_settings(store.files.disk, changed)
-    if store.files.mirror is not None:
-        store.files.mirror.keep_settings(changed)
-    store.shared.counters.bump_settings()
-    store.settings.current()
-    return config
+    return SettingsFile(text, store.settings.parse(text))
+
+
+@contextmanager
+def edited(
+    store: Store, file: SettingsFile, changed: Mapping[str, QueueConfig], removed: Collection[str] = ()
+) -> Iterator[Callable[[], SpaceConfig]]:
+    """Write settings with some queues added, changed or removed. Once the body calls the yielded function, they are
+    durable and in use; the function returns them.
+
+    The work that grows with the size of the file is done before the body, which may hold the number lock. The caller
+    holds ``editing``.
+    """
+    disk = store.files.disk
+    text, config = _text_and_settings(store, file, changed, removed)
+
+    def publish() -> SpaceConfig:
+        replace_file()
+        if store.files.mirror is not None:
+            store.files.mirror.keep_settings(text)
+        store.shared.counters.bump_settings()
+        store.settings.current()
+        return config
+
+    with new_settings(disk, text) as replace_file:
+        yield publish
+
+
+def _text_and_settings(
+    store: Store, file: SettingsFile, changed: Mapping[str, QueueConfig], removed: Collection[str]
+) -> tuple[str, SpaceConfig]:
+    text = settings_text.edited(file.text, file.config, changed, removed)
+    if text is not None:
+        with suppress(InvalidArgument, NewerFormat):
+            config = store.settings.parse(text)
+            if config == with_queues(file.config, changed, removed):
+                return text, config
+    text = settings_file.edited(file.text, file.config, changed, removed)
+    return text, store.settings.parse(text)
+
+
+def use_edits(store: Store, config: SpaceConfig) -> None:
+    """Put settings into use that somebody has written into the file by hand. The caller holds ``editing``."""
+    if config is not store.settings.current().config:
+        store.shared.counters.bump_settings()
+        store.settings.current()
 
 
 def notice_edits(store: Store) -> None:
@@ -51,12 +89,11 @@ def notice_edits(store: Store) -> None:
     with editing(store):
         known = store.settings.known
         try:
-            text = read_settings_text(store.files.disk)
-            changed = parse(text, store.files.disk.path(layout.SETTINGS)) != known.config
+            text, config = read_file(store)
         except (InvalidArgument, NewerFormat, NotASpace) as error:
             log.error("the changed settings are not used: %s", error)
             return
-        if changed and store.shared.counters.read().settings == known.version:
+        if config != known.config and store.shared.counters.read().settings == known.version:
             if store.files.mirror is not None:
                 store.files.mirror.keep_settings(text)
             store.shared.counters.bump_settings()

@@ -19,11 +19,10 @@ from typing import Any
 
 import msgpack
 
-from spool.coordination.locks import open_shared
+from spool.coordination.locks import open_shared, write_whole
 from spool.disk.descriptors import not_open
 from spool.disk.disk import Disk
 from spool.disk.memory import SharedBytes
-from spool.errors import NO_ROOM
 from spool.format.header import UNREADABLE, Adoption, BranchEntry, Header, SectionEntry
 from spool.format.reader import FileContents
 from spool.format.table import Table
@@ -42,6 +41,7 @@ _LIFE_BYTES = 8
 _SLOTS_AT = SLOT_BYTES  # the life of the ring takes the space of one slot, before the first slot
 
 _LEAST_BRANCH_BYTES = 60  # the least size of an adopted branch in a note
+_LEAST_ADDRESS_BYTES = 4  # the least size of the position of a message in a note
 
 
 class Feed:
@@ -62,18 +62,11 @@ class Feed:
     def start(self) -> None:
         """Begin a new life of the ring: every earlier slot counts as empty. Only the first opener may call this.
 
-        After a power cut the bytes of the file may be of any age, and a number may be issued again.
+        After a power cut the bytes of the file may be of any age, and a number may be issued again. The whole file is
+        written: see ``write_whole``.
         """
-        if self.disk.handle_identity(self._handle).size != _SLOTS_AT + SLOTS * SLOT_BYTES:
-            try:
-                self.disk.truncate(self._handle, 0)
-                self.disk.write_at(self._handle, 0, bytes(_SLOTS_AT + SLOTS * SLOT_BYTES))
-            except OSError as error:
-                if error.errno not in NO_ROOM:
-                    raise
-                self.disk.truncate(self._handle, 0)
-                return
-        self.disk.write_at(self._handle, 0, os.urandom(_LIFE_BYTES))
+        life = os.urandom(_LIFE_BYTES)
+        write_whole(self.disk, self._handle, life.ljust(_SLOTS_AT + SLOTS * SLOT_BYTES, b"\0"))
         self._share()
 
     def _share(self) -> None:
@@ -155,7 +148,7 @@ def encode(contents: FileContents, adopted: Sequence[FileContents] = ()) -> byte
     """Encode a commit as a note: the positions that it addresses, and the content of its file and adopted branches.
 
     If the content does not fit, the note has None instead of the content. If the positions do not fit either, the note
-    is empty.
+    is empty. The caller holds the number lock, so a large commit is given up early.
     """
     addressed: PositionRanges = []
     files: list[tuple[Any, ...]] = []
@@ -170,6 +163,8 @@ def encode(contents: FileContents, adopted: Sequence[FileContents] = ()) -> byte
             for command in table.commands:
                 if command.name == "remove" or command.name == "update":  # (as ``addressing``, without a call)
                     addressed += (command[1:4],)
+                    if len(addressed) > NOTE_BYTES // _LEAST_ADDRESS_BYTES:
+                        return b""
             size += entry[0]
             if size < 2 * NOTE_BYTES:  # otherwise the content surely does not fit
                 sections.append((  # (as ``Table.pack``, without a call)

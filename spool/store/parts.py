@@ -1,7 +1,8 @@
 """The parts of an open space. A function takes only the parts that it uses, as its signature shows."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from spool.coordination import locks
 from spool.coordination.counters import Counters
@@ -73,16 +74,19 @@ class PreparedBranches:
     version: the version of the last listing; see ``CounterPage.prepared``.
     branches: the branches, by xid.
     held: for each message's position, the branch whose commands address the message.
+    usages: the usage of queues that branches would add, each with the contents from which it was computed.
     """
 
     def __init__(self) -> None:
         self.version = -1
         self.branches: dict[Xid, FileContents] = {}
         self.held: dict[Position, Xid] = {}
+        self.usages: dict[Xid, tuple[FileContents, Mapping[str, Any]]] = {}
 
     def replace(self, version: int, branches: dict[Xid, FileContents]) -> None:
         self.version = version
         self.branches = branches
+        self.usages = {xid: usage for xid, usage in self.usages.items() if xid in branches}
         self.held = {position: xid for xid, contents in branches.items() for position in addressed_positions(contents)}
 
     def add(self, version: int, xid: Xid, contents: FileContents) -> None:
@@ -99,6 +103,7 @@ class PreparedBranches:
     def forget(self, xid: Xid) -> None:
         """Forget a branch that a commit adopted: the index has the effects of the branch now."""
         contents = self.branches.pop(xid, None)
+        self.usages.pop(xid, None)
         if contents is not None and self.held:
             for position in addressed_positions(contents):
                 self.held.pop(position, None)

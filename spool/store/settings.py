@@ -1,17 +1,20 @@
 """The settings of a space: ``space.toml``, its versions, and the newest version that this process has read."""
 
 import threading
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from shlex import quote
 from typing import NamedTuple
 
 from spool.coordination.counters import CounterPage, Counters
 from spool.disk import Disk
-from spool.disk.content import read_start, replace, unlink_if_there
-from spool.errors import InvalidArgument, NotASpace
+from spool.disk.content import read_start, replace, replacement, unlink_if_there
+from spool.errors import InvalidArgument, NotASpace, SpoolError
 from spool.model import layout
 from spool.model.settings import SpaceConfig
 from spool.model.settings_file import MAX_SETTINGS_BYTES, parse
+from spool.model.settings_text import SettingsParser
 
 
 class Settings(NamedTuple):
@@ -30,12 +33,13 @@ class Settings(NamedTuple):
 class SettingsReader:
     """Reads ``space.toml`` again when its version changes. ``known``: the newest settings that were read."""
 
-    __slots__ = ("_counters", "_disk", "_renewing", "_seen", "known")
+    __slots__ = ("_counters", "_disk", "_parser", "_renewing", "_seen", "known")
 
-    def __init__(self, disk: Disk, counters: Counters, config: SpaceConfig) -> None:
-        """``config``: the settings that were read before the counters were open."""
+    def __init__(self, disk: Disk, counters: Counters, config: SpaceConfig, parser: SettingsParser) -> None:
+        """``config``: the settings that ``parser`` read before the counters were open."""
         self._disk = disk
         self._counters = counters
+        self._parser = parser
         self.known = Settings(config, -1)
         self._renewing = threading.Lock()
         self._seen: tuple[int, int, int] | None = None  # inode, size, time
@@ -53,11 +57,15 @@ class SettingsReader:
         page = page or self._counters.read()
         if page.settings <= known.version:
             return known
-        read = Settings(read_settings(self._disk), page.settings)
+        read = Settings(self.parse(read_settings_text(self._disk)), page.settings)
         with self._renewing:
             if read.version >= self.known.version:
                 self.known = read
             return self.known
+
+    def parse(self, text: str) -> SpaceConfig:
+        """Return the settings in a text of the file. The work grows only with the queues that have changed."""
+        return self._parser.parse(text, self._disk.path(layout.SETTINGS))
 
     def is_replaced(self) -> bool:
         """Return whether the file was replaced or written since the last call, perhaps by an edit by hand."""
@@ -97,13 +105,39 @@ def read_settings_text(disk: Disk) -> str:
 def write_settings(disk: Disk, text: str) -> None:
     """Replace the text of the settings atomically; the change is durable when this returns.
 
-    One process at a time may call this.
+    One process at a time may call this. Raises InvalidArgument if no program could read the text; nothing is written.
     """
-    replace_text(disk, layout.SETTINGS, text)
+    with new_settings(disk, text) as publish:
+        publish()
+
+
+@contextmanager
+def new_settings(disk: Disk, text: str) -> Iterator[Callable[[], None]]:
+    """Write a new text of the settings durably. Once the body calls the yielded function, it replaces the old text.
+
+    Raises InvalidArgument if no program could read the text; nothing is written.
+    """
+    size = len(data := text.encode())
+    if size > MAX_SETTINGS_BYTES:
+        raise InvalidArgument(
+            f"{disk.path(layout.SETTINGS)} would have {size:,} bytes, and programs read at most "
+            f"{MAX_SETTINGS_BYTES:,}: nothing was changed. Delete queues that are not needed, or move options that "
+            "most queues have into [defaults]"
+        )
+    unlink_if_there(disk, _TEMPORARY)
+    try:
+        with replacement(disk, [data], _TEMPORARY) as take_name:
+            yield partial(take_name, layout.SETTINGS)
+    except SpoolError:  # the body refuses the change
+        unlink_if_there(disk, _TEMPORARY)
+        raise
+
+
+_TEMPORARY = f"{layout.SETTINGS}.tmp"
 
 
 def replace_text(disk: Disk, name: str, text: str) -> None:
-    """Replace a small file of a space or a mirror atomically; the file is durable when this returns."""
+    """Replace a small file of a mirror atomically; the file is durable when this returns."""
     temporary = f"{name}.tmp"
     unlink_if_there(disk, temporary)
     replace(disk, name, [text.encode()], temporary)

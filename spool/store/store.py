@@ -26,11 +26,12 @@ from spool.disk.requirements import check_kind, check_stages, unsafe
 from spool.errors import DiskFailure, SpoolError
 from spool.index import Index
 from spool.model import layout
+from spool.model.settings_text import SettingsParser
 from spool.runtime.calls import CallGuard
 from spool.runtime.clock import Clock, Deadline
 from spool.store.logs import escape_names
 from spool.store.parts import Files, Shared, View
-from spool.store.settings import SettingsReader, read_settings
+from spool.store.settings import SettingsReader, read_settings_text
 
 log = logging.getLogger("spool")
 
@@ -176,7 +177,8 @@ class _Opening:
     def __init__(self, life: Lifetime, disk: Disk, clock: Clock) -> None:
         self._life = life
         self._clock = clock
-        self.config = config = read_settings(disk)
+        self._parser = SettingsParser()
+        self.config = config = self._parser.parse(read_settings_text(disk), disk.path(layout.SETTINGS))
         disk.use_sync_method(config.sync_method)
         mirror = None if config.mirror is None else disk.sibling(config.mirror)
         if mirror is not None:
@@ -208,7 +210,7 @@ class _Opening:
     def store(self, *, make: bool) -> Store:
         """Open the files of ``run/`` and create the store. ``make``: whether to create missing files."""
         shared = Shared(self._disk, self._clock, self.open_lock, make=make)
-        settings = SettingsReader(self._disk, shared.counters, self.config)
+        settings = SettingsReader(self._disk, shared.counters, self.config, self._parser)
         view = View(Index(self._files.cache, self.config.queues), settings.known)
         return Store(self._life, self._clock, self._files, shared, view, settings)
 

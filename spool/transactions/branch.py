@@ -11,8 +11,9 @@ from functools import partial
 from typing import Any
 
 from spool.coordination.locks import GroupLocks, xid_byte
-from spool.errors import NotOpen, SpoolError, TransactionTimeout
+from spool.errors import NotOpen, SpoolError
 from spool.format.batch import CommitBatch
+from spool.format.table import Table
 from spool.format.writer import CommitFileWriter
 from spool.log import quota
 from spool.log.futures import Promises
@@ -22,7 +23,7 @@ from spool.model.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, Xid
 from spool.policies import retries
 from spool.policies.claim_journal import ClaimJournal
 from spool.policies.deduplication import DeduplicationKeys
-from spool.runtime.clock import WaitExpired
+from spool.runtime.clock import LockTimeout, WaitExpired
 from spool.store.settings import Settings
 from spool.store.store import Store
 from spool.transactions import claiming
@@ -60,14 +61,14 @@ class Branch:
         """Lock the xid's byte. The caller does this before it creates the first file of the branch (rule 6).
 
         Raises:
-            TransactionTimeout: another process did not release the byte in time.
+            LockTimeout: another process did not release the byte in time.
         """
         if self.byte is None:
             byte = xid_byte(self.xid)
             try:
                 self._store.shared.xids.lock(byte, self._store.deadline(), f"the branch {self.xid}")
             except WaitExpired as error:
-                raise TransactionTimeout(str(error)) from None
+                raise LockTimeout(str(error)) from None
             self.byte = byte
 
     def lock_xid_now(self) -> bool:
@@ -81,13 +82,18 @@ class Branch:
     def is_empty(self) -> bool:
         return self.batch.is_empty and self.file is None
 
+    @property
+    def tables(self) -> list[Table]:
+        """All tables of contents of the branch."""
+        return [*(self.file.tables if self.file is not None else ()), *self.batch.tables]
+
     def check_room(self, settings: Settings, queue: str, groups: Sequence[tuple[Sequence[bytes], object]]) -> None:
         """Raise Full if these bodies do not fit now. The exact check follows at the commit or vote."""
         catch_up(self._store, list_prepared(self._store))
         raws = [raw for some, _ in groups for raw in some]
         more = {queue: quota.Usage(len(raws), sum(map(len, raws)))}
-        tables = [*(self.file.tables if self.file is not None else ()), *self.batch.tables]
-        quota.check_room(self._store.view, settings, quota.combined(quota.change_by(self._store.view, tables), more))
+        change = quota.change_by(self._store.view, self.tables)
+        quota.check_room(self._store.view, settings, quota.combined(change, more))
 
     def put(self, queue: str, raws: Sequence[bytes], attributes: dict[str, Any]) -> list[str]:
         """Add messages; returns their ids. The caller then calls ``stream`` if ``batch.sections`` is not empty."""

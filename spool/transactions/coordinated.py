@@ -46,10 +46,13 @@ class CoordinatedTransaction(Transaction):
 
     on_rollback: called once when the transaction is rolled back, before it releases its messages.
     on_full: called when a queue has no room for the messages; returns True to roll back without counting an attempt.
+    on_lock_timeout: called when a lock of the space did not become free in time for the commit; returns True to attempt
+        the commit again. False rolls back; no attempt is counted then.
     """
 
     on_rollback: Callable[[], object] | None = None
     on_full: Callable[[Full], bool] | None = None
+    on_lock_timeout: Callable[[Exception], bool] | None = None
 
     @property
     def mutex(self) -> "threading.RLock":
@@ -190,13 +193,16 @@ class CoordinatedTransaction(Transaction):
         self._left = True
         self._lost = reason
 
+    def _waits_on(self, error: Exception) -> bool:
+        return self.on_lock_timeout is not None and self.on_lock_timeout(error)
+
     def _fail(self, doing: str, error: BaseException) -> NoReturn:
         if isinstance(error, Full) and self.on_full is not None and self.on_full(error):
             self.abandon()
         super()._fail(doing, error)
 
     def _end(self, state: TransactionState, why: str = "") -> None:
-        on_rollback, self.on_rollback, self.on_full = self.on_rollback, None, None
+        on_rollback, self.on_rollback, self.on_full, self.on_lock_timeout = self.on_rollback, None, None, None
         if state is TransactionState.ROLLED_BACK and on_rollback is not None:
             on_rollback()
         super()._end(state, why)
@@ -221,7 +227,7 @@ class CoordinatedTransaction(Transaction):
                 settings = self._store.settings.current(page)
                 check = None
                 if settings.config.has_limits:  # without limits, the vote needs no number lock
-                    check = partial(room_for(store, lambda: file.tables), settings)
+                    check = partial(room_for(store, self._branch.tables), settings)
                 request = VoteRequest(page, file, self._branch.batch, check, partial(reclaim, store))
                 self._core.group_commit.commit(request)
                 finish_vote(store, request)

@@ -11,7 +11,7 @@ import msgpack
 from spool.coordination.counters import CounterPage
 from spool.coordination.locks import GroupLocks
 from spool.disk.quarantine import Cause, Reason, quarantine_bytes
-from spool.errors import BadMessageId, CorruptedFile, SystemFailure, TransactionTimeout, UnknownCodec
+from spool.errors import BadMessageId, CorruptedFile, SystemFailure, UnknownCodec
 from spool.format.batch import CommitBatch
 from spool.index.stretch import Stretch, stretch_of
 from spool.log.commit import commit_batch
@@ -30,7 +30,7 @@ from spool.model.message import (
     with_defaults,
 )
 from spool.model.position import Position, PositionRanges, subtract_ranges
-from spool.runtime.clock import Deadline, WaitExpired
+from spool.runtime.clock import Deadline, LockTimeout, WaitExpired
 from spool.store.parts import Files, View
 from spool.store.store import Store
 from spool.transactions.claiming import Wanted, claim, nothing_free, release
@@ -95,7 +95,7 @@ def get_alone(core: Core, wanted: Wanted, before_commit: Callable[[], object]) -
         core.group_commit.commit(RemovalRequest(page, claimed))
         return found
     except WaitExpired as error:
-        raise TransactionTimeout(f"{error}; the transaction was rolled back") from None
+        raise LockTimeout(f"{error}; the transaction was rolled back") from None
     finally:
         if not store.guard.closed:  # else the descriptors may be closed, and their locks released
             release(store.shared.claims, claimed)

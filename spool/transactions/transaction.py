@@ -32,7 +32,7 @@ from spool.model.xid import Xid
 from spool.policies.deduplication import check_single
 from spool.runtime import calls
 from spool.runtime.calls import public_call, within
-from spool.runtime.clock import WaitExpired
+from spool.runtime.clock import LockTimeout, WaitExpired
 from spool.runtime.context import Block, associate, dissociate
 from spool.runtime.tearing import is_torn_by, raise_if_torn
 from spool.runtime.tracing import API, begin_receive, begin_send
@@ -246,8 +246,8 @@ class Transaction:
         try:
             got = claiming.claim(store, self._core.owners, wanted, page, branch.groups, branch.journal)
         except WaitExpired as error:
-            self._undo(str(error))
-            raise TransactionTimeout(f"{error}; the transaction was rolled back") from None
+            self._drop(str(error))
+            raise LockTimeout(f"{error}; the transaction was rolled back") from None
         if not got:
             store.shared.control.verify()  # else a caller would wait for ever after run/ was deleted
             claiming.check_not_own(store.view, wanted, branch.claims)
@@ -279,7 +279,8 @@ class Transaction:
         """Commit all gets and puts. They are durable and visible when this returns. An empty commit needs no flush.
 
         Raises:
-            Full, QueueNotFound, TransactionTimeout, DiskFailure: the transaction was rolled back.
+            Full, QueueNotFound, TransactionTimeout, DiskFailure: the transaction was rolled back. If another process
+                held a lock of the space for too long, no attempt is counted for the messages of the transaction.
             CommitUnknown: the transaction may or may not have been committed.
         """
         with self._lock:
@@ -287,12 +288,17 @@ class Transaction:
             try:
                 page = self._check_ending()
                 if (file := branch.file) is not None:  # a part of the messages is written
-                    room = quota.room_for(store, lambda: file.tables)
-                    self.number = commit(store, file, branch.batch, check=room, page=page)
-                elif not branch.is_empty:
+                    limited = store.settings.known.config.has_limits
+                    room = quota.room_for(store, branch.tables)
+                    self.number = commit(store, file, branch.batch, check=room, settled=limited, page=page)
+                while not branch.is_empty and branch.file is None:
                     request = BranchRequest(page, branch.prefix, branch.batch)
                     try:
                         self._core.group_commit.commit(request)
+                        break
+                    except (LockTimeout, WaitExpired) as error:
+                        if request.number is not None or not self._waits_on(error):
+                            raise
                     finally:
                         self.number = request.number
                 self._end(TransactionState.COMMITTED)
@@ -365,8 +371,16 @@ class Transaction:
         """
         if self.state is TransactionState.ACTIVE:
             with suppress(NotOpen), self._store.guard.step, self._lock:
-                self._branch.abandon_file()
-                self._end(TransactionState.ROLLED_BACK)
+                self._drop("")
+
+    def _drop(self, reason: str) -> None:
+        """Undo all gets and puts, and count no attempt."""
+        self._branch.abandon_file()
+        self._end(TransactionState.ROLLED_BACK, reason)
+
+    def _waits_on(self, _error: Exception) -> bool:
+        """Return whether to attempt the commit again after a lock of the space did not become free in time."""
+        return False
 
     def _undo(self, reason: str) -> None:
         try:
@@ -391,8 +405,9 @@ class Transaction:
     def _fail(self, doing: str, error: BaseException) -> NoReturn:
         """End the transaction after its commit or vote failed, and raise the error, translated for the caller.
 
-        The transaction is rolled back if possible. Its outcome is unknown if its file has a number, or if a vote could
-        be neither made durable nor withdrawn.
+        The transaction is rolled back if possible. No attempt is counted if the transaction only waited for a lock of
+        the space. The outcome is unknown if the transaction's file has a number, or if a vote could be neither made
+        durable nor withdrawn.
         """
         seen = self._store.translate_error(doing, error) if isinstance(error, OSError) else error
         if self.state in (TransactionState.ACTIVE, TransactionState.COMMITTING) and not self._store.closed:
@@ -400,12 +415,14 @@ class Transaction:
             numbered = self.number is not None or (file is not None and file.number is not None)
             if numbered or isinstance(seen, CommitUnknown):
                 self._end(TransactionState.UNKNOWN, storable(seen, LONGEST_REASON))
+            elif isinstance(seen, LockTimeout | WaitExpired):
+                self._drop(storable(seen, LONGEST_REASON))
             else:
                 self._undo(f"{doing} failed: {storable(seen, LONGEST_REASON)}")
         if isinstance(seen, CommitUnknown):
             seen.ids = tuple(f"{self._branch.prefix}{place:08x}" for place in range(self._branch.batch.messages))
         if isinstance(seen, WaitExpired):
-            raise TransactionTimeout(f"{seen}; the transaction was rolled back") from None
+            raise LockTimeout(f"{seen}; the transaction was rolled back") from None
         if seen is error:
             raise error
         raise seen from error

@@ -17,24 +17,26 @@ Invariants ("rule" means a rule of docs/architecture.md, "The rules that keep pr
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from spool.coordination.locks import coordinator_byte, xid_byte
+from spool.disk.content import chunks, opened, replacement
 from spool.disk.disk import FlushFailed
 from spool.format.batch import CommitBatch
 from spool.format.reader import FileContents
 from spool.format.writer import CommitFileWriter
 from spool.log.adoption import AdoptionRequest, UnknownBranch, fact_key, heuristic_fact, move_adopted, voted_contents
 from spool.log.commit import commit, commit_batch
-from spool.log.quota import added_by, check_adoption, settle_and_catch_up
-from spool.log.sequence import copy_over, finish_dead_writers, number_locked, settle_all
+from spool.log.deciding import settle_and_catch_up, settled
+from spool.log.quota import added_by, change_by, check_adoption
+from spool.log.sequence import finish_dead_writers, settle_all
 from spool.log.visibility import catch_up, list_prepared, prepared_contents
 from spool.log.vote import unlist
 from spool.model import layout
 from spool.model.position import Position
-from spool.model.xid import FORMAT_ROUND, FORMATS_BOUND_TO_A_LIFE, FORMATS_USED_ONCE, Xid
+from spool.model.xid import FORMAT_ROUND, FORMATS_BOUND_TO_A_LIFE, FORMATS_USED_ONCE, Xid, new_local_xid
 from spool.policies import retries
 from spool.policies.heuristics import COMMITTED, ROLLED_BACK, heuristic_outcome
 from spool.runtime.clock import Deadline, WaitExpired
@@ -72,11 +74,12 @@ def adopt(
     ]
     for contents in branches:
         batch.adopt(contents)
-    undecided = still_prepared(store, xids, branches, deadline)
+    undecided = still_prepared(store, xids, branches)
     # A task of a forwarding round or a Spark write votes without a quota check; all other branches were checked when
     # they voted.
     voted = zip(xids, branches, strict=True)
     unchecked = [table for xid, contents in voted if xid.format_id == FORMAT_ROUND for table in contents.tables]
+    change = change_by(store.view, [*file.tables, *batch.tables, *unchecked])
     coordinators = {xid.gtrid for xid in (*xids, *copied)}
 
     def check(settings: Settings) -> None:
@@ -85,9 +88,9 @@ def adopt(
             also(settings)
         if settings.config.has_limits:
             settle_and_catch_up(store, deadline)
-            check_adoption(store.view, settings, file.tables, unchecked, coordinators)
+            check_adoption(store.view, settings, change, coordinators)
 
-    return commit(store, file, batch, seconds=deadline.seconds, check=check)
+    return commit(store, file, batch, seconds=deadline.seconds, check=check, settled=True)
 
 
 def commit_prepared(core: Core, xid: Xid, *, vote_known: bool, facts: CommitBatch | None = None) -> int:
@@ -102,14 +105,12 @@ def commit_prepared(core: Core, xid: Xid, *, vote_known: bool, facts: CommitBatc
     return request.number
 
 
-def still_prepared(
-    store: Store, xids: Sequence[Xid], branches: Sequence[FileContents], deadline: Deadline
-) -> Callable[[Settings], None]:
-    """Return a function that raises if one of the branches was decided; call it under the number lock (rule 5)."""
+def still_prepared(store: Store, xids: Sequence[Xid], branches: Sequence[FileContents]) -> Callable[[Settings], None]:
+    """Return a function that raises if one of the branches was decided. It is called under the number lock, once every
+    issued commit is applied (rule 5)."""
 
     def check(_: Settings) -> None:
-        page = settle_all(store, deadline)
-        catch_up(store, page)
+        page = store.shared.counters.read()
         for xid, contents in zip(xids, branches, strict=True):
             error = AdoptionRequest(xid, contents).refusal(store, page, ())
             if error is not None:
@@ -123,17 +124,32 @@ def make_durable(store: Store, xid: Xid, deadline: Deadline) -> None:
 
     A process that did not get the vote of the branch calls this function.
     """
-    what = f"the branch {xid}"
-    with store.shared.xids.holding(xid_byte(xid), deadline, what), number_locked(store.shared.control, deadline):
+    with store.shared.xids.holding(xid_byte(xid), deadline, f"the branch {xid}"):
         try:
-            settle_all(store, deadline)
-            catch_up(store)
-            # Another process may be moving an adopted branch to its committed name: a copy could restore the old name.
-            if xid not in store.view.index.adopted and store.files.disk.exists(layout.prepared(xid)):
-                copy_over(store.files.disk, layout.prepared(xid))
+            _replace_by_copy(store, xid, deadline)
         except FlushFailed:
             store.stop()
             raise
+
+
+def _replace_by_copy(store: Store, xid: Xid, deadline: Deadline) -> None:
+    """Replace the file of a prepared branch by a durable copy, unless the branch was decided meanwhile.
+
+    The file may be large, so it is copied without the number lock.
+    """
+    disk, name, temporary = store.files.disk, layout.prepared(xid), layout.copy(new_local_xid())
+    with ExitStack() as files:
+        try:
+            source = files.enter_context(opened(disk, name))
+        except FileNotFoundError:
+            return
+        take_name = files.enter_context(replacement(disk, chunks(disk, source), temporary))
+        with settled(store, deadline):
+            # Another process may be moving an adopted branch to its committed name: a copy could restore the old name.
+            if xid not in store.view.index.adopted and disk.exists(name):
+                take_name(name)
+                return
+        disk.unlink(temporary)
 
 
 def rollback_prepared(
@@ -155,9 +171,7 @@ def rollback_prepared(
     # is visible.
     if counted or (counted is None and xid.format_id not in FORMATS_BOUND_TO_A_LIFE):
         retries.count_failures(store, failed, reason, deadline, held_by=xid)
-    with number_locked(store.shared.control, deadline):
-        settle_all(store, deadline)
-        catch_up(store)
+    with settled(store, deadline):
         if xid in store.view.index.adopted or not store.files.disk.exists(layout.prepared(xid)):
             raise UnknownBranch(xid, store.view.index.adopted.get(xid))
         unlist(store, xid, deadline)
@@ -290,8 +304,8 @@ def decide_heuristically(core: Core, xid: Xid, deadline: Deadline, *, commit: bo
     if commit:
         commit_prepared(core, xid, vote_known=False, facts=batch)
         return
-    undecided = still_prepared(store, [xid], [voted_contents(store, xid)], deadline)
-    commit_batch(store, batch, deadline, flush=True, check=undecided)
+    undecided = still_prepared(store, [xid], [voted_contents(store, xid)])
+    commit_batch(store, batch, deadline, flush=True, check=undecided, settled=True)
     _finish_rollback(store, xid, deadline)
 
 

@@ -6,6 +6,7 @@ are the puts of the function, the reply and the removal of the message. After a 
 to the error queue or a drop, without the puts of the function. The claim is held until the commit has ended.
 """
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -32,6 +33,8 @@ from spool.workers.outcome import Outcome, Passed, Rejected, Retried, one_line
 from spool.workers.pauses import no_room, not_reached
 from spool.workers.states import Event, State, end_of_call, holds_up_its_message_alone, next_state
 from spool.workers.tracing import Process
+
+log = logging.getLogger("spool")
 
 _WAIT_FOR_CALL_SECONDS = 0.2  # the wait for the function's put or get, before the transaction refuses calls
 _WAIT_FOR_END_SECONDS = 2.0  # the further wait for the same put or get, after the transaction refuses calls
@@ -71,6 +74,8 @@ class Attempt:
         replies: whether an outcome puts a reply into the reply queue of the message.
         on_abandoned: called with the conclusion of an abandoned attempt before the message is released, so that the
             worker pauses before another thread can claim the message.
+        stopping: whether the worker stops. A wait for a message then ends, and so does a commit that waits for a lock
+            of the space.
 
     transaction: the transaction that holds the message. Puts and gets of the function join this transaction.
     message: the claimed message; None before the claim.
@@ -88,9 +93,11 @@ class Attempt:
         into: Sequence[str] = (),
         replies: bool = True,
         on_abandoned: Callable[[Position, Conclusion], object] = lambda position, conclusion: None,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self.transaction = CoordinatedTransaction(core, journaled=False)
         self.transaction.on_full = self._find_no_room
+        self.transaction.on_lock_timeout = self._waits_on
         self.message: Message | None = None
         self.unreadable = ""
         self.state = State.CLAIMED
@@ -99,7 +106,7 @@ class Attempt:
         self._store = core.store
         self._on_failure = on_failure
         self._into, self._replies = into, replies
-        self._on_abandoned = on_abandoned
+        self._on_abandoned, self._stopping = on_abandoned, stopping
         self._mutex = threading.Lock()  # guards the state: one thread ends the call, another enforces its time limit
         self._held: Stretch
         self._rolled_back = Effect.RETRIED
@@ -115,14 +122,12 @@ class Attempt:
         queue: str,
         seconds: float | None,
         passed: frozenset[tuple[int, int]] = frozenset(),
-        stopping: Callable[[], bool] = lambda: False,
     ) -> Effect | None:
-        """Claim the next message of the queue, and read it.
+        """Claim the next message of the queue, and read it. The wait ends once the worker stops.
 
         Args:
             seconds: the longest wait for a message. None means no limit.
             passed: the positions of the messages to pass over.
-            stopping: called ten times a second; the wait ends once it returns True.
 
         Returns:
             QUARANTINED if the body is damaged. The message is then in quarantine, and the attempt has ended. Otherwise
@@ -130,7 +135,7 @@ class Attempt:
         """
 
         def check() -> None:
-            if stopping():
+            if self._stopping():
                 raise _Stopped
 
         found: list[Stretch] = []
@@ -290,6 +295,21 @@ class Attempt:
         self.abandoned = self._without_room(full)
         self._on_abandoned(self.position, self.abandoned)
         return True
+
+    def _waits_on(self, error: Exception) -> bool:
+        """Return whether to attempt the commit again, because a lock of the space did not become free in time.
+
+        If the worker stops, the attempt is abandoned instead. The function has done its work, so the worker prefers to
+        wait: a released message is handled again.
+        """
+        if self._stopping():
+            if self._move(Event.NO_LOCK):
+                self.abandoned = Conclusion(Effect.KEPT, one_line(error))
+            return False
+        if self._move(Event.LOCKED):
+            log.warning("a message of queue %s was handled, and its commit waits: %s", self._held.queue, error)
+            return True
+        return False
 
     def _without_room(self, full: Full) -> Conclusion:
         assert self.message is not None

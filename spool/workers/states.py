@@ -14,6 +14,8 @@ An attempt begins when a message is claimed and ends in *concluded*, *withdrawn*
 | calling  | LATE, END                     | withdrawn | counts an attempt; ignores the result, if one comes |
 | answered | COMMITTED                     | concluded | goes on with the next message                       |
 | answered | NO_ROOM                       | abandoned | releases the message and pauses                     |
+| answered | LOCKED                        | answered  | attempts the commit again                           |
+| answered | NO_LOCK                       | abandoned | releases the message                                |
 | answered | ROLLED_BACK                   | withdrawn | counts an attempt                                   |
 | answered | STOP, END, LATE               | answered  | waits for the commit                                |
 | the ends | any                           | the same  | does nothing                                        |
@@ -53,6 +55,8 @@ class Event(enum.Enum):
     END = "the driver ends at once: a second signal, or a cancelled task"
     LATE = "the call has reached its time limit"
     NO_ROOM = "a queue has no room for a message that the outcome puts or moves there"
+    LOCKED = "another process has held a lock of the space for too long, so the commit did not happen"
+    NO_LOCK = "the same, and the driver stops"
     COMMITTED = "the effects of the outcome are committed"
     ROLLED_BACK = "the commit failed for another reason"
 
@@ -71,6 +75,8 @@ _NEXT = {
     (State.CALLING, Event.END): State.WITHDRAWN,
     (State.ANSWERED, Event.COMMITTED): State.CONCLUDED,
     (State.ANSWERED, Event.NO_ROOM): State.ABANDONED,
+    (State.ANSWERED, Event.LOCKED): State.ANSWERED,
+    (State.ANSWERED, Event.NO_LOCK): State.ABANDONED,
     (State.ANSWERED, Event.ROLLED_BACK): State.WITHDRAWN,
     (State.ANSWERED, Event.STOP): State.ANSWERED,
     (State.ANSWERED, Event.END): State.ANSWERED,

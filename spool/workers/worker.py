@@ -323,11 +323,12 @@ class Worker:
 
     def _take(self) -> Call | None:
         attempt = Attempt(
-            self._core, self._on_failure, into=self._into, replies=self._replies, on_abandoned=self._run.hold_back
-        )
+            self._core, self._on_failure, into=self._into, replies=self._replies, on_abandoned=self._run.hold_back,
+            stopping=lambda: self.is_stopping,
+        )  # fmt: skip
         call: Call | None = None
         try:
-            damaged = attempt.take(self.queue, self._run.wait_seconds(), self._run.passed(), lambda: self.is_stopping)
+            damaged = attempt.take(self.queue, self._run.wait_seconds(), self._run.passed())
             if damaged is not None:
                 self._report(attempt.position, Conclusion(damaged, DAMAGED), 0.0)
             if attempt.message is None:

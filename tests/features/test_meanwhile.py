@@ -13,14 +13,14 @@ import spool
 from spool.model import layout
 from spool.model.xid import Xid
 from spool.policies import capacity
-from spool.runtime.clock import WaitExpired
+from spool.runtime.clock import LockTimeout, WaitExpired
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.two_phase import commit_prepared
 from tests.at_once import AT_ONCE
 from tests.machine import NO_FILES, Machine, PowerCut
 from tests.simdisk import ROOT, SimulatedDisk, repeatable
 
-WAITED = (spool.TransactionTimeout, spool.CommitUnknown, WaitExpired)
+WAITED = (spool.TransactionTimeout, spool.CommitUnknown, LockTimeout, WaitExpired)
 
 Action = Callable[[spool.Space], Any]
 

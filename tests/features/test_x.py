@@ -211,7 +211,7 @@ def test_x08_keys_take_few_files_and_none_after_the_window(space: spool.Space, c
     committed = Path(space.path, "committed")
     with small_compactions():
         for _ in range(3):
-            Compactor(space._store).compact()
+            sum(Compactor(space._store).steps())
             space._housekeeper._reclaim(0)
     assert len(list(committed.iterdir())) < 10
     assert [space.put("q", n, deduplication_key=f"k{n}") for n in range(40)] == ids
@@ -241,7 +241,7 @@ def test_x08_a_key_that_is_put_anew_while_old_ones_are_said_again_keeps_its_new_
 
     monkeypatch.setattr(tombstones, "_content_of", meanwhile)
     with small_compactions():
-        Compactor(space._store).compact()
+        sum(Compactor(space._store).steps())
     assert ids
     assert space.put("q", "again", deduplication_key="k0") == ids[0]
 

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,8 +11,9 @@ import pytest
 
 import spool
 import xa
+from spool.model import layout
 from tests.at_once import AT_ONCE
-from tests.filesystems.volume import EXT4, EXT4_WITHOUT_JOURNAL, Kind, Volume, boot_anew, missing
+from tests.filesystems.volume import EXT4, EXT4_WITHOUT_JOURNAL, Kind, Volume, boot_anew, missing, run
 
 BALLAST_BYTES = 4 << 20
 SIZES = (100, 5_000, 70_000, 300_000)
@@ -187,3 +190,38 @@ def test_a_full_disk_whose_power_goes_has_everything_when_there_is_room(volume: 
             assert space.check() == []
     with spool.open(root) as space:
         assert take_all(space) == put
+
+
+_USE_A_COPY = """
+import os, sys, spool
+from contextlib import suppress
+with spool.open(sys.argv[1]) as space:
+    for size in 4096, 1:
+        with open(sys.argv[2], "ab", buffering=0) as filler, suppress(OSError):
+            while filler.write(b"x" * size):
+                pass
+            os.fsync(filler.fileno())
+    for number in range(1_000, 1_100):
+        space._store.shared.feed.retract(number)  # as a commit stores its note
+    print(space.get("q").body.decode().split()[0])
+"""
+
+
+def test_a_sparse_copy_of_a_space_is_used_on_a_full_disk(volume: Volume) -> None:
+    """cp --sparse, rsync -S and tar -S leave holes where a file has zeros, e.g. in files that processes map."""
+    with spool.create(volume.path / "space", defaults=AT_ONCE) as space:
+        for queue in ("q", "replies"):
+            space.create_queue(queue)
+        for number in range(9):
+            space.put("q", body(number * len(SIZES)))
+        space.get("q")
+    run("cp", "-a", "--sparse=always", str(volume.path / "space"), str(volume.path / "copy"))
+    for name in (layout.FEED, layout.REQUESTS):  # the worst copy: the original had no commit in its last life
+        path = volume.path / "copy" / name
+        size = path.stat().st_size
+        os.truncate(path, 0)
+        os.truncate(path, size)
+    command = [sys.executable, "-c", _USE_A_COPY, str(volume.path / "copy"), str(volume.path / "filler")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode >= 0, f"the kernel killed the process: signal {-done.returncode}"
+    assert done.stdout == f"{len(SIZES)}\n", done.stderr

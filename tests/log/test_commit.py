@@ -149,7 +149,7 @@ def test_a_superseding_record_is_written_after_the_last_check(watched: tuple[spo
     space, disk = watched
     for n in range(100):
         space.put("orders", n)
-    seen = recorded(disk, lambda: space._housekeeper._compactor.compact())
+    seen = recorded(disk, lambda: sum(space._housekeeper._compactor.steps()))
     locked = seen[seen.index("lock control") : seen.index("rename_new active")]
     assert locked.count("write_at active") == 1, "the header"
     assert seen.index("write_at active") < seen.index("lock control"), "the bulk comes before"

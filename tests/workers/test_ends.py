@@ -240,7 +240,8 @@ def test_a_message_that_comes_back_as_the_worker_stops_is_not_called_again(
     wanted = space.put("orders", "x")
     take, called = Attempt.take, list[spool.Message]()
 
-    def looks_no_more(self: Attempt, queue: str, seconds: float | None, passed: Any, stopping: Any) -> Any:
+    def looks_no_more(self: Attempt, queue: str, seconds: float | None, passed: Any) -> Any:
+        self._stopping = lambda: False
         return take(self, queue, seconds, passed)
 
     def function(message: spool.Message) -> Retried:

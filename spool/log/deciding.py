@@ -1,0 +1,112 @@
+"""Decisions under the number lock, once every issued commit is applied (Rule 5). The lock is held only briefly.
+
+A commit may have millions of messages, and a process needs seconds to apply it. If the process did so under the number
+lock, no process could commit meanwhile. So a process first applies the commits without the lock. If large commits, or
+many commits, were issued before it got the lock, it releases the lock, applies these commits and begins again.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from spool.coordination.counters import CounterPage
+from spool.coordination.locks import NUMBER
+from spool.format.commands import addressing
+from spool.index.commit import Commit
+from spool.log.sequence import settle_all, with_number_lock
+from spool.log.visibility import catch_up, list_prepared
+from spool.runtime.clock import Deadline, LockTimeout, WaitExpired
+from spool.store.store import Store
+
+# At most so many commits are applied under the number lock, and these put, remove or change at most so many messages.
+MOST_COMMITS, MOST_MESSAGES = 64, 1_024
+# After this many rounds, a decision applies all commits under the lock. Otherwise it might never be made while other
+# processes commit large transactions all the time.
+_MOST_ROUNDS = 8
+
+
+class Overtaken(Exception):
+    """Other processes changed the subject of a maintenance commit, or commit too fast. Nothing was done; the next round
+    of the maintenance tries again."""
+
+
+def settle_and_catch_up(store: Store, deadline: Deadline) -> None:
+    """Apply every issued commit and list the prepared branches. The view is exact if the caller holds the number lock.
+
+    Raises LockTimeout if another process does not publish its number in time.
+    """
+    try:
+        catch_up(store, list_prepared(store, settle_all(store, deadline)))
+    except WaitExpired as error:
+        raise LockTimeout(f"{error}; the transaction was rolled back") from None
+
+
+def lock_settled(
+    store: Store, deadline: Deadline, *, insists: bool = True, on_applied: Callable[[], object] = lambda: None
+) -> None:
+    """Take the number lock once every issued commit is applied; the caller releases the lock.
+
+    Args:
+        on_applied: called without the lock after each time that commits were applied, for further work of the caller
+            that grows with these commits.
+        insists: whether to apply any commits under the lock in the end, as a decision does. Maintenance gives up.
+
+    Raises:
+        LockTimeout: the lock, or an earlier number, does not become free in time.
+        Overtaken: ``insists`` is False, and other processes commit too fast.
+    """
+    control, left = store.shared.control, _MOST_ROUNDS
+    locked = control.try_lock(NUMBER)  # most often few commits are left to apply, and all are published
+    while True:
+        if not locked:
+            settle_and_catch_up(store, deadline)
+            on_applied()
+            with_number_lock(control, deadline)
+            left -= 1
+        try:
+            page = store.shared.counters.read()
+            if locked and page.issued == page.published and _is_near(store, page):
+                catch_up(store, page)
+                return
+            if not locked and (_is_near(store, page) or (insists and not left)):
+                settle_and_catch_up(store, deadline)
+                return
+        except BaseException:
+            control.unlock(NUMBER)
+            raise
+        control.unlock(NUMBER)
+        locked = False
+        if not left:
+            raise Overtaken
+
+
+@contextmanager
+def settled(store: Store, deadline: Deadline) -> Iterator[None]:
+    """Hold the number lock while the body runs, with every issued commit applied: see ``lock_settled``."""
+    lock_settled(store, deadline)
+    try:
+        yield
+    finally:
+        store.shared.control.unlock(NUMBER)
+
+
+def _is_near(store: Store, page: CounterPage) -> bool:
+    """Return whether few and small commits remain to be applied. The caller holds the number lock, and has read the
+    counters."""
+    applied, own = store.view.index.applied, store.view.own_commits
+    if page.issued - applied > MOST_COMMITS or page.prepared != store.view.prepared.version:
+        return False
+    messages = 0
+    for number in range(applied + 1, page.issued + 1):
+        if number not in own:  # (this process keeps only its small commits for later)
+            commit = store.shared.feed.commit(number)
+            if commit is None:
+                return False  # the commit is too large for the feed
+            messages += _weight(commit)
+    return messages <= MOST_MESSAGES
+
+
+def _weight(commit: Commit) -> int:
+    """Return the number of messages that a commit puts, removes and changes."""
+    tables = [table for part in commit.parts for table in part.contents.tables]
+    addressed = sum(command.length for table in tables for command in addressing(table.commands))
+    return addressed + sum(len(table.lengths) for table in tables)
