@@ -55,15 +55,16 @@ def planted(bug: Bug) -> Iterator[None]:
 _READS = "    if page is None:\n"
 _LISTS = "page = list_prepared(store, page)"
 _SETTLED = "page = settle_to(store, last, deadline or store.deadline(), page)"
-_SETTLES = "        settle_all(store, deadline)\n        catch_up(store)\n"
-_SETTLES_ALL = "page = settle_all(store, store.deadline())\n    catch_up(store, page)\n"
+_LOCKS_SETTLED = "with settled(store, deadline):\n"
+_LOCKS = f"with store.shared.control.holding({locks.NUMBER}, deadline, 'the number lock'):\n"
+
 
 BUGS = (
     Bug("numbers issued without their lock", commit._issue,
         (
             (
-                "if not store.shared.control.try_lock(NUMBER):",
-                "store.shared.control._held.setdefault(NUMBER)\n    if False:",
+                "elif not store.shared.control.try_lock(NUMBER):",
+                "elif store.shared.control._held.setdefault(NUMBER):",
             ),
         ),
         "commit, rollback and commit race"),
@@ -106,8 +107,8 @@ OF_NARROW_WINDOWS = (
     (Bug("a second look without the prepared", visibility.revalidate,
          ((_LISTS, "pass"),), "a vote beside a take"),
      "a claim looks for a vote about its message"),
-    (Bug("an adoption that does not settle", group_commit.GroupCommit._decided_meanwhile,
-         ((_SETTLES_ALL, "page = store.shared.counters.read()\n"),),
+    (Bug("an adoption that does not settle", group_commit.GroupCommit._write,
+         (("self._combined, bool(batch.adopts)", "self._combined, False"),),
          "commit, rollback and commit race"),
      "after the number lock a commit looks whether its branch was committed meanwhile"),
 )  # fmt: skip
@@ -158,17 +159,18 @@ ENDED_AS_IT_WAS_SEEN = Bug(
 )  # fmt: skip
 
 AS_IT_LIES = Bug("an untold branch adopted as it lies", two_phase.make_durable,
-                 (("copy_over(store.files.disk, layout.prepared(xid))", "pass"),),
+                 (("_replace_by_copy(store, xid, deadline)", "pass"),),
                  "prepare, commit by another, take")  # fmt: skip
 
 # Both are noticed where a committer stops in one of few places while a rollback is under way (see ``stops``).
 NO_LOOK_FOR_A_COMMIT = Bug(
     "a rollback that does not look for a commit", two_phase.rollback_prepared,
-    ((f"{_SETTLES}        if xid in store.view.index.adopted or not", "        if not"),),
+    ((f"{_LOCKS_SETTLED}        if xid in store.view.index.adopted or not", f"{_LOCKS}        if not"),),
     "commit, rollback and commit race",
 )  # fmt: skip
 NO_SETTLING = Bug(
-    "a rollback that does not settle", two_phase.rollback_prepared, (("        settle_all(store, deadline)\n", ""),),
+    "a rollback that does not settle", two_phase.rollback_prepared,
+    ((_LOCKS_SETTLED, f"{_LOCKS}        catch_up(store)\n"),),
     "commit, rollback and commit race",
 )  # fmt: skip
 

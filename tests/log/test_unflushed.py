@@ -19,7 +19,8 @@ from spool.log import commit
 from spool.log.sequence import flush_published
 from spool.maintenance import schedule
 from spool.model import layout
-from spool.store.edits import edit_settings
+from spool.store.edits import notice_edits
+from spool.store.settings import read_settings_text, write_settings
 from tests.at_once import AT_ONCE
 from tests.machine import NO_FILES, Machine
 from tests.meanwhile import Meanwhile
@@ -219,7 +220,9 @@ def test_c06_the_housekeeper_flushes_once_more_when_an_edit_has_taken_the_last_s
     _, _, space = _of_a_machine()
     space.put("q", "one")
     space._housekeeper._do_steps(due=False)
-    edit_settings(space._store, lambda text, _: text.replace('durability = "none"', ""))
+    disk = space._store.files.disk
+    write_settings(disk, read_settings_text(disk).replace('durability = "none"', ""))
+    notice_edits(space._store)
     space._housekeeper._do_steps(due=True)
     page = space._store.shared.counters.read()
     assert page.durable == page.published
