@@ -62,6 +62,7 @@ _LOCKS = f"with store.shared.control.holding({locks.NUMBER}, deadline, 'the numb
 BUGS = (
     Bug("numbers issued without their lock", commit._issue,
         (
+            ("if settled or batch.supersedes:", "if False:"),
             (
                 "elif not store.shared.control.try_lock(NUMBER):",
                 "elif store.shared.control._held.setdefault(NUMBER):",
