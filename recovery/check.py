@@ -301,7 +301,7 @@ def _strays(disk: Disk, counters: Counters) -> Iterator[Decision]:
                 yield Decision(Kind.STRAY, name, Reason.FUTURE_NUMBER, Step.QUARANTINE, number=parsed.number)
 
 
-_FILES = (layout.SETTINGS, layout.MIRROR_ID)  # the space's own files
+_FILES = (layout.SETTINGS, layout.SPACE_ID, layout.MIRROR_ID)  # the space's own files
 _UNFINISHED = tuple(f"{name}.tmp" for name in _FILES)
 
 

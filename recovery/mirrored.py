@@ -145,5 +145,6 @@ def bring_up_to_date(files: Files, index: Index, *, agrees: bool) -> None:
     if mirror is None:
         return
     mirror.keep_settings(read_settings_text(files.disk))
+    mirror.keep_space_id(files.id)
     adopted = {number: len(state.adopted) for number, state in index.files.items() if state.adopted}
     mirror.catch_up(index.retired, adopted, agrees=agrees)

@@ -184,6 +184,13 @@ class MirrorMismatch(SpoolError):
     """
 
 
+class SpaceMismatch(SpoolError):
+    """A space lies in the place of another one, in which a dead program may have left branches in doubt.
+
+    The traces of the dead program remain, so its branches are decided once the other space is back.
+    """
+
+
 class UnknownCodec(SystemFailure):
     """This process has not registered the codec of the message's body, or the codec fails in this process.
 

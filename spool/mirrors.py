@@ -17,6 +17,7 @@ from spool.opening import inspected, open_space, os_errors, space_directory
 from spool.runtime import calls
 from spool.runtime.clock import Clock, Deadline
 from spool.space import Space
+from spool.store.identity import read_id, write_id
 from spool.store.mirror import Mirror, begin_mirror, check_elsewhere, forget_ids, lies_inside, read_ids
 from spool.store.settings import read_settings_text, replace_text, write_settings
 from spool.store.store import WAIT_SECONDS
@@ -147,9 +148,9 @@ def restore(
     with space_directory(path, disk) as disk, calls.deferred(disk.close_all), os_errors("restoring the queue space"):
         side = disk.sibling(mirror)
         try:
-            settings = _settings_of(side)
+            settings, id = _settings_of(side), read_id(side)
             Mirror(disk, side).hold_for_restore()
-            _restore(disk, side, settings, progress or (lambda done, of: None))
+            _restore(disk, side, id, settings, progress or (lambda done, of: None))
         finally:
             side.close_all()
         return open_space(disk, clock or Clock())
@@ -165,7 +166,7 @@ def _settings_of(mirror: Disk) -> str:
     raise NotASpace(f"{mirror.root} is not the mirror of a queue space: it has no {layout.MIRROR_ID}")
 
 
-def _restore(disk: Disk, mirror: Disk, settings: str, progress: Callable[[int, int], None]) -> None:
+def _restore(disk: Disk, mirror: Disk, id: str, settings: str, progress: Callable[[int, int], None]) -> None:
     """Copy every file of the mirror.
 
     Once all files are durable, write the settings. The settings make the directory a space.
@@ -187,6 +188,7 @@ def _restore(disk: Disk, mirror: Disk, settings: str, progress: Callable[[int, i
             write_chunks(disk, target, chunks(mirror, source))
             disk.flush(target)
     disk.flush_directory(layout.COMMITTED)
+    write_id(disk, id)
     write_settings(disk, settings)
     disk.unlink(layout.RESTORING)  # last: until then, a power cut leaves a directory that another restore accepts
     disk.flush_directory("")

@@ -23,6 +23,8 @@ from spool.runtime import calls
 from spool.runtime.clock import Clock, Deadline
 from spool.runtime.greenlets import check_threads
 from spool.space import Space
+from spool.store.identity import ensure_id, find_id, write_id
+from spool.store.identity import new_id as random_id
 from spool.store.mirror import begin_mirror, check_elsewhere
 from spool.store.settings import read_settings, write_settings
 from spool.store.store import WAIT_SECONDS, Store, inspect_store, log, open_store
@@ -74,9 +76,12 @@ def create(
     config, clock = space_config(options, {}), clock or Clock()
     with space_directory(path, disk) as disk, calls.deferred(disk.close_all), os_errors("making the queue space"):
         _check_no_import(disk)
-        with _one_process(disk, clock):
+        with _one_process(disk, clock) as alone:
             if not disk.exists(layout.SETTINGS):
                 _make(disk, config)
+            elif alone and find_id(disk) is None:
+                log.warning("%s had lost its %s, and has a new id now", disk.root, layout.SPACE_ID)
+                ensure_id(disk)
             elif not exist_ok:
                 raise _exists(disk, ", pass ", Argument("exist_ok=True"))
             elif different := differences(read_settings(disk), config, options):
@@ -98,12 +103,14 @@ def _exists(disk: Disk, *otherwise: str) -> SpaceExists:
 
 
 @contextmanager
-def _one_process(disk: Disk, clock: Clock) -> Iterator[None]:
-    """Lock the space's directory, as an opener of a space does, so that only one process creates the space."""
+def _one_process(disk: Disk, clock: Clock) -> Iterator[bool]:
+    """Lock the space's directory, as an opener of a space does, so that only one process creates the space.
+
+    Yields whether no process has the space open.
+    """
     lock = OpenLock(disk)
     try:
-        lock.enter(Deadline(clock, WAIT_SECONDS, clock.monotonic() + WAIT_SECONDS))
-        yield
+        yield lock.enter(Deadline(clock, WAIT_SECONDS, clock.monotonic() + WAIT_SECONDS))
         disk.funlock(lock.handle)
     except Unsupported as error:
         raise unsafe(disk, "making the queue space", error) from error
@@ -112,7 +119,10 @@ def _one_process(disk: Disk, clock: Clock) -> Iterator[None]:
 
 
 def _make(disk: Disk, config: SpaceConfig) -> None:
-    """Create the files of a new space. ``space.toml`` is the last file, because it makes the directory a space."""
+    """Create the files of a new space. ``space.toml`` is the last file, because it makes the directory a space.
+
+    A directory that has lost its ``space.toml`` keeps its ``space.id``.
+    """
     if disk.exists(layout.RESTORING):
         raise SpaceExists(
             f"a restore of {disk.root} from a mirror was interrupted: run it again, or choose another directory"
@@ -125,10 +135,18 @@ def _make(disk: Disk, config: SpaceConfig) -> None:
     _tell_what_is_there(disk)
     for name in layout.DIRECTORIES:
         ensure_directory(disk, name)
-    text = render_new(config)
-    if config.mirror is not None:
-        begin_mirror(disk, disk.sibling(config.mirror), text)
-    write_settings(disk, text)
+    had_id = disk.exists(layout.SPACE_ID)
+    ensure_id(disk)
+    try:
+        text = render_new(config)
+        if config.mirror is not None:
+            begin_mirror(disk, disk.sibling(config.mirror), text)
+        write_settings(disk, text)
+    except (OSError, SpoolError):
+        if not had_id and not disk.exists(layout.SETTINGS):  # (the caller removes the directories that it has created)
+            with suppress(OSError):
+                disk.unlink(layout.SPACE_ID)
+        raise
 
 
 def import_space(
@@ -138,6 +156,7 @@ def import_space(
     disk: Disk | None = None,
     clock: Clock | None = None,
     progress: "Callable[[Progress], None] | None" = None,
+    new_id: bool = False,
 ) -> Space:
     """Create a new space from an export (``Space.export``); returns the open space.
 
@@ -149,6 +168,8 @@ def import_space(
         path: the directory.
         file: the export, as a binary file that is open for reading. The import recognises the compression of the file.
         progress: called with the number of files that were created so far.
+        new_id: whether the space gets a new id, because the exported space remains in use. By default the space keeps
+            the id of the exported space.
 
     Raises:
         SpaceExists: the directory is not empty.
@@ -165,6 +186,7 @@ def import_space(
                 ensure_directory(disk, name)
             found = unpack.unpack(disk, file, progress)
             check_kind(disk, found.config.network_file_system)
+            write_id(disk, random_id() if new_id else found.id)
             write_settings(disk, found.settings)
         return open_space(disk, clock or Clock(), partial(unpack.differences, report=found.report))
 
@@ -203,7 +225,7 @@ def _importing(disk: Disk) -> Iterator[None]:
 
 def _clear(disk: Disk) -> None:
     """Remove all files of an import. ``IMPORTING`` is removed last, because it allows the next import to begin here."""
-    for name in (layout.SETTINGS, layout.SETTINGS_TEMPORARY):
+    for name in (layout.SETTINGS, layout.SETTINGS_TEMPORARY, layout.SPACE_ID, layout.SPACE_ID_TEMPORARY):
         unlink_if_there(disk, name)
     for directory in layout.DIRECTORIES:
         if disk.exists(directory):

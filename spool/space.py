@@ -100,6 +100,11 @@ class Space(Administration):
         return self._store.files.disk.root
 
     @property
+    def id(self) -> str:
+        """The id of the space: 32 hex digits, random. A move of the space keeps the id, and a copy has the same id."""
+        return self._store.files.id
+
+    @property
     def recovery(self) -> RecoveryReport:
         """The findings and repairs from the time when this space was opened."""
         return self._recovery

@@ -72,8 +72,11 @@ def export(file: str, replace: bool, verify: bool) -> None:
 @click.command("import", cls=SpaceCommand)
 @click.argument("file", type=click.Path())
 @click.option("--verify", is_flag=True, help="FILE is proven, and nothing is made.")
-def import_(file: str, verify: bool) -> None:
+@click.option("--new-id", is_flag=True, help="The new space gets a new id: the exported space remains in use.")
+def import_(file: str, verify: bool, new_id: bool) -> None:
     """Make a new space from FILE, which export wrote; - is standard input. -s names the directory, which must be empty.
+
+    The new space has the id of the exported space, unless you give --new-id.
 
     The command creates no space from a damaged export, and the exit code is 4. The exit code is also 4 if the space was
     damaged when it was exported. The new space then has every message that was not damaged.
@@ -92,7 +95,7 @@ def import_(file: str, verify: bool) -> None:
         return
     path = new_space_path()
     with _read(file) as stream, _bar("importing") as set_progress:
-        made = spool.import_space(path, stream, progress=set_progress)
+        made = spool.import_space(path, stream, progress=set_progress, new_id=new_id)
     with made as space:
         findings = {str(finding): None for finding in space.recovery.damaged}
         findings.update((str(finding), None) for finding in space.check() if finding.kind == "damaged")

@@ -91,6 +91,7 @@ class _Export:
         read = [file for file in self._dropped.to_read() if self._add(file.name, open_first(self._disk, [file.name]))]
         snapshot = self._snapshot()
         self._writer.add_bytes(layout.SETTINGS, snapshot.settings.encode())
+        self._writer.add_bytes(layout.SPACE_ID, f"{self._store.files.id}\n".encode())
         for name in snapshot.names:
             if self._add(name, self._open_of_commit(name)) is False:
                 raise CorruptedFile(f"{name} has lost bytes while it was exported: see spool-admin check")

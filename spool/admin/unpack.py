@@ -24,6 +24,7 @@ from spool.model import layout
 from spool.model.settings import SpaceConfig
 from spool.model.settings_file import MAX_SETTINGS_BYTES, parse, with_mirror
 from spool.model.text import shown
+from spool.store.identity import MAX_TEXT_BYTES, parse_id
 from spool.store.store import Store
 
 _MAX_ENTRY_BYTES = 255
@@ -32,9 +33,11 @@ Keep = Callable[[str, Iterator[bytes]], object]
 
 
 class Unpacked(NamedTuple):
-    """The parts of a verified export. ``void``: the names of members that do not belong to the space."""
+    """The parts of a verified export. ``id``: the id of the exported space. ``void``: the names of members that do not
+    belong to the space."""
 
     settings: str
+    id: str
     config: SpaceConfig
     report: ExportReport
     void: list[str]
@@ -120,10 +123,12 @@ def read(stream: BinaryIO, keep: Keep, progress: Callable[[Progress], None] | No
         if members.next() != manifest.BEGIN:
             raise CorruptedFile("it does not begin as one")
         about = manifest.read_begin(members.content(manifest.MAX_BEGIN_BYTES))
-        settings = b""
+        settings = space_id = b""
         while (name := members.next()) != manifest.MANIFEST:
             if name == layout.SETTINGS:
                 settings = members.content(MAX_SETTINGS_BYTES)
+            elif name == layout.SPACE_ID:
+                space_id = members.content(MAX_TEXT_BYTES)
             elif _is_ours(name):
                 keep(name, members.pieces())
             else:
@@ -134,7 +139,7 @@ def read(stream: BinaryIO, keep: Keep, progress: Callable[[Progress], None] | No
         files = list(members.read.values())
         text = members.content(manifest.max_manifest_bytes(len(files)))
         members.check_end()
-        return _consistent(settings, manifest.read_manifest(text, files), {file.name for file in files})
+        return _consistent(settings, space_id, manifest.read_manifest(text, files), {file.name for file in files})
     except CorruptedFile as error:
         raise CorruptedFile(f"it is not a whole export of a space: {error}") from None
 
@@ -190,7 +195,7 @@ def _is_ours(name: str) -> bool:
     return parent == layout.ACTIVE and layout.is_capture(folder) and layout.is_captured(entry)
 
 
-def _consistent(settings: bytes, report: ExportReport, names: set[str]) -> Unpacked:
+def _consistent(settings: bytes, space_id: bytes, report: ExportReport, names: set[str]) -> Unpacked:
     """Check that the parts of an export agree. Their checksums are right, but another program may have written the
     export."""
     try:
@@ -200,6 +205,9 @@ def _consistent(settings: bytes, report: ExportReport, names: set[str]) -> Unpac
             text = with_mirror(text, None)
     except (ValueError, RecursionError) as error:  # InvalidArgument is a ValueError
         raise CorruptedFile(str(error)) from None
+    id = parse_id(space_id)
+    if id is None:
+        raise CorruptedFile(f"it lacks the {layout.SPACE_ID} of the space")
     dropped = {name for name in names if name.startswith((f"{layout.DROP}/", f"{layout.ACTIVE}/"))}
     void = dropped - report.dropped.keys()
     void |= {name for name in names & report.left_out.keys() if name.startswith(f"{layout.QUARANTINE}/")}
@@ -208,4 +216,4 @@ def _consistent(settings: bytes, report: ExportReport, names: set[str]) -> Unpac
         raise CorruptedFile("its manifest counts other files than it lists")
     if report.dropped.keys() - (dropped - void) or queues - config.queues.keys():
         raise CorruptedFile("it lacks a dropped file, or the queue of one")
-    return Unpacked(text, config, report, sorted(void))
+    return Unpacked(text, id, config, report, sorted(void))

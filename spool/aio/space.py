@@ -167,6 +167,11 @@ class Space:
         return self.sync.path
 
     @property
+    def id(self) -> str:
+        """As ``spool.Space.id``."""
+        return self.sync.id
+
+    @property
     def recovery(self) -> RecoveryReport:
         """As ``spool.Space.recovery``."""
         return self.sync.recovery
@@ -429,11 +434,15 @@ def create(path: str | os.PathLike[str], *, exist_ok: bool = False, **options: U
 
 
 def import_space(
-    path: str | os.PathLike[str], file: BinaryIO, *, progress: Callable[[Progress], None] | None = None
+    path: str | os.PathLike[str],
+    file: BinaryIO,
+    *,
+    progress: Callable[[Progress], None] | None = None,
+    new_id: bool = False,
 ) -> Opening:
     """Create a queue space from an export: ``await`` the result, or enter it with ``async with``. Raises the errors of
     ``spool.import_space``."""
-    return Opening(partial(spool.opening.import_space, path, file, progress=progress))
+    return Opening(partial(spool.opening.import_space, path, file, progress=progress, new_id=new_id))
 
 
 async def verify_export(file: BinaryIO, *, progress: Callable[[Progress], None] | None = None) -> ExportReport:

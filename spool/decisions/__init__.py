@@ -1,7 +1,8 @@
 """The decision logs of transaction managers: one directory, with one file for each coordinator.
 
-``directory`` finds coordinators, tells which of them live, and reads the logs of dead coordinators. ``log`` writes the
-log of a coordinator of this process. ``records`` is the format of a log.
+``directory`` finds coordinators, tells which of them live, and reads the logs of dead coordinators. ``place`` binds the
+id of the directory to its machine. ``log`` writes the log of a coordinator of this process. ``records`` is the format
+of a log.
 
 A *coordinator* is one open transaction manager. It locks its log while it lives, so a free lock proves that it is dead.
 The log has two parts. The *header* names the resources that the coordinator uses, and is durable before the first work
@@ -9,8 +10,12 @@ in a resource. The *slots* are the decisions to commit. A transaction without a 
 unless its decision may be a row in a database that the header names.
 """
 
-from spool.decisions.directory import LogDirectory, open_directory, translated
+from spool.decisions.directory import LogDirectory, log_name, open_directory, translated
 from spool.decisions.log import DecisionLog
+from spool.decisions.place import PLACE
 from spool.decisions.records import COORDINATOR_BYTES, LogContents
 
-__all__ = ["COORDINATOR_BYTES", "DecisionLog", "LogContents", "LogDirectory", "open_directory", "translated"]
+__all__ = [
+    "COORDINATOR_BYTES", "PLACE", "DecisionLog", "LogContents", "LogDirectory", "log_name", "open_directory",
+    "translated",
+]  # fmt: skip

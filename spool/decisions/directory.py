@@ -1,17 +1,16 @@
 """The directory of the decision logs, which all coordinators of an application on one machine share.
 
-The file ``manager`` has the random id of the directory. Each global transaction id begins with this id, so a recovery
-recognizes the transactions of this directory, and touches no others. ``<coordinator>.log`` is the log of a coordinator.
+``spool.decisions.place`` has the identity of the directory. ``<coordinator>.log`` is the log of a coordinator.
 A log gets its name only when it is complete, durable and locked. The lock is an open-file-description lock on the first
 byte. A log that is being written has the suffix ``.new``; the directory is locked (flock) meanwhile.
 """
 
 import os
 import re
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from spool.decisions.place import MANAGER, UNFINISHED, Identity, identify
 from spool.decisions.records import (
     COORDINATOR_BYTES,
     MAX_FILE_BYTES,
@@ -21,17 +20,14 @@ from spool.decisions.records import (
     unpack_log,
 )
 from spool.disk.advice import as_failure
-from spool.disk.content import opened, read_start, unlink_unless_gone, write_new
+from spool.disk.content import opened, read_start, unlink_unless_gone
 from spool.disk.disk import Disk
 from spool.disk.kernel import await_turn
 from spool.disk.requirements import check_kind
 from spool.errors import CorruptedFile, InvalidArgument, SpoolError
 
-_IDENTITY = "manager"
-_IDENTITY_MAGIC = b"xaspool manager 1\n"
 _LOCKED_BYTE = 0
 _LOG = re.compile(rf"([0-9a-f]{{{2 * COORDINATOR_BYTES}}})\.log")
-_UNFINISHED = ".new"
 
 
 @contextmanager
@@ -48,7 +44,7 @@ def translated(doing: str, directory: str) -> Iterator[None]:
 class LogDirectory:
     """A directory of decision logs.
 
-    id: the random id of the directory, 12 bytes.
+    identity: the ids of the directory: see ``spool.decisions.place``.
 
     Args:
         disk: the disk of the directory. A missing directory is created.
@@ -65,39 +61,38 @@ class LogDirectory:
         if not os.path.isdir(disk.root):
             disk.make_directory("")
         check_kind(disk, None)
-        self.id = self._identity()
+        self.identity = self._identify()
 
-    def _identity(self) -> bytes:
-        if not self.disk.exists(_IDENTITY):
-            self._refuse_other_files()
-            with self.exclusive():
-                if not self.disk.exists(_IDENTITY):
-                    self._make_identity()
-        self.disk.flush_directory("")  # the process that created the file may have been killed before its flush
-        data = read_start(self.disk, _IDENTITY, 64)
-        found = data[len(_IDENTITY_MAGIC) : -4]
-        if data != _identity_file(found) or len(found) != COORDINATOR_BYTES:
-            raise CorruptedFile(
-                f"{self.disk.path(_IDENTITY)} is damaged: restore it from a backup; without it, decide the branches in "
-                "doubt with spool-admin transaction"
-            )
+    def _identify(self) -> Identity:
+        self._refuse_other_files()
+        if not self.disk.exists(MANAGER):
+            with suppress(PermissionError):  # (an administrator may have created the directory for this user)
+                Disk(os.path.dirname(self.disk.root)).flush_directory("")
+        with self.exclusive():
+            found = identify(self.disk)
+            self.disk.flush_directory("")  # the process that created the files may have been killed before its flush
         return found
 
     def _refuse_other_files(self) -> None:
-        others = sorted(name for name in self.disk.names("") if not name.endswith(_UNFINISHED))
-        if others and not self.disk.exists(_IDENTITY):
+        others = sorted(name for name in self.disk.names("") if not name.endswith(UNFINISHED))
+        if others and not self.disk.exists(MANAGER):
             raise InvalidArgument(
                 f"{self.disk.root} is no directory of decision logs, because it has other files ({others[0]}): choose "
                 "an empty or a new directory"
             )
 
-    def _make_identity(self) -> None:
-        with suppress(PermissionError):  # (an administrator may have created the directory for this user)
-            Disk(os.path.dirname(self.disk.root)).flush_directory("")
-        name = f"{_IDENTITY}{_UNFINISHED}"
-        unlink_unless_gone(self.disk, name)
-        write_new(self.disk, name, _identity_file(os.urandom(COORDINATOR_BYTES)), durable=True)
-        self.disk.rename_new(name, _IDENTITY)
+    @property
+    def id(self) -> bytes:
+        """The id of the transactions that begin now."""
+        return self.identity.id
+
+    def decides(self, id: bytes) -> bool:
+        """Return whether the transactions with this id of a directory are decided by this directory."""
+        return id == self.identity.id or id in self.identity.former
+
+    def knows(self, id: bytes) -> bool:
+        """Return whether this directory has, or had before it was copied, this id of a directory."""
+        return self.decides(id) or id in self.identity.others
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -154,7 +149,7 @@ class LogDirectory:
                     f"the decision log {self.disk.path(name)} is damaged: {error}. Its transactions remain in doubt: "
                     "decide them with spool-admin transaction, then remove the file"
                 ) from None
-            if contents.committed:
+            if contents.committed and self.decides(contents.directory):
                 handle, _ = self.write(contents)
                 self.disk.close(handle)
         return contents
@@ -167,7 +162,7 @@ class LogDirectory:
         coordinator keeps the lock, because it lives.
         """
         disk, name = self.disk, log_name(contents.coordinator)
-        temporary = f"{name}{_UNFINISHED}"
+        temporary = f"{name}{UNFINISHED}"
         unlink_unless_gone(disk, temporary)
         data, start = pack_log(contents)
         handle = disk.create(temporary)
@@ -194,7 +189,7 @@ class LogDirectory:
     def remove(self, coordinator: bytes) -> None:
         """Remove the log of a coordinator whose branches have ended. After a power cut the log may exist again."""
         with self.exclusive():
-            for name in (log_name(coordinator), f"{log_name(coordinator)}{_UNFINISHED}"):
+            for name in (log_name(coordinator), f"{log_name(coordinator)}{UNFINISHED}"):
                 unlink_unless_gone(self.disk, name)
 
 
@@ -206,8 +201,3 @@ def open_directory(path: str) -> LogDirectory:
 
 def log_name(coordinator: bytes) -> str:
     return f"{coordinator.hex()}.log"
-
-
-def _identity_file(id: bytes) -> bytes:
-    data = _IDENTITY_MAGIC + id
-    return data + zlib.crc32(data).to_bytes(4, "little")

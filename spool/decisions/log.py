@@ -62,6 +62,13 @@ class DecisionLog:
             self._write_again(resources)
             self._resources[resource] = None  # (only now, because other threads do not wait for the lock)
 
+    def keep_only(self, resources: Sequence[str]) -> None:
+        """Record that branches and decisions can be left only in these resources, because the coordinator ends."""
+        with self._flushing, self._writing:
+            self.check()
+            self._write_again(tuple(resources))
+            self._resources = dict.fromkeys(resources)
+
     def record(self, serial: int) -> None:
         """Decide to commit a transaction, durably.
 
@@ -158,7 +165,9 @@ class DecisionLog:
         """
         if resources is None:
             resources = tuple(self._resources)
-        contents = LogContents(self.coordinator, resources, frozenset(self._outstanding), dict(writer_name()))
+        contents = LogContents(
+            self.directory.id, self.coordinator, resources, frozenset(self._outstanding), dict(writer_name())
+        )
         old = self._handle
         try:
             with self.directory.exclusive():

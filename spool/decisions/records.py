@@ -3,7 +3,8 @@
 ::
 
     magic  b"xaspool decisions 1\\n", then the length and the CRC-32 of the header
-    header msgpack: [coordinator, [resource, …], {"pid": …, "program": …}], filled with zeros to a multiple of 4,096
+    header msgpack: [directory, coordinator, [resource, …], {"pid": …, "program": …}], filled with zeros to a multiple
+           of 4,096
     slots  32 bytes each: CRC-32 of the rest, magic, place of the slot, serial number of the transaction, and the number
            of slots that were durable when this slot was written
 
@@ -38,12 +39,14 @@ class DamagedLogError(ValueError):
 class LogContents(NamedTuple):
     """The contents of a log.
 
+    directory: the id of the directory for which the log was written.
     coordinator: its id.
     resources: the names of the resources that the coordinator has used.
     committed: the serial numbers of the transactions that it decided to commit.
     writer: the pid and the program of the coordinator; only people read this.
     """
 
+    directory: bytes
     coordinator: bytes
     resources: Sequence[str]
     committed: frozenset[int]
@@ -52,7 +55,7 @@ class LogContents(NamedTuple):
 
 def pack_log(contents: LogContents) -> tuple[bytes, int]:
     """Return the bytes of a whole log, and the offset of its first slot. The committed transactions fill the slots."""
-    header = [contents.coordinator, list(contents.resources), contents.writer]
+    header = [contents.directory, contents.coordinator, list(contents.resources), contents.writer]
     packed = msgpack.packb(header, unicode_errors=_PATH_ERRORS)
     head = _MAGIC + _HEADER.pack(len(packed), zlib.crc32(packed)) + packed
     start = -(-len(head) // _BLOCK_BYTES) * _BLOCK_BYTES
@@ -84,16 +87,20 @@ def unpack_log(data: bytes) -> LogContents:
     if len(packed) != length or zlib.crc32(packed) != checksum:
         raise DamagedLogError("the checksum of its header is wrong")
     try:
-        coordinator, resources, writer = msgpack.unpackb(packed, unicode_errors=_PATH_ERRORS)
+        directory, coordinator, resources, writer = msgpack.unpackb(packed, unicode_errors=_PATH_ERRORS)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise DamagedLogError(f"its header cannot be decoded: {error}") from None
-    is_complete = isinstance(coordinator, bytes) and isinstance(resources, list) and isinstance(writer, dict)
-    if not is_complete or not all(isinstance(resource, str) for resource in resources):
+    is_complete = isinstance(directory, bytes) and isinstance(coordinator, bytes) and isinstance(writer, dict)
+    if (
+        not is_complete
+        or not isinstance(resources, list)
+        or not all(isinstance(resource, str) for resource in resources)
+    ):
         raise DamagedLogError("its header has other fields")
     start = -(-(begin + length) // _BLOCK_BYTES) * _BLOCK_BYTES
     if len(data) < slot_offset(start, SLOTS):
         raise DamagedLogError("its end is missing")
-    return LogContents(coordinator, tuple(resources), frozenset(_unpack_slots(data[start:])), writer)
+    return LogContents(directory, coordinator, tuple(resources), frozenset(_unpack_slots(data[start:])), writer)
 
 
 def _unpack_slots(data: bytes) -> set[int]:

@@ -42,6 +42,7 @@ _TO_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOC
 _TO_WRITE = _TO_READ | os.O_RDWR
 _ENCODING = sys.getfilesystemencoding()
 _SMALL_READ_BYTES = 1 << 20
+_MACHINE_ID = "/etc/machine-id"
 
 
 class FlushFailed(OSError):
@@ -296,6 +297,14 @@ class Disk:
             self._complete(error, name)
             raise
         return identity_of(found)
+
+    def lasting_identity(self, name: str) -> str:
+        """Return an identity of a file that a rename, a mount and a restart keep, and that no copy of the file has.
+
+        Compare two of them with ``spool.disk.stat.is_same_original``. Raises FileNotFoundError.
+        """
+        path = f"{self.root}/{name}"
+        return f"{os.lstat(path).st_ino}-{kernel.file_handle(path).hex()}"
 
     def same_file(self, name: str, identity: FileIdentity) -> bool:
         """Return whether the name still leads to the file with this identity.
@@ -573,6 +582,15 @@ class Disk:
         """Return the id of this boot of the machine. After a restart the counters in ``run/`` are only lower bounds."""
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
+
+    def machine_id(self) -> str:
+        """Return the id of this machine's installation (machine-id(5)), or "-" if it has none, e.g. in a container."""
+        try:
+            with open(_MACHINE_ID, encoding="ascii", errors="replace") as file:
+                found = file.read(64).strip()
+        except OSError:
+            return "-"
+        return found if len(found) == 32 and found.isalnum() else "-"
 
     def file_system(self) -> FileSystem:
         return file_stat.file_system(self.root)

@@ -22,6 +22,9 @@ RENAME_NOREPLACE = 1
 # Earlier kernels return 0 from syncfs(2) even if they could not write all dirty pages.
 SYNCFS_TELLS = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) >= (5, 8)
 
+# struct file_handle: the number of bytes, the type, the bytes.
+_HANDLE_HEAD, _MAX_HANDLE_BYTES, _AT_FDCWD = struct.Struct("Ii"), 128, -100
+
 _IN_MODIFY, _IN_DONT_FOLLOW = 0x2, 0x2000000
 EVENTS_BYTES = 4096
 
@@ -60,6 +63,24 @@ def syncfs(descriptor: int) -> None:
     """Flush all bytes and names of the file system of an open file (syncfs(2))."""
     if _libc.syncfs(descriptor):
         raise last_error()
+
+
+def file_handle(path: str) -> bytes:
+    """Return the kernel's handle of a file (name_to_handle_at(2)), or no bytes if the kernel gives none.
+
+    The handle has the number and the generation of the inode. A rename, a mount and a restart keep the handle; a copy
+    has another one, and so has a later file with the same inode number.
+    """
+    buffer = ctypes.create_string_buffer(_HANDLE_HEAD.pack(_MAX_HANDLE_BYTES, 0), _HANDLE_HEAD.size + _MAX_HANDLE_BYTES)
+    mount = ctypes.c_int()
+    try:
+        failed = _libc.name_to_handle_at(_AT_FDCWD, os.fsencode(path), buffer, ctypes.byref(mount), 0)
+    except AttributeError:  # the C library lacks the function
+        return b""
+    if failed:
+        return b""
+    length, _ = _HANDLE_HEAD.unpack_from(buffer)
+    return buffer.raw[_HANDLE_HEAD.size : _HANDLE_HEAD.size + length]
 
 
 def set_mode(descriptor: int, mode: int) -> None:

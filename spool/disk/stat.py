@@ -178,3 +178,12 @@ _stat_fields = attrgetter("st_dev", "st_ino", "st_nlink", "st_size", "st_mtime_n
 
 def identity_of(found: os.stat_result) -> FileIdentity:
     return FileIdentity(*_stat_fields(found))
+
+
+def is_same_original(one: str, other: str) -> bool:
+    """Return whether two results of ``Disk.lasting_identity`` are of one file, and not of a file and its copy.
+
+    If the kernel gave a handle only once, e.g. because a container may not ask, the inode numbers decide.
+    """
+    (inode, _, handle), (other_inode, _, other_handle) = one.partition("-"), other.partition("-")
+    return inode == other_inode and (handle == other_handle or not handle or not other_handle)

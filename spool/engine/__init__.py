@@ -4,6 +4,7 @@
 """
 
 from spool.coordination.meters import duration_keys
+from spool.disk.stat import is_same_original
 from spool.engine.engine import BranchExists, Decision, Engine, Room, examine, examine_kind, local_file_system
 from spool.index.commit import Subscription
 from spool.log.adoption import UnknownBranch
@@ -16,5 +17,5 @@ from spool.transactions.two_phase import InDoubt
 __all__ = [
     "BranchExists", "Clock", "CoordinatedTransaction", "Decision", "Engine", "InDoubt", "Joinable", "Room",
     "Subscription", "UnknownBranch", "WaitExpired", "deferred", "duration_keys", "examine", "examine_kind",
-    "local_file_system",
+    "is_same_original", "local_file_system",
 ]  # fmt: skip

@@ -104,6 +104,16 @@ class Engine:
         return self._store.files.disk.root
 
     @property
+    def space_id(self) -> str:
+        """The id of the space: 32 hex digits."""
+        return self._store.files.id
+
+    @property
+    def original(self) -> str:
+        """An identity that a move of the space keeps, and that a copy does not have; see ``is_same_original``."""
+        return self._store.files.original
+
+    @property
     def closed(self) -> bool:
         """Whether the space is closed, or is being closed."""
         return self._store.closed

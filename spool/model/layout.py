@@ -8,6 +8,7 @@ from typing import NamedTuple
 from spool.model.xid import Xid
 
 SETTINGS = "space.toml"
+SPACE_ID = "space.id"  # this file is in the space and in its mirror
 MIRROR_ID = "mirror.id"  # this file is in the space and in its mirror
 MIRROR_SETTINGS = "settings.toml"  # this file is in a mirror, and has the text of the space's space.toml
 RESTORING = "restore.toml"  # in a new space, until all commits of the mirror are copied
@@ -34,6 +35,7 @@ UNFINISHED_SUFFIXES = (".tmp", ".part")  # of dropped files that their writers w
 FIRST_PREFIX = ".first."  # of a file that was dropped while an intake captured a file of the same name
 IMPORTING = f"{SETTINGS}.import"  # an import creates this file first, and removes it from the complete space
 SETTINGS_TEMPORARY = f"{SETTINGS}.tmp"
+SPACE_ID_TEMPORARY = f"{SPACE_ID}.tmp"
 
 # The root of a new file system has this directory.
 _LOST_AND_FOUND = "lost+found"
@@ -51,7 +53,7 @@ _COMMITTED_NAME = re.compile(r"([0-9]{16})(?:-([1-9][0-9]{0,7}))?\.msgpack")
 
 def foreign(names: Iterable[str]) -> list[str]:
     """Return the sorted names that do not belong to a space."""
-    return sorted(set(names) - {SETTINGS, IMPORTING, MIRROR_ID, *DIRECTORIES, _LOST_AND_FOUND})
+    return sorted(set(names) - {SETTINGS, SPACE_ID, IMPORTING, MIRROR_ID, *DIRECTORIES, _LOST_AND_FOUND})
 
 
 def in_use(names: Iterable[str]) -> set[str]:

@@ -25,6 +25,7 @@ from spool.format.reader import prove, read_header
 from spool.model import layout
 from spool.model.settings_file import MAX_SETTINGS_BYTES
 from spool.model.xid import new_local_xid
+from spool.store.identity import find_id, read_id, write_id
 from spool.store.settings import replace_text
 
 log = logging.getLogger("spool")
@@ -240,6 +241,11 @@ class Mirror:
         for name in sorted(parsed.keys() - branches - (heads - kept)):
             log.warning("%s: the mirror keeps %s, which the space has lost by damage", self.source.root, name)
 
+    def keep_space_id(self, id: str) -> None:
+        """Keep the id of the space for a restore; the id is durable when this returns."""
+        if find_id(self.disk) != id:
+            write_id(self.disk, id)
+
     # -- the settings -------------------------------------------------------------------------------------------------
 
     def keep_settings(self, text: str) -> None:
@@ -276,6 +282,7 @@ def begin_mirror(space: Disk, mirror: Disk, settings: str) -> None:
     mine = found or (os.urandom(16).hex(),)
     write_ids(space, tuple(dict.fromkeys([*known[:1], *mine])))
     Mirror(space, mirror).keep_settings(settings)
+    write_id(mirror, read_id(space))
     write_ids(mirror, mine)
 
 
@@ -293,7 +300,8 @@ def lies_inside(path: str, directory: str) -> bool:
     return f"{path}/".startswith(f"{directory.rstrip('/')}/")
 
 
-_BEGUN = {layout.MIRROR_ID, layout.MIRROR_SETTINGS, f"{layout.MIRROR_ID}.tmp", f"{layout.MIRROR_SETTINGS}.tmp"}
+_OWN = (layout.MIRROR_ID, layout.MIRROR_SETTINGS, layout.SPACE_ID)
+_BEGUN = {*_OWN, *(f"{name}.tmp" for name in _OWN)}
 
 
 def _is_unfinished(name: str) -> bool:

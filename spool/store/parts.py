@@ -26,13 +26,18 @@ from spool.store.sought import SoughtMessages
 
 
 class Files:
-    """The directory of the space: the disk, recycled files, open files of bodies, and the mirror, if any."""
+    """The directory of the space: the disk, recycled files, open files of bodies, and the mirror, if any.
 
-    __slots__ = ("cache", "disk", "mirror", "recycler")
+    id: the id of the space; "" if the space was opened only for one branch or for inspection.
+    original: the identity of the file with the id, which a copy of the space does not have; "" likewise.
+    """
+
+    __slots__ = ("cache", "disk", "id", "mirror", "original", "recycler")
 
     def __init__(self, disk: Disk, beside: Disk | None) -> None:
         """``beside``: the mirror's disk."""
         self.disk = disk
+        self.id = self.original = ""
         self.mirror = None if beside is None else Mirror(disk, beside)
         self.recycler = Recycler(disk)
         self.cache = FileCache(disk)

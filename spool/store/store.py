@@ -29,6 +29,7 @@ from spool.model import layout
 from spool.model.settings_text import SettingsParser
 from spool.runtime.calls import CallGuard
 from spool.runtime.clock import Clock, Deadline
+from spool.store.identity import read_id
 from spool.store.logs import escape_names
 from spool.store.parts import Files, Shared, View
 from spool.store.settings import SettingsReader, read_settings_text
@@ -192,6 +193,11 @@ class _Opening:
         if self._life.guard.abandoned:
             self._life.guard.check()
 
+    def identify(self) -> None:
+        """Read the id of the space."""
+        self._files.id = read_id(self._disk)
+        self._files.original = self._disk.lasting_identity(layout.SPACE_ID)
+
     def enter(self) -> bool:
         """Take the open lock, and create missing directories. Return True if no other process has the space open."""
         until, check = self._clock.monotonic() + WAIT_SECONDS, self._life.guard.check
@@ -243,6 +249,7 @@ def open_store(disk: Disk, clock: Clock) -> tuple[Store, bool]:
             check_kind(disk, opening.config.network_file_system)
             check_stages(disk)
             alone = opening.enter()
+            opening.identify()
             return opening.store(make=alone), alone
         except OSError as error:
             opening.check_not_forked()

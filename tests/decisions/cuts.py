@@ -12,6 +12,7 @@ from tests.decisions.machines import (
     Program,
     Told,
     check,
+    check_identity,
     check_kept,
     new_machine,
     overwritten_in_place,
@@ -112,7 +113,7 @@ class Cuts:
         """Run a whole recovery."""
         self.disks += 1
         logs: Logs = {}
-        recover(self.later_disk(boot()), logs)
+        check_identity(recover(self.later_disk(boot()), logs), *programs)
         check(logs, *programs)
         check_kept(before, logs, *programs)
         return logs
@@ -149,11 +150,13 @@ class Cuts:
                 self._story.pop()
 
 
-def recover(process: SimulatedDisk, logs: Logs) -> None:
+def recover(process: SimulatedDisk, logs: Logs) -> LogDirectory:
     """Read the logs of dead coordinators in a process that then ends."""
     with simulation(3):
-        read_logs(LogDirectory(process), logs)
+        directory = LogDirectory(process)
+        read_logs(directory, logs)
     end(process.machine, process)
+    return directory
 
 
 def end(machine: Machine, process: SimulatedDisk) -> None:

@@ -65,10 +65,11 @@ def new_machine(rules: Rules, image: Image = NO_FILES, boot: int = 1) -> Machine
 class Told:
     """The calls of one coordinator: those that have begun, and those that have returned.
 
-    coordinator: its id, once it has a log. refused: the decisions that were certainly not made. removing: whether the
-    log may be removed.
+    directory: the id of the directory. coordinator: its id, once it has a log. refused: the decisions that were
+    certainly not made. removing: whether the log may be removed.
     """
 
+    directory: bytes | None = None
     coordinator: bytes | None = None
     registering: set[str] = field(default_factory=set)
     registered: set[str] = field(default_factory=set)
@@ -103,7 +104,7 @@ class Coordinator:
     def open(self) -> None:
         self.directory = LogDirectory(self.disk)
         self.log = DecisionLog(self.directory)
-        self.told.coordinator = self.log.coordinator
+        self.told.directory, self.told.coordinator = self.directory.id, self.log.coordinator
 
     def recover(self) -> None:
         """Read the logs of dead coordinators."""
@@ -201,6 +202,12 @@ def check(logs: Logs, *programs: Told) -> None:
         lost = told.decided - told.ended - found.committed
         assert not lost, f"decisions {sorted(lost)} were lost; {told}"
         assert told.registered.issubset(found.resources), f"only {found.resources} were found; {told}"
+
+
+def check_identity(directory: LogDirectory, *programs: Told) -> None:
+    """Expect the id of the directory that each program with a log has used."""
+    used = {told.directory for told in programs if told.coordinator is not None}
+    assert used <= {directory.id}, f"the directory has a new id: {directory.identity}"
 
 
 def check_kept(before: Logs, logs: Logs, *programs: Told) -> None:

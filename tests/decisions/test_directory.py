@@ -44,7 +44,7 @@ def test_x03_the_directory_keeps_its_id(path: Path) -> None:
     assert len(directory.id) == 12
     assert open_directory(str(path)).id == directory.id
     assert open_directory(os.path.relpath(path)).id == directory.id
-    assert os.listdir(path) == ["manager"]
+    assert sorted(os.listdir(path)) == ["manager", "place"]
 
 
 def test_x03_two_directories_have_different_ids(memory: Path) -> None:
@@ -80,7 +80,7 @@ def test_x03_processes_that_create_the_directory_at_once_agree(path: Path, times
         found = directory.read_dead(coordinator)
         assert found is not None
         assert found.committed == {1}
-    assert sorted(name for name in os.listdir(path) if not name.endswith(".log")) == ["manager"]
+    assert sorted(name for name in os.listdir(path) if not name.endswith(".log")) == ["manager", "place"]
 
 
 @pytest.mark.parametrize("is_there", [False, True], ids=["new directory", "the directory of a process that was killed"])
@@ -89,17 +89,17 @@ def test_x03_the_name_of_the_directory_is_durable_before_the_directory_is_used(p
     flush_directory = Disk.flush_directory
 
     def flush(disk: Disk, name: str) -> None:
-        flushed.append((disk.path(name), os.listdir(path)))
+        flushed.append((disk.path(name), sorted(os.listdir(path))))
         flush_directory(disk, name)
 
     if is_there:
         path.mkdir()
     with mock.patch.object(Disk, "flush_directory", flush):
         open_directory(str(path))
-        assert flushed == [(str(path.parent), []), (str(path), ["manager"])]
+        assert flushed == [(str(path.parent), []), (str(path), ["manager", "place"])]
         flushed.clear()
         open_directory(str(path))
-        assert flushed == [(str(path), ["manager"])], "the process that created the file may have been killed"
+        assert flushed == [(str(path), ["manager", "place"])], "the process that created the file may have been killed"
 
 
 @pytest.mark.root
@@ -124,12 +124,12 @@ def test_x03_logs_of_root_belong_to_the_owner_of_the_directory() -> None:
 # -- refusals --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("at", range(34))
+@pytest.mark.parametrize("at", range(39))
 def test_x03_a_damaged_file_manager_is_told(path: Path, at: int) -> None:
     log = a_log(path)
     manager = path / "manager"
     data = manager.read_bytes()
-    assert len(data) == 34
+    assert len(data) == 39
     damaged = [data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :], data[:at], data + bytes(at + 1)]
     for found in damaged:
         manager.write_bytes(found)
@@ -153,7 +153,7 @@ def test_x03_logs_without_the_file_manager_are_refused_and_kept(path: Path) -> N
     (path / "manager").unlink()
     with pytest.raises(InvalidArgument, match=log.name):
         open_directory(str(path))
-    assert os.listdir(path) == [log.name]
+    assert sorted(os.listdir(path)) == [log.name, "place"]
 
 
 @pytest.mark.parametrize("name", ["notes.txt", ".hidden", "manager.toml"])
@@ -277,7 +277,7 @@ def test_x03_a_full_disk_is_told(path: Path) -> None:
     with mock.patch("spool.decisions.directory.Disk", Full), pytest.raises(DiskFailure, match="free space"):
         open_directory(str(path))
     log = new_log(path)  # (the unfinished file does not matter)
-    assert sorted(os.listdir(path)) == sorted([log_name(log.coordinator), "manager"])
+    assert sorted(os.listdir(path)) == sorted([log_name(log.coordinator), "manager", "place"])
     log.close(remove=True)
 
 
@@ -290,7 +290,7 @@ def test_x03_a_log_without_branches_in_doubt_is_removed(path: Path) -> None:
     log.record(1)
     log.end(1)
     log.close(remove=True)
-    assert os.listdir(path) == ["manager"]
+    assert sorted(os.listdir(path)) == ["manager", "place"]
 
 
 def test_x03_a_log_remains_if_the_caller_keeps_it_or_a_branch_has_not_ended(path: Path) -> None:
@@ -354,7 +354,7 @@ def test_x03_a_close_that_cannot_remove_the_log_releases_it(path: Path) -> None:
 
 
 class Dying(Disk):
-    """Ends the process before a file gets its name."""
+    """Once it is armed, it ends the process before a file gets its name."""
 
     is_armed = False
 
@@ -363,16 +363,15 @@ class Dying(Disk):
             os._exit(0)
         super().rename(source, target)
 
-    def rename_new(self, source: str, target: str) -> None:
-        os._exit(0)
-
 
 def test_x03_an_unfinished_file_manager_is_overwritten(path: Path) -> None:
-    assert exit_code_of(lambda: LogDirectory(Dying(str(path)))) == 0
+    disk = Dying(str(path))
+    disk.is_armed = True
+    assert exit_code_of(lambda: LogDirectory(disk)) == 0
     assert os.listdir(path) == ["manager.new"]
     (path / "manager.new").write_bytes(b"half")
     directory = open_directory(str(path))
-    assert os.listdir(path) == ["manager"]
+    assert sorted(os.listdir(path)) == ["manager", "place"]
     assert open_directory(str(path)).id == directory.id
 
 
@@ -404,13 +403,15 @@ def test_x03_an_unfinished_rewrite_does_not_matter_and_is_removed(path: Path) ->
     assert exit_code_of(act) == 0
     directory = open_directory(str(path))
     [coordinator] = directory.coordinators()
-    assert sorted(os.listdir(path)) == sorted([log_name(coordinator), f"{log_name(coordinator)}.new", "manager"])
+    assert sorted(os.listdir(path)) == sorted(
+        [log_name(coordinator), f"{log_name(coordinator)}.new", "manager", "place"]
+    )
     assert not directory.is_alive(coordinator)
     found = directory.read_dead(coordinator)
     assert found is not None
-    assert found._replace(writer={}) == LogContents(coordinator, (), frozenset([1]), {})
-    assert sorted(os.listdir(path)) == sorted([log_name(coordinator), "manager"])
+    assert found._replace(writer={}) == LogContents(found.directory, coordinator, (), frozenset([1]), {})
+    assert sorted(os.listdir(path)) == sorted([log_name(coordinator), "manager", "place"])
     (path / f"{log_name(coordinator)}.new").touch()
     directory.remove(coordinator)
-    assert os.listdir(path) == ["manager"]
+    assert sorted(os.listdir(path)) == ["manager", "place"]
     directory.remove(coordinator)

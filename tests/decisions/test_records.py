@@ -72,7 +72,7 @@ def files(draw: st.DrawFn) -> File:
     sizes = draw(st.lists(st.integers(1, 4), max_size=5))
     first = draw(st.integers(0, 5))
     serials = draw(st.lists(SERIALS, unique=True, min_size=first + sum(sizes), max_size=first + sum(sizes)))
-    contents = LogContents(draw(COORDINATORS), ("space /a",), frozenset(serials[:first]), {"pid": 1})
+    contents = LogContents(b"directory", draw(COORDINATORS), ("space /a",), frozenset(serials[:first]), {"pid": 1})
     slots = [Slot(serial, first) for serial in sorted(contents.committed)]
     flushed = first
     for number, size in enumerate(sizes):
@@ -126,14 +126,14 @@ def test_x03_decisions_that_are_written_later_are_read(file: File) -> None:
 
 
 def test_x03_a_full_log_is_read() -> None:
-    contents = LogContents(bytes(COORDINATOR_BYTES), (), frozenset(range(SLOTS)), {})
+    contents = LogContents(b"directory", bytes(COORDINATOR_BYTES), (), frozenset(range(SLOTS)), {})
     assert unpack_log(pack_log(contents)[0]) == contents
 
 
 @pytest.mark.parametrize("count", [1, 100, 50_000])
 def test_x03_many_resources_are_read(count: int) -> None:
     resources = tuple(f"space /queues/{number}" for number in range(count))
-    contents = LogContents(bytes(COORDINATOR_BYTES), resources, frozenset([1, 2]), {})
+    contents = LogContents(b"directory", bytes(COORDINATOR_BYTES), resources, frozenset([1, 2]), {})
     data, _ = pack_log(contents)
     assert unpack_log(data) == contents
     assert len(data) < MAX_FILE_BYTES
@@ -141,7 +141,7 @@ def test_x03_many_resources_are_read(count: int) -> None:
 
 def test_x03_a_path_that_is_no_utf_8_is_read() -> None:
     name = f"space {os.fsdecode(b'/queues/caf' + bytes([0xE9]))}"
-    contents = LogContents(bytes(COORDINATOR_BYTES), (name,), frozenset(), {"program": name})
+    contents = LogContents(b"directory", bytes(COORDINATOR_BYTES), (name,), frozenset(), {"program": name})
     assert unpack_log(pack_log(contents)[0]) == contents
 
 
@@ -254,7 +254,7 @@ BOMBS = {
     "no utf-8": b"\x93\xc4\x00\x91\xa1\xff\x80",
     "nothing": b"",
     "the reserved byte": b"\xc1",
-    "more bytes after the value": msgpack.packb([b"", [], {}]) + b"\0",
+    "more bytes after the value": msgpack.packb([b"", b"", [], {}]) + b"\0",
     "a million of numbers": b"\xdd\x00\x0f\x42\x40" + bytes(1_000_000),
 }
 
@@ -288,7 +288,12 @@ def test_x03_a_header_of_any_bytes_is_read_or_refused(packed: bytes) -> None:
 
 @pytest.mark.parametrize("packed", BOMBS.values(), ids=BOMBS)
 def test_x03_a_header_that_would_use_much_memory_is_refused(packed: bytes) -> None:
-    for header in (packed, b"\x93" + packed, b"\x93\xc4\x00" + packed, b"\x93\xc4\x00\x90" + packed):
+    for header in (
+        packed,
+        b"\x94\xc4\x00" + packed,
+        b"\x94\xc4\x00\xc4\x00" + packed,
+        b"\x94\xc4\x00\xc4\x00\x90" + packed,
+    ):
         found = read_or_refuse(log_with_header(header))
         assert found is None or found.resources in ((), ("\udcff",))
 
@@ -306,7 +311,7 @@ def test_x03_a_header_of_any_length_is_read_or_refused(length: int, checksum: in
 @given(st.lists(st.tuples(st.integers(0, 3) | SERIALS, SERIALS, st.integers(0, 5) | SERIALS), max_size=5))
 def test_x03_slots_with_any_numbers_are_read_or_refused(slots: list[tuple[int, int, int]]) -> None:
     packed = b"".join(pack_slots([serial], place, durable) for place, serial, durable in slots)
-    found = read_or_refuse(log_with_header(msgpack.packb([b"c", [], {}]), packed))
+    found = read_or_refuse(log_with_header(msgpack.packb([b"d", b"c", [], {}]), packed))
     in_place = {serial for at, (place, serial, _) in enumerate(slots) if place == at}
     counted = max((durable for at, (place, _, durable) in enumerate(slots) if place == at), default=0)
     readable = [at for at, (place, _, _) in enumerate(slots) if place == at]

@@ -20,7 +20,9 @@ from spool.admin.archive import header
 from tests.exports.archives import SETTINGS, consistent, imported, members_of, tar
 
 BEGIN = (manifest.BEGIN, manifest.begin(1))
-_SPACE = ("space.toml", SETTINGS)
+_ID = ("space.id", b"0" * 32 + b"\n")
+_SETTINGS = ("space.toml", SETTINGS)
+_SPACE = [_SETTINGS, _ID]
 _LONG = header(b"././@LongLink", 120, b"L") + b"n" * 119 + bytes(393)
 
 
@@ -40,7 +42,7 @@ def _of_tarfile(**fields: Any) -> bytes:
 
 
 def _named(name: str) -> bytes:
-    return consistent([_SPACE, (name, b"x")])
+    return consistent([*_SPACE, (name, b"x")])
 
 
 def _sealed(line: bytes) -> tuple[str, bytes]:
@@ -54,7 +56,7 @@ SHAPES = {
     "zeros": bytes(10_240),
     "another tar": tar([("other", b"")]),
     "the first member alone": tar([BEGIN]),
-    "no manifest": tar([BEGIN, _SPACE]),
+    "no manifest": tar([BEGIN, *_SPACE]),
     "a first member that is no object": tar([_sealed(b"[]")]),
     "a first member that is nested": tar([_sealed(NESTED)]),
     "a first member without checksum": tar([(manifest.BEGIN, b'{"format": 1, "files": 1}\n')]),
@@ -74,21 +76,23 @@ SHAPES = {
     "a hard link": _of_tarfile(type=tarfile.LNKTYPE, linkname="/etc/passwd"),
     "a sparse file": _of_tarfile(type=tarfile.GNUTYPE_SPARSE),
     "a pax header": _of_tarfile(type=tarfile.XHDTYPE),
-    "a name twice": consistent([_SPACE, *2 * [("quarantine/a", b"x")]]),
-    "the settings twice": consistent([_SPACE, _SPACE]),
-    "no settings": consistent([("quarantine/a", b"x")]),
-    "settings that are no text": consistent([("space.toml", b"\xff")]),
-    "settings that are nested": consistent([("space.toml", b"format = 1\na = " + NESTED)]),
-    "settings of unknown keys": consistent([("space.toml", b"format = 1\nunknown = 1\n")]),
-    "settings that are large": consistent([("space.toml", b"#" * (5 << 20))]),
-    "a manifest that counts other files": consistent([_SPACE], files=2),
-    "a manifest with another newest commit": consistent([_SPACE], newest=1),
-    "a manifest with a dropped file that is missing": consistent([_SPACE], dropped={"drop/q/a": 1}),
-    "a manifest with a dropped file that is another": consistent([_SPACE], dropped={"space.toml": 1}),
-    "a manifest with a time that is none": consistent([_SPACE, ("drop/q/a", b"")], dropped={"drop/q/a": 1 << 70}),
-    "a manifest with a time of another type": consistent([_SPACE, ("drop/q/a", b"")], dropped={"drop/q/a": "now"}),
-    "a manifest with counts of another type": consistent([_SPACE], messages={"q": NESTED.decode()}),
-    "a dropped file of no queue": consistent([_SPACE, ("drop/other/a", b"x")]),
+    "a name twice": consistent([*_SPACE, *2 * [("quarantine/a", b"x")]]),
+    "the settings twice": consistent([*_SPACE, _SETTINGS]),
+    "no id": consistent([_SETTINGS]),
+    "an id that is none": consistent([_SETTINGS, ("space.id", b"F" * 32 + b"\n")]),
+    "no settings": consistent([_ID, ("quarantine/a", b"x")]),
+    "settings that are no text": consistent([_ID, ("space.toml", b"\xff")]),
+    "settings that are nested": consistent([_ID, ("space.toml", b"format = 1\na = " + NESTED)]),
+    "settings of unknown keys": consistent([_ID, ("space.toml", b"format = 1\nunknown = 1\n")]),
+    "settings that are large": consistent([_ID, ("space.toml", b"#" * (5 << 20))]),
+    "a manifest that counts other files": consistent(_SPACE, files=3),
+    "a manifest with another newest commit": consistent(_SPACE, newest=1),
+    "a manifest with a dropped file that is missing": consistent(_SPACE, dropped={"drop/q/a": 1}),
+    "a manifest with a dropped file that is another": consistent(_SPACE, dropped={"space.toml": 1}),
+    "a manifest with a time that is none": consistent([*_SPACE, ("drop/q/a", b"")], dropped={"drop/q/a": 1 << 70}),
+    "a manifest with a time of another type": consistent([*_SPACE, ("drop/q/a", b"")], dropped={"drop/q/a": "now"}),
+    "a manifest with counts of another type": consistent(_SPACE, messages={"q": NESTED.decode()}),
+    "a dropped file of no queue": consistent([*_SPACE, ("drop/other/a", b"x")]),
 }  # fmt: skip
 NAMES = [
     "", "/", "../outside", "/tmp/outside", "committed/../../outside", "committed/", "committed/.", "committed/..",
@@ -119,11 +123,11 @@ def test_a_member_with_a_name_of_no_file_of_a_space_is_refused(tmp_path: Path, n
 def test_what_is_consistent_is_imported(tmp_path: Path) -> None:
     """The other tests are of use only if a consistent export is imported."""
     names = ["quarantine/...", "drop/q/a", "active/drop.q.0123456789abcdef/.first.a", "quarantine/" + "n" * 255]
-    assert imported(consistent([_SPACE, *((name, b"x") for name in names)]), tmp_path / "space") is not None
+    assert imported(consistent([*_SPACE, *((name, b"x") for name in names)]), tmp_path / "space") is not None
 
 
 def test_a_commit_that_is_no_commit_is_damage_of_the_space(tmp_path: Path) -> None:
-    file = consistent([_SPACE, ("committed/0000000000000001.msgpack", b"\x91" * 5000)], newest=1, messages={"q": 3})
+    file = consistent([*_SPACE, ("committed/0000000000000001.msgpack", b"\x91" * 5000)], newest=1, messages={"q": 3})
     with spool.import_space(tmp_path / "space", io.BytesIO(file)) as space:
         assert [
             "queue q has 0 messages, and the space that was exported had 3" in str(finding)
@@ -179,7 +183,7 @@ def _mutations(seed: int) -> bytes:
     """A consistent export, of which a few fields of headers are changed, with checksums made right again."""
     numbers = random.Random(seed)
     names = ["committed/0000000000000001.msgpack", "quarantine/" + "n" * 120, "drop/q/a"]
-    data = bytearray(consistent([_SPACE, *((name, b"x" * numbers.randrange(1500)) for name in names)], newest=1))
+    data = bytearray(consistent([*_SPACE, *((name, b"x" * numbers.randrange(1500)) for name in names)], newest=1))
     blocks = len(data) // 512
     for _ in range(numbers.randint(1, 4)):
         start = 512 * numbers.randrange(blocks)
@@ -226,7 +230,7 @@ def test_headers_that_are_changed_at_random_are_one_clear_error(trials: int) -> 
         except spool.CorruptedFile:
             noticed += 1
         else:
-            assert len(members_of(data)) == 6, seed
+            assert len(members_of(data)) == 7, seed
     assert noticed > 0.9 * trials
 
 
@@ -236,7 +240,7 @@ def trials(pytestconfig: pytest.Config) -> int:
 
 
 def test_a_manifest_that_is_changed_at_random_is_one_clear_error() -> None:
-    whole = members_of(consistent([_SPACE, ("quarantine/a", b"x")]))
+    whole = members_of(consistent([*_SPACE, ("quarantine/a", b"x")]))
     summary = json.loads(whole[-1][1].splitlines()[0])
     others = whole[-1][1].splitlines(keepends=True)[1:-1]
     values: list[Any] = [

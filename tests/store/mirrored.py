@@ -10,8 +10,9 @@ def files(directory: Path) -> dict[str, bytes]:
 
 
 def commits(mirror: Path) -> dict[str, bytes]:
-    """The mirror without its id and its copy of the settings."""
+    """The mirror without the ids and its copy of the settings."""
     found = files(mirror)
+    assert found.pop(layout.SPACE_ID)
     assert found.pop(layout.MIRROR_ID)
     assert found.pop(layout.MIRROR_SETTINGS)
     return found

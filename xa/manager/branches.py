@@ -1,9 +1,11 @@
 """A branch of a global transaction, and the error of a branch that an administrator decided otherwise."""
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from spool.errors import SystemFailure
 from spool.model.xid import Xid
+from xa.manager.ids import space_of
 
 
 class Branch(Protocol):
@@ -32,6 +34,11 @@ class Branch(Protocol):
 
     def rollback(self, reason: str) -> None:
         """Roll back the branch, prepared or not. Does nothing if the branch has ended."""
+
+
+def spaces_of(branches: Iterable[Branch]) -> set[str]:
+    """Return the ids of the spaces in which these branches voted."""
+    return {space_of(branch.xid) for branch in branches} - {""}
 
 
 class HeuristicMismatch(SystemFailure):

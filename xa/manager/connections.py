@@ -73,6 +73,11 @@ class Database(ABC):
     def rollback(self) -> None:
         """Roll back the transaction that ``begin`` began."""
 
+    def close(self) -> None:
+        """Close the connection, so that the database rolls back an open transaction. Raises no error."""
+        with suppress(Exception):
+            self.connection.close()
+
     def flush(self) -> None:  # noqa: B027 (only an ORM has work that it has not written yet)
         """Write the program's pending work to the database."""
 

@@ -4,25 +4,29 @@ The table has one row for each decision, and one row, with serial number 0, whos
 decision is inserted only together with a check of this id. So decisions never go into a table that another program, or
 a restored backup, has put in the place of the table.
 
-The column ``coordinator`` has the hex ids of the log directory and of the coordinator. No column holds a time, so the
-clock of the database does not matter.
+The column ``coordinator`` has the hex ids of the log directory and of the coordinator. The column ``spaces`` has the
+ids of the spaces whose branches the decision commits. No column holds a time, so the clock of the database does not
+matter.
 """
 
 import os
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from spool.errors import SystemFailure
 from xa.manager.connections import Database
 
 TABLE = "xaspool_decisions"
+_MAX_SPACES_CHARACTERS = 1023  # 31 ids
 _CREATE = (
     f"create table if not exists {TABLE} (coordinator varchar(64) not null, serial bigint not null, "
-    "committed smallint not null, primary key (coordinator, serial))"
+    f"committed smallint not null, spaces varchar({_MAX_SPACES_CHARACTERS}) not null, "
+    "primary key (coordinator, serial))"
 )
 _IDENTITY = f"select coordinator from {TABLE} where serial = 0 and committed = -1"
 _INSERT = (
-    f"insert into {TABLE} (coordinator, serial, committed) "
-    f"select ?, ?, ? from {TABLE} where coordinator = ? and serial = 0 and "
+    f"insert into {TABLE} (coordinator, serial, committed, spaces) "
+    f"select ?, ?, ?, ? from {TABLE} where coordinator = ? and serial = 0 and "
 )
 _FIND = f"select committed from {TABLE} where coordinator = ? and serial = ?"
 
@@ -45,7 +49,9 @@ def create(database: Database) -> str:
         found = database.run(_IDENTITY).rows
         identity = _text(found[0][0]) if found else os.urandom(12).hex()
         if not found:
-            database.run(f"insert into {TABLE} (coordinator, serial, committed) values (?, 0, -1)", identity)
+            database.run(
+                f"insert into {TABLE} (coordinator, serial, committed, spaces) values (?, 0, -1, '')", identity
+            )
     except BaseException:
         database.rollback()
         raise
@@ -76,15 +82,19 @@ def _text(value: object) -> str:
     return value.decode("ascii") if isinstance(value, bytes) else str(value)
 
 
-def insert(database: Database, table: str, coordinator: str, serial: int, *, committed: bool) -> None:
+def insert(
+    database: Database, table: str, coordinator: str, serial: int, *, committed: bool, spaces: Iterable[str] = ()
+) -> None:
     """Insert a decision in the open transaction, whose commit becomes durable.
 
     Raises DecisionTableMissing, and the driver's error for a second row.
 
     If another transaction has inserted a row for the same transaction and has not ended, the database makes this call
-    wait for its end. ``table``: the id of the table.
+    wait for its end. ``table``: the id of the table. ``spaces``: the ids of the spaces with a prepared branch.
     """
-    if database.run(_INSERT + database.durable, coordinator, serial, int(committed), table).changed != 1:
+    named = ",".join(sorted(set(spaces)))
+    named = named if len(named) <= _MAX_SPACES_CHARACTERS else ""  # then the row is removed only with its log
+    if database.run(_INSERT + database.durable, coordinator, serial, int(committed), named, table).changed != 1:
         raise DecisionTableMissing
 
 
@@ -102,7 +112,7 @@ def settle(database: Database, table: str, coordinator: str, serial: int) -> boo
     makes the insertion wait: after a commit the insertion fails, and the program's row counts; after a rollback the
     insertion succeeds.
     """
-    found = _decision(database, coordinator, serial)
+    found = find(database, coordinator, serial)
     if found is None:
         try:
             database.begin()
@@ -114,13 +124,14 @@ def settle(database: Database, table: str, coordinator: str, serial: int) -> boo
             database.commit()
             found = False
         except Exception:
-            found = _decision(database, coordinator, serial)
+            found = find(database, coordinator, serial)
             if found is None:  # not a second row, but another error
                 raise
     return found
 
 
-def _decision(database: Database, coordinator: str, serial: int) -> bool | None:
+def find(database: Database, coordinator: str, serial: int) -> bool | None:
+    """Return the decision in a row of the table; None if the table has no row for the transaction."""
     database.begin()
     try:
         rows = database.run(_FIND, coordinator, serial).rows
@@ -129,23 +140,43 @@ def _decision(database: Database, coordinator: str, serial: int) -> bool | None:
     return bool(rows[0][0]) if rows else None
 
 
-def remove_all(database: Database, coordinators: Iterable[str]) -> None:
-    """Remove all decisions of coordinators whose branches have ended."""
+def remove_all(database: Database, coordinator: str) -> None:
+    """Remove all decisions of a coordinator whose branches have ended."""
     database.begin()
     try:
-        for coordinator in coordinators:
-            database.run(f"delete from {TABLE} where coordinator = ? and serial > 0", coordinator)
+        database.run(f"delete from {TABLE} where coordinator = ? and serial > 0", coordinator)
     except BaseException:
         database.rollback()
         raise
     database.commit()
 
 
-def coordinators_of(database: Database, directory: str) -> set[str]:
-    """Return the coordinators of a directory of logs that have rows. ``directory``: its id in hex."""
+class Row(NamedTuple):
+    """A row of the table: a decision, and the ids of the spaces that it names."""
+
+    coordinator: str
+    serial: int
+    spaces: frozenset[str]
+
+
+def rows_of(database: Database) -> list[Row]:
+    """Return the decisions to commit that name their spaces."""
     database.begin()
     try:
-        rows = database.run(f"select distinct coordinator from {TABLE} where serial > 0").rows
+        found = database.run(f"select coordinator, serial, spaces from {TABLE} where committed = 1").rows
     finally:
         database.rollback()
-    return {name for name in (_text(value) for (value,) in rows) if name.startswith(directory)}
+    rows = [Row(_text(name), int(serial), frozenset(_text(spaces).split(","))) for name, serial, spaces in found]
+    return [row for row in rows if "" not in row.spaces]
+
+
+def remove_rows(database: Database, rows: Iterable[Row]) -> None:
+    """Remove decisions whose branches have ended."""
+    database.begin()
+    try:
+        for row in rows:
+            remove(database, row.coordinator, [row.serial])
+    except BaseException:
+        database.rollback()
+        raise
+    database.commit()

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
+from spool.model.xid import Xid
 from xa.manager.branches import Branch
 from xa.manager.connections import database_of
 from xa.manager.decision_table import insert, settle
@@ -14,15 +15,17 @@ from xa.manager.outcomes import Outcomes
 class ForeignTransaction:
     """The decision of such a transaction: a row in the open transaction of a SQLAlchemy session.
 
-    id: the id of the transaction. Its branches have the xids ``id.branch(0)``, ``id.branch(1)``, …
+    id: the id of the transaction.
 
     Args:
+        space: the id of the space that takes part.
         session: the ``Session`` whose commit decides.
         table: the id of the table of decisions in the session's database.
     """
 
-    def __init__(self, id: TransactionId, session: Any, table: str, outcomes: Outcomes) -> None:
+    def __init__(self, id: TransactionId, space: str, session: Any, table: str, outcomes: Outcomes) -> None:
         self.id = id
+        self._space = space
         self._session = session
         self._table = table
         self._outcomes = outcomes
@@ -30,12 +33,17 @@ class ForeignTransaction:
 
     def write_decision(self) -> None:
         """Write the row. Raises DecisionTableMissing, and the driver's errors."""
-        insert(database_of(self._session), self._table, self.id.decider, self.id.serial, committed=True)
+        spaces = [self._space]
+        insert(database_of(self._session), self._table, self.id.decider, self.id.serial, committed=True, spaces=spaces)
         self._decided_by = self._session.get_transaction()
 
     def complete(self, branches: Sequence[Branch]) -> None:
         """Commit the prepared branches, because the session was committed. Raises no error: see ``Outcomes``."""
         self._outcomes.complete(self.id, branches, self._table if self._decided_by is not None else None)
+
+    def branch(self, place: int) -> Xid:
+        """Return the xid of a branch of the space."""
+        return self.id.branch(place, self._space)
 
     def may_be_committed(self) -> bool:
         """Return whether the session may have committed the row."""

@@ -1,7 +1,8 @@
 """The identifiers of global transactions: directory of logs, coordinator, and serial number.
 
-The xid of a branch has the format id ``FORMAT_MANAGED``, the 32 bytes of the ``TransactionId`` as its gtrid, and the
-branch's place in the transaction as its bqual. In a database, the parts are written in hex.
+The xid of a branch has the format id ``FORMAT_MANAGED``, and the 32 bytes of the ``TransactionId`` as its gtrid. Its
+bqual is the branch's place in the transaction; in a space, the id of the space follows. In a database, the parts are
+written in hex.
 """
 
 from typing import NamedTuple, Self
@@ -10,6 +11,7 @@ from spool.decisions import COORDINATOR_BYTES
 from spool.model.xid import FORMAT_MANAGED, Xid
 
 _SERIAL_BYTES = 8
+_PLACE_BYTES = 2
 
 
 class TransactionId(NamedTuple):
@@ -23,10 +25,13 @@ class TransactionId(NamedTuple):
     coordinator: bytes
     serial: int
 
-    def branch(self, place: int) -> Xid:
-        """Return the xid of a branch; ``place``: 0 to 65535."""
+    def branch(self, place: int, space: str = "") -> Xid:
+        """Return the xid of a branch.
+
+        ``place``: 0 to 65535. ``space``: the id of the space in which the branch votes; "" for a database.
+        """
         gtrid = self.directory + self.coordinator + self.serial.to_bytes(_SERIAL_BYTES, "big")
-        return Xid.checked(FORMAT_MANAGED, gtrid, place.to_bytes(2, "big"))
+        return Xid.checked(FORMAT_MANAGED, gtrid, place.to_bytes(_PLACE_BYTES, "big") + bytes.fromhex(space))
 
     @property
     def decider(self) -> str:
@@ -47,3 +52,8 @@ class TransactionId(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.coordinator.hex()}/{self.serial}"
+
+
+def space_of(xid: Xid) -> str:
+    """Return the id of the space in which a branch voted; "" for a branch in a database."""
+    return xid.bqual[_PLACE_BYTES:].hex()

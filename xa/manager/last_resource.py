@@ -7,7 +7,7 @@ at most one last resource.
 Source: the logging last resource of Oracle WebLogic Server, "Developing JTA Applications".
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any
 
@@ -34,6 +34,9 @@ class EndedDecisions:
 
     def __init__(self) -> None:
         self._serials: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._serials)
 
     def add(self, serial: int) -> None:
         self._serials.append(serial)
@@ -94,8 +97,10 @@ class LastResource:
                 self._database.rollback()
             raise
 
-    def decide(self, coordinator: str, serial: int) -> BaseException | None:
+    def decide(self, coordinator: str, serial: int, spaces: Collection[str]) -> BaseException | None:
         """Commit the work together with the decision to commit the transaction.
+
+        ``spaces``: the ids of the spaces with a prepared branch, which the decision names.
 
         After any error but CommitUnknown, the transaction was not committed. Returns an exception that came during the
         commit from outside, e.g. SystemExit, if the transaction was committed; the caller raises it later.
@@ -107,7 +112,7 @@ class LastResource:
         self._check_open()
         removed = self._ended.take()
         try:
-            self._write(coordinator, serial, removed)
+            self._write(coordinator, serial, spaces, removed)
         except BaseException:
             self._give_back(removed)
             raise
@@ -126,10 +131,10 @@ class LastResource:
         """Have the table of the database looked up again at its next use."""
         forget(self._database)
 
-    def _write(self, coordinator: str, serial: int, removed: list[int]) -> None:
+    def _write(self, coordinator: str, serial: int, spaces: Collection[str], removed: list[int]) -> None:
         self._database.flush()
         try:
-            decision_table.insert(self._database, self.table, coordinator, serial, committed=True)
+            decision_table.insert(self._database, self.table, coordinator, serial, committed=True, spaces=spaces)
         except decision_table.DecisionTableMissing:
             raise
         except Exception as error:
@@ -147,6 +152,7 @@ class LastResource:
             self._database.check_idle()
             return decision_table.settle(self._database, self.table, coordinator, serial)
         except Exception:
+            self._database.close()  # (an open transaction would hold the row, and a recovery would wait for its end)
             raise CommitUnknown(
                 f"the database may or may not have committed ({error}); the branches remain prepared: connect again, "
                 "and give the space and the new connection to recover of the transaction manager"

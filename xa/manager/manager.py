@@ -12,13 +12,13 @@ from typing import Any, Self
 from spool import Space
 from spool.decisions import DecisionLog, open_directory, translated
 from spool.engine import Clock
-from spool.errors import InvalidArgument
-from xa.manager import decision_table
+from spool.errors import InvalidArgument, SpoolError
+from xa.manager import decision_table, last_resource
 from xa.manager.connections import database_of
 from xa.manager.foreign import ForeignTransaction
 from xa.manager.ids import TransactionId
 from xa.manager.outcomes import Outcomes
-from xa.manager.recovery import Participants, Recovery, recover_dead
+from xa.manager.recovery import Participants, Recovery, check_places, recover_dead
 from xa.manager.resources import Resources
 from xa.manager.transaction import NO_TABLE, GlobalTransaction
 
@@ -82,7 +82,7 @@ class TransactionManager:
             table = self._resources.register_table(database_of(connection))
         if table is None:
             raise InvalidArgument(NO_TABLE)
-        return ForeignTransaction(self._begin(), session, table, self._outcomes)
+        return ForeignTransaction(self._begin(), space.id, session, table, self._outcomes)
 
     def prepare_database(self, connection: Any) -> None:
         """Create the table of decisions in a database, unless it exists. The program does this once.
@@ -120,10 +120,11 @@ class TransactionManager:
         self._log.check()  # (a closed manager, or its copy in a forked child, counts as dead itself)
         with ExitStack() as opened, self._recovering:
             participants = Participants(self._opened(resource, opened) for resource in resources)
-            own = self._outcomes.recover(self._directory.id, participants)
+            own = self._outcomes.recover(self._directory, participants)
             others = recover_dead(self._directory, participants, self._log.coordinator)
             for table, database in participants.tables.items():
                 self._outcomes.ended_decisions(table).remove_all(database, self._decider)
+            check_places(self._directory, participants, self._log.coordinator)
             return own.joined(others)
 
     def _opened(self, resource: Any, opened: ExitStack) -> Any:
@@ -170,6 +171,10 @@ def _close(log: DecisionLog, outcomes: Outcomes) -> None:
     if log.is_disowned:
         return  # in a forked child, which has only copies
     if outcomes.close(_CLOSE_SECONDS):
-        log.close(remove=outcomes.is_empty)
+        tables = outcomes.tables_with_rows() if outcomes.is_empty else []
+        if tables:
+            with suppress(SpoolError, OSError):  # (then the log names more resources than are needed)
+                log.keep_only(list(map(last_resource.resource_of, tables)))
+        log.close(remove=outcomes.is_empty and not tables)
     # Otherwise a transaction still decides. The log remains locked until the process ends, so no recovery decides
     # against the transaction.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from spool.decisions import DecisionLog
+from spool.decisions import DecisionLog, LogDirectory
 from spool.engine import Clock
 from spool.errors import NotOpen
 from spool.model.xid import Xid
@@ -60,6 +60,11 @@ class Outcomes:
         """Return the rows of a table that a transaction of this manager may remove."""
         with self._mutex:
             return self._ended.setdefault(table, EndedDecisions())
+
+    def tables_with_rows(self) -> list[str]:
+        """Return the tables that have rows whose branches have ended."""
+        with self._mutex:
+            return [table for table, ended in self._ended.items() if len(ended)]
 
     def decide(self, id: TransactionId) -> None:
         """Note that a transaction decides now: ``close`` waits for its decision. Raises NotOpen after ``close``."""
@@ -178,7 +183,7 @@ class Outcomes:
             for branch in one.branches:
                 self.unfinished.put(Unfinished(branch, committed, end))
 
-    def recover(self, directory: bytes, participants: Participants) -> Recovery:
+    def recover(self, directory: LogDirectory, participants: Participants) -> Recovery:
         """Finish the branches of this manager in the given resources; return the branches that were decided."""
         self._lazy.commit_all()
         self.settle(participants)
@@ -189,7 +194,7 @@ class Outcomes:
             if id.coordinator != self._decisions.coordinator:
                 continue
             one = unfinished.pop(branch.xid, None)
-            if one is None and id.serial in self._open:
+            if one is None and (id.serial in self._open or not branch.is_at_home):
                 left.append(branch.xid)
                 continue
             verdict = one is not None and one.committed
@@ -200,7 +205,7 @@ class Outcomes:
             self.unfinished.end(branch.xid)
             (committed if verdict else rolled_back).append(branch.xid)
         for xid, one in unfinished.items():
-            if one.branch.name in participants.names:  # the resource does not have the branch any more
+            if participants.has(one.branch.name):  # the resource does not have the branch any more
                 self.unfinished.end(xid)
         return Recovery(committed, rolled_back, left)
 

@@ -4,31 +4,40 @@ The order of the steps keeps recoveries correct beside living programs and besid
 
 1. Find the dead coordinators: their locks are free. A dead coordinator decides nothing more.
 2. List the branches in doubt of each given resource.
-3. For each branch of a dead coordinator, find the decision: a slot in its log, or a row in a table that its log names.
-   Without a slot, a row or a table, the transaction was not decided, and is rolled back (presumed abort).
+3. For each branch of a dead coordinator, find the decision: a slot in its log, or a row in a given table. Only then
+   abort is presumed: the log exists, and each table that it names was given; or the log does not exist, because all
+   branches of its coordinator have ended. Such a branch was rolled back, and a power cut has brought it back.
 4. Commit or roll back the branch. Another recovery may have done the same before.
 5. If all resources of a dead coordinator were given, no branch of it is left: remove its rows and its log.
+
+A log names a space by its id, by the original of the file with the id, and by its last path. So neither another space
+at this path nor a copy of the space counts as the space.
+
+A missing log proves nothing if logs may be lost (a former id of the directory: see ``spool.decisions.place``), or if
+the branch voted in another space, from which this one was imported. Such a branch remains in doubt.
 
 A coordinator that is alive decides its branches itself, even if its process is stopped for long. The coordinator that
 recovers decides its own branches whose outcome it could not learn before.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from spool import Space
-from spool.decisions import LogContents, LogDirectory, translated
-from spool.errors import CorruptedFile
+from spool.decisions import PLACE, LogContents, LogDirectory, log_name, translated
+from spool.errors import CorruptedFile, SpaceMismatch
+from spool.model.text import plural
 from spool.model.xid import Xid
 from xa.dbapi import Connection
 from xa.manager import decision_table, space_branch, two_phase_branch
 from xa.manager.branches import HeuristicMismatch
 from xa.manager.connections import Database, database_of, find_database
-from xa.manager.decision_table import coordinators_of, remove_all, settle
+from xa.manager.decision_table import remove_all, remove_rows, rows_of, settle
 from xa.manager.ids import TransactionId
 from xa.manager.last_resource import resource_of as table_resource
 from xa.manager.last_resource import table_of
+from xa.manager.space_branch import KnownSpace
 
 log = logging.getLogger("spool")
 
@@ -46,9 +55,13 @@ class Recovery(NamedTuple):
 
 
 class Doubtful(Protocol):
-    """A branch in doubt in one of the given resources."""
+    """A branch in doubt in one of the given resources.
+
+    is_at_home: whether the branch voted in this resource, and not in a space whose export was imported here.
+    """
 
     xid: Xid
+    is_at_home: bool
 
     def finish(self, *, committed: bool) -> None:
         """Commit the branch, or roll it back. A branch that has ended is no error."""
@@ -57,22 +70,23 @@ class Doubtful(Protocol):
 class Participants:
     """The resources that a recovery was given.
 
-    names: the names under which logs register the resources.
+    spaces: the given spaces, as logs register them.
     tables: the databases with a table of decisions, by the id of the table.
 
     Raises InvalidArgument or ProtocolError for a resource that cannot take part, and the errors of spaces and drivers.
     """
 
     def __init__(self, resources: Iterable[Any]) -> None:
-        self.names: set[str] = set()
+        self.spaces: list[KnownSpace] = []
+        self._names: set[str] = set()  # of the other resources
         self.tables: dict[str, Database] = {}
-        self._spaces: list[Space] = []
+        self._open_spaces: list[Space] = []
         self._two_phase: list[Any] = []
         for given in resources:
             resource = given.space if isinstance(given, Connection) else given
             if isinstance(resource, Space):
-                self._spaces.append(resource)
-                self.names.add(space_branch.resource_of(resource))
+                self._open_spaces.append(resource)
+                self.spaces.append(KnownSpace(resource.id, resource.engine.original, resource.path))
             else:
                 self._add_connection(resource)
 
@@ -84,57 +98,63 @@ class Participants:
             table = decision_table.identity_of(database)
             if table is not None:
                 self.tables[table] = database
-                self.names.add(table_resource(table))
+                self._names.add(table_resource(table))
         if can_prepare:
             self._two_phase.append(connection)
-            self.names.add(two_phase_branch.resource_of(connection))
+            self._names.add(two_phase_branch.resource_of(connection))
 
-    def doubtful(self, directory: bytes) -> list[tuple[TransactionId, Doubtful]]:
-        """List the branches in doubt whose transactions belong to a directory of logs."""
+    def has(self, resource: str) -> bool:
+        """Return whether the resource that a log has registered under this name was given."""
+        known = KnownSpace.of(resource)
+        return resource in self._names if known is None else any(map(known.is_same, self.spaces))
+
+    def doubtful(self, directory: LogDirectory) -> list[tuple[TransactionId, Doubtful]]:
+        """List the branches in doubt with an id of a directory of logs, or of one from which it was copied."""
         branches: list[Doubtful] = []
-        for space in self._spaces:
+        for space in self._open_spaces:
             branches += space_branch.doubtful_in(space)
         for connection in self._two_phase:
             branches += two_phase_branch.doubtful_in(connection)
         named = [(TransactionId.of(branch.xid), branch) for branch in branches]
-        return [(id, branch) for id, branch in named if id is not None and id.directory == directory]
+        return [(id, branch) for id, branch in named if id is not None and directory.knows(id.directory)]
 
 
 class Verdicts:
-    """The decisions of dead coordinators, from their logs and from the tables that the logs name."""
+    """The decisions of dead coordinators, from their logs and from the given tables."""
 
     def __init__(self, directory: LogDirectory, participants: Participants) -> None:
         self._directory = directory
-        self._participants = participants
+        self._tables = participants.tables
         self._logs: dict[bytes, LogContents | None] = {}
-        self._known: dict[TransactionId, bool | None] = {}
+        self._known: dict[tuple[TransactionId, bool], bool | None] = {}
 
     def log_of(self, coordinator: bytes) -> LogContents | None:
-        """Return the log of a dead coordinator; None if it has none, because all its branches have ended."""
+        """Return the log of a dead coordinator; None if it has none. Raises CorruptedFile."""
         if coordinator not in self._logs:
             with translated("reading a decision log", self._directory.disk.root):
                 self._logs[coordinator] = self._directory.read_dead(coordinator)
         return self._logs[coordinator]
 
-    def of(self, id: TransactionId) -> bool | None:
-        """Return whether a transaction was committed; None if the decision cannot be found now."""
-        if id not in self._known:
-            self._known[id] = self._find(id)
-        return self._known[id]
+    def of(self, id: TransactionId, branch: Doubtful) -> bool | None:
+        """Return whether the transaction of a branch was committed; None if the decision cannot be found now."""
+        key = id, branch.is_at_home
+        if key not in self._known:
+            self._known[key] = self._find(id, is_at_home=branch.is_at_home)
+        return self._known[key]
 
-    def _find(self, id: TransactionId) -> bool | None:
+    def _find(self, id: TransactionId, *, is_at_home: bool) -> bool | None:
         try:
             found = self.log_of(id.coordinator)
         except CorruptedFile as error:
             log.error("%s", error)
-            return None
+            return self._row_of(id)
         if found is None:
-            return False
-        if id.serial in found.committed:
+            return self._without_log(id, is_at_home=is_at_home)
+        if id.serial in found.committed or self._row_of(id):
             return True
         tables = [table for table in map(table_of, found.resources) if table is not None]
-        given = [table for table in tables if table in self._participants.tables]
-        if any(settle(self._participants.tables[table], table, id.decider, id.serial) for table in given):
+        given = [table for table in tables if table in self._tables]
+        if any(settle(self._tables[table], table, id.decider, id.serial) for table in given):
             return True
         if len(given) < len(tables):
             log.warning(
@@ -145,19 +165,42 @@ class Verdicts:
             return None
         return False
 
+    def _row_of(self, id: TransactionId) -> bool | None:
+        """Return the decision that a given table has; None if no table has a row."""
+        for database in self._tables.values():
+            row = decision_table.find(database, id.decider, id.serial)
+            if row is not None:
+                return row
+        return None
+
+    def _without_log(self, id: TransactionId, *, is_at_home: bool) -> bool | None:
+        """Return the decision of a transaction whose log does not exist."""
+        row = self._row_of(id)
+        if row is not None:
+            return row
+        if id.directory == self._directory.id and is_at_home:
+            return False
+        log.warning(
+            "the transaction %s remains in doubt: %s has no log of it, and no given table has its row; give the "
+            "database with its decision to recover, or decide with spool-admin transaction",
+            id, self._directory.disk.root,
+        )  # fmt: skip
+        return None
+
 
 def recover_dead(directory: LogDirectory, participants: Participants, own: bytes) -> Recovery:
     """Decide the branches of dead coordinators in the given resources. ``own``: the coordinator that recovers."""
-    with translated("looking for dead transaction managers", directory.disk.root):
-        dead = {each for each in directory.coordinators() if each != own and not directory.is_alive(each)}
+    dead = _dead(directory, own)
     verdicts = Verdicts(directory, participants)
-    committed, rolled_back, left = list[Xid](), list[Xid](), list[Xid]()
-    for id, branch in participants.doubtful(directory.id):
+    committed, rolled_back, left, foreign = list[Xid](), list[Xid](), list[Xid](), list[Xid]()
+    for id, branch in participants.doubtful(directory):
         if id.coordinator == own:
             continue
         verdict = None
-        if id.coordinator in dead or not directory.is_alive(id.coordinator):
-            verdict = verdicts.of(id)
+        if not directory.decides(id.directory):
+            foreign.append(branch.xid)
+        elif id.coordinator in dead or not directory.is_alive(id.coordinator):
+            verdict = verdicts.of(id, branch)
         if verdict is None:
             left.append(branch.xid)
             continue
@@ -166,11 +209,22 @@ def recover_dead(directory: LogDirectory, participants: Participants, own: bytes
         except HeuristicMismatch as error:
             log.error("%s", error)
         (committed if verdict else rolled_back).append(branch.xid)
-    unfinished = {found.coordinator for xid in left if (found := TransactionId.of(xid)) is not None}
-    for coordinator in dead - unfinished:
+    if foreign:
+        log.error(
+            "%s remain in doubt: %s was copied, or restored from a backup, since they began, and the original decides "
+            "them. If no original exists any more, remove the file %s and call recover again",
+            plural(len(foreign), "branch", "branches"), directory.disk.root, directory.disk.path(PLACE),
+        )  # fmt: skip
+    unfinished = {found for xid in left if (found := TransactionId.of(xid)) is not None}
+    for coordinator in dead - {each.coordinator for each in unfinished}:
         _remove_if_ended(directory, participants, verdicts, coordinator)
-    _remove_rows_without_log(directory, participants)
+    _remove_rows_of_lost_logs(directory, participants, unfinished)
     return Recovery(committed, rolled_back, left)
+
+
+def _dead(directory: LogDirectory, own: bytes) -> set[bytes]:
+    with translated("looking for dead transaction managers", directory.disk.root):
+        return {each for each in directory.coordinators() if each != own and not directory.is_alive(each)}
 
 
 def _remove_if_ended(
@@ -183,20 +237,53 @@ def _remove_if_ended(
         return
     if (
         found is not None
-        and participants.names.issuperset(found.resources)
+        and directory.decides(found.directory)
+        and all(map(participants.has, found.resources))
         and not any(map(two_phase_branch.is_ambiguous, found.resources))
     ):
         for resource in found.resources:
             if (table := table_of(resource)) is not None:
-                remove_all(participants.tables[table], [(directory.id + coordinator).hex()])
+                remove_all(participants.tables[table], TransactionId(found.directory, coordinator, 0).decider)
         with translated("removing a decision log", directory.disk.root):
             directory.remove(coordinator)
 
 
-def _remove_rows_without_log(directory: LogDirectory, participants: Participants) -> None:
-    """Remove the rows of coordinators that have no log any more, because all their branches have ended."""
+def _remove_rows_of_lost_logs(
+    directory: LogDirectory, participants: Participants, unfinished: Collection[TransactionId]
+) -> None:
+    """Remove rows with a former id of the directory and without a log, if each space that they name was given.
+
+    A row with the current id and without a log is not removed: a clone of the machine may have the same id, and its
+    recovery needs the row.
+    """
+    if not directory.identity.former:
+        return
+    given = {space.id for space in participants.spaces}
+    kept = {id.decider for id in unfinished}
+    kept |= {(former + each).hex() for each in directory.coordinators() for former in directory.identity.former}
+    names = tuple(former.hex() for former in directory.identity.former)
     for database in participants.tables.values():
-        rows = coordinators_of(database, directory.id.hex())
-        living = {(directory.id + each).hex() for each in directory.coordinators()}  # (listed after the rows)
-        if rows - living:
-            remove_all(database, sorted(rows - living))
+        rows = [row for row in rows_of(database) if row.coordinator.startswith(names) and row.spaces <= given]
+        remove_rows(database, [row for row in rows if row.coordinator not in kept])
+
+
+def check_places(directory: LogDirectory, participants: Participants, own: bytes) -> None:
+    """Raise SpaceMismatch if a given space lies in the place of another one, which a dead coordinator used.
+
+    This is called once everything else is recovered. The log of the other space, and its rows, remain.
+    """
+    for coordinator in sorted(_dead(directory, own)):
+        try:
+            with translated("reading a decision log", directory.disk.root):
+                found = directory.read_dead(coordinator)
+        except CorruptedFile:
+            continue
+        if found is None or not directory.decides(found.directory):
+            continue
+        for known in filter(None, map(KnownSpace.of, found.resources)):
+            if any(known.path == given.path and known.id != given.id for given in participants.spaces):
+                raise SpaceMismatch(
+                    f"{known.path} is not the space that a program used before it died: that space has the id "
+                    f"{known.id}. Mount the disk with it, or give the space to recover where it is now. If the space "
+                    f"was removed on purpose, remove the log {directory.disk.path(log_name(coordinator))}, too"
+                )

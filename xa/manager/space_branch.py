@@ -1,18 +1,44 @@
 """The branch of a global transaction in a queue space."""
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from spool import Space
-from spool.engine import CoordinatedTransaction, Engine, UnknownBranch
+from spool.engine import CoordinatedTransaction, Engine, UnknownBranch, is_same_original
 from spool.errors import ProtocolError
 from spool.model.xid import Xid
 from xa.branch import Branch
 from xa.manager.branches import HeuristicMismatch
+from xa.manager.ids import space_of
+
+_KIND = "space"
 
 
 def resource_of(space: Space) -> str:
-    """Return the name under which a log registers a space."""
-    return f"space {space.path}"
+    """Return the name under which a log registers a space: its id, the original of its file ``space.id``, its path."""
+    return f"{_KIND} {space.id} {space.engine.original} {space.path}"
+
+
+class KnownSpace(NamedTuple):
+    """A space as a log has registered it.
+
+    original: the identity of its file ``space.id``, which a move keeps, and which no copy has. path: its last known
+    directory.
+    """
+
+    id: str
+    original: str
+    path: str
+
+    @classmethod
+    def of(cls, resource: str) -> "KnownSpace | None":
+        """Return the space that was registered under this name; None for another kind of resource."""
+        kind, *parts = resource.split(" ", 3)
+        return cls(*parts) if kind == _KIND and len(parts) == len(cls._fields) else None
+
+    def is_same(self, other: "KnownSpace") -> bool:
+        """Return whether both are one space: moved, or restored at its path, but not a copy in another place."""
+        return self.id == other.id and (self.path == other.path or is_same_original(self.original, other.original))
 
 
 class SpaceBranch:
@@ -76,6 +102,7 @@ class DoubtfulInSpace:
 
     def __init__(self, engine: Engine, xid: Xid, *, vote_known: bool = False) -> None:
         self.xid = xid
+        self.is_at_home = space_of(xid) == engine.space_id
         self._engine = engine
         self._vote_known = vote_known
 

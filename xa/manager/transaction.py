@@ -31,7 +31,7 @@ from spool.errors import (
 from spool.model.text import class_name, storable
 from spool.model.xid import Xid
 from xa.dbapi import Connection
-from xa.manager.branches import Branch
+from xa.manager.branches import Branch, spaces_of
 from xa.manager.connections import database_of, find_database
 from xa.manager.decision_table import DecisionTableMissing
 from xa.manager.ids import TransactionId
@@ -127,7 +127,7 @@ class GlobalTransaction:
     def _enlist_space(self, space: Space) -> None:
         self._resources.register_space(space)
         left = None if self._until is None else self._until - self._clock.monotonic()
-        self._branches.append(SpaceBranch(space, self._next_xid(), left))
+        self._branches.append(SpaceBranch(space, self._next_xid(space.id), left))
 
     def _enlist_connection(self, connection: Any, two_phase: bool) -> None:
         can_prepare = has_two_phases(connection)
@@ -153,8 +153,8 @@ class GlobalTransaction:
             )
         return NO_TABLE
 
-    def _next_xid(self) -> Xid:
-        return self.id.branch(len(self._branches))
+    def _next_xid(self, space: str = "") -> Xid:
+        return self.id.branch(len(self._branches), space)
 
     def set_rollback_only(self, reason: str = "the transaction was marked rollback-only") -> None:
         """Mark the transaction, so that ``commit``, or the end of its ``with`` block, rolls it back."""
@@ -248,7 +248,7 @@ class GlobalTransaction:
 
     def _decide_by(self, last: LastResource) -> BaseException | None:
         try:
-            return last.decide(self.id.decider, self.id.serial)
+            return last.decide(self.id.decider, self.id.serial, spaces_of(self._voted))
         except DecisionTableMissing:
             last.forget_table(self._resources.forget_table)
             raise

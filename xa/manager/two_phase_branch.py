@@ -144,6 +144,8 @@ class TwoPhaseBranch:
 class DoubtfulInDatabase:
     """A prepared branch in a database. ``found``: the driver's object for its xid."""
 
+    is_at_home = True
+
     def __init__(self, connection: Any, xid: Xid, found: Any) -> None:
         self.xid = xid
         self._connection = connection

@@ -44,7 +44,7 @@ class DecidingDataManager(DataManager):
             raise
 
     def _next_xid(self, coordinator: Coordinator) -> Xid:
-        return self._decision.id.branch(next(self._ordinals))
+        return self._decision.branch(next(self._ordinals))
 
     def commit(self, txn: object) -> None:
         """Write the decision, if both the space and the database have work. zope.sqlalchemy commits the decision."""

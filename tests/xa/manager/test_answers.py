@@ -133,11 +133,6 @@ def test_x03_a_refused_commit_in_one_phase_leaves_the_connection_idle(
         desk.check(["milk"], [])
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="after CommitUnknown the connection still has the undecided row, so a recovery by another connection waits "
-    "until the program closes the connection",
-)
 def test_x03_after_an_unknown_outcome_the_connection_holds_no_row(last_resource_shop: Shop) -> None:
     """The program commits within its own block, see above, and then recovers as the documentation says."""
     shop = last_resource_shop
