@@ -16,13 +16,14 @@ from shlex import quote
 from spool.disk.disk import Disk
 from spool.errors import MirrorMismatch
 from spool.index import Index
+from spool.log.visibility import is_branch_file
 from spool.model import layout
 from spool.store.mirror import Mirror, check_ids, forget_ids, keep_id, read_ids
 from spool.store.parts import Files, Shared
 from spool.store.settings import read_settings_text
 
-from .branches import read_prepared
-from .numbers import MAX_GAP, NO_FILE, Condition, NumberedFiles, count, read
+from .branches import PreparedFiles, read_prepared
+from .numbers import MAX_GAP, NO_FILE, Condition, NumberedFiles, contents_or_none, count, read
 from .unfinished import highest_named
 from .unfinished import read as read_active
 
@@ -135,8 +136,26 @@ def _numbers(disk: Disk, shared: Shared) -> NumberedFiles:
     return read(disk, shared.counters, disk.names(layout.COMMITTED), named)
 
 
+def give_back_votes(files: Files, prepared: PreparedFiles) -> bool:
+    """Restore the votes that the space lost, or that are damaged there. Returns whether there was one.
+
+    If the mirror lacks a commit of the space, it may be an older copy of the mirror, and its votes may be decided. A
+    space that lacks a vote was put back from a backup, or the vote was rolled back, and its coordinator does so again.
+    """
+    mirror, given = files.mirror, False
+    if mirror is None or layout.committed_numbers(files.disk.names(layout.COMMITTED)) - mirror.numbers():
+        return False
+    for xid, name in mirror.votes().items():
+        if not prepared.whole.get(xid, False):
+            contents = contents_or_none(mirror.disk, name)
+            if contents is not None and is_branch_file(contents.header, xid):
+                mirror.give_back_vote(xid)
+                given = True
+    return given
+
+
 def bring_up_to_date(files: Files, index: Index, *, agrees: bool) -> None:
-    """Bring the mirror up to date: its commits, and its copy of the settings. Only this process has the space open.
+    """Bring the mirror up to date: commits, votes, settings and id. Only this process has the space open.
 
     Args:
         agrees: see ``Mirror.catch_up``.
@@ -146,5 +165,9 @@ def bring_up_to_date(files: Files, index: Index, *, agrees: bool) -> None:
         return
     mirror.keep_settings(read_settings_text(files.disk))
     mirror.keep_space_id(files.id)
+    names = map(layout.parse_xid, files.disk.names(layout.PREPARED))
+    undecided = {xid for xid in names if xid is not None and xid not in index.adopted}
+    mirror.keep_votes(undecided)
     adopted = {number: len(state.adopted) for number, state in index.files.items() if state.adopted}
     mirror.catch_up(index.retired, adopted, agrees=agrees)
+    mirror.drop_votes(undecided)

@@ -23,7 +23,7 @@ from spool.transactions.two_phase import finish_moves, rollback_prepared
 from . import branches, numbers, unfinished
 from .check import check, lost_queues, missing_files
 from .decision import Decision, Step
-from .mirrored import bring_up_to_date, check_mirror, look_at_mirror, with_mirrored
+from .mirrored import bring_up_to_date, check_mirror, give_back_votes, look_at_mirror, with_mirrored
 from .repair import repair
 
 __all__ = ["check", "plan", "repair", "scan"]
@@ -67,6 +67,8 @@ class _Scan:
         if self._alone:
             evidence = self._numbers(names, max(prepared.named, unfinished.highest_named(disk, active)))
             known = numbers.count(evidence)
+            if not self._dry and give_back_votes(self._store.files, prepared):
+                prepared = branches.read_prepared(disk, xids)
             adopted = branches.read_adopted(disk, xids, names, known)
             unnamed, issued = {*evidence.unnamed.values()}, known.issued
             absent = (*evidence.unnamed, *evidence.from_mirror)  # a dry run does not put these commits in place

@@ -179,15 +179,18 @@ def _restore(disk: Disk, mirror: Disk, id: str, settings: str, progress: Callabl
     replace_text(disk, layout.RESTORING, settings)
     for name in (*layout.DIRECTORIES, *(f"{layout.DROP}/{queue}" for queue in config.queues)):
         ensure_directory(disk, name)
-    for name in disk.names(layout.COMMITTED):
-        disk.unlink(f"{layout.COMMITTED}/{name}")
-    names = sorted(name for name in mirror.names("") if layout.parse_committed(name))
+    for directory in (layout.COMMITTED, layout.PREPARED):
+        for name in disk.names(directory):
+            disk.unlink(f"{directory}/{name}")
+    names = sorted(name for name in mirror.names("") if layout.parse_committed(name) or layout.parse_xid(name))
     for done, name in enumerate(names):
         progress(done, len(names))
-        with opened(mirror, name) as source, new_file(disk, f"{layout.COMMITTED}/{name}") as target:
+        directory = layout.COMMITTED if layout.parse_committed(name) else layout.PREPARED
+        with opened(mirror, name) as source, new_file(disk, f"{directory}/{name}") as target:
             write_chunks(disk, target, chunks(mirror, source))
             disk.flush(target)
-    disk.flush_directory(layout.COMMITTED)
+    for directory in (layout.COMMITTED, layout.PREPARED):
+        disk.flush_directory(directory)
     write_id(disk, id)
     write_settings(disk, settings)
     disk.unlink(layout.RESTORING)  # last: until then, a power cut leaves a directory that another restore accepts

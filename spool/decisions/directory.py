@@ -64,8 +64,8 @@ class LogDirectory:
         self.identity = self._identify()
 
     def _identify(self) -> Identity:
-        self._refuse_other_files()
         if not self.disk.exists(MANAGER):
+            self._refuse_other_files()
             with suppress(PermissionError):  # (an administrator may have created the directory for this user)
                 Disk(os.path.dirname(self.disk.root)).flush_directory("")
         with self.exclusive():

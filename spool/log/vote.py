@@ -8,7 +8,9 @@ A vote whose flush fails is withdrawn (Rule 7 of docs/architecture.md).
 """
 
 import copy
+import logging
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 from spool.coordination.counters import CounterPage
 from spool.coordination.locks import PREPARED_LIST
@@ -24,6 +26,8 @@ from spool.model.xid import Xid
 from spool.runtime.clock import Deadline, WaitExpired
 from spool.runtime.tearing import raise_if_torn
 from spool.store.store import Store
+
+log = logging.getLogger("spool")
 
 
 class VoteRequest(CommitRequest):
@@ -111,7 +115,11 @@ def _make_durable(store: Store, request: VoteRequest, failed: FlushFailed | None
     error: OSError
     try:
         if failed is None:
-            store.files.disk.make_durable(request.handle, layout.PREPARED, new=True)
+            flush = partial(store.files.disk.make_durable, request.handle, layout.PREPARED, new=True)
+            if store.files.mirror is None:
+                flush()
+            else:
+                store.files.mirror.flush_vote(request.file.xid, flush)
             request.is_durable = True
             return None
         error = copy.copy(failed)
@@ -166,4 +174,14 @@ def unlist(store: Store, xid: Xid, deadline: Deadline) -> None:
     with store.shared.control.holding(PREPARED_LIST, deadline, "the list of prepared branches"):
         store.shared.counters.bump_prepared(store.shared.counters.read())
         store.files.disk.unlink(layout.prepared(xid))
+        if store.files.mirror is not None:
+            try:
+                store.files.mirror.forget_vote(xid)
+            except OSError as error:
+                log.warning(
+                    "%s keeps the vote of branch %s until the space is opened again: %s",
+                    store.files.mirror.disk.root,
+                    xid,
+                    error,
+                )
     store.shared.counters.arrivals.announce_all()  # the messages that the branch took are free

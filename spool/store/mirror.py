@@ -1,9 +1,10 @@
-"""Keep a mirror, a second directory: each commit is durable in both directories before its call returns.
+"""Keep a mirror, a second directory: each commit and vote is durable in both directories before its call returns.
 
 The mirror holds the files of each commit under their names in ``committed/``, byte for byte, and the text of
-``space.toml``. After the loss of the space's disk a new space is created from these files. A failed mirror is a failed
-flush: the outcome of the commit is unknown, and the space stops until the mirror is repaired or dropped. The first
-opener of a space compares the space with its mirror (``recovery.mirrored``) and brings the mirror up to date.
+``space.toml``. It holds the votes of branches in doubt under their names in ``prepared/``. After the loss of the
+space's disk a new space is created from these files. A failed mirror is a failed flush: the outcome of the commit is
+unknown, and the space stops until the mirror is repaired or dropped. The first opener of a space compares the space
+with its mirror (``recovery.mirrored``) and brings the mirror up to date.
 
 Both hold the same random id, in a file ``mirror.id``. A directory without the id is no mirror. So an opener writes
 nothing into a mount point whose disk is missing, and nothing into the mirror of another space. While a new mirror is
@@ -14,7 +15,8 @@ mirror. The next opener keeps only one id: the id of the mirror that the setting
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from functools import partial
 from shlex import quote
 
 from spool.disk.content import chunks, new_file, open_first, opened, read_start, replace, unlink_if_there, write_chunks
@@ -24,7 +26,7 @@ from spool.format.header import Header
 from spool.format.reader import prove, read_header
 from spool.model import layout
 from spool.model.settings_file import MAX_SETTINGS_BYTES
-from spool.model.xid import new_local_xid
+from spool.model.xid import FORMATS_BOUND_TO_A_LIFE, Xid, new_local_xid
 from spool.store.identity import find_id, read_id, write_id
 from spool.store.settings import replace_text
 
@@ -52,12 +54,22 @@ class Mirror:
         Args:
             flush: the function that makes the commit durable in the space.
         """
+        self._flush_both(partial(self.copy, number), flush)
+
+    def flush_vote(self, xid: Xid, flush: Callable[[], None]) -> None:
+        """Make the vote of a branch durable in the mirror and in the space, as ``flush_both`` does."""
+        if self.keeps_vote(xid):
+            self._flush_both(partial(self.copy_vote, xid), flush)
+        else:
+            flush()
+
+    def _flush_both(self, copy_there: Callable[[], None], flush: Callable[[], None]) -> None:
         failed: list[BaseException] = []
         done = threading.Event()
 
         def copy() -> None:
             try:
-                self.copy(number)
+                copy_there()
             except BaseException as error:
                 failed.append(error)
             done.set()
@@ -91,9 +103,81 @@ class Mirror:
                         self._copy(source, names[-1])
                 if files:
                     self.disk.flush_directory("")
+            for one in adopts:
+                self.forget_vote(one.xid)
         except (OSError, CorruptedFile) as error:
             code = error.errno if isinstance(error, OSError) else None
             raise FlushFailed(code or 0, f"the mirror {self.disk.root} cannot take commit {number}: {error}") from error
+
+    # -- votes --------------------------------------------------------------------------------------------------------
+
+    def keeps_vote(self, xid: Xid) -> bool:
+        """Return whether the mirror keeps the vote of a branch.
+
+        A coordinator that is bound to a life does not survive the loss of the space, so its undecided branches are
+        rolled back.
+        """
+        return xid.format_id not in FORMATS_BOUND_TO_A_LIFE
+
+    def copy_vote(self, xid: Xid) -> None:
+        """Copy a prepared branch; the copy is durable when this returns. Raises FlushFailed.
+
+        A branch that another process has decided meanwhile is not copied.
+        """
+        try:
+            source = open_first(self.source, [layout.prepared(xid)])
+            if source is not None:
+                self._copy(source, layout.prepared(xid))
+                self.disk.flush_directory("")
+        except OSError as error:
+            raise FlushFailed(
+                error.errno or 0, f"the mirror {self.disk.root} cannot take the vote of branch {xid}: {error}"
+            ) from error
+
+    def forget_vote(self, xid: Xid) -> None:
+        """Remove the vote of a branch that was decided. After a power cut the vote may exist again.
+
+        If it does, and the branch was committed, its head exists, too: the removal of the branch's own file is flushed
+        before the head is removed.
+        """
+        if self.keeps_vote(xid):
+            unlink_if_there(self.disk, _here(layout.prepared(xid)))
+
+    def votes(self) -> dict[Xid, str]:
+        """Return the names of the votes in the mirror."""
+        named = {xid: name for name in self.disk.names("") if (xid := layout.parse_xid(name)) is not None}
+        return dict(sorted(named.items()))
+
+    def give_back_vote(self, xid: Xid) -> None:
+        """Restore a vote that the space lacks; the vote is durable in the space when this returns."""
+        self._give_back(layout.prepared(xid))
+
+    def keep_votes(self, undecided: Iterable[Xid]) -> None:
+        """Copy the votes that the mirror lacks, or has with other contents. Only this process has the space open.
+
+        ``undecided``: the prepared branches of the space.
+        """
+        there = self.votes()
+        for xid in sorted(filter(self.keeps_vote, undecided)):
+            if xid not in there or self._header_of(self.disk, there[xid]) != self._header_of(
+                self.source, layout.prepared(xid)
+            ):
+                self.copy_vote(xid)
+
+    def drop_votes(self, undecided: Collection[Xid]) -> None:
+        """Remove all votes but those of these branches; the removal is durable when this returns.
+
+        The space has got back the votes that it had lost. So the others were decided, or never acknowledged.
+        """
+        self._remove([name for xid, name in self.votes().items() if xid not in undecided])
+
+    def _header_of(self, disk: Disk, name: str) -> tuple[int, int] | None:
+        try:
+            with opened(disk, name) as handle:
+                header = read_header(disk, handle)
+        except CorruptedFile:
+            return None
+        return header.size, header.checksum
 
     def _copy(self, source: int, target: str) -> None:
         """Copy a file of the space under its name in ``committed/``.
@@ -305,7 +389,10 @@ _BEGUN = {*_OWN, *(f"{name}.tmp" for name in _OWN)}
 
 
 def _is_unfinished(name: str) -> bool:
-    return name.endswith(_TEMPORARY) and layout.parse_committed(name.removesuffix(_TEMPORARY)) is not None
+    if not name.endswith(_TEMPORARY):
+        return False
+    whole = name.removesuffix(_TEMPORARY)
+    return layout.parse_committed(whole) is not None or layout.parse_xid(whole) is not None
 
 
 def _here(name: str) -> str:

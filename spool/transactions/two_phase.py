@@ -148,6 +148,8 @@ def _replace_by_copy(store: Store, xid: Xid, deadline: Deadline) -> None:
             # Another process may be moving an adopted branch to its committed name: a copy could restore the old name.
             if xid not in store.view.index.adopted and disk.exists(name):
                 take_name(name)
+                if store.files.mirror is not None and store.files.mirror.keeps_vote(xid):
+                    store.files.mirror.copy_vote(xid)
                 return
         disk.unlink(temporary)
 
@@ -322,6 +324,8 @@ def forget(store: Store, xid: Xid, deadline: Deadline) -> bool:
     if outcome == ROLLED_BACK:
         _finish_rollback(store, xid, deadline)
         store.files.disk.flush_directory(layout.PREPARED)  # else a power cut could bring the branch back
+        if store.files.mirror is not None:
+            store.files.mirror.disk.flush_directory("")
     batch = CommitBatch()
     batch.fact(fact_key(xid), None)
     commit_batch(store, batch, deadline, flush=True)

@@ -25,11 +25,13 @@ def new_space(machine: Machine, queues: tuple[str, ...]) -> Image:
 
 
 def restored(empty: Image, mirror: Image) -> Image:
-    """A new space into whose ``committed/`` a mirror's numbered files were copied, as ``docs/architecture.md`` says."""
+    """A new space into which a mirror's commits and votes were copied, as ``docs/architecture.md`` says."""
+    kinds = {layout.COMMITTED: layout.parse_committed, layout.PREPARED: layout.parse_xid}
     copied = [
-        (f"{layout.COMMITTED}/{name}", _APART + number, data)
+        (f"{directory}/{name}", _APART + number, data)
         for name, number, data in mirror.files
-        if layout.parse_committed(name)
+        for directory, is_one in kinds.items()
+        if is_one(name)
     ]
     return Image(tuple(sorted((*empty.files, *copied), key=lambda file: file[0])))
 

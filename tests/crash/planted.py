@@ -205,7 +205,7 @@ OF_GROUPS_AND_MIRRORS = (
     (Bug("a mirror has not what another finished", sequence.finish_dead_writer,
          (("store.files.mirror.copy(number)", "pass"),),
          "a group with a mirror"), 2, _COMMITS),
-    (Bug("a mirror is not waited for", mirror.Mirror.flush_both,
+    (Bug("a mirror is not waited for", mirror.Mirror._flush_both,
          (("done.wait()", "pass"),),
          "a group with a mirror that comes last"), 2, _COMMITS),
     (Bug("a mirror forgets what has gone from the space already", reclaim._remove,

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from spool.recovery import mirrored, numbers
+from spool.store import mirror
 from tests.crash.by_rules import ALL_RULES
 from tests.crash.harness import Explorer, Violation
 from tests.crash.histories import HISTORIES
@@ -24,7 +25,15 @@ MIRRORED = {
 }
 SIDES = {"mirror first": SimulatedDisk, "mirror last": MirrorLast}
 # A default run also cuts the recovery of every n-th disk (0: of none).
-FEW = {"put": 50, "get": 0, "two-phase commit": 200, "a group of branches": 0, "adopted get and reclaimed": 0}
+FEW = {
+    "put": 50,
+    "get": 0,
+    "prepare": 0,
+    "two-phase commit": 200,
+    "two-phase rollback": 0,
+    "a group of branches": 0,
+    "adopted get and reclaimed": 0,
+}
 RULES = (
     (Rules.ORDERED, "mirror first"),
     (Rules.STRICT, "mirror last"),
@@ -76,6 +85,15 @@ BROKEN = (
          (("if not headers:", "if True:"),), "put"), "a backup of the space is put back"),
     (Bug("every mirror that has more is refused", mirrored.look_at_mirror,
          (("if proof:", "if last > newest:"),), "put"), "MirrorMismatch"),
+    (Bug("a vote is not in the mirror", mirror.Mirror.flush_vote,
+         (("if self.keeps_vote(xid):", "if False:"),), "prepare"), "of the mirror alone"),
+    (Bug("a vote that the mirror lacks is not copied", mirror.Mirror.keep_votes,
+         (("self.copy_vote(xid)", "pass"),), "prepare"), "of the mirror alone"),
+    (Bug("a vote that ended remains in the mirror", mirror.Mirror.drop_votes,
+         (("if xid not in undecided", "if False"),), "two-phase rollback"), "of the mirror alone"),
+    (Bug("a vote is removed from the mirror before its commit is there", mirror.Mirror.copy,
+         (("branches = [(", "[self.forget_vote(one.xid) for one in adopts]; branches = [("),),
+         "two-phase commit"), "of the mirror alone"),
 )  # fmt: skip
 
 

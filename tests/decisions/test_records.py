@@ -30,6 +30,7 @@ COORDINATORS = st.binary(min_size=COORDINATOR_BYTES, max_size=COORDINATOR_BYTES)
 CONTENTS = st.builds(
     LogContents,
     COORDINATORS,
+    COORDINATORS,
     st.lists(st.text(), unique=True).map(tuple),
     st.frozensets(SERIALS, max_size=40),
     st.dictionaries(st.text(), st.integers(0, 2**32) | st.text()),

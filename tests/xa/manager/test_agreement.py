@@ -71,7 +71,7 @@ def test_x03_a_commit_within_a_block_of_psycopg_commits_both_or_none(last_resour
     shop = last_resource_shop
     shop.space.put("orders", "tea")
     with shop.manager() as manager:
-        with suppress(psycopg.Error), shop.booking(manager) as transaction, shop.database.transaction():
+        with suppress(spool.CommitUnknown), shop.booking(manager) as transaction, shop.database.transaction():
             text = shop.space.get("orders").body
             shop.database.execute("insert into bookings values (%s)", [text])
             shop.space.put("answers", text)

@@ -125,6 +125,23 @@ def test_x03_in_an_import_with_a_new_id_no_branch_is_presumed_to_be_rolled_back(
                 assert (found.committed, found.rolled_back, len(found.left)) == ([], [], 1)
 
 
+def test_x03_an_order_is_not_booked_twice_if_the_disk_of_the_space_dies_and_its_mirror_is_restored(
+    shop: Shop, memory: Path
+) -> None:
+    close(shop)
+    spool.mirrors.begin(shop.path, memory / "mirror").close()
+    shop.__enter__()
+    killed(shop)
+    close(shop)
+    shutil.rmtree(shop.path)
+    spool.mirrors.restore(shop.path, memory / "mirror").close()
+    shop.__enter__()
+    with shop.manager() as manager:
+        manager.recover(shop.space, shop.database)
+        assert (shop.dead_logs(manager), shop.decisions()) == (0, 0)
+    assert shop.check_agreement(["tea"]) == ["tea"]
+
+
 # -- a directory of decisions in another place -------------------------------------------------------------------------
 
 
