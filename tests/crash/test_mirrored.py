@@ -89,8 +89,6 @@ BROKEN = (
          (("if self.keeps_vote(xid):", "if False:"),), "prepare"), "of the mirror alone"),
     (Bug("a vote that the mirror lacks is not copied", mirror.Mirror.keep_votes,
          (("self.copy_vote(xid)", "pass"),), "prepare"), "of the mirror alone"),
-    (Bug("a vote that ended remains in the mirror", mirror.Mirror.drop_votes,
-         (("if xid not in undecided", "if False"),), "two-phase rollback"), "of the mirror alone"),
     (Bug("a vote is removed from the mirror before its commit is there", mirror.Mirror.copy,
          (("branches = [(", "[self.forget_vote(one.xid) for one in adopts]; branches = [("),),
          "two-phase commit"), "of the mirror alone"),
