@@ -115,10 +115,10 @@ def _make_durable(store: Store, request: VoteRequest, failed: FlushFailed | None
     error: OSError
     try:
         if failed is None:
-            flush = partial(store.files.disk.make_durable, request.handle, layout.PREPARED, new=True)
             if store.files.mirror is None:
-                flush()
+                store.files.disk.make_durable(request.handle, layout.PREPARED, new=True)
             else:
+                flush = partial(store.files.disk.make_durable, request.handle, layout.PREPARED, new=True)
                 store.files.mirror.flush_vote(request.file.xid, flush)
             request.is_durable = True
             return None
