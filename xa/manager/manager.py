@@ -153,7 +153,8 @@ class TransactionManager:
     def close(self) -> None:
         """Wait until the branches of committed transactions have ended, for at most 30 seconds, and release the log.
 
-        If no branch is left, the log is removed. Otherwise the next manager on this directory recovers the branches.
+        If no branch is left, and no row of a decision, the log is removed. Otherwise ``recover`` of the next manager on
+        this directory ends them, and removes the log.
         A second call does nothing.
         """
         self._end()
