@@ -181,7 +181,7 @@ def _issue(
     #    for a larger commit. (Here and below, a deadline is made only if a lock is not free.)
     destinations = destinations_of(file.tables)
     if settled or batch.supersedes:
-        lock_settled(store, store.deadline(seconds), insists=not batch.supersedes, on_applied=on_applied)
+        lock_settled(store, seconds, insists=not batch.supersedes, on_applied=on_applied)
     elif not store.shared.control.try_lock(NUMBER):
         with_number_lock(store.shared.control, store.deadline(seconds))
     try:

@@ -41,11 +41,12 @@ def settle_and_catch_up(store: Store, deadline: Deadline) -> None:
 
 
 def lock_settled(
-    store: Store, deadline: Deadline, *, insists: bool = True, on_applied: Callable[[], object] = lambda: None
+    store: Store, seconds: float | None, *, insists: bool = True, on_applied: Callable[[], object] = lambda: None
 ) -> None:
     """Take the number lock once every issued commit is applied; the caller releases the lock.
 
     Args:
+        seconds: the limit of all waits together, or None without a limit.
         on_applied: called without the lock after each time that commits were applied, for further work of the caller
             that grows with these commits.
         insists: whether to apply any commits under the lock in the end, as a decision does. Maintenance gives up.
@@ -54,10 +55,11 @@ def lock_settled(
         LockTimeout: the lock, or an earlier number, does not become free in time.
         Overtaken: ``insists`` is False, and other processes commit too fast.
     """
-    control, left = store.shared.control, _MOST_ROUNDS
+    control, left, deadline = store.shared.control, _MOST_ROUNDS, None
     locked = control.try_lock(NUMBER)  # most often few commits are left to apply, and all are published
     while True:
         if not locked:
+            deadline = deadline or store.deadline(seconds)  # (made only if it is needed)
             settle_and_catch_up(store, deadline)
             on_applied()
             with_number_lock(control, deadline)
@@ -67,7 +69,7 @@ def lock_settled(
             if locked and page.issued == page.published and _is_near(store, page):
                 catch_up(store, page)
                 return
-            if not locked and (_is_near(store, page) or (insists and not left)):
+            if deadline is not None and (_is_near(store, page) or (insists and not left)):
                 settle_and_catch_up(store, deadline)
                 return
         except BaseException:
@@ -82,7 +84,7 @@ def lock_settled(
 @contextmanager
 def settled(store: Store, deadline: Deadline) -> Iterator[None]:
     """Hold the number lock while the body runs, with every issued commit applied: see ``lock_settled``."""
-    lock_settled(store, deadline)
+    lock_settled(store, deadline.seconds)
     try:
         yield
     finally:

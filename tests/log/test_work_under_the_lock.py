@@ -7,6 +7,7 @@ not depend on the speed of the machine.
 
 import io
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,16 +67,16 @@ class Work:
 @contextmanager
 def measured() -> Iterator[Work]:
     """Measure each hold of the number lock in the block."""
-    work, try_lock, unlock = Work(), LockFile.try_lock, LockFile.unlock
+    work, try_lock, unlock, ours = Work(), LockFile.try_lock, LockFile.unlock, threading.get_ident()
 
     def taking(self: LockFile, byte: int, *, shared: bool = False) -> bool:
         got = try_lock(self, byte, shared=shared)
-        if got and byte == NUMBER and self.name.endswith("control"):
+        if got and threading.get_ident() == ours and byte == NUMBER and self.name.endswith("control"):
             work.begin()
         return got
 
     def releasing(self: LockFile, byte: int) -> None:
-        if byte == NUMBER and self.name.endswith("control"):
+        if threading.get_ident() == ours and byte == NUMBER and self.name.endswith("control"):
             work.end()
         unlock(self, byte)
 
@@ -93,7 +94,9 @@ def before_the_lock(act: Callable[[], None]) -> Iterator[None]:
 
     def try_lock(self: LockFile, byte: int, *, shared: bool = False) -> bool:
         if byte == NUMBER and left and self.name.endswith("control"):
-            left.pop()()
+            acting = threading.Thread(target=left.pop())  # (a call inside a call of the same thread is refused)
+            acting.start()
+            acting.join()
         return taking(self, byte, shared=shared)
 
     with mock.patch.object(LockFile, "try_lock", try_lock):
