@@ -22,6 +22,7 @@ from spool.coordination.locks import LockFile
 from spool.log.commit_request import CommitRequest
 from spool.model import layout
 from tests import references
+from tests.meanwhile import elsewhere
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
@@ -68,7 +69,8 @@ def get(path: Path, opened: ExitStack) -> Action:
     claim = claims.claim
 
     def claim_beside_a_put(number: int, first: int, count: int) -> list[tuple[int, int]]:
-        other.put("orders", b"four")  # something that the second look sees
+        with elsewhere():
+            other.put("orders", b"four")  # something that the second look sees
         return claim(number, first, count)
 
     claims.claim = claim_beside_a_put  # type: ignore[method-assign]

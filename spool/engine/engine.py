@@ -35,7 +35,7 @@ from spool.model.settings import SpaceConfig
 from spool.model.xid import Xid, new_local_xid
 from spool.policies import heuristics, subscriptions
 from spool.policies.retries import count_failures
-from spool.runtime.calls import public_call, within
+from spool.runtime.calls import public_call, step, within
 from spool.runtime.clock import Clock
 from spool.runtime.context import Joinable, associate, associated
 from spool.transactions import two_phase
@@ -221,7 +221,7 @@ class Engine:
         """
         return two_phase.commit_prepared(self._core, xid, vote_known=vote_known)
 
-    @public_call("committing branches")
+    @step("committing branches")
     def commit_together(self, xids: Sequence[Xid]) -> None:
         """Commit prepared branches whose votes this process got, as one commit.
 
@@ -335,7 +335,7 @@ class Engine:
                 for handle in locks:
                     disk.close(handle)
 
-    @public_call("committing branches")
+    @step("committing branches")
     def commit_branches(self, xids: Sequence[Xid], batch: "BatchOf | None" = None) -> bool:
         """Commit prepared branches of one coordinator as one commit, in the order given.
 

@@ -30,8 +30,9 @@ import sys
 import threading
 import weakref
 from _thread import start_new_thread
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import partial, wraps
 from threading import get_ident
 from types import CodeType, FrameType
@@ -176,17 +177,14 @@ def deliver_pending_signals() -> None:
     """
     me = get_ident()
     if me in _later or (_deferral.noted and me == _deferral.main):
-        busy = _busy.pop(me, 0)
         try:
-            _do_later(me)
-            if _deferral.noted and me == _deferral.main:
-                _deferral.deliver()
+            with outside_of_calls():
+                _do_later(me)
+                if _deferral.noted and me == _deferral.main:
+                    _deferral.deliver()
         except BaseException as error:
             mark_delivered(error)
             raise
-        finally:
-            if busy:
-                _busy[me] = busy
 
 
 def raise_interrupt() -> None:
@@ -223,6 +221,18 @@ def call_later(function: Callable[[], object]) -> None:
         _later.setdefault(me, []).append(function)
     else:
         function()
+
+
+@contextmanager
+def outside_of_calls() -> Iterator[None]:
+    """Let functions of the application call a space, in the middle of a call that holds nothing here."""
+    me = get_ident()
+    busy = _busy.pop(me, 0)
+    try:
+        yield
+    finally:
+        if busy:
+            _busy[me] = busy
 
 
 def _do_later(me: int) -> None:

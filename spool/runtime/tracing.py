@@ -20,6 +20,7 @@ from functools import cache, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar
 
 from spool.errors import Empty
+from spool.runtime.calls import outside_of_calls
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -96,7 +97,8 @@ def guarded(function: Callable[P, T]) -> Callable[P, T | None]:
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T | None:
         try:
-            return function(*args, **kwargs)
+            with outside_of_calls():  # an exporter may put spans into a queue
+                return function(*args, **kwargs)
         except Exception as error:
             note_failure(error)
             return None

@@ -14,7 +14,7 @@ from spool.intake import Intake
 from spool.model import layout
 from tests.exports.archives import exported
 from tests.machine import NO_FILES, Machine
-from tests.meanwhile import Processes
+from tests.meanwhile import Processes, elsewhere
 from tests.simdisk import ROOT, SimulatedDisk, repeatable
 from tests.strides import Stride
 
@@ -42,7 +42,8 @@ class Watched(SimulatedDisk):
     def _step(self, call: str, *args: object) -> None:
         self.steps += 1
         if self.steps == self.at:
-            self.action()
+            with elsewhere():
+                self.action()
         super()._step(call, *args)
 
 

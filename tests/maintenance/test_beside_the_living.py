@@ -13,7 +13,7 @@ from spool.model import layout
 from spool.policies import claim_journal
 from spool.policies.claim_journal import clean_up_after_dead
 from spool.transactions.coordinated import CoordinatedTransaction
-from tests.meanwhile import XID, Processes, Watched, commit, prepare
+from tests.meanwhile import XID, Processes, Watched, commit, elsewhere, prepare
 from tests.shown import bodies
 
 # -- cleaning up ------------------------------------------------------------------------------------------------------
@@ -180,7 +180,8 @@ def test_threads_that_write_their_first_claim_journals_at_once_are_one_owner(
 
     def after_another(*arguments: Any) -> Any:
         monkeypatch.setattr(claim_journal, "number_locked", number_locked)
-        first.get("orders")  # as another thread does meanwhile
+        with elsewhere():
+            first.get("orders")  # as another thread does meanwhile
         return number_locked(*arguments)
 
     monkeypatch.setattr(claim_journal, "number_locked", after_another)
