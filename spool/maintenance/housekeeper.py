@@ -127,8 +127,9 @@ class Housekeeper:
             due = clock.monotonic() >= next_compaction  # early wake-ups do not bring these steps forward
             if due:
                 next_compaction = clock.monotonic() + EVERY_SECONDS
-                self._store.meters.share()
-            with suppress(NotOpen), guard:
+            with suppress(NotOpen), guard:  # (the space may have closed during the wait)
+                if due:
+                    self._store.meters.share()
                 goes_on = self._round(due=due)
 
     def _round(self, *, due: bool) -> bool:
