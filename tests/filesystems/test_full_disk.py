@@ -195,13 +195,14 @@ def test_a_full_disk_whose_power_goes_has_everything_when_there_is_room(volume: 
 _USE_A_COPY = """
 import os, sys, spool
 from contextlib import suppress
+from spool.store.feed import SLOTS
 with spool.open(sys.argv[1]) as space:
     for size in 4096, 1:
         with open(sys.argv[2], "ab", buffering=0) as filler, suppress(OSError):
             while filler.write(b"x" * size):
                 pass
             os.fsync(filler.fileno())
-    for number in range(1_000, 1_100):
+    for number in range(1_000, 1_000 + SLOTS):  # each slot: the kernel has a few blocks in reserve
         space._store.shared.feed.retract(number)  # as a commit stores its note
     print(space.get("q").body.decode().split()[0])
 """
