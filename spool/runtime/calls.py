@@ -70,8 +70,6 @@ def uninterruptible(function: F) -> F:
 
 _SIGNALS = [number for number in range(1, 32) if number not in (signal.SIGKILL, signal.SIGSTOP)]
 _NONE_OF_PYTHON = (None, signal.SIG_DFL, signal.SIG_IGN)  # handlers that are not Python functions
-# The most signals of one kind that are noted. The kernel, too, merges pending signals of one kind.
-_MOST_NOTED = 3
 
 
 class _Deferral:
@@ -143,7 +141,7 @@ class _Deferral:
             raise error
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.noted.count(number) < _MOST_NOTED:
+        if number == signal.SIGINT or number not in self.noted:  # (the kernel, too, merges signals that wait)
             self.noted.append(number)
         if number == signal.SIGINT and self.noted.count(number) > 1:
             at = frame

@@ -1,6 +1,6 @@
 """Exceptions that *tear* a call: they came at an unknown point, so that the effect of the call is unknown.
 
-Another thread may raise an exception in this one (``PyThreadState_SetAsyncExc``), a trace function may raise one, and
+Another thread may raise an exception in this one (PyThreadState_SetAsyncExc), a trace function may raise one, and
 MemoryError and RecursionError may come at each step. Such an exception can come between two steps that belong together,
 e.g. between taking a lock and recording that it is taken.
 """

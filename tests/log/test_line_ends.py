@@ -11,6 +11,7 @@ import pytest
 
 import spool
 from spool.coordination.locks import NUMBER
+from spool.format.writer import CommitFileWriter
 from spool.log import commit_queue as gathered
 from spool.log.commit_queue import CommitQueue
 from spool.log.commit_request import CommitRequest
@@ -61,10 +62,10 @@ def test_a_torn_step_fails_waiting_requests_and_closes(gathering: Gathering, mon
         write = space._core.group_commit._write
         tears = iter([SystemExit()])
 
-        def torn(works: list[CommitRequest]) -> None:
+        def torn(file: CommitFileWriter, works: list[CommitRequest]) -> None:
             for error in tears:
                 raise error
-            write(works)
+            write(file, works)
 
         monkeypatch.setattr(space._core.group_commit, "_write", torn)
         leader = gathering.join(lambda: space.put("orders", "torn"))
