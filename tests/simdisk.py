@@ -270,10 +270,10 @@ class SimulatedDisk(Disk):
         return self._handle(handle).data[place]
 
     def store(self, handle: int, place: slice, data: bytes) -> None:
-        """Write into the shared memory in two steps."""
-        half = len(data) // 2
+        """Write into the shared memory in two steps; a word is written in one, as processors do."""
+        half = 0 if len(data) == WORD_BYTES and place.start % WORD_BYTES == 0 else len(data) // 2
         parts = [(place.start, data[:half]), (place.start + half, data[half:])]
-        for start, part in parts if len(data) % 2 else reversed(parts):
+        for start, part in parts[1:] if not half else parts if len(data) % 2 else reversed(parts):
             self._step("store", handle, start, len(part))
             self.machine.write(self._handle(handle, writing=True), start, part)
 
@@ -400,7 +400,10 @@ class SimulatedDisk(Disk):
 
 
 class SimulatedMemory:
-    """Bytes that processes share: looked at in one step, and written in two, so that others may see either half."""
+    """Bytes that processes share: looked at in one step, and written in two, so that others may see either half.
+
+    Only an aligned word is written in one step.
+    """
 
     wakes = True
 

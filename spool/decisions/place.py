@@ -89,12 +89,12 @@ def _take(disk: Disk, identity: Identity) -> Identity:
     If the process dies before the second file exists, the next opener begins again: no transaction has the id yet.
     """
     data = _MAGIC + msgpack.packb([identity.id, list(identity.former), list(identity.others)])
-    _replace(disk, MANAGER, data + zlib.crc32(data).to_bytes(4, "little"))
-    _replace(disk, PLACE, f"{disk.machine_id()} {disk.lasting_identity(MANAGER)}\n".encode())
+    _write_over(disk, MANAGER, data + zlib.crc32(data).to_bytes(4, "little"))
+    _write_over(disk, PLACE, f"{disk.machine_id()} {disk.lasting_identity(MANAGER)}\n".encode())
     return identity
 
 
-def _replace(disk: Disk, name: str, data: bytes) -> None:
+def _write_over(disk: Disk, name: str, data: bytes) -> None:
     temporary = f"{name}{UNFINISHED}"
     unlink_unless_gone(disk, temporary)
     replace(disk, name, [data], temporary)

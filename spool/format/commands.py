@@ -61,4 +61,4 @@ def unpack_commands(packed: Iterable[Sequence[Any]]) -> list[Command]:
 
     Raises LookupError or TypeError if a command is unknown, or has another number of values.
     """
-    return [KINDS[values[0]]._make(values) for values in packed]
+    return [KINDS[values[0]](*values) for values in packed]

@@ -18,6 +18,7 @@ from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.two_phase import commit_prepared
 from tests.at_once import AT_ONCE
 from tests.machine import NO_FILES, Machine, PowerCut
+from tests.meanwhile import elsewhere
 from tests.simdisk import ROOT, SimulatedDisk, repeatable
 
 WAITED = (spool.TransactionTimeout, spool.CommitUnknown, LockTimeout, WaitExpired)
@@ -37,7 +38,8 @@ class AtCall(SimulatedDisk):
     def _step(self, *about: Any) -> None:
         self.calls += 1
         if self.calls == self.at:
-            self.happens()
+            with elsewhere():
+                self.happens()
         super()._step(*about)
 
 

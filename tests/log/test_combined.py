@@ -541,9 +541,9 @@ def taken_of_a_dead_process(space: spool.Space, number: int) -> int:
     slots = slots_of(space)
     slot = slots.own(A_MOMENT)
     assert slot is not None
-    encoded = encode([PutRequest(None, "orders", [([b"dead"], {})])], [])
+    encoded = encode([PutRequest(None, "orders", [([b"dead"], {})])])
     assert encoded is not None
-    slots.post(slot, encoded, span_of([]))
+    slots.post(slot, *encoded)
     assert slots.join(slot)
     slots.take(slot, number, b"")
     slots.disown(slot)

@@ -15,7 +15,6 @@ from spool.errors import CommitUnknown
 from spool.log.combined import CombinedCommits
 from spool.log.commit_request import PutRequest
 from spool.log.posted import encode, encode_answer
-from spool.log.standing import span_of
 from tests.held import PATIENT_SECONDS
 from tests.log.test_combined import A_MOMENT, leader, leading, owner, posted, slots_of, until
 from tests.shown import bodies
@@ -48,9 +47,9 @@ def store_state(slots: RequestSlots, slot: int, state: int) -> None:
 
 def put(slots: RequestSlots, slot: int, body: bytes = b"posted") -> None:
     request = PutRequest(None, "orders", [([body], {})])
-    encoded = encode([request], [])
+    encoded = encode([request])
     assert encoded is not None
-    slots.post(slot, encoded, span_of([]))
+    slots.post(slot, *encoded)
 
 
 class Ring:

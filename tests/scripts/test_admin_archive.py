@@ -48,12 +48,12 @@ def test_q16_export_and_import_in_every_usual_compression(run: Run, path: Path, 
     file = tmp_path / f"out{suffix}"
     done = run("export", file)
     assert (done.code, done.out) == (0, b"")
-    one_line(done, "exported 2 files with 2 messages in 2 queues to", str(file))
+    one_line(done, "exported 3 files with 2 messages in 2 queues to", str(file))
     assert file.stat().st_mode & 0o777 == 0o600
     magic = MAGIC.get(suffix[-2:].lower())
     assert magic is None or file.read_bytes().startswith(magic)
     file.rename(tmp_path / "another name")  # (its bytes tell its kind, not its name)
-    one_line(run("import", "--verify", tmp_path / "another name", space=None), "is a whole export of 2 files")
+    one_line(run("import", "--verify", tmp_path / "another name", space=None), "is a whole export of 3 files")
     assert run("import", tmp_path / "another name", space=tmp_path / "copy").code == 0
     assert _bodies(tmp_path / "copy") == [1, 2]
 

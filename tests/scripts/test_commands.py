@@ -26,7 +26,7 @@ XID = xa.Xid(7, b"g", b"b")
 # A value that is refused, by the metavar of the option.
 WRONG = {
     "TIME": "soon", "[TIME]": "soon", "SIZE": "many", "HOW": "sometimes", "N": "x", "QUEUE": "a/b", "ID": "zz",
-    "ID...": "zz", "NAME": "nothing", "QUEUE=MODULE:FUNCTION...": "nothing", "XID": "garbage",
+    "QUEUE...": "a/b", "ID...": "zz", "NAME": "nothing", "QUEUE=MODULE:FUNCTION...": "nothing", "XID": "garbage",
     "CRITERIA": "random", "WAYS": "sideways", "WHERE": "nowhere", "MARK": "full", "METHOD": "sloppy", "KIND": "nfs",
     "NAME=VALUE": "novalue", "TEXT": "x" * 5000, "GROUP": "no-such-group", "COMMAND": "", "QUEUE=SERVICE": "nothing",
     "HOST:PORT": "nowhere", "HOST[:PORT]": "no where", "[[NAME=]DIRECTORY...]": "../x=.", "TYPE": "",
