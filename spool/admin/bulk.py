@@ -20,6 +20,7 @@ from spool.log.visibility import catch_up, list_prepared, revalidate
 from spool.model.message import parse_message_id
 from spool.model.position import PositionRanges, append_range, positions
 from spool.policies.claim_journal import Owners
+from spool.runtime.calls import outside_of_calls
 from spool.store.parts import PreparedBranches, View
 from spool.store.store import Store
 from spool.transactions import claiming
@@ -120,7 +121,8 @@ def act_on_all(store: Store, bulk: Bulk, edit: Edit) -> int:
             return done
         done += _count_unclaimed(store.shared.claims, free) if bulk.dry_run else _act(store, bulk, free, edit)
         if bulk.progress is not None:
-            bulk.progress(done)
+            with outside_of_calls():
+                bulk.progress(done)
 
 
 def _not_in_doubt(prepared: PreparedBranches, number: int, first: int, count: int) -> PositionRanges:

@@ -26,6 +26,7 @@ from spool.model import layout
 from spool.model.settings_file import parse
 from spool.model.text import shown
 from spool.model.xid import Xid
+from spool.runtime.calls import outside_of_calls
 from spool.store.settings import read_settings_text
 from spool.store.store import Store
 
@@ -159,7 +160,8 @@ class _Export:
             self._disk.close(handle)
         if self._progress is not None:
             self._files += 1
-            self._progress(Progress(self._files, max(self._files, self._about)))
+            with outside_of_calls():
+                self._progress(Progress(self._files, max(self._files, self._about)))
         return whole
 
     def _open_of_commit(self, name: str) -> int | None:

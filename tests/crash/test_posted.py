@@ -97,7 +97,7 @@ def test_a_request_is_withdrawn_or_joined_but_not_both() -> None:
 
 BUGS: tuple[tuple[Bug, Callable[[Interleaver], None]], ...] = (
     (Bug("rule 18: a request is taken behind the stamp", commit.commit,
-         (("seconds, check, issued)", "seconds, check, None)"),
+         (("settled, on_applied, issued)", "settled, on_applied, None)"),
           ("store.files.disk.write_at(file.handle, *stamp(number))",
            "store.files.disk.write_at(file.handle, *stamp(number))\n            if issued is not None:\n"
            "                issued(number)")), "posted commits"),
