@@ -27,8 +27,8 @@ settings.register_profile("xaspool", deadline=None)
 settings.load_profile("xaspool")
 
 
-# A shell ignores Ctrl-C for the programs that it runs in the background, and ``nohup`` ignores SIGHUP. Python keeps these
-# settings. The tests of these signals and the programs that they start would wait for a signal in vain.
+# A shell ignores Ctrl-C for the programs that it runs in the background, and ``nohup`` ignores SIGHUP. Python keeps
+# these settings. The tests of these signals and the programs that they start would wait for a signal in vain.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
