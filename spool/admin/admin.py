@@ -79,7 +79,7 @@ class Administration:
     ) -> dict[str, QueueConfig]:
         """Create many queues in one step, all or none; return their configurations by name.
 
-        The queues are durable when this call returns. Thousands of queues take hardly longer than one.
+        The queues are durable when this call returns. Ten thousand queues take seconds.
 
         Args:
             names: the names of the queues; or a mapping from each name to options of that queue, which come before the
