@@ -334,6 +334,7 @@ class _Changed:
             ranges.sort()
         self._marks = bytearray(place)  # a byte for each message of the file: 1 if the message has changed
         self._followed = 0
+        self.follow()  # the messages that earlier files of the same step moved need no time under the number lock
 
     def follow(self) -> None:
         """Mark the messages that changed since the last call."""

@@ -23,6 +23,7 @@ from spool.coordination import locks
 from spool.coordination.locks import NUMBER, LockFile
 from spool.log import deciding
 from spool.log.deciding import settle_and_catch_up
+from spool.maintenance import compaction
 from tests.at_once import AT_ONCE
 
 FEW, MANY = 600, 2_400
@@ -126,6 +127,13 @@ def measured_now() -> Iterator[None]:
     _work.append(work)
 
 
+def compact_into_two_files(space: spool.Space, many: int) -> None:
+    """The messages that the first file moved are changes when the second file gets its number."""
+    put_differing(space, many)
+    with mock.patch.multiple(compaction, SEGMENT_MESSAGES=many // 2, _FILE_SEGMENTS=1), measured_now():
+        space._housekeeper.compact()
+
+
 def compact_beside_a_consumer(space: spool.Space, many: int) -> None:
     """Another process takes every second message after the compaction has copied the messages."""
     put_differing(space, many)
@@ -222,7 +230,7 @@ def delete_a_queue_beside_a_large_commit(space: spool.Space, many: int) -> None:
 
 
 OPERATIONS = [
-    compact, compact_beside_a_consumer, merge_tombstones, commit_many_removals,
+    compact, compact_into_two_files, compact_beside_a_consumer, merge_tombstones, commit_many_removals,
     put_within_a_limit_beside_a_large_commit, put_many_within_a_limit, register_a_subscription_beside_a_large_commit,
     commit_a_branch_of_another_process, roll_a_branch_back_beside_a_large_commit,
     put_within_a_limit_beside_a_branch_in_doubt, export, delete_a_queue_beside_a_large_commit,
@@ -234,7 +242,7 @@ def longest_hold(directory: Path, operation: Callable[[spool.Space, int], None],
         for name in ("orders", "others", "limited"):
             space.create_queue(name)
         _work.clear()
-        with mock.patch.object(deciding, "MOST_MESSAGES", 64):
+        with mock.patch.object(deciding, "MOST_MESSAGES", 64), mock.patch("spool.log.commit._LARGE_MESSAGES", 64):
             operation(space, many)
     assert _work, "nothing was measured"
     return _work[-1].longest

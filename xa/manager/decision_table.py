@@ -28,6 +28,7 @@ _INSERT = (
     f"insert into {TABLE} (coordinator, serial, committed, spaces) "
     f"select ?, ?, ?, ? from {TABLE} where coordinator = ? and serial = 0 and "
 )
+_INSERTIONS = 3  # the most attempts to insert a decision to roll back
 _FIND = f"select committed from {TABLE} where coordinator = ? and serial = ?"
 
 
@@ -110,24 +111,29 @@ def settle(database: Database, table: str, coordinator: str, serial: int) -> boo
     If the table has no row for the transaction, this function inserts the decision to roll back. A program that has
     died may have inserted its row before, in a transaction that the server has not ended yet. In this case the database
     makes the insertion wait: after a commit the insertion fails, and the program's row counts; after a rollback the
-    insertion succeeds.
+    insertion succeeds. Another recovery may insert the same row, and remove it once the branches have ended, so a
+    failed insertion without a row is repeated.
     """
-    found = find(database, coordinator, serial)
-    if found is None:
+    left = _INSERTIONS
+    while (found := find(database, coordinator, serial)) is None:
+        left -= 1
         try:
-            database.begin()
-            try:
-                insert(database, table, coordinator, serial, committed=False)
-            except BaseException:
-                database.rollback()
-                raise
-            database.commit()
-            found = False
+            _insert_rollback(database, table, coordinator, serial)
+            return False
         except Exception:
-            found = find(database, coordinator, serial)
-            if found is None:  # not a second row, but another error
+            if not left:
                 raise
     return found
+
+
+def _insert_rollback(database: Database, table: str, coordinator: str, serial: int) -> None:
+    database.begin()
+    try:
+        insert(database, table, coordinator, serial, committed=False)
+    except BaseException:
+        database.rollback()
+        raise
+    database.commit()
 
 
 def find(database: Database, coordinator: str, serial: int) -> bool | None:

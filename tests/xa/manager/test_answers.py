@@ -27,7 +27,8 @@ from tests.xa.manager.desk import (
 )
 from tests.xa.manager.shop import Shop
 from tests.xa.manager.steps import Step, acting
-from xa.manager.connections import _Psycopg
+from xa.manager import decision_table
+from xa.manager.connections import _Psycopg, database_of
 
 
 def test_x03_a_commit_in_one_phase_whose_answer_is_lost_is_unknown(shop: Shop) -> None:
@@ -172,3 +173,26 @@ def test_x03_a_branch_that_another_program_rolled_back_is_reported(
     with shop.manager() as manager, acting(DECISION, "after", roll_back_behind):
         shop.book(manager)
     assert [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+def test_x03_a_decision_that_another_recovery_made_and_removed_is_made_again(tmp_path: Path) -> None:
+    """The row of the other recovery makes the insertion fail, and is gone when this recovery looks for it."""
+    path = tmp_path / "shop.db"
+    with closing(sqlite3.connect(path)) as ours, closing(sqlite3.connect(path)) as theirs:
+        mine, other = database_of(ours), database_of(theirs)
+        table = decision_table.create(mine)
+        inserting, left = decision_table._insert_rollback, [1]
+
+        def race(*arguments: Any) -> None:
+            if not left:
+                return inserting(*arguments)
+            left.pop()
+            assert not decision_table.settle(other, table, "dead", 7)
+            try:
+                inserting(*arguments)
+            finally:
+                decision_table.remove_all(other, "dead")
+
+        with mock.patch.object(decision_table, "_insert_rollback", race):
+            assert not decision_table.settle(mine, table, "dead", 7)
+        assert decision_table.find(other, "dead", 7) is False
