@@ -15,7 +15,8 @@ mirror. The next opener keeps only one id: the id of the mirror that the setting
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from functools import partial
 from shlex import quote
 
@@ -124,11 +125,35 @@ class Mirror:
 
         A branch that another process has decided meanwhile is not copied.
         """
-        try:
+        if self.write_vote(xid):
+            self.name_vote(xid)
+
+    def write_vote(self, xid: Xid) -> bool:
+        """Copy a prepared branch under a temporary name; return False if another process has decided the branch.
+
+        The bytes of the copy are durable when this returns. Raises FlushFailed. The caller holds the byte of the xid,
+        and calls ``name_vote`` or ``drop_copy`` afterwards.
+        """
+        with self._taking_vote(xid):
             source = open_first(self.source, [layout.prepared(xid)])
             if source is not None:
-                self._copy(source, layout.prepared(xid))
-                self.disk.flush_directory("")
+                self._write(source, layout.prepared(xid))
+            return source is not None
+
+    def name_vote(self, xid: Xid) -> None:
+        """Give the copy of a prepared branch its name; the name is durable when this returns. Raises FlushFailed."""
+        with self._taking_vote(xid):
+            self._name(layout.prepared(xid))
+            self.disk.flush_directory("")
+
+    def drop_copy(self, xid: Xid) -> None:
+        """Remove the copy of a branch that was decided before the copy got its name."""
+        unlink_if_there(self.disk, _temporary(layout.prepared(xid)))
+
+    @contextmanager
+    def _taking_vote(self, xid: Xid) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise FlushFailed(
                 error.errno or 0, f"the mirror {self.disk.root} cannot take the vote of branch {xid}: {error}"
@@ -184,8 +209,11 @@ class Mirror:
 
         ``source``: the descriptor of that file. This method closes the descriptor.
         """
-        target = _here(target)
-        temporary = f"{target}{_TEMPORARY}"
+        self._write(source, target)
+        self._name(target)
+
+    def _write(self, source: int, target: str) -> None:
+        temporary = _temporary(target)
         try:
             unlink_if_there(self.disk, temporary)
             with new_file(self.disk, temporary) as handle:
@@ -193,7 +221,9 @@ class Mirror:
                 self.disk.flush(handle)
         finally:
             self.source.close(source)
-        self.disk.rename(temporary, target)
+
+    def _name(self, target: str) -> None:
+        self.disk.rename(_temporary(target), _here(target))
 
     def forget(self, adopted: Mapping[int, int]) -> None:
         """Remove the files of commits; the removal is durable when this returns. The caller removes the files from the
@@ -397,6 +427,10 @@ def _is_unfinished(name: str) -> bool:
 
 def _here(name: str) -> str:
     return name.rpartition("/")[2]
+
+
+def _temporary(name: str) -> str:
+    return f"{_here(name)}{_TEMPORARY}"
 
 
 # -- the ids -----------------------------------------------------------------------------------------------------------

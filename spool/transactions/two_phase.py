@@ -138,20 +138,24 @@ def _replace_by_copy(store: Store, xid: Xid, deadline: Deadline) -> None:
     The file may be large, so it is copied without the number lock.
     """
     disk, name, temporary = store.files.disk, layout.prepared(xid), layout.copy(new_local_xid())
+    mirror = store.files.mirror if store.files.mirror is not None and store.files.mirror.keeps_vote(xid) else None
     with ExitStack() as files:
         try:
             source = files.enter_context(opened(disk, name))
         except FileNotFoundError:
             return
         take_name = files.enter_context(replacement(disk, chunks(disk, source), temporary))
+        mirrored = mirror is not None and mirror.write_vote(xid)
         with settled(store, deadline):
             # Another process may be moving an adopted branch to its committed name: a copy could restore the old name.
             if xid not in store.view.index.adopted and disk.exists(name):
                 take_name(name)
-                if store.files.mirror is not None and store.files.mirror.keeps_vote(xid):
-                    store.files.mirror.copy_vote(xid)
+                if mirror is not None and mirrored:
+                    mirror.name_vote(xid)
                 return
         disk.unlink(temporary)
+        if mirror is not None:
+            mirror.drop_copy(xid)
 
 
 def rollback_prepared(

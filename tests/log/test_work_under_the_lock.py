@@ -21,6 +21,7 @@ import spool
 import xa
 from spool.coordination import locks
 from spool.coordination.locks import NUMBER, LockFile
+from spool.disk import content
 from spool.log import deciding
 from spool.log.deciding import settle_and_catch_up
 from spool.maintenance import compaction
@@ -202,6 +203,16 @@ def commit_a_branch_of_another_process(space: spool.Space, many: int) -> None:
             xa.ResourceManager(space).commit(xid, xa.TMNOFLAGS)
 
 
+def commit_a_branch_of_another_process_in_a_mirrored_space(space: spool.Space, many: int) -> None:
+    """The mirror copies the vote, in chunks of 4 KiB here."""
+    there = f"{space.path}-mirrored"
+    with spool.create(there, mirror=f"{space.path}-mirror") as mirrored, spool.open(there) as other:
+        mirrored.create_queue("orders")
+        xid = prepared(other, many)
+        with mock.patch.object(content, "_CHUNK_BYTES", 4096), measured_now():
+            xa.ResourceManager(mirrored).commit(xid, xa.TMNOFLAGS)
+
+
 def roll_a_branch_back_beside_a_large_commit(space: spool.Space, many: int) -> None:
     with spool.open(space.path) as other:
         xid = prepared(other, many)
@@ -231,8 +242,9 @@ def delete_a_queue_beside_a_large_commit(space: spool.Space, many: int) -> None:
 
 OPERATIONS = [
     compact, compact_into_two_files, compact_beside_a_consumer, merge_tombstones, commit_many_removals,
-    put_within_a_limit_beside_a_large_commit, put_many_within_a_limit, register_a_subscription_beside_a_large_commit,
-    commit_a_branch_of_another_process, roll_a_branch_back_beside_a_large_commit,
+    put_within_a_limit_beside_a_large_commit, put_many_within_a_limit,
+    register_a_subscription_beside_a_large_commit, commit_a_branch_of_another_process,
+    commit_a_branch_of_another_process_in_a_mirrored_space, roll_a_branch_back_beside_a_large_commit,
     put_within_a_limit_beside_a_branch_in_doubt, export, delete_a_queue_beside_a_large_commit,
 ]  # fmt: skip
 
