@@ -17,6 +17,8 @@ from sys import modules
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
+import spool
+from forwarder.services.proxies import is_refusal, proxy_for
 from forwarder.services.service import MAX_REPLY, Request, Service, ServiceError
 from spool.model.message import Message
 from spool.workers.outcome import Outcome, Rejected, Replied, Retried, bounded, describe, one_line, replied, too_large
@@ -67,15 +69,10 @@ class HttpService(Service):
             valid = False
         if not valid:
             raise ServiceError(f"{self.url!r} is no URL of a web service: write http://host:port/path")
-        self.open()
+        self.open().close()
 
     def open(self) -> "HttpCaller":
-        try:
-            return HttpCaller(self.url, self.timeout, self.max_reply)
-        except Exception as error:
-            raise ServiceError(
-                f"no HTTP client can be made ({describe(error)}): correct SSL_CERT_FILE and the like, or HTTP_PROXY"
-            ) from error
+        return HttpCaller(self.url, self.timeout, self.max_reply)
 
 
 def shown_url(url: str) -> str:
@@ -85,7 +82,10 @@ def shown_url(url: str) -> str:
 
 
 class HttpCaller:
-    """Makes the calls. Each thread has a client, with one connection for all its calls."""
+    """Makes the calls. Each thread has a client, with one connection for all its calls.
+
+    Raises ServiceError if the certificates of the machine, or the proxy, cannot be used.
+    """
 
     def __init__(self, url: str, timeout: float = 30.0, max_reply: int = MAX_REPLY) -> None:
         import httpx
@@ -96,16 +96,32 @@ class HttpCaller:
         port = self._url.port or {"http": 80, "https": 443}.get(self._url.scheme, 0)
         self._address = (shown_url(url), self._url.host, port)
         self._limits = {"timeout": httpx.Timeout(timeout).as_dict()}
-        self._trusted = httpx.create_ssl_context()  # created once, because this reads all certificates of the machine
+        self._agent = ("User-Agent", f"xaspool/{spool.__version__}")  # firewalls refuse requests without this header
         self._threads = threading.local()
-        self._client()  # raises here, and not in the first call, if the proxy is unusable
+        self._proxy = proxy_for(url)
+        self._through = f", through the proxy {shown_url(self._proxy)}" if self._proxy else ""
+        try:
+            self._trusted = httpx.create_ssl_context()  # created once: this reads all certificates of the machine
+        except Exception as error:
+            raise ServiceError(f"no certificates can be read ({describe(error)}): correct SSL_CERT_FILE") from error
+        try:
+            self._client()
+        except Exception as error:
+            raise ServiceError(
+                f"the proxy {shown_url(self._proxy or '')} cannot be used ({describe(error)}): "
+                f"correct {self._url.scheme.upper()}_PROXY or ALL_PROXY"
+            ) from error
 
     def _client(self) -> "httpx.Client":
         import httpx
 
         client: httpx.Client | None = getattr(self._threads, "client", None)
         if client is None:
-            client = self._threads.client = httpx.Client(verify=self._trusted, follow_redirects=False)
+            proxy = None if self._proxy is None else httpx.Proxy(self._proxy)
+            if proxy is not None and proxy.url.scheme == "https":
+                proxy.ssl_context = self._trusted
+            client = httpx.Client(verify=self._trusted, proxy=proxy, trust_env=False, follow_redirects=False)
+            self._threads.client, self._threads.is_connected = client, False
         return client
 
     def __call__(self, request: Request) -> Outcome:
@@ -119,15 +135,15 @@ class HttpCaller:
         """Make a call. ``call``: the span of the request, if the process records spans."""
         import httpx
 
-        headers = headers_for(request.message) + (call.headers if call is not None else [])
+        headers = [self._agent, *headers_for(request.message), *(call.headers if call is not None else [])]
         # `client.post` would take twice as long, because it merges in further settings.
         posted = httpx.Request("POST", self._url, content=request.raw, headers=headers, extensions=self._limits)
         try:
-            response = self._client().send(posted, stream=True)
+            response = self._send(posted)
             if call is not None:
                 call.status = response.status_code
             try:
-                return judge(response.status_code, self._read(response), response.headers, self.max_reply)
+                return self._judge(response)
             finally:
                 response.close()
         except Exception as error:
@@ -135,7 +151,35 @@ class HttpCaller:
                 note_error(error)
             not_reached = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
             is_counted = not isinstance(error, not_reached) and not _refused_by_tls(error)
-            return Retried(describe(error), counted=is_counted)
+            return Retried(f"{describe(error)}{self._through}", counted=is_counted)
+
+    def _send(self, posted: "httpx.Request") -> "httpx.Response":
+        """Send a request; return the response once its headers are there.
+
+        A server may close the connection of earlier calls at any moment, as its limit for idle connections says. The
+        service may not have read the request then, so this method sends the request again, on a new connection. Source:
+        RFC 9112, section 9.3.1. A service that has read the request knows it by its `Idempotency-Key`.
+        """
+        import httpx
+
+        client = self._client()
+        try:
+            response = client.send(posted, stream=True)
+        except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+            if not self._threads.is_connected:
+                raise
+            self.close()
+            response = self._client().send(posted, stream=True)
+        self._threads.is_connected = True
+        return response
+
+    def _judge(self, response: "httpx.Response") -> Outcome:
+        status, headers = response.status_code, response.headers
+        is_seen = self._proxy is not None and self._url.scheme == "http"
+        if is_refusal(status, headers, behind_proxy=is_seen):
+            proxy = f"the proxy {shown_url(self._proxy or '')}" if is_seen else "a proxy before the service"
+            return Retried(f"HTTP {status} of {proxy}: see its log, and HTTP_PROXY", counted=False)
+        return judge(status, self._read(response), headers, self.max_reply)
 
     def close(self) -> None:
         """Close this thread's connection; other connections end with their threads."""

@@ -3,10 +3,12 @@
 import shutil
 import socket
 import ssl
+import struct
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from functools import partial
@@ -18,6 +20,7 @@ from urllib.parse import unquote
 
 import pytest
 
+import spool
 from forwarder.services import parse
 from forwarder.services.http import header_value, retry_after
 from spool.workers.outcome import LONGEST_DELAY, Outcome, Rejected, Replied, Retried
@@ -58,6 +61,12 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Quiet."""
+
+
+def reset(handler: BaseHTTPRequestHandler) -> None:
+    """Close the connection so that the client gets ECONNRESET."""
+    handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    handler.connection.close()
 
 
 @pytest.fixture(autouse=True)
@@ -154,6 +163,10 @@ class TestHttpRequests:
             == headers
         )
 
+    def test_it_has_the_user_agent_that_firewalls_ask_for(self, url: str, answer: Answer) -> None:
+        call(parse(url))
+        assert answer.got[0][1]["User-Agent"] == f"xaspool/{spool.__version__}"
+
     def test_without_a_correlation_id_there_is_no_such_header(self, url: str, answer: Answer) -> None:
         call(parse(url))
         assert "Spool-Correlation-Id" not in answer.got[0][1]
@@ -247,6 +260,29 @@ class TestHttpFailures:
     def test_no_response(self, url: str, answer: Answer) -> None:
         answer.act = lambda handler: None
         self.assert_a_try(call(parse(url)))
+
+    @pytest.mark.parametrize("how", [lambda handler: None, reset], ids=["closed", "reset"])
+    def test_a_connection_that_the_server_closes_between_two_calls_costs_no_attempt(
+        self, url: str, answer: Answer, how: Callable[[BaseHTTPRequestHandler], None]
+    ) -> None:
+        def close_once(handler: BaseHTTPRequestHandler) -> None:
+            answer.act = None
+            how(handler)
+
+        with closing(parse(url).open()) as caller:
+            assert caller(request()) == Replied(b"")
+            answer.act = close_once
+            assert caller(request()) == Replied(b"")
+        assert len(answer.connections) == 2
+
+    def test_a_new_connection_that_the_server_closes_is_an_attempt(self, url: str, answer: Answer) -> None:
+        with closing(parse(url).open()) as caller:
+            assert caller(request()) == Replied(b"")
+            answer.act = lambda handler: None
+            self.assert_a_try(caller(request()))
+            assert len(answer.got) == 3  # one request over the old connection, and one over a new connection
+            self.assert_a_try(caller(request()))
+            assert len(answer.got) == 4
 
     def test_a_response_cut_short(self, url: str, answer: Answer) -> None:
         def half(handler: BaseHTTPRequestHandler) -> None:
