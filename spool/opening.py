@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO, Unpack
 
 from spool.admin.findings import Finding, Kind, RecoveryReport
 from spool.coordination.locks import OpenLock
-from spool.disk.advice import as_failure
+from spool.disk.advice import as_failure, is_directory
 from spool.disk.content import ensure_directory, unlink_if_there, write_new
 from spool.disk.disk import DIRECTORY_MODE, Disk
 from spool.disk.kernel import Unsupported
@@ -367,7 +367,7 @@ def inspected(path: str | os.PathLike[str]) -> Iterator[tuple[Store, bool]]:
 
 def _existing(path: str | os.PathLike[str]) -> str:
     root = os.fspath(path)
-    if not os.path.isdir(root):
+    if not is_directory(root):
         raise NotASpace(f"{root} is not a directory: make a queue space there with: spool-admin init {quote(root)}")
     return root
 

@@ -23,6 +23,7 @@ from spool.model.text import shown
 from spool.runtime import calls
 from spool.runtime.calls import later_if_busy, public_call, within
 from spool.runtime.context import associated, joined_by_caller
+from spool.runtime.pickling import refuse_pickling
 from spool.runtime.tracing import API, HeaderLimits, begin_receive, begin_send
 from spool.store.store import Store
 from spool.transactions.claiming import Wanted, check_wanted, next_of
@@ -71,6 +72,8 @@ def _publisher(store: Store) -> Callable[[], None]:
 
 class Space(Administration):
     """An open queue space. Many threads may use a space. In a forked child the space is closed."""
+
+    __reduce_ex__ = refuse_pickling
 
     def __init__(
         self,

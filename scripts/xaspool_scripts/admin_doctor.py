@@ -27,10 +27,10 @@ def doctor(context: click.Context, directory: str | None, as_json: bool) -> None
       spool-admin doctor /var/spool
       spool-admin -s /var/spool/shop doctor
     """
-    from spool.engine import examine
+    from spool.engine import examine, is_directory
 
     path = directory if directory is not None else space_path(context, otherwise=os.curdir)
-    if not os.path.isdir(path):
+    if not is_directory(path):
         raise Failure(f"{printable(path)} is no directory: name one that exists, e.g. the one to make the space in")
     proofs = examine(path)
     rows = [(proof.what, proof.outcome.value, proof.detail) for proof in proofs]

@@ -123,6 +123,9 @@ def purge(queue: str, **options: Any) -> None:
 
 @queue.command()
 @_QUEUE
+@click.option(
+    "--yes", "-y", is_flag=True, expose_value=False, help="Accepted as in other commands; this one asks no question."
+)
 def delete(queue: str) -> None:
     """Delete an empty queue.
 

@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Set
@@ -20,6 +19,7 @@ from xaspool_scripts.common import Failure, SingleProgram, json_option, note, no
 from xaspool_scripts.listening import address, tls_options
 from xaspool_scripts.options import by_queue, short_duration
 from xaspool_scripts.output import delayed_in, prints_to_stderr, write_json
+from xaspool_scripts.signals import handle_ending, name_of
 from xaspool_scripts.start import ended_by, write_at_once
 from xaspool_scripts.wording import printable
 
@@ -228,9 +228,9 @@ def main(
     """Call a service for each message, and put its reply into the message's reply queue, in the same commit.
 
     While a service cannot be reached, or a queue for its replies is full, the route pauses, for longer each time, and
-    counts no attempts. After the first Ctrl-C or SIGTERM, the program ends when the calls in progress have ended and
-    are committed. The second signal ends the program at once: the calls in progress count as attempts, and all messages
-    of the round remain in the queue.
+    counts no attempts. After the first Ctrl-C, SIGTERM or other ending signal (SIGHUP, SIGUSR1, SIGUSR2, SIGALRM), the
+    program ends when the calls in progress have ended and are committed. The second signal ends the program at once:
+    the calls in progress count as attempts, and all messages of the round remain in the queue.
 
     \b
     Exit codes:
@@ -344,7 +344,7 @@ def _stop_on_signals(forwarder: "Forwarder | ThreadForwarder", end: "Callable[[i
         count = next(counted)  # one instruction, which a second signal cannot interrupt
         code = ended_by(number)
         if count == 1:
-            note_at_once("finishing the calls in progress; once more ends it at once")
+            note_at_once(f"{name_of(number)}: finishing the calls in progress; a second signal ends it at once")
             forwarder.stop()
         elif count == 2:
             note_at_once("ending at once; calls in progress are not committed")
@@ -352,8 +352,7 @@ def _stop_on_signals(forwarder: "Forwarder | ThreadForwarder", end: "Callable[[i
         else:
             end(code)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, handle)
+    handle_ending(handle)
 
 
 def _leave(end: "Callable[[int], object]", code: int) -> None:

@@ -1,6 +1,5 @@
 """``spool-intake``: turn files in ``drop/<queue>/`` into messages."""
 
-import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -9,6 +8,7 @@ import click
 from xaspool_scripts.codes import exit_code
 from xaspool_scripts.common import SingleProgram, json_option, note, opened
 from xaspool_scripts.output import write_json
+from xaspool_scripts.signals import handle_ending
 from xaspool_scripts.wording import plural
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ def main(context: click.Context, once: bool, as_json: bool) -> None:
     goes to quarantine/ with the reason: see spool-admin quarantine. A file that another user wrote in place is taken
     once it has not changed for the space's drop_settle, 60 seconds by default.
 
-    SIGTERM and Ctrl-C end the program after the current commit, with exit code 0.
+    SIGTERM, Ctrl-C and other ending signals (SIGHUP, SIGUSR1, SIGUSR2, SIGALRM) end the program after the current
+    commit, with exit code 0.
 
     \b
     Exit codes of --once:
@@ -47,8 +48,7 @@ def main(context: click.Context, once: bool, as_json: bool) -> None:
 
         shown = _on_terminal() and not (as_json or once)
         intake = Intake(space, progress=(lambda counts: note(_in_words(counts))) if shown else None)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: intake.stop())
+        handle_ending(lambda *_: intake.stop())
         if not once:
             note(f"taking files from {space.path}/drop; Ctrl-C ends it")
         counts = intake.run(once)

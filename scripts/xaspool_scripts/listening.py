@@ -1,11 +1,12 @@
 """Programs that listen at an address: their options, and the signals that end them."""
 
-import signal
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
+
+from xaspool_scripts.signals import handle_ending
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -29,11 +30,10 @@ def tls_options(command: _Command) -> _Command:
 
 
 def end_signal() -> threading.Event:
-    """Return an event that SIGTERM and Ctrl-C set from now on.
+    """Return an event that each ending signal sets from now on, e.g. SIGTERM and Ctrl-C.
 
     A program calls this before it prints its address, because a reader of the address may send a signal at once.
     """
     ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
+    handle_ending(lambda *_: ended.set())
     return ended

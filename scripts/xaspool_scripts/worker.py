@@ -26,6 +26,7 @@ from xaspool_scripts.common import (
 )
 from xaspool_scripts.options import by_queue, duration_or_forever
 from xaspool_scripts.output import delayed_in, prints_to_stderr, write_json
+from xaspool_scripts.signals import handle_ending, name_of
 from xaspool_scripts.start import ended_by
 
 if TYPE_CHECKING:
@@ -65,8 +66,9 @@ def main(
     message that must not be attempted again. Any other exception is a failed attempt. The message, its reply and the
     messages that the function puts are one commit. Python looks for the function in the current directory first.
 
-    After the first SIGTERM or Ctrl-C, the program ends when the calls in progress have ended. The second signal ends
-    the program at once: the messages of these calls go back to their queues, and each call counts as an attempt.
+    After the first SIGTERM, Ctrl-C or other ending signal (SIGHUP, SIGUSR1, SIGUSR2, SIGALRM), the program ends when
+    the calls in progress have ended. The second signal ends the program at once: the messages of these calls go back
+    to their queues, and each call counts as an attempt.
 
     \b
     Exit codes:
@@ -130,7 +132,7 @@ class _WorkerGroup:
 
     def run(self) -> None:
         """Run all workers to their end. An error of one worker stops all other workers."""
-        previous = {number: signal.signal(number, self._signalled) for number in (signal.SIGTERM, signal.SIGINT)}
+        previous = handle_ending(self._signalled)
         threads = [threading.Thread(target=self._run, args=item) for item in self.workers.items()]
         try:
             for thread in threads:
@@ -170,7 +172,7 @@ class _WorkerGroup:
         for worker in self.workers.values():
             worker.stop()
         if len(self.signals) == 1:
-            note_at_once("finishing the calls in progress; Ctrl-C or SIGTERM once more ends it at once")
+            note_at_once(f"{name_of(number)}: finishing the calls in progress; a second signal ends it at once")
 
 
 @contextmanager

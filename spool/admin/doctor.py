@@ -20,6 +20,7 @@ from spool.disk.content import new_file, read_start, write_new
 from spool.disk.disk import DIRECTORY_MODE, FILE_MODE, PASSAGE_MODE, Disk
 from spool.disk.kernel import Unsupported
 from spool.disk.requirements import APART, check_kind, misplacement
+from spool.disk.stat import FileIdentity
 from spool.errors import SpoolError
 from spool.model import layout
 from spool.model.settings import SpaceConfig
@@ -151,7 +152,17 @@ def _owner(disk: Disk) -> str:
         raise _Warning(f"it belongs to user {directory.owner}, and this is user {os.geteuid()}: run as its owner")
     if disk.exists(layout.SETTINGS) and directory.permissions & ~PASSAGE_MODE:
         raise _Warning(f"other users may open it (mode {directory.permissions:04o}): chmod 700 {quote(disk.root)}")
-    exposed = list(_exposed_paths(disk))
+    foreign = [path for path, file in _own_files(disk) if file.owner != directory.owner and not file.is_symlink]
+    if foreign:
+        more = f", and so do {len(foreign) - 1} more files" if len(foreign) > 1 else ""
+        raise _Refused(
+            f"{foreign[0]} belongs to another user{more}: sudo chown -R {directory.owner} {quote(disk.root)}"
+        )
+    closed = [path for path, file in _own_files(disk) if not _is_usable(file)]
+    if closed:
+        more = f", and {len(closed) - 1} more files" if len(closed) > 1 else ""
+        raise _Refused(f"its owner may not read and write {closed[0]}{more}: chmod -R u+rwX {quote(disk.root)}")
+    exposed = [path for path, file in _own_files(disk) if file.permissions & 0o077 and not file.is_symlink]
     if exposed:
         more = f", and {len(exposed) - 1} more" if len(exposed) > 1 else ""
         raise _Warning(f"{exposed[0]} may be read or written by other users{more}: chmod -R go= {quote(disk.root)}")
@@ -166,14 +177,27 @@ def _maker(disk: Disk) -> int:
     return user if user or directory is None else directory.owner
 
 
-def _exposed_paths(disk: Disk) -> Iterator[str]:
+def _own_files(disk: Disk) -> Iterator[tuple[str, FileIdentity]]:
+    """Yield the directories and files of the space, without dropped files."""
+    roots = disk.names("")
+    foreign = layout.foreign(roots)
+    for name in roots:
+        file = disk.identity(name)
+        if file is not None and not file.is_directory and name not in foreign:
+            yield name, file
     for directory in layout.DIRECTORIES:
         with suppress(OSError):
             names = [] if directory == layout.DROP else disk.names(directory)
             for path in (directory, *(f"{directory}/{name}" for name in names)):
                 file = disk.identity(path)
-                if file is not None and (file.permissions & 0o077) and not file.is_symlink and path != layout.DROP:
-                    yield path
+                if file is not None and path != layout.DROP:
+                    yield path, file
+
+
+def _is_usable(file: FileIdentity) -> bool:
+    """Return whether the owner may read and write the file, or also search the directory."""
+    needed = 0o700 if file.is_directory else 0o600
+    return file.is_symlink or file.permissions & needed == needed
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from spool.admin.metrics import DropFolders, FolderUsage, OpenTransaction, Queue
 from spool.admin.queues import group_id
 from spool.admin.stats import QueueStats
 from spool.coordination.locks import PUBLISHING
-from spool.disk.advice import as_failure
+from spool.disk.advice import as_failure, is_directory
 from spool.disk.disk import DIRECTORY_MODE, PASSAGE_MODE, PUBLISHED_MODE, Disk
 from spool.disk.looking import LookingDisk
 from spool.errors import CorruptedFile, DiskFailure, NotASpace
@@ -102,7 +102,7 @@ def read_metrics(path: str | os.PathLike[str]) -> SpaceMetrics:
         CorruptedFile: the file has other bytes.
     """
     disk = LookingDisk(os.fspath(path))
-    if not os.path.isdir(path):
+    if not is_directory(disk.root):
         raise NotASpace(f"{disk.root} is not a directory")
     try:
         value = run_files.read(disk, layout.STATUS)

@@ -39,6 +39,7 @@ from spool.model.message import Message
 from spool.model.options import JOIN, GetOptions, Join, MessageFilters, PutOptions, SpaceOptions
 from spool.model.xid import Xid
 from spool.runtime.calls import public_call
+from spool.runtime.pickling import refuse_pickling
 from spool.runtime.tracing import API, begin_receive, begin_send
 from spool.space import joined_transaction
 from spool.transactions.claiming import check_wanted
@@ -59,6 +60,8 @@ T = TypeVar("T")
 class Transaction:
     """A transaction of the task that entered it, and of tasks that this task starts. ``sync``: the transaction for
     threads."""
+
+    __reduce_ex__ = refuse_pickling
 
     def __init__(self, transaction: "spool.transactions.transaction.Transaction", receiver: Receiver) -> None:
         """Applications do not call this method. They call ``Space.transaction``."""
@@ -152,6 +155,8 @@ class Transaction:
 
 class Space:
     """An open queue space, for the tasks of one loop. ``sync`` is the same space for threads."""
+
+    __reduce_ex__ = refuse_pickling
 
     def __init__(self, space: "spool.space.Space") -> None:
         self.sync = space

@@ -19,7 +19,7 @@ from spool.decisions.records import (
     pack_log,
     unpack_log,
 )
-from spool.disk.advice import as_failure
+from spool.disk.advice import as_failure, is_directory
 from spool.disk.content import opened, read_start, unlink_unless_gone
 from spool.disk.disk import Disk
 from spool.disk.kernel import await_turn
@@ -58,7 +58,7 @@ class LogDirectory:
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
-        if not os.path.isdir(disk.root):
+        if not is_directory(disk.root):
             disk.make_directory("")
         check_kind(disk, None)
         self.identity = self._identify()

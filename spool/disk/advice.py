@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 
 from spool.errors import DiskFailure
 from spool.model import layout
@@ -64,6 +65,26 @@ def _about_owners(error: OSError) -> str:
             f"its owner, sudo chown -R {_user_name(space)} {root}"
         )
     return "let this user, who owns it, read and write it (chmod u+rw), then try again"
+
+
+def is_directory(path: str) -> bool:
+    """Return whether there is a directory at this path.
+
+    Raises DiskFailure if this user may not search a directory above it. The text names that directory.
+    """
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except PermissionError as error:
+        above = os.path.dirname(os.path.abspath(path))
+        while os.path.dirname(above) != above and not os.access(os.path.dirname(above), os.X_OK):
+            above = os.path.dirname(above)
+        raise DiskFailure(
+            error.errno or 0,
+            f"user {_user_name(os.geteuid())} may not look for {path}, because {above} belongs to user "
+            f"{_user_name(os.stat(above).st_uid)}: run it as the space's owner, or let this user search that directory",
+        ) from None
+    except OSError:
+        return False
 
 
 def space_of(path: str) -> str | None:

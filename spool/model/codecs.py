@@ -30,18 +30,32 @@ _INSTEAD = {
     "Enum": "value.value", "date": "value.isoformat()", "time": "value.isoformat()", "set": "list(value)",
     "frozenset": "list(value)", "Decimal": "str(value)", "UUID": "str(value)", "PurePath": "str(value)",
     "Fraction": "str(value)", "timedelta": "value.total_seconds()", "BaseModel": "value.model_dump()",
+    "generic": "value.item()", "ndarray": "value.tolist()", "DataFrame": 'value.to_dict("records")',
+    "Series": "value.tolist()",
 }  # fmt: skip
 
 
-def _refuse(value: object) -> None:
-    """Raise _NotPlain for a value whose type neither msgpack nor JSON has."""
+def _refused(value: object) -> _NotPlain:
+    """Return the error for a value that neither msgpack nor JSON has."""
     kind = type(value)
     if isinstance(value, datetime):
-        raise _NotPlain("a datetime without a time zone: put value.astimezone(), or value.isoformat()")
+        return _NotPlain("a datetime without a time zone: put value.astimezone(), or value.isoformat()")
+    if isinstance(value, int):
+        return _NotPlain(f"the integer {shown(value)}, which needs more than 64 bits: put str(value)")
     if hasattr(kind, "__dataclass_fields__"):
-        raise _NotPlain(f"the dataclass {kind.__name__}: put dataclasses.asdict(value)")
+        return _NotPlain(f"the dataclass {kind.__name__}: put dataclasses.asdict(value)")
     instead = next((_INSTEAD[base.__name__] for base in kind.__mro__ if base.__name__ in _INSTEAD), "a plain value")
-    raise _NotPlain(f"a value of type {kind.__name__}: put {instead}")
+    return _NotPlain(f"a value of type {kind.__name__}: put {instead}")
+
+
+def _replace_in_msgpack(value: object) -> datetime:
+    """Return a time with a time zone as a plain datetime, e.g. pandas.Timestamp. msgpack takes no derived classes.
+
+    Raises _NotPlain for any other value.
+    """
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return datetime.combine(value.date(), value.time(), value.tzinfo)
+    raise _refused(value)
 
 
 def _refuse_in_json(value: object) -> None:
@@ -49,7 +63,7 @@ def _refuse_in_json(value: object) -> None:
         raise _NotPlain("a datetime: put value.isoformat(), or value.timestamp()")
     if isinstance(value, bytes | bytearray | memoryview):
         raise _NotPlain("bytes: put them as base64, or put the body as msgpack")
-    _refuse(value)
+    raise _refused(value)
 
 
 def _unpack(raw: bytes) -> Any:
@@ -85,7 +99,9 @@ CODECS: dict[str, Codec] = {
         json.loads,
     ),
     # A time with a time zone becomes a msgpack timestamp, and is decoded in UTC.
-    "msgpack": Codec(MSGPACK_TYPE, lambda value: msgpack.packb(value, datetime=True, default=_refuse), _unpack),
+    "msgpack": Codec(
+        MSGPACK_TYPE, lambda value: msgpack.packb(value, datetime=True, default=_replace_in_msgpack), _unpack
+    ),
 }
 _OWN = frozenset(CODECS)
 

@@ -34,6 +34,7 @@ from spool.runtime import calls
 from spool.runtime.calls import public_call, within
 from spool.runtime.clock import LockTimeout, WaitExpired
 from spool.runtime.context import Block, associate, dissociate
+from spool.runtime.pickling import refuse_pickling
 from spool.runtime.tearing import is_torn_by, raise_if_torn
 from spool.runtime.tracing import API, begin_receive, begin_send
 from spool.store.settings import Settings
@@ -68,6 +69,8 @@ class Transaction:
         guarded: whether the housekeeper rolls the transaction back, with a ResourceWarning, if the program drops it
             before its end. (Transactions of the engine itself need no guard, because the engine always ends them.)
     """
+
+    __reduce_ex__ = refuse_pickling
 
     def __init__(
         self,

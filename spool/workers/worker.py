@@ -24,6 +24,7 @@ from spool.model.position import Position
 from spool.model.settings import QueueConfig, check_queue_name
 from spool.model.text import no_queue, shown
 from spool.runtime.calls import deferred
+from spool.runtime.pickling import refuse_pickling
 from spool.transactions.core import Core, core_of
 from spool.transactions.transaction import enter, leave
 from spool.transactions.validation import check_timeout
@@ -91,6 +92,8 @@ class Worker:
     Raises:
         QueueNotFound, InvalidArgument: the arguments are wrong; no message was claimed.
     """
+
+    __reduce_ex__ = refuse_pickling
 
     def __init__(
         self,

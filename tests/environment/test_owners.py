@@ -4,14 +4,18 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import spool
+from spool.admin.doctor import examine
+from spool.admin.published import read_metrics
 from spool.disk import Disk
 from spool.disk.advice import advice
 from spool.intake import Intake
+from spool.runtime.clock import Clock
 from tests.at_once import AT_ONCE
 
 OWNER, GROUP = 1234, 65534
@@ -180,6 +184,38 @@ def test_a_file_of_another_user_is_named_with_the_way_to_give_it_to_the_owner(di
     said = as_owner(lambda: spool.open(root).close())
     assert f"that file belongs to user root, and the space to user {OWNER}" in said
     assert f"sudo chown -R {OWNER} {root}" in said
+
+
+@pytest.mark.root
+def test_a_directory_that_hides_the_space_is_named(directory: Path) -> None:
+    closed = directory / "closed"
+    closed.mkdir(mode=0o700)
+    root = closed / "space"
+    spool.create(root).close()
+    for call in (spool.open, read_metrics):
+        said = as_owner(partial(call, root))
+        assert f"user {OWNER} may not look for {root}, because {closed} belongs to user root" in said
+    assert "is not a directory: make a queue space there" in as_owner(lambda: spool.open(directory / "missing"))
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("name", ["space.toml", "committed", "run/control"])
+def test_the_doctor_refuses_a_space_that_its_owner_cannot_open(directory: Path, name: str) -> None:
+    root = directory / "space"
+    root.mkdir()
+    os.chown(root, OWNER, GROUP)
+    spool.create(root).close()
+    owned = {proof.what: proof for proof in examine(Disk(str(root)), Clock())}
+    assert owned["owner"].outcome == "fine"
+    mode = (root / name).stat().st_mode
+    (root / name).chmod(0o000)
+    closed = {proof.what: proof for proof in examine(Disk(str(root)), Clock())}["owner"]
+    assert (closed.outcome, f"may not read and write {name}" in closed.detail) == ("refused", True)
+    (root / name).chmod(mode)
+    os.chown(root / name, 0, 0)
+    foreign = {proof.what: proof for proof in examine(Disk(str(root)), Clock())}["owner"]
+    assert (foreign.outcome, f"{name} belongs to another user" in foreign.detail) == ("refused", True)
+    assert f"sudo chown -R {OWNER} {root}" in foreign.detail
 
 
 @pytest.mark.root

@@ -1,7 +1,9 @@
 """The guarantees for applications, through the public interface; tests are named after the feature rows."""
 
+import copy
 import errno
 import gc
+import pickle
 import shutil
 import threading
 import weakref
@@ -14,6 +16,7 @@ import msgpack
 import pytest
 
 import spool
+import xa
 from spool.disk import Disk
 from spool.maintenance.reclaim import reclaim
 from tests.at_once import AT_ONCE
@@ -401,6 +404,17 @@ def test_spaces_that_are_none_newer_or_there_already_are_named_errors(space: spo
     (tmp_path / "newer" / "space.toml").write_text("format = 2\n")
     with pytest.raises(spool.NewerFormat):
         spool.open(tmp_path / "newer")
+
+
+@pytest.mark.parametrize("duplicate", [pickle.dumps, copy.deepcopy])
+def test_a_pickled_or_copied_space_names_the_way_to_another_process(
+    space: spool.Space, duplicate: Callable[[object], object]
+) -> None:
+    worker = spool.Worker(space, "q", lambda message: None)
+    with space.transaction() as transaction:
+        for one in (space, [space], transaction, worker, xa.ResourceManager(space)):
+            with pytest.raises(TypeError, match=r"call spool\.open\(path\) in each process"):
+                duplicate(one)
 
 
 def test_a_closed_space_says_so(space: spool.Space) -> None:

@@ -9,6 +9,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy
+import pandas
 import pytest
 
 import spool
@@ -67,6 +69,8 @@ def test_a_value_comes_back_as_the_table_says(space: spool.Space, put: object, f
         ({1, 2}, r"list\(value\)"),
         (Order("tea"), r"the dataclass Order: put dataclasses\.asdict\(value\)"),
         (object(), "put a plain value"),
+        (numpy.int64(1), r"type int64: put value\.item\(\)"),
+        (pandas.Series([1]), r"type Series: put value\.tolist\(\)"),
     ],
 )
 @pytest.mark.parametrize("content_type", [None, "application/json"])
@@ -79,6 +83,19 @@ def test_what_is_refused_is_refused_with_what_to_put_instead(
         with pytest.raises(spool.InvalidArgument, match=f"{advice}.*register_codec"):
             space.put("orders", body, content_type=content_type)
     assert space.stats("orders").enqueued == 0
+
+
+def test_an_integer_beyond_64_bits_is_named(space: spool.Space) -> None:
+    for value in (2**64, -(2**63) - 1):
+        with pytest.raises(spool.InvalidArgument, match=rf"the integer {value}, which needs more than 64 bits"):
+            space.put("orders", {"deep": [value]})
+
+
+def test_a_time_of_pandas_with_a_time_zone_is_a_time(space: spool.Space) -> None:
+    space.put("orders", [pandas.Timestamp(NOON).tz_convert("Europe/Berlin")])
+    assert space.get("orders").body == [NOON]
+    with pytest.raises(spool.InvalidArgument, match="without a time zone"):
+        space.put("orders", pandas.Timestamp(NAIVE))
 
 
 def test_json_takes_what_json_has(space: spool.Space) -> None:

@@ -1,0 +1,27 @@
+"""The signals that end a program in order: SIGTERM, Ctrl-C, and the signals that would otherwise end it at once."""
+
+import signal
+from collections.abc import Callable
+from typing import Any
+
+# A closed terminal sends SIGHUP, and so do programs that expect the signal to mean "reload". An alarm or a user signal
+# may come from a library of the application, or by mistake. By default each of them kills the process.
+ENDING = (
+    signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM,
+    signal.SIGPROF,
+)  # fmt: skip
+
+
+def handle_ending(handler: Callable[[int, Any], object]) -> dict[int, Any]:
+    """Call ``handler`` with the number of each ending signal from now on. Return the previous handlers.
+
+    Among the signals other than SIGTERM and SIGINT, an ignored one remains ignored, e.g. SIGHUP under ``nohup``.
+    """
+    always = (signal.SIGTERM, signal.SIGINT)
+    caught = [number for number in ENDING if number in always or signal.getsignal(number) is not signal.SIG_IGN]
+    return {number: signal.signal(number, handler) for number in caught}
+
+
+def name_of(number: int) -> str:
+    """Return the name of an ending signal for a line to a person, e.g. "SIGHUP"."""
+    return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name

@@ -1,0 +1,11 @@
+"""Objects that belong to one process say so when a program pickles or copies them."""
+
+from typing import NoReturn, SupportsIndex
+
+
+def refuse_pickling(self: object, protocol: SupportsIndex) -> NoReturn:
+    """Raise TypeError, as Python does for locks and files. A class has this function as its ``__reduce_ex__``."""
+    raise TypeError(
+        f"{type(self).__name__} has locks and files of this process, and cannot be pickled or copied: pass the path of "
+        "the space, and call spool.open(path) in each process"
+    )
