@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -42,13 +42,8 @@ def list_(as_json: bool) -> None:
     Example:
       spool-admin transaction list
     """
-    from spool.engine import UnknownBranch
-
-    shown = []
     with _manager() as manager:
-        for xid in manager.recover():
-            with suppress(UnknownBranch):  # the transaction was decided meanwhile
-                shown.append(_described(manager, xid))
+        shown = [_row(_xid(each.xid), "in doubt", asdict(each)) for each in manager.space.engine.describe_all()]
         shown += [_row(_xid(text), outcome) for text, outcome in manager.space.engine.decisions().items()]
     columns = ("xid", "state", "age" if on_terminal() else "prepared at", "puts", "takes", "prepared by")
     rows = (
@@ -75,7 +70,9 @@ def _by(row: dict[str, Any]) -> str | None:
 @_XID
 @json_option
 def show_(xid: "Xid", as_json: bool) -> None:
-    """Show how many messages a transaction in doubt puts into each queue and takes from each queue.
+    """Show how many messages a transaction in doubt puts into each queue and takes from each queue, and their ids.
+
+    Of many messages, the command shows the first hundred ids.
 
     After spool-admin transaction commit or rollback, the command shows the decision until the decision is forgotten.
 
@@ -92,6 +89,9 @@ def show_(xid: "Xid", as_json: bool) -> None:
     fields = {"xid": row["xid"], "state": row["state"], "prepared at": moment(row["prepared_at"])}
     fields |= {"by": _by(row), "puts": row["puts"], "takes": row["takes"]}
     pairs({name: value for name, value in fields.items() if value is not None})
+    for effect, ids in (("puts", row["put_ids"]), ("takes", row["taken_ids"])):
+        for id_ in ids or ():
+            click.echo(f"{effect:5} message {id_}")
     if outcome is not None:
         note(f"an administrator decided; this is kept for the coordinator until: spool-admin transaction forget {xid}")
 
@@ -103,7 +103,7 @@ def _described(manager: "ResourceManager", xid: "Xid") -> dict[str, Any]:
 def _row(xid: "Xid", state: str, about: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return a transaction for JSON. The parts of the xid are bytes. JSON has them in base64url, as in the text form of
     the xid."""
-    text, unknown = str(xid), dict.fromkeys(("prepared_at", "writer", "puts", "takes"))
+    text, unknown = str(xid), dict.fromkeys(("prepared_at", "writer", "puts", "takes", "put_ids", "taken_ids"))
     _, gtrid, bqual = text.split(".")
     known = {"xid": text, "format_id": xid.format_id, "gtrid": gtrid, "bqual": bqual, "state": state}
     return {**known, **(unknown if about is None else about)}

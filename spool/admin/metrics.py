@@ -15,13 +15,11 @@ from spool.admin.run_files import last_recovery
 from spool.admin.stats import QueueStats, last_stats, queue_stats
 from spool.coordination.meters import Key
 from spool.disk.disk import Disk
-from spool.log.adoption import UnknownBranch
 from spool.model import layout
-from spool.model.xid import FORMATS_BOUND_TO_A_LIFE
 from spool.policies.heuristics import heuristic_outcomes
 from spool.policies.subscriptions import SubscriptionState, states
 from spool.store.store import Store
-from spool.transactions.two_phase import describe
+from spool.transactions.two_phase import describe_all
 
 _LISTED_SECONDS = 30.0
 _MOST_LISTED = 1_000  # of the transactions, and of the files in quarantine
@@ -152,27 +150,18 @@ def space_metrics(store: Store, drops: "DropFolders") -> SpaceMetrics:
 
 def _in_doubt(store: Store) -> list[OpenTransaction]:
     """List the prepared branches that wait for their coordinators, the oldest first."""
-    found = []
-    for xid in sorted(store.view.prepared.branches):
-        if xid.format_id in FORMATS_BOUND_TO_A_LIFE:
-            continue
-        try:
-            branch = describe(store, xid)
-        except UnknownBranch:
-            continue  # it was decided meanwhile
-        writer = branch.writer
-        found.append(
-            OpenTransaction(
-                state=IN_DOUBT,
-                xid=branch.xid,
-                pid=typed(int, writer.get("pid")),
-                program=typed(str, writer.get("program")),
-                since=branch.prepared_at,
-                takes=dict(branch.takes),
-                puts=dict(branch.puts),
-            )
+    return [
+        OpenTransaction(
+            state=IN_DOUBT,
+            xid=branch.xid,
+            pid=typed(int, branch.writer.get("pid")),
+            program=typed(str, branch.writer.get("program")),
+            since=branch.prepared_at,
+            takes=dict(branch.takes),
+            puts=dict(branch.puts),
         )
-    return sorted(found, key=lambda each: each.since or 0.0)
+        for branch in describe_all(store)
+    ]
 
 
 def _claims(store: Store) -> list[OpenTransaction]:

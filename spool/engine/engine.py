@@ -263,6 +263,14 @@ class Engine:
         """Return the puts and gets of a prepared branch, and the process that prepared it; raises UnknownBranch."""
         return two_phase.describe(self._store, xid)
 
+    @public_call("looking for branches in doubt")
+    def describe_all(self) -> list[InDoubt]:
+        """Return the puts and gets of all prepared, undecided branches of foreign coordinators, the oldest first.
+
+        In contrast to ``in_doubt``, this method makes no branch durable, so it is fast for thousands of branches.
+        """
+        return two_phase.describe_all(self._store)
+
     @public_call("looking at a branch")
     def is_prepared(self, xid: Xid) -> bool:
         """Return whether a branch is prepared and undecided, as far as this process can see now."""

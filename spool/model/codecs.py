@@ -31,7 +31,7 @@ _INSTEAD = {
     "frozenset": "list(value)", "Decimal": "str(value)", "UUID": "str(value)", "PurePath": "str(value)",
     "Fraction": "str(value)", "timedelta": "value.total_seconds()", "BaseModel": "value.model_dump()",
     "generic": "value.item()", "ndarray": "value.tolist()", "DataFrame": 'value.to_dict("records")',
-    "Series": "value.tolist()",
+    "Series": "value.tolist()", "Message": "value.body",
 }  # fmt: skip
 
 

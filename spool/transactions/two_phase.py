@@ -35,6 +35,7 @@ from spool.log.sequence import finish_dead_writers, settle_all
 from spool.log.visibility import catch_up, list_prepared, prepared_contents
 from spool.log.vote import unlist
 from spool.model import layout
+from spool.model.message import message_id
 from spool.model.position import Position
 from spool.model.xid import FORMAT_ROUND, FORMATS_BOUND_TO_A_LIFE, FORMATS_USED_ONCE, Xid, new_local_xid
 from spool.policies import retries
@@ -264,6 +265,7 @@ class InDoubt:
 
     ``puts`` and ``takes``: the number of messages by queue; a message that the branch moves counts in both.
     ``prepared_at``: the time of the vote, in seconds since the epoch. ``writer``: the process that prepared the branch.
+    ``put_ids`` and ``taken_ids``: the ids of the first ``MOST_IDS`` of these messages.
     """
 
     xid: str
@@ -271,28 +273,59 @@ class InDoubt:
     writer: Mapping[str, Any]
     puts: Mapping[str, int]
     takes: Mapping[str, int]
+    put_ids: Sequence[str]
+    taken_ids: Sequence[str]
+
+
+MOST_IDS = 100
 
 
 def describe(store: Store, xid: Xid) -> InDoubt:
     """Describe the effects of a prepared branch; raises UnknownBranch if none exists."""
-    catch_up(store)
-    list_prepared(store)
+    catch_up(store, list_prepared(store))
     contents = store.view.prepared.branches.get(xid)
-    if contents is None:
+    if contents is None or xid in store.view.index.adopted:
         raise UnknownBranch(xid, store.view.index.adopted.get(xid))
+    return _described(store, xid, contents)
+
+
+def describe_all(store: Store) -> list[InDoubt]:
+    """Describe the branches that wait for foreign coordinators, the oldest first. Nothing is made durable.
+
+    Branches whose processes are still voting are left out.
+    """
+    catch_up(store, list_prepared(store))
+    found = [
+        _described(store, xid, contents)
+        for xid, contents in sorted(store.view.prepared.branches.items())
+        if xid.format_id not in FORMATS_BOUND_TO_A_LIFE
+        and xid not in store.view.index.adopted
+        and store.shared.xids.is_free(xid_byte(xid))
+    ]
+    return sorted(found, key=lambda one: one.prepared_at)
+
+
+def _described(store: Store, xid: Xid, contents: FileContents) -> InDoubt:
     puts = Counter({queue: load.messages for queue, load in added_by(contents.tables).items()})
     takes: Counter[str] = Counter()
+    taken_ids: list[str] = []
     with store.view.mutex:
+        messages = store.view.index.messages
         for position in addressed_positions(contents):
-            run = store.view.index.messages.find(position)
+            run = messages.find(position)
             if run is not None:
                 takes[run.queue.name] += 1
+                if len(taken_ids) < MOST_IDS:
+                    taken_ids.append(message_id(*messages.branch_of(position)))
     for table in contents.tables:
         for command in table.commands:
             if command.name == "update" and "queue" in command.changes:
                 puts[command.changes["queue"]] += command.length
     header = contents.header
-    return InDoubt(str(xid), header.time, header.writer, dict(puts), dict(takes))
+    put_ids = [
+        message_id(branch.id, ordinal) for branch in header.branches for ordinal in range(min(branch.count, MOST_IDS))
+    ][:MOST_IDS]
+    return InDoubt(str(xid), header.time, header.writer, dict(puts), dict(takes), put_ids, taken_ids)
 
 
 # -- an administrator's decisions --------------------------------------------------------------------------------------

@@ -65,6 +65,37 @@ def test_what_was_decided_here_is_listed_until_it_is_forgotten(run: Run, in_doub
     assert run("transaction", "list", "--json").out == b""
 
 
+def test_show_names_the_messages_of_a_branch_in_doubt(run: Run, in_doubt: Path) -> None:
+    (found,) = run("transaction", "show", XID, "--json").objects
+    shown = run("transaction", "show", XID).text
+    assert [f"puts  message {found['put_ids'][0]}", f"takes message {found['taken_ids'][0]}"] == shown.splitlines()[-2:]
+    assert "taken" in run("message", "show", found["taken_ids"][0], "--json").text
+    run("transaction", "commit", XID)
+    assert run("message", "list", "errors", "--json").objects[0]["id"] == found["put_ids"][0]
+
+
+def test_a_branch_of_many_messages_names_the_first_hundred(run: Run, path: Path) -> None:
+    with spool.open(path) as space:
+        space.put_many("orders", [b"x"] * 150)
+        manager = xa.ResourceManager(space)
+        manager.start(XID)
+        space.put_many("errors", [message.body for message in space.get_many("orders", 150)])
+        manager.end(XID)
+        manager.prepare(XID)
+    (found,) = run("transaction", "show", XID, "--json").objects
+    assert (len(found["put_ids"]), len(set(found["taken_ids"])), found["puts"]) == (100, 100, {"errors": 150})
+
+
+def test_a_list_of_branches_in_doubt_flushes_nothing(in_doubt: Path) -> None:
+    """3,000 branches must not take 3,000 flushes."""
+    with spool.open(in_doubt) as space:
+        before = space._store.files.disk.flushes
+        assert [each.xid for each in space.engine.describe_all()] == [str(XID)]
+        assert space._store.files.disk.flushes == before
+        assert xa.ResourceManager(space).recover() == [XID]
+        assert space._store.files.disk.flushes > before
+
+
 def test_show_says_what_it_would_do(run: Run, in_doubt: Path) -> None:
     (found,) = run("transaction", "show", XID, "--json").objects
     assert (found["xid"], found["puts"], found["takes"]) == (str(XID), {"errors": 1}, {"orders": 1})
