@@ -106,7 +106,9 @@ class Loop(ABC):
 
     def _note_up(self) -> None:
         if self._down_since is not None:
-            self.tell(Up(self.route.queue, self.space.engine.clock.monotonic() - self._down_since))
+            seconds = self.space.engine.clock.monotonic() - self._down_since
+            log.warning("%s: up again after %.0f s", self.route.queue, seconds)
+            self.tell(Up(self.route.queue, seconds))
             self._down_since = None
             self._show_down(False)
 

@@ -179,6 +179,8 @@ class Run:
             if effect is not Effect.KEPT:
                 self._waiting.remove(position)
                 if self.pause_left() <= 0:
+                    if self._is_shown_paused and self._on_pause == self._log_pause:
+                        log.warning("queue %s: messages are handled again", self._queue)
                     self._pauses.find_up()
                     self._show_paused(False)
             if self.once and self._left >= MOST_FAILED:

@@ -252,9 +252,9 @@ def test_an_answer_that_its_queue_can_never_take_is_an_attempt(driver: Driver) -
 
 
 def test_q12_a_driver_goes_on_after_growing_pauses_when_there_is_room(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The driver waits for messages; meanwhile it counts no attempt for the message."""
+    """The driver waits for messages; meanwhile it counts no attempt for the message. The log tells the end, too."""
     monkeypatch.setattr("spool.workers.pauses.FIRST_PAUSE_SECONDS", 0.01)
     driver.space.change_queue("replies", max_bytes=100)
     driver.space.put("replies", bytes(90))
@@ -271,6 +271,9 @@ def test_q12_a_driver_goes_on_after_growing_pauses_when_there_is_room(
 
     assert driver.run(function, once=False)["delivered"] == 1
     assert seen == [0] * 3
+    told = [record.getMessage() for record in caplog.records if "work" in record.getMessage()]
+    assert "next attempt in" in told[0]
+    assert "again" in told[-1]
 
 
 # -- stops and late results -------------------------------------------------------------------------------------------
