@@ -77,7 +77,7 @@ def test_the_tour_ends_as_it_ends_alone(environment: dict[str, str], tmp_path: P
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_demonstration_loses_and_doubles_nothing(environment: dict[str, str], tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "xaspool_scripts.demo"]
+    command = [sys.executable, "-m", "xaspool_scripts.demo", "--keep"]  # the committers need the space to the end
     with two_that_commit(tmp_path, at_once=False):
         done = subprocess.run(
             command, env={**environment, "TMPDIR": str(tmp_path)}, capture_output=True, text=True, check=False
