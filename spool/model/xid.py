@@ -49,6 +49,13 @@ class Xid(NamedTuple):
         text = b"%d.%s.%s" % (self[0], b2a_base64(self[1], newline=False), b2a_base64(self[2], newline=False))
         return text.translate(_URL_SAFE, b"=").decode("ascii")
 
+    def __repr__(self) -> str:
+        """Return the text form, which ``spool-admin transaction`` prints and takes."""
+        try:
+            return f"Xid.parse({str(self)!r})"
+        except TypeError:  # the caller gave parts of other types
+            return tuple.__repr__(self)
+
     @classmethod
     def checked(cls, format_id: int, gtrid: bytes, bqual: bytes) -> "Xid":
         """Return the xid of these parts. Raises ValueError if a part exceeds X/Open's limits."""

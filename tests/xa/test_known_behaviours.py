@@ -557,6 +557,7 @@ def test_xids_within_the_limits_are_recovered_byte_by_byte(rm: xa.ResourceManage
         [found] = xa.ResourceManager(space).recover()
         assert found == one
         assert space.recovery.in_doubt == [str(one)]
+        assert repr([found]) == f"[Xid.parse('{one}')]"  # as spool-admin transaction takes it
         xa.ResourceManager(space).commit(xa.Xid.parse(str(found)))
         assert bodies(space) == [one.gtrid]
 
