@@ -76,6 +76,7 @@ class _Deferral:
     """Notes the signals that arrive while the main thread is inside a call, and calls their handlers afterwards.
 
     main: the main thread. depth: the number of nested calls that the main thread is inside.
+    entrances: how often a call of the main thread has replaced the handlers.
     noted: the numbers of the deferred signals, in their order.
     note: the handler of each deferred signal during a call.
     found: the handlers of ``_SIGNALS`` at the last call. handlers: those of them that are Python functions.
@@ -84,6 +85,7 @@ class _Deferral:
     def __init__(self) -> None:
         self.main = threading.main_thread().ident
         self.depth = 0
+        self.entrances = 0
         self.noted: list[int] = []
         self.note = self._note  # bound once, so that ``is`` recognizes it
         self.found: list[Any] = []
@@ -127,7 +129,8 @@ class _Deferral:
         """Call the handler of each noted signal. If a handler raises, the later ones are called nevertheless."""
         number = self.noted.pop(0)
         try:
-            self.handlers[number](number, sys._getframe())
+            if number in self.handlers:  # otherwise the program has set SIG_DFL or SIG_IGN since
+                self.handlers[number](number, sys._getframe())
         finally:
             if self.noted:
                 self.deliver()
@@ -291,12 +294,16 @@ class _Entrance:
                     found = [*map(raw.getsignal, _SIGNALS)]
                     if found != _deferral.found:
                         _deferral.learn(found)
-                    if _deferral.noted:
-                        _deferral.noted.clear()
                     try:
+                        # A signal may arrive before its handler is replaced. If its handler makes a call, the end of
+                        # that call restores all handlers, so they are replaced again. (Python runs no handler between
+                        # the last comparison and the next line.)
+                        entrances = -1
+                        while entrances != _deferral.entrances:
+                            entrances = _deferral.entrances = _deferral.entrances + 1
+                            for number in _deferral.handlers:
+                                raw.signal(number, _deferral.note)
                         _deferral.depth = 1
-                        for number in _deferral.handlers:
-                            raw.signal(number, _deferral.note)
                     except ValueError:  # this thread belongs to another interpreter, and handles no signals
                         _deferral.depth = 0
                     except BaseException:  # a signal arrived before its handler was replaced, and the handler raised

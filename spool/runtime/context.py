@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 class Joinable(Protocol):
     """The part of a transaction that a caller needs to join it."""
 
-    ended_elsewhere: "Block | None"  # the block of this transaction that ended in another context
+    ended_elsewhere: "Block | None"  # the block of this transaction that ended in another context, or out of turn
 
     @property
     def is_active(self) -> bool: ...
@@ -64,13 +64,35 @@ def associate(store: object, transaction: Joinable | None) -> Block:
     return Block(get_ident(), joined_by_caller.set(joined))
 
 
-def dissociate(block: Block) -> bool:
+def dissociate(store: object, transaction: Joinable, block: Block) -> bool:
     """Restore the transaction that the caller was in before ``associate``.
 
-    Returns False if the block began in another context, which keeps the ended transaction.
+    Returns False if the block began in another context, which keeps the ended transaction. Also returns False if a
+    later block of this context has not ended, e.g. of a generator that the caller advances in turns. The end of that
+    later block then passes over this transaction.
     """
+    if joined_by_caller.get().get(id(store)) is not transaction or not _undo(store, block):
+        return False
+    while True:
+        before = joined_by_caller.get().get(id(store))
+        if before is None or before.ended_elsewhere is None or not _undo(store, before.ended_elsewhere):
+            return True
+
+
+def _undo(store: object, block: Block) -> bool:
+    """Restore the transaction of this store before a block. Blocks of other stores, which may have begun since, remain.
+
+    Returns False if the block began in another context.
+    """
+    joined = dict(joined_by_caller.get())
     try:
         joined_by_caller.reset(block.before)
-    except ValueError:
+    except (ValueError, RuntimeError):  # (RuntimeError: the block was undone before)
         return False
+    joined.pop(id(store), None)
+    before = joined_by_caller.get()
+    if id(store) in before:
+        joined[id(store)] = before[id(store)]
+    if joined != before:
+        joined_by_caller.set(joined)
     return True

@@ -497,7 +497,7 @@ def leave(transaction: Transaction) -> None:
     """Return the caller to the transaction that it had joined before, if any."""
     transaction._left = len(transaction._blocks) == 1
     block = transaction._blocks.pop()
-    if not dissociate(block):
+    if not dissociate(transaction._store, transaction, block):
         transaction.ended_elsewhere = block
 
 

@@ -277,7 +277,10 @@ def test_a_transaction_that_is_entered_or_left_stays_nobodys(memory: Path) -> No
         path = memory / str(at)
         furnish(path)
         space, _ = opened(path)
-        lines, usual = Lines(at, only=("__enter__", "associate", "enter", "leave", "dissociate")), sys.gettrace()
+        lines, usual = (
+            Lines(at, only=("__enter__", "associate", "enter", "leave", "dissociate", "_undo")),
+            sys.gettrace(),
+        )
         try:
             transaction = space.transaction()
             sys.settrace(lines)

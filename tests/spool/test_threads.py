@@ -1,5 +1,6 @@
 """One space object, many threads: nothing lost, nothing doubled, and a transaction is one even across threads."""
 
+import asyncio
 import contextvars
 import threading
 from collections import Counter
@@ -8,8 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import spool
+from spool.runtime import context
 from tests.at_once import AT_ONCE
 
 PUTTERS = GETTERS = 4
@@ -147,6 +151,60 @@ def test_x18_a_block_that_ends_in_another_thread_of_a_pool_leaves_the_first_thre
             first.submit(space.put, "orders", f"free {n}").result()
             second.submit(space.put, "orders", f"free {n}").result()
     assert space.stats("orders").ready == 9
+
+
+def test_x18_generators_that_end_in_any_order_leave_their_thread_free(space: spool.Space) -> None:
+    """A framework advances generators with blocks in turns, in one thread."""
+
+    def put(body: str) -> Iterator[None]:
+        with space.transaction():
+            space.put("orders", body)
+            yield
+
+    first, second = put("first"), put("second")
+    next(first)
+    next(second)
+    assert list(first) == list(second) == []
+    space.put("orders", "later")
+    assert [space.get("orders").body for _ in range(3)] == ["first", "second", "later"]
+
+
+class Fake:
+    """A transaction of a fake store."""
+
+    is_active = True
+    ended_elsewhere: context.Block | None = None
+
+
+@pytest.mark.parametrize("is_task", [False, True])
+@given(moves=st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 5)), max_size=24))
+def test_x18_a_call_joins_the_newest_block_of_its_space_that_has_not_ended(
+    is_task: bool, moves: list[tuple[str, int]]
+) -> None:
+    """Each move begins a block of one of two spaces, or ends any block that is open."""
+
+    def move() -> None:
+        stores = {"a": object(), "b": object()}
+        open_blocks: list[tuple[str, Fake, context.Block]] = []
+        for name, at in moves:
+            if at < len(open_blocks):
+                ended, transaction, block = open_blocks.pop(at)
+                if not context.dissociate(stores[ended], transaction, block):
+                    transaction.ended_elsewhere = block
+            else:
+                transaction = Fake()
+                open_blocks.append((name, transaction, context.associate(stores[name], transaction)))
+            for each, store in stores.items():
+                newest = [one for name, one, _ in open_blocks if name == each]
+                assert context.associated(store) is (newest[-1] if newest else None)
+
+    async def task() -> None:
+        move()
+
+    if is_task:
+        asyncio.run(task())
+    else:
+        contextvars.copy_context().run(move)
 
 
 def test_a_context_that_was_copied_outside_is_free(space: spool.Space) -> None:
