@@ -26,10 +26,12 @@ class Joinable(Protocol):
 class Block(NamedTuple):
     """A block whose puts and gets join a transaction.
 
-    thread: the thread in which the block began. before: what undoes the block in its context.
+    thread: the thread in which the block began. joined: the caller's transactions in the block, by the id of the store.
+    before: what undoes the block in its context.
     """
 
     thread: int
+    joined: Mapping[int, Joinable]
     before: Token[Mapping[int, Joinable]]
 
 
@@ -61,7 +63,7 @@ def associate(store: object, transaction: Joinable | None) -> Block:
     joined.pop(id(store), None)
     if transaction is not None:
         joined[id(store)] = transaction
-    return Block(get_ident(), joined_by_caller.set(joined))
+    return Block(get_ident(), joined, joined_by_caller.set(joined))
 
 
 def dissociate(store: object, transaction: Joinable, block: Block) -> bool:
@@ -71,12 +73,27 @@ def dissociate(store: object, transaction: Joinable, block: Block) -> bool:
     later block of this context has not ended, e.g. of a generator that the caller advances in turns. The end of that
     later block then passes over this transaction.
     """
-    if joined_by_caller.get().get(id(store)) is not transaction or not _undo(store, block):
+    joined = joined_by_caller.get()
+    if joined is block.joined:  # no block has begun or ended since, as in nested ``with`` blocks
+        return _reset(block)
+    if joined.get(id(store)) is not transaction:
+        joined_by_caller.set(dict(joined))  # so that the end of the later block looks for ended blocks
+        return False
+    if not _undo(store, block):
         return False
     while True:
         before = joined_by_caller.get().get(id(store))
         if before is None or before.ended_elsewhere is None or not _undo(store, before.ended_elsewhere):
             return True
+
+
+def _reset(block: Block) -> bool:
+    """Restore all transactions before a block. Returns False if the block began in another context."""
+    try:
+        joined_by_caller.reset(block.before)
+    except (ValueError, RuntimeError):  # (RuntimeError: the block was undone before)
+        return False
+    return True
 
 
 def _undo(store: object, block: Block) -> bool:
@@ -85,14 +102,11 @@ def _undo(store: object, block: Block) -> bool:
     Returns False if the block began in another context.
     """
     joined = dict(joined_by_caller.get())
-    try:
-        joined_by_caller.reset(block.before)
-    except (ValueError, RuntimeError):  # (RuntimeError: the block was undone before)
+    if not _reset(block):
         return False
     joined.pop(id(store), None)
     before = joined_by_caller.get()
     if id(store) in before:
         joined[id(store)] = before[id(store)]
-    if joined != before:
-        joined_by_caller.set(joined)
+    joined_by_caller.set(joined)
     return True

@@ -278,7 +278,7 @@ def test_a_transaction_that_is_entered_or_left_stays_nobodys(memory: Path) -> No
         furnish(path)
         space, _ = opened(path)
         lines, usual = (
-            Lines(at, only=("__enter__", "associate", "enter", "leave", "dissociate", "_undo")),
+            Lines(at, only=("__enter__", "associate", "enter", "leave", "dissociate", "_reset", "_undo")),
             sys.gettrace(),
         )
         try:
