@@ -19,6 +19,7 @@ from spool.log.deciding import settled
 from spool.log.sequence import highest_number, number_locked, settle_all, write_empty
 from spool.log.visibility import catch_up, rebuild, revalidate
 from spool.maintenance.reclaim import reset_retired_digest
+from spool.maintenance.room import free_room
 from spool.model import layout
 from spool.model.text import plural
 from spool.model.xid import Xid
@@ -35,7 +36,7 @@ _MAX_ROUNDS = 4
 
 def repair(store: Store) -> list[Finding]:
     """Carry out the decision about each problem; return every finding with the action that was taken, the findings of
-    damage first.
+    damage first. Files that the space does not need are removed afterwards.
 
     Raises:
         SystemFailure: another process has held the reclaim lock for 30 seconds.
@@ -43,7 +44,10 @@ def repair(store: Store) -> list[Finding]:
     for _ in store.deadline(_WAIT_SECONDS).polls():
         with store.files.disk.exclusively(layout.RECLAIM_LOCK) as locked:
             if locked:
-                return distinct(_repair(store))
+                findings = distinct(_repair(store))
+        if locked:
+            free_room(store)
+            return findings
     raise SystemFailure(f"another process has been reclaiming or repairing for {_WAIT_SECONDS:g} s: try again later")
 
 

@@ -45,7 +45,8 @@ _IN_WORDS = (
 def main(context: click.Context, dry_run: bool, as_json: bool) -> None:
     """Recover a queue space after a crash, and print each finding with the action that was taken.
 
-    Any program that opens a space recovers it; this command also prints a report. If other processes have the space
+    Any program that opens a space recovers it; this command also prints a report, and removes the files that the space
+    does not need any more. If other processes have the space
     open, the first of them has recovered it, and the report leaves out their transactions in progress.
 
     Exit codes: 0 fine, 1 it failed, 2 wrong usage, 4 a file is damaged, or quarantine/ holds
@@ -66,6 +67,7 @@ def main(context: click.Context, dry_run: bool, as_json: bool) -> None:
             report = space.recovery
             report.findings += [finding for finding in space.quarantined() if finding.kind == "damaged"]
             report.others = [] if report.alone else space.engine.other_processes()
+            space.engine.free_room()
     if as_json:
         found = {"path": os.path.abspath(path), "dry_run": dry_run, **asdict(report)}
         del found["others"]

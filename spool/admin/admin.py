@@ -16,6 +16,7 @@ from spool.admin.stats import QueueStats, queue_stats
 from spool.errors import Argument, InvalidArgument
 from spool.index.browse import Cursor, Filter, Slice
 from spool.log.visibility import catch_up, list_prepared
+from spool.maintenance.room import free_room
 from spool.model.message import Message, attributes_of
 from spool.model.options import KEEP, Keep, MessageFilters, QueueOptions
 from spool.model.settings import QueueConfig
@@ -363,13 +364,18 @@ class Administration:
     ) -> int:
         """Delete the queue's messages that match the filters, and return their number. Held messages are not deleted.
 
+        The call gives the room of the messages back to the disk before it returns. A full disk is no obstacle.
+
         Args:
             dry_run: only count the messages.
             progress: called after each commit with the number of messages so far.
             filters: see ``spool.MessageFilters``.
         """
         chosen = bulk.Bulk(queue, Filter.of(filters), dry_run, progress)
-        return bulk.act_on_all(self._store, chosen, bulk.delete)
+        deleted = bulk.act_on_all(self._store, chosen, bulk.delete)
+        if not dry_run:
+            free_room(self._store)
+        return deleted
 
     @public_call("redriving messages")
     def redrive(

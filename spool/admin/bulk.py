@@ -3,6 +3,8 @@
 A command changes only messages that no transaction holds. It claims the messages, looks them up again, and commits
 durably. One commit changes up to a few thousand messages, and a killed process leaves whole commits only. A held
 message is not changed. If the caller named a held message by its id, the caller gets MessageInUse.
+
+A command works on a full disk: it frees the room of messages that are deleted already, and then makes smaller commits.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -10,24 +12,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from spool.coordination.locks import Claims, GroupLocks
-from spool.errors import BadMessageId, MessageInUse
+from spool.disk.disk import FlushFailed
+from spool.errors import NO_ROOM, BadMessageId, MessageInUse, SpoolError
 from spool.format.batch import CommitBatch
 from spool.index.browse import Cursor, Filter
 from spool.index.run import Run
 from spool.log.commit import commit_batch
 from spool.log.quota import room_for
 from spool.log.visibility import catch_up, list_prepared, revalidate
+from spool.maintenance.room import free_room
 from spool.model.message import parse_message_id
 from spool.model.position import PositionRanges, append_range, positions
 from spool.policies.claim_journal import Owners
-from spool.runtime.calls import outside_of_calls
+from spool.runtime.calls import deliver_pending_signals, outside_of_calls
 from spool.store.parts import PreparedBranches, View
 from spool.store.store import Store
 from spool.transactions import claiming
 from spool.transactions.claiming import Wanted
 from spool.transactions.validation import check_queue
 
-_AT_ONCE = 4_096
+_AT_ONCE = 2_048  # the removals of so many messages fit into a file that the recycler keeps for a full disk
 
 # Returns the changes to the control fields of a run's messages, or None to delete the messages.
 Edit = Callable[[Run], Mapping[str, Any] | None]
@@ -123,6 +127,7 @@ def act_on_all(store: Store, bulk: Bulk, edit: Edit) -> int:
         if bulk.progress is not None:
             with outside_of_calls():
                 bulk.progress(done)
+        deliver_pending_signals()
 
 
 def _not_in_doubt(prepared: PreparedBranches, number: int, first: int, count: int) -> PositionRanges:
@@ -144,6 +149,28 @@ def _count_unclaimed(claims: Claims, wanted: PositionRanges) -> int:
 
 
 def _act(store: Store, bulk: Bulk, wanted: PositionRanges, edit: Edit) -> int:
+    """Apply ``edit`` to the wanted messages that are free, in one commit; on a full disk, in several smaller ones.
+
+    Return the number of changed messages.
+    """
+    done, pending, has_freed = 0, [wanted], False
+    while pending:
+        some = pending.pop()
+        try:
+            done += _change_free(store, bulk, some, edit)
+            has_freed = False
+        except OSError as error:  # (nothing has happened: a commit that may have happened raises CommitUnknown)
+            is_full = error.errno in NO_ROOM and not isinstance(error, SpoolError | FlushFailed)
+            if not is_full or (has_freed and len(some) == 1):
+                raise
+            free_room(store)
+            has_freed = True
+            half = len(some) // 2
+            pending += [some[half:], some[:half]] if half else [some]
+    return done
+
+
+def _change_free(store: Store, bulk: Bulk, wanted: PositionRanges, edit: Edit) -> int:
     claimed: PositionRanges = []
     try:
         for number, first, count in wanted:

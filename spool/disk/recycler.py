@@ -155,12 +155,12 @@ class Recycler:
             self.disk.rename(f"{layout.FREE}/{target}{_NEW_SUFFIX}", f"{layout.FREE}/{target}")
         self.refresh()
 
-    def trim(self) -> None:
-        """Remove the files that a quiet space does not need; the smallest files remain."""
+    def trim(self, most: int = QUIET_BYTES) -> None:
+        """Remove files until at most ``most`` bytes are left; the smallest files remain."""
         kept = 0
         for _, name in _sized(self.disk.names(layout.FREE)):
             kept += weight(name)
-            if kept > QUIET_BYTES:
+            if kept > most:
                 unlink_unless_gone(self.disk, f"{layout.FREE}/{name}")  # (another process may just have taken the file)
         self.refresh()
 

@@ -29,6 +29,7 @@ from spool.log.adoption import HEURISTIC_FACT
 from spool.log.quota import room_in
 from spool.log.sequence import flush_published
 from spool.log.visibility import catch_up, list_prepared
+from spool.maintenance.room import free_room
 from spool.model.message import Message
 from spool.model.position import Position
 from spool.model.settings import SpaceConfig
@@ -134,6 +135,11 @@ class Engine:
         A program that only shows bodies then needs no codecs.
         """
         self._store.view.decodes_bodies = False
+
+    @public_call("reclaiming")
+    def free_room(self) -> None:
+        """Remove every file that the space does not need, before the call returns. A failure is only logged."""
+        free_room(self._store)
 
     @public_call("looking for processes")
     def other_processes(self) -> list[str]:

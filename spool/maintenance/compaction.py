@@ -48,6 +48,7 @@ MIN_MESSAGES = 64  # to compact fewer messages would cost more than it saves
 SMALL_RUN = 64  # a longer run is as cheap in memory as a segment, and its file is large enough
 SEGMENT_MESSAGES = 4_096
 SEGMENT_BYTES = 16 << 20  # the most bytes of a segment, and of a whole file
+WASTED_BYTES = 1 << 20  # idle files with fewer bytes are not merged only to free room
 MAX_WASTE = 0.10  # wasted bytes may be this share of the live bytes, plus one segment
 MAX_EXTENTS = 1 << 16  # the most extents of one step: this bounds the memory
 STEP_BYTES = 256 << 20  # the most bytes of one step: this bounds how long an export or a repair waits
@@ -154,6 +155,23 @@ class Compactor:
         while merged := merge_tombstones(self.store):
             yield merged
             self._catch_up()
+        yield from self._compact_all(served)
+
+    def rewrite_wasteful(self, most: int) -> Iterator[int]:
+        """Give up the wasted bytes of files that are kept for a few messages or facts, in steps as in ``steps``.
+
+        A backlog that wastes no bytes is not copied, because the disk may be full.
+
+        Args:
+            most: the greatest number of commits that one file merges.
+        """
+        self._catch_up()
+        while merged := merge_tombstones(self.store, most, WASTED_BYTES):
+            yield merged
+            self._catch_up()
+        yield from self._compact_all(None)
+
+    def _compact_all(self, served: Mapping[str, int] | None) -> Iterator[int]:
         newest = self.store.view.index.applied
         with suppress(Overtaken):
             while written := self._compact(served, newest):
@@ -170,16 +188,19 @@ class Compactor:
         before, self._served = self._served, now
         return {name: max(0, count - before.get(name, 0)) for name, count in now.items()}
 
-    def _compact(self, served: Mapping[str, int], newest: int) -> int:
+    def _compact(self, served: Mapping[str, int] | None, newest: int) -> int:
         """Compact at most ``MAX_EXTENTS`` extents and ``STEP_BYTES``; return how many files were written.
 
         Args:
+            served: how many messages each queue has delivered since the last round. None: only fragmented files are
+                compacted, and no slow queue.
             newest: see ``fragmented``.
         """
         with self.store.view.mutex:
             index = self.store.view.index
             fragmented_files = fragmented(index.files, newest)
-            if not fragmented_files and sum(queue.entries for queue in index.messages.queues.values()) < MIN_MESSAGES:
+            few = sum(queue.entries for queue in index.messages.queues.values()) < MIN_MESSAGES
+            if not fragmented_files and (few or served is None):
                 return 0
             held = self._held()
             queues = list(index.messages.queues.values())
@@ -187,7 +208,8 @@ class Compactor:
             for queue in queues:
                 if len(extents) >= MAX_EXTENTS:
                     break
-                extents += _extents(index, queue, served.get(queue.name, 0), held, fragmented_files)
+                count = queue.entries if served is None else served.get(queue.name, 0)
+                extents += _extents(index, queue, count, held, fragmented_files)
             extents = next(_grouped(extents, MAX_EXTENTS, lambda extent: (1, extent.bytes), STEP_BYTES), [])
             index.changed_since = []
         try:

@@ -18,7 +18,7 @@ from spool.log.sequence import flush_published
 from spool.log.visibility import apply_own, apply_up_to
 from spool.maintenance import schedule
 from spool.maintenance.compaction import EVERY_SECONDS, Compactor
-from spool.maintenance.reclaim import PAUSE_BETWEEN_STEPS, reclaim
+from spool.maintenance.reclaim import in_turns, reclaim
 from spool.maintenance.schedule import IndexSize
 from spool.model import layout
 from spool.policies.expiry import expire
@@ -64,20 +64,17 @@ class Housekeeper:
         self.next_look = index.applied + schedule.RECLAIM_LARGE_EVERY_COMMITS
         since = index.applied - self._reclaimed_at
         many = since >= every and (len(index.idle) >= every or len(index.unflushed) >= schedule.FLUSH_COMMITS)
-        if not many and (since < schedule.RECLAIM_LARGE_EVERY_COMMITS or not self._is_large()):
+        if not many and (since < schedule.RECLAIM_LARGE_EVERY_COMMITS or not self._is_large(schedule.RECLAIM_BYTES)):
             return
         if self._beside:
             self._wake.set()
         else:
             self._reclaim(schedule.RETAINED_FOR_READERS)
 
-    def _is_large(self) -> bool:
-        """Return whether the idle files are large, even if there are few. Return False while other processes have the
-        space open, because the newest files then remain."""
-        return (
-            self._store.view.index.idle_bytes >= schedule.RECLAIM_BYTES
-            and not self._store.shared.open_lock.has_others()
-        )
+    def _is_large(self, least: int) -> bool:
+        """Return whether the idle files have at least so many bytes, even if there are few files. Return False while
+        other processes have the space open, because the newest files then remain."""
+        return self._store.view.index.idle_bytes >= least and not self._store.shared.open_lock.has_others()
 
     @enters
     def tidy_up(self) -> None:
@@ -93,7 +90,8 @@ class Housekeeper:
                 if not self._store.shared.open_lock.has_others():
                     self._flush(due=True, most=schedule.FLUSHED_AT_THE_END)
             self._check_marks()
-            if len(self._store.view.index.idle) >= schedule.TIDY_FROM:
+            index = self._store.view.index
+            if len(index.idle) >= schedule.TIDY_FROM or self._is_large(schedule.TIDY_BYTES):
                 self._reclaim(0)
             self._save(schedule.CHECKPOINT_FROM, lasting=True)
 
@@ -103,14 +101,7 @@ class Housekeeper:
 
     def compact(self) -> int:
         """Compact slow queues; return how many files were written: 0 if another process is compacting or reclaiming."""
-        written, steps = 0, self._compactor.steps()
-        while True:
-            with self._store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:
-                step = next(steps, None) if ours else None
-            if step is None:
-                break
-            written += step
-            self._store.clock.sleep(PAUSE_BETWEEN_STEPS)
+        written = sum(in_turns(self._store, self._compactor.steps()))
         if written:
             self._store.meters.record([(("compactions",), 1), (("compacted_files",), written)])
         return written
@@ -164,7 +155,8 @@ class Housekeeper:
         quiet = elected and self._is_quiet()
         compacted = elected and self.compact() > 0
         index = self._store.view.index
-        if schedule.is_reclaim_due(len(index.idle), compacted=compacted, quiet=quiet) or self._is_large():
+        due = schedule.is_reclaim_due(len(index.idle), compacted=compacted, quiet=quiet)
+        if due or self._is_large(schedule.RECLAIM_BYTES):
             self._reclaim(schedule.retained(quiet=quiet), self._pause)
             # If the space closes meanwhile, this reclaim ends early, and ``tidy_up`` has skipped its own reclaim. So
             # files remain.

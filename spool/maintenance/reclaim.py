@@ -17,6 +17,7 @@ space notices that another program deleted files, and can name the file if only 
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Self
 
 from spool.disk.content import unlink_unless_gone
@@ -33,7 +34,8 @@ from spool.log.standing import cancel_of_dead
 from spool.log.visibility import catch_up
 from spool.model import layout
 from spool.policies.claim_journal import clean_up_after_dead
-from spool.runtime.clock import POLL_MAX_SECONDS, Clock
+from spool.runtime.calls import deliver_pending_signals
+from spool.runtime.clock import POLL_MAX_SECONDS, Clock, Deadline
 from spool.store.parts import Files, Shared, View
 from spool.store.store import Store, log
 
@@ -92,34 +94,64 @@ def note_pins(number: int, state: Retention, claimed: Set[int]) -> None:
         state.pinned_by = frozenset(one for one in claimed if low <= one <= high)
 
 
-def reclaim(store: Store, pause: Callable[[], None] = lambda: None, behind: int = 0) -> int:
+def reclaim(
+    store: Store, pause: Callable[[], None] = lambda: None, behind: int = 0, wait: Deadline | None = None
+) -> int:
     """Remove files that are not needed, level by level; return how many numbers were removed.
 
-    One process at a time reclaims, in steps; while another process reclaims, this call ends. A failure is logged, and
-    the next round tries again.
+    A failure is logged, and the next round tries again.
 
     Args:
         pause: called after every few files.
         behind: how many of the newest numbers remain for now.
+        wait: see ``in_turns``.
     """
     removed = 0
-    steps = _steps(store, pause, behind)
-    try:
-        while True:
+    with failures_logged(store):
+        for step in in_turns(store, _steps(store, pause, behind), wait):
+            removed += step
+    return removed
+
+
+def in_turns(store: Store, steps: Iterator[int], wait: Deadline | None = None) -> Iterator[int]:
+    """Take the steps of a maintenance one after another, each under the reclaim lock; yield their results.
+
+    Only one process at a time takes steps.
+
+    Args:
+        wait: how long a step waits for another process that holds the lock. Handlers of signals then run between the
+            steps. None: if another process holds the lock, the steps end.
+    """
+    while True:
+        step = None
+        for _ in (True,) if wait is None else wait.polls():
             with store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:
                 step = next(steps, None) if ours else None
-            if step is None:
+            if ours:
                 break
-            removed += step
-            store.clock.sleep(PAUSE_BETWEEN_STEPS)
+        else:
+            if wait is not None:
+                log.warning("files that are not needed remain for now: another process reclaims, exports or repairs")
+        if step is None:
+            return
+        yield step
+        store.clock.sleep(PAUSE_BETWEEN_STEPS)
+        if wait is not None:
+            deliver_pending_signals()
+
+
+@contextmanager
+def failures_logged(store: Store) -> Iterator[None]:
+    """Log a failure of maintenance. A failed flush stops the space; the close of the space is no failure."""
+    try:
+        yield
     except FlushFailed:
         store.stop()
     except NotOpen:
-        pass  # the space is closing: the next opener reclaims
+        pass  # the next opener reclaims
     except (OSError, SpoolError) as error:
         if not store.closed:
             log.warning("reclaim stopped early: %s", error)
-    return removed
 
 
 def _steps(store: Store, pause: Callable[[], None], behind: int) -> Iterator[int]:

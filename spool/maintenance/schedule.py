@@ -12,7 +12,7 @@ RECLAIM_LARGE_EVERY_COMMITS, RECLAIM_BYTES = 16, recycler.MAX_BYTES // 2
 # This many of the newest commit files remain while other processes have the space open. A reader whose next file was
 # deleted must list the whole directory again, which costs far more than these files.
 RETAINED_FOR_READERS = 512
-TIDY_FROM = 64
+TIDY_FROM, TIDY_BYTES = 64, 1 << 20  # from so many idle files or bytes on, a process that ends reclaims them
 CHECKPOINT_FROM = 256  # a checkpoint needs this many files that an opener would read, and as many new commits
 _SEGMENT_COSTS = 256  # reading the table of one segment takes as long as reading this many small files
 

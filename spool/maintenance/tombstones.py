@@ -24,26 +24,34 @@ from spool.store.settings import Settings
 from spool.store.store import Store
 
 MERGED_COMMITS = 512
-_MOST_MERGED = 8_192  # commits in one file, and about as many facts: this bounds the work under the number lock
+MOST_MERGED = 8_192  # commits in one file, and about as many facts: this bounds the work under the number lock
 _MAX_FACTS = 4_096
 _MAX_TARGETS = 4_096  # a file with more tombstones is not merged again (a subscription may keep their targets)
 
 Facts = dict[str, tuple[int, Any, float | None]]
 
 
-def merge_tombstones(store: Store) -> int:
+def merge_tombstones(store: Store, most: int = MOST_MERGED, wasted: int | None = None) -> int:
     """Merge the tombstones of many commits into one file, if enough have piled up; return how many files were written.
 
     The caller holds the reclaim lock, and has applied all published commits.
+
+    Args:
+        most: the greatest number of commits, and about the greatest number of facts, in one file.
+        wasted: merge few commits, too, if their files have at least this many bytes of bodies.
     """
     with store.view.mutex:
         index = store.view.index
         index.forget_expired(store.clock.now())
         numbers = sorted(number for number in index.idle if _is_mergeable(index, number))
-        if len(numbers) < MERGED_COMMITS:
+        if len(numbers) < MERGED_COMMITS and (
+            wasted is None or sum(index.files[number].body_bytes for number in numbers) < wasted
+        ):
             return 0
         facts = accumulate(index.files[number].facts for number in numbers)
-        numbers = [number for number, sum_ in zip(numbers[:_MOST_MERGED], facts, strict=False) if sum_ <= _MOST_MERGED]
+        numbers = [number for number, sum_ in zip(numbers[:most], facts, strict=False) if sum_ <= most]
+    if not numbers:
+        return 0
     try:
         _merge(store, numbers)
     except Overtaken:

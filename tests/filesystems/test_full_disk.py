@@ -226,3 +226,30 @@ def test_a_sparse_copy_of_a_space_is_used_on_a_full_disk(volume: Volume) -> None
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode >= 0, f"the kernel killed the process: signal {-done.returncode}"
     assert done.stdout == f"{len(SIZES)}\n", done.stderr
+
+
+@pytest.mark.parametrize("keys", [False, True], ids=["plain", "with keys that are remembered"])
+def test_e15_a_purge_empties_a_full_disk_without_any_other_program(volume: Volume, keys: bool) -> None:
+    """Every program has ended, and another program has taken the last byte."""
+    path = volume.path / "space"
+    with spool.create(path, defaults=AT_ONCE) as space:
+        space.create_queue("q")
+        for size in (100_000, 1_000):
+            numbers = iter(range(100_000))
+            until_full(lambda s=size, n=numbers: put_with_key(space, s, next(n) if keys else None))  # type: ignore[misc]
+    with open(volume.path / "other", "wb", buffering=0) as other, pytest.raises(OSError, match="No space") as refused:
+        while True:
+            other.write(bytes(4096))
+    assert refused.value.errno == errno.ENOSPC
+    with spool.open(path) as space:
+        waiting = space.stats("q").ready
+        assert space.purge("q") == waiting > 50
+        left = [file.stat().st_size for stage in (layout.COMMITTED, layout.FREE) for file in (path / stage).iterdir()]
+        assert sum(left) < 5 << 20
+        space.put("q", bytes(2_000_000))
+        assert len(space.get("q").body) == 2_000_000
+        assert space.check() == []
+
+
+def put_with_key(space: spool.Space, size: int, number: int | None) -> None:
+    space.put("q", os.urandom(size), deduplication_key=None if number is None else f"{size} {number}")

@@ -1,0 +1,49 @@
+"""Give the room of deleted messages back to the disk before a call ends, and not seconds later in the background.
+
+An administrator who empties a queue on a full disk may have no other program running.
+"""
+
+from itertools import islice
+
+from spool.disk.disk import FlushFailed
+from spool.errors import NO_ROOM, SpoolError
+from spool.maintenance.compaction import Compactor
+from spool.maintenance.reclaim import failures_logged, in_turns, reclaim
+from spool.maintenance.tombstones import MOST_MERGED
+from spool.model import layout
+from spool.runtime.clock import Deadline
+from spool.store.store import Store
+
+_FEW = 128  # the facts of so many commits fit into the room of one file that the recycler keeps for a full disk
+
+
+def free_room(store: Store) -> None:
+    """Remove every file that the space does not need, even if other processes have the space open.
+
+    Files that are kept for a few messages or facts are written again without the deleted messages, if they waste much
+    room. A failure is logged, because the messages are deleted already: the next reclaim removes the files.
+    """
+    wait = store.deadline()
+    _remove_files(store, wait)
+    with failures_logged(store):
+        try:
+            _rewrite(store, wait)
+        except OSError as error:
+            if error.errno not in NO_ROOM or isinstance(error, SpoolError | FlushFailed):
+                raise
+            store.files.recycler.trim(0)
+            _rewrite(store, wait, _FEW, steps=1)
+            _rewrite(store, wait)
+
+
+def _remove_files(store: Store, wait: Deadline) -> None:
+    reclaim(store, wait=wait)
+    with failures_logged(store):
+        store.files.recycler.trim()
+        store.files.disk.flush_directory(layout.FREE)  # (ext4 frees the blocks of removed files as its journal commits)
+
+
+def _rewrite(store: Store, wait: Deadline, most: int = MOST_MERGED, steps: int | None = None) -> None:
+    """Rewrite wasteful files, in at most ``steps`` steps, and remove the old files."""
+    if sum(in_turns(store, islice(Compactor(store).rewrite_wasteful(most), steps), wait)):
+        _remove_files(store, wait)

@@ -1,0 +1,113 @@
+"""A purge gives the room of its messages back before it returns, beside other processes, too; so does a repair."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import spool
+from spool.disk import recycler
+from tests.at_once import AT_ONCE
+from tests.beside.company import two_that_commit
+
+_BODY = bytes(1_000_000)
+_LITTLE = recycler.QUIET_BYTES + 500_000
+
+
+def _bytes_of(path: Path) -> int:
+    """The bytes of all files of messages, and of consumed files."""
+    return sum(file.stat().st_size for stage in ("committed", "free") for file in (path / stage).iterdir())
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> spool.Space:
+    with spool.create(tmp_path / "space", defaults=AT_ONCE) as made:
+        made.create_queue("errors")
+    return spool.open(tmp_path / "space")
+
+
+@pytest.mark.parametrize("keys", [False, True], ids=["plain", "with keys that are remembered"])
+def test_a_purged_message_takes_no_room_when_the_purge_returns(space: spool.Space, keys: bool) -> None:
+    with space:
+        for number in range(20):
+            space.put("errors", _BODY, deduplication_key=f"key {number}" if keys else None)
+        assert _bytes_of(Path(space.path)) > 20_000_000
+        assert space.purge("errors") == 20
+        assert _bytes_of(Path(space.path)) < _LITTLE
+        if keys:
+            assert space.put("errors", "again", deduplication_key="key 7").duplicate  # type: ignore[attr-defined]
+        assert space.check() == []
+
+
+def test_a_purge_of_some_messages_of_large_commits_frees_their_room(space: spool.Space) -> None:
+    with space:
+        ids = [id for _ in range(4) for id in space.put_many("errors", [_BODY] * 10)]
+        # (one message of each commit remains)
+        assert sum(space.purge("errors", message_id=id) for id in ids if id not in ids[::10]) == 36
+        assert _bytes_of(Path(space.path)) < 4 * len(_BODY) + 16_000_000 + _LITTLE
+        assert [message.id for message in space.browse("errors")] == ids[::10]
+        assert space.check() == []
+
+
+def test_a_dry_run_frees_nothing(space: spool.Space) -> None:
+    with space:
+        for _ in range(20):
+            space.get(space.put("errors", _BODY) and "errors")
+        space.put("errors", "one")
+        before = _bytes_of(Path(space.path))
+        assert space.purge("errors", dry_run=True) == 1
+        assert _bytes_of(Path(space.path)) == before
+
+
+def test_a_purge_frees_the_room_beside_two_processes_that_commit(tmp_path: Path) -> None:
+    path = tmp_path / "space"
+    with spool.create(path, defaults=AT_ONCE) as space:
+        space.create_queue("errors")
+        for _ in range(20):
+            space.put("errors", _BODY)
+        with two_that_commit(tmp_path):
+            assert space.purge("errors") == 20
+            assert _bytes_of(path) < _LITTLE + 10_000_000, "the two have messages and consumed files, too"
+
+
+def test_a_repair_frees_the_room_of_consumed_messages(space: spool.Space) -> None:
+    with space:
+        for _ in range(20):
+            space.put("errors", _BODY)
+            space.get("errors")
+        space.check(repair=True)
+        assert _bytes_of(Path(space.path)) < _LITTLE
+
+
+def test_a_program_that_takes_a_large_message_and_ends_frees_its_room(space: spool.Space) -> None:
+    with space:
+        space.put("errors", bytes(20_000_000))
+    with spool.open(space.path) as again:
+        again.get("errors")
+    assert _bytes_of(Path(space.path)) < _LITTLE
+
+
+_PURGES = """
+import os, signal, spool, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+def say(done):
+    if done < 10_000:
+        os.kill(os.getpid(), signal.SIGTERM)
+with spool.open(sys.argv[1]) as space:
+    space.purge("errors", progress=say)
+"""
+
+
+def test_a_signal_ends_a_purge_between_two_commits_and_the_next_purge_ends_it(space: spool.Space) -> None:
+    with space:
+        with space.transaction() as transaction:
+            for number in range(10_000):  # no two neighbours have the same control fields
+                transaction.put("errors", number, priority=50 + number % 2)
+        done = subprocess.run([sys.executable, "-c", _PURGES, space.path], env=dict(os.environ), check=False)
+        assert done.returncode == 7
+        left = space.stats("errors").ready
+        assert 0 < left < 10_000
+        assert space.purge("errors") == left
+        assert space.check() == []
