@@ -55,6 +55,7 @@ COLUMNS: Mapping[str, tuple[DataType, bool]] = {
     "origin_queue": (_TEXT, True),
     "origin_attempts": (IntegerType(), False),
     "failure_reason": (_TEXT, True),
+    "failed_at": (_TIME, True),
 }
 """The type of each column, and whether the column may be null.
 

@@ -18,7 +18,7 @@ from xa import ResourceManager, Xid
 from xaspool_console.console import Console
 from xaspool_console.findings import queue_link
 from xaspool_console.formatting import gtrid
-from xaspool_console.messages import entry_of
+from xaspool_console.messages import entry_of, search_words, searched
 from xaspool_console.pages import name_of
 
 if TYPE_CHECKING:
@@ -145,18 +145,39 @@ def _of_messages(space: "Space") -> list[Change]:
 
 
 def _of_queues(space: "Space") -> list[Change]:
-    def ask(request: Request) -> Question:
-        queue = request.path_params["queue"]
-        count = space.redrive(queue, dry_run=True)
-        sentence = f"{plural(count, 'message')} of queue {queue} can return to the original queues."
-        return Question("Redrive a queue", sentence, "Redrive all", queue_link(queue))
+    def subject(request: Request) -> tuple[str, str]:
+        """Return the queue, and the end of a sentence about its messages that match the search."""
+        words = search_words(request)
+        return request.path_params["queue"], f" ({words})" if words else ""
+
+    def ask_redrive(request: Request) -> Question:
+        queue, which = subject(request)
+        count = space.redrive(queue, dry_run=True, **searched(request))
+        sentence = f"{plural(count, 'message')} of queue {queue}{which} can return to the original queues."
+        return Question("Redrive messages", sentence, "Redrive" if which else "Redrive all", queue_link(queue))
 
     def redrive(request: Request) -> tuple[str, str]:
-        queue = request.path_params["queue"]
-        count = space.redrive(queue)
-        return f"{plural(count, 'message')} of queue {queue} went back to the original queues.", queue_link(queue)
+        queue, which = subject(request)
+        count = space.redrive(queue, **searched(request))
+        done = f"{plural(count, 'message')} of queue {queue}{which} went back to the original queues."
+        return done, queue_link(queue)
 
-    return [Change("/queues/{queue}/redrive", ask, redrive)]
+    def ask_purge(request: Request) -> Question:
+        queue, which = subject(request)
+        count = space.purge(queue, dry_run=True, **searched(request))
+        sentence = f"This deletes {plural(count, 'message')} of queue {queue}{which} for good."
+        button = "Delete" if which else "Delete all"
+        return Question("Delete messages", f"{sentence} Nothing can bring them back.", button, queue_link(queue))
+
+    def purge(request: Request) -> tuple[str, str]:
+        queue, which = subject(request)
+        count = space.purge(queue, **searched(request))
+        return f"Deleted {plural(count, 'message')} of queue {queue}{which}.", queue_link(queue)
+
+    return [
+        Change("/queues/{queue}/redrive", ask_redrive, redrive),
+        Change("/queues/{queue}/purge", ask_purge, purge),
+    ]
 
 
 def _of_transactions(space: "Space") -> list[Change]:

@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -17,6 +18,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from spool.errors import BadMessageId, InvalidArgument
+from spool.model.text import plural, printable
 from xaspool_console.charts import chart
 from xaspool_console.console import Console
 from xaspool_console.findings import error_queues
@@ -37,10 +39,12 @@ _ID_FORM = "the id of a message has 32 hexadecimal digits: give all of them"
 # The fields of a message for people; the others have a place of their own on the page.
 _FIELDS = (
     "content_type", "codec", "priority", "enqueued_at", "not_before", "expires_at", "attempts", "origin_queue",
-    "origin_attempts", "failure_reason", "correlation_id", "group", "reply_queue", "failure_queue", "client_id",
-    "application_key", "user_code",
+    "origin_attempts", "failure_reason", "failed_at", "correlation_id", "group", "reply_queue", "failure_queue",
+    "client_id", "application_key", "user_code",
 )  # fmt: skip
-_TIMES = ("enqueued_at", "not_before", "expires_at")
+_TIMES = ("enqueued_at", "not_before", "expires_at", "failed_at")
+_SEARCHED = ("correlation_id", "header", "reason", "since", "until", "older_than")
+_MOST_IDS = 4_000  # characters
 
 
 def as_message_id(text: str) -> str | None:
@@ -114,9 +118,15 @@ def queue_page(console: Console, request: Request) -> Response:
     return console.page(
         request, "queue.html", queue=queue, stats=stats, rates=snapshot.rates(queue), metrics=snapshot.metrics,
         chart=chart(snapshot.depths(queue), CHART_SECONDS, f"messages in {queue}"), settings=settings, listing=listing,
-        is_error=queue in error_queues(snapshot.metrics), filters=_texts(request),
+        is_error=queue in error_queues(snapshot.metrics), filters=_texts(request), search=_search_of(request),
         role=asdict(snapshot.metrics.roles[queue]) if queue in snapshot.metrics.roles else {},
     )  # fmt: skip
+
+
+def _search_of(request: Request) -> str:
+    """Return the search as a part of an address, e.g. ``?reason=HTTP+503``; "" without a search."""
+    texts = {name: text for name, text in _texts(request).items() if text}
+    return f"?{urlencode(texts)}" if texts else ""
 
 
 def _settings(space: "Space", queue: str) -> dict[str, str]:
@@ -134,18 +144,28 @@ def _words(value: object) -> str:
 
 
 def _texts(request: Request) -> dict[str, str]:
-    """Return the texts of the search form."""
-    names = ("id", "correlation_id", "header", "older_than")
-    return {name: request.query_params.get(name, "").strip()[:500] for name in names}
+    """Return the texts of the search form. ``id`` may have several ids."""
+    found = {name: request.query_params.get(name, "").strip()[:500] for name in _SEARCHED}
+    return found | {"id": " ".join(request.query_params.getlist("id"))[:_MOST_IDS].strip()}
 
 
-def _filters(texts: dict[str, str]) -> "MessageFilters":
+def searched(request: Request) -> "MessageFilters":
     """Return the filters of the search form. InvalidArgument if a text has a wrong form."""
+    texts = _texts(request)
     found: MessageFilters = {}
     if texts["id"]:
-        found["message_id"] = as_message_id(texts["id"])
-        if found["message_id"] is None:
+        ids = [as_message_id(text) for text in texts["id"].replace(",", " ").split()]
+        found["message_id"] = [id for id in ids if id is not None]
+        if None in ids:
             raise InvalidArgument(_ID_FORM)
+    elif "chosen" in request.query_params:
+        raise InvalidArgument("no message is chosen: go back, and choose messages in the list")
+    if texts["reason"]:
+        found["reason"] = texts["reason"]
+    if texts["since"]:
+        found["since"] = _moment("since", texts["since"])
+    if texts["until"]:
+        found["until"] = _moment("until", texts["until"])
     if texts["correlation_id"]:
         found["correlation_id"] = texts["correlation_id"]
     if texts["header"]:
@@ -169,6 +189,22 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _moment(name: str, text: str) -> datetime:
+    """Return the time of the field "since" or "until", in the server's time zone. InvalidArgument."""
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError):
+        raise InvalidArgument(f"“{name}” is a time, e.g. 2030-01-31T08:00, not {text[:40]}") from None
+
+
+def search_words(request: Request) -> str:
+    """Return the search in words, for a question about all messages that match; "" without a search."""
+    texts = {name.replace("_", " "): text for name, text in _texts(request).items() if text}
+    if "id" in texts:
+        texts["id"] = plural(len(texts["id"].replace(",", " ").split()), "message id")
+    return printable(", ".join(f"{name} {text}" if name != "id" else text for name, text in texts.items()))
+
+
 def _nothing(request: Request, in_doubt: int) -> str:
     """Return the sentence for a list without messages."""
     if any(_texts(request).values()):
@@ -184,7 +220,7 @@ def _listing(space: "Space", queue: str, request: Request) -> Listing:
     text = request.query_params.get("after", "0")
     first = min(_FURTHEST, int(text)) if text.isascii() and text.isdigit() and len(text) < 7 else 0
     try:
-        entries = space.entries(queue, **_filters(_texts(request)))
+        entries = space.entries(queue, **searched(request))
         rows, note, is_whole = _rows(entries, first)
     except (InvalidArgument, BadMessageId) as error:
         return Listing([], "", "", str(error))

@@ -1,7 +1,7 @@
 """``spool-admin message``: put, take, list, show and change messages."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +24,17 @@ _WRITTEN = (
     ("id", 32, False), ("state", 8, False), ("priority", 8, True), ("attempts", 8, True), ("bytes", 10, True),
     ("enqueued", 25, False), ("waits for", 25, False), ("correlation id", 14, False), ("body", 0, False),
 )  # fmt: skip
+# Those of an error queue.
+_WRITTEN_FAILED = (
+    ("id", 32, False), ("state", 8, False), ("from", 12, False), ("bytes", 10, True), ("failed", 25, False),
+    ("reason", 40, False), ("waits for", 25, False), ("body", 0, False),
+)  # fmt: skip
 # The columns on a terminal: (name, width, the least width of a terminal that shows the column). The body gets the rest
 # of the line.
 _DRAWN = (
     ("id", 32, 0), ("state", 8, 0), ("age", 6, 0), ("attempts", 8, 100), ("bytes", 9, 120), ("waits for", 22, 100),
 )  # fmt: skip
+_DRAWN_FAILED = (("id", 32, 0), ("failed", 8, 100), ("from", 12, 120), ("reason", 40, 0))
 _DRAWN_AT_ONCE = 500
 _BORDERS = 3
 
@@ -51,6 +57,7 @@ def message() -> None:
 @json_option
 def list_(queue: str, limit: int | None, as_json: bool, **options: Any) -> None:
     """List a queue's messages with their states, in the order of delivery, and take none. Delayed messages come last.
+    An error queue's messages are listed with the reasons of their failures.
 
     A message is ready, delayed, claimed by a program, or in doubt, which means held by a prepared transaction. If a
     message is damaged, standard error names it, and the exit code is 4.
@@ -59,6 +66,7 @@ def list_(queue: str, limit: int | None, as_json: bool, **options: Any) -> None:
     Examples:
       spool-admin message list orders --limit 20
       spool-admin message list orders --header tenant=acme --older-than 2h
+      spool-admin message list errors --reason "HTTP 503" --since 2h
     """
     chosen = given(options)
     damaged: list[str] = []
@@ -70,7 +78,8 @@ def list_(queue: str, limit: int | None, as_json: bool, **options: Any) -> None:
                 write_json(_object(entry))
                 shown += 1
         else:
-            shown = _write_table(readable)
+            failed = "reason" in chosen or any(each.error_queue == queue for each in space.queues().values())
+            shown = _write_table(readable, failed=failed)
     if damaged:
         click.get_current_context().exit(DAMAGE_LEFT)
     if not shown:
@@ -92,11 +101,14 @@ def _object(entry: "QueueEntry") -> dict[str, Any]:
     return {**message_object(entry.message), "state": entry.state, "holder": entry.holder}
 
 
-def _write_table(entries: "Iterator[QueueEntry]") -> int:
-    """Print all entries, and return their number. The caller leaves out damaged entries."""
+def _write_table(entries: "Iterator[QueueEntry]", *, failed: bool) -> int:
+    """Print all entries, and return their number. The caller leaves out damaged entries.
+
+    failed: whether they are failed messages, whose reasons are of interest.
+    """
     if on_terminal():
-        return _draw(entries)
-    names, widths, right = zip(*_WRITTEN, strict=True)
+        return _draw(entries, _DRAWN_FAILED if failed else _DRAWN)
+    names, widths, right = zip(*(_WRITTEN_FAILED if failed else _WRITTEN), strict=True)
     count = 0
     for entry in entries:
         if not count:
@@ -116,14 +128,14 @@ def _holder_name(holder: "Holder") -> str:
     return f"process {holder.pid} ({printable(holder.program or '')})"
 
 
-def _draw(entries: "Iterator[QueueEntry]") -> int:
+def _draw(entries: "Iterator[QueueEntry]", possible: Sequence[tuple[str, int, int]]) -> int:
     """Print a table for every few hundred entries, so that a long queue needs little memory."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     console = Console()
-    columns = [(name, width) for name, width, least in _DRAWN if console.width >= least]
+    columns = [(name, width) for name, width, least in possible if console.width >= least]
     left = console.width - sum(width + _BORDERS for _, width in columns) - _BORDERS - 1
     count = 0
     while batch := list(islice(entries, _DRAWN_AT_ONCE)):
@@ -151,6 +163,9 @@ def _cells(entry: "QueueEntry", *, drawn: bool) -> dict[str, str]:
         waits = f"due in {age(due - now)}" if due is not None and due > now else ""
     else:
         waits = show(moment(due))
+    failed = show(moment(message.failed_at))
+    if drawn and message.failed_at is not None:
+        failed = f"{age(max(0.0, now - message.failed_at))} ago"
     return {
         "id": message.id,
         "state": entry.state,
@@ -161,6 +176,9 @@ def _cells(entry: "QueueEntry", *, drawn: bool) -> dict[str, str]:
         "enqueued": show(moment(message.enqueued_at)),
         "waits for": waits,
         "correlation id": show(message.correlation_id),
+        "from": show(message.origin_queue),
+        "failed": failed,
+        "reason": show(message.failure_reason),
         "body": bodies.piece(message),
     }
 

@@ -108,12 +108,14 @@ def change(queue: str, create_missing: bool, **options: Any) -> None:
 def purge(queue: str, **options: Any) -> None:
     """Delete the queue's messages, or those that match all filters, and print how many.
 
-    The command deletes no message that a program holds. On a terminal, it asks first.
+    The command deletes no message that a program holds. On a terminal, it asks first. It works on a full disk, and
+    gives the room of the messages back before it ends.
 
     \b
     Examples:
       spool-admin queue purge orders --older-than 7d --dry-run
       spool-admin queue purge orders --header tenant=acme --yes
+      spool-admin queue purge errors --reason "no such article" --yes
     """
     from xaspool_scripts import admin_rearrange  # only commands on messages need it
 

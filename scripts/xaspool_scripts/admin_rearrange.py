@@ -11,7 +11,7 @@ from xaspool_scripts.codes import WRONG_USAGE
 from xaspool_scripts.common import Failure, SpaceCommand, complete_queue, json_option, note, opened
 from xaspool_scripts.options import confirm, dry_run_option, filter_options, given, options_of, progress, yes_option
 from xaspool_scripts.options import message_id as message_id_type
-from xaspool_scripts.output import answering, write_answer, write_json
+from xaspool_scripts.output import answering, moment, write_answer, write_json
 from xaspool_scripts.wording import plural, span
 
 if TYPE_CHECKING:
@@ -122,6 +122,7 @@ def redrive(queue: str, to: str | None, dry_run: bool, as_json: bool, **options:
     \b
     Examples:
       spool-admin message redrive errors --dry-run
+      spool-admin message redrive errors --reason "HTTP 503" --since 2h
       spool-admin message redrive errors --to orders --older-than 1h
     """
     with opened() as space, progress("redriving", space.stats(queue).ready, shown=not dry_run) as set_progress:
@@ -164,7 +165,11 @@ def purge(space: "Space", queue: str, *, dry_run: bool, as_json: bool, yes: bool
 def _filters_in_words(chosen: dict[str, Any]) -> str:
     parts = []
     if "message_id" in chosen:
-        parts.append(f"with the id {chosen['message_id']}")
+        ids = chosen["message_id"]
+        parts.append(f"with the id {ids[0]}" if len(ids) == 1 else f"with one of {len(ids)} ids")
+    if "reason" in chosen:
+        parts.append(f"with the reason {chosen['reason']!r}")
+    parts += [f"{word} {moment(chosen[word])}" for word in ("since", "until") if word in chosen]
     if "correlation_id" in chosen:
         parts.append(f"with the correlation id {chosen['correlation_id']!r}")
     if "headers" in chosen:

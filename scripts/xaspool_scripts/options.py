@@ -3,6 +3,7 @@
 import math
 import re
 import sys
+import time
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -39,6 +40,17 @@ def duration(text: str) -> float:
     if match is None or not math.isfinite(seconds := float(match[1]) * _UNITS[match[2] or "s"]):
         raise click.BadParameter(f"{text!r} is neither a number of seconds nor a time like 90s, 15m, 2h or 7d")
     return seconds
+
+
+def past(text: str) -> float:
+    """Parse a time as `moment` does, or a time span with a unit, e.g. ``2h``: the time so long ago."""
+    if text[-1:] in _UNITS and _DURATION.fullmatch(text):
+        return time.time() - duration(text)
+    try:
+        return moment(text)
+    except click.BadParameter:
+        form = "a time like 2030-01-31T08:00, nor a time span like 90s, 15m, 2h or 7d, which means so long ago"
+        raise click.BadParameter(f"{text!r} is neither {form}") from None
 
 
 def duration_or_forever(text: str) -> float | None:
@@ -224,7 +236,23 @@ def options_of(
 
 
 _FILTERS = (
-    click.option("--id", "message_id", type=message_id, metavar="ID", help="Only the message with this id."),
+    click.option(
+        "--id", "message_id", type=message_id, multiple=True, metavar="ID",
+        help="Only the message with this id; may be given several times.",
+    ),
+    click.option(
+        "--reason", metavar="TEXT",
+        help="Only messages whose failure reason contains this text; upper and lower case differ.",
+    ),
+    click.option(
+        "--since", type=past, metavar="TIME",
+        help="Only messages that failed last, or else were put, at this time or later: e.g. 2030-01-31T08:00, or 2h "
+        "for two hours ago.",
+    ),
+    click.option(
+        "--until", type=past, metavar="TIME",
+        help="Only messages that failed last, or else were put, before this time, written as for --since.",
+    ),
     click.option("--correlation-id", metavar="TEXT", help="Only messages with this correlation id."),
     click.option(
         "--header", "headers", multiple=True, metavar="NAME=VALUE", callback=_headers,
@@ -232,7 +260,7 @@ _FILTERS = (
     ),
     click.option(
         "--older-than", type=duration, metavar="TIME",
-        help="Only messages that were put longer ago than this, in seconds or e.g. 15m, 2h, 7d.",
+        help="Only messages that failed last, or else were put, longer ago than this, in seconds or e.g. 15m, 2h, 7d.",
     ),
 )  # fmt: skip
 yes_option = click.option(

@@ -6,8 +6,9 @@ message that becomes due meanwhile, because the cursor may have passed the new p
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from heapq import heappop, heappush
 from itertools import islice
 from typing import Any, NamedTuple, Self
@@ -17,9 +18,11 @@ from spool.index.index import Index
 from spool.index.queue import Queue
 from spool.index.run import Run
 from spool.index.segment import Segment
-from spool.model.message import attributes_of, parse_message_id
+from spool.model.checks import ValueCheck, check, seconds, text
+from spool.model.message import PUT_OPTIONS, attributes_of, failure_time, parse_message_id
 from spool.model.options import MessageFilters
 from spool.model.order import Key
+from spool.model.position import Position
 from spool.model.text import shown
 
 
@@ -36,13 +39,16 @@ class Slice(NamedTuple):
 class Filter:
     """The conditions of a search: a message matches if it fulfils each given condition.
 
-    ``headers``: the message has at least these headers. ``older_than``: the put of the message was committed more than
-    this many seconds ago.
+    ``message_id``: the message has one of these ids, each as (branch id, ordinal in the branch). The other conditions
+    are those of ``MessageFilters``, as checked values.
     """
 
-    message_id: str | None = None
+    message_id: tuple[tuple[bytes, int], ...] | None = None
     correlation_id: str | None = None
     headers: Mapping[str, str] | None = None
+    reason: str | None = None
+    since: float | None = None
+    until: float | None = None
     older_than: float | None = None
 
     @classmethod
@@ -56,26 +62,47 @@ class Filter:
         for name in filters.keys() - MessageFilters.__annotations__.keys():
             known = ", ".join(MessageFilters.__annotations__)
             raise TypeError(f"there is no argument or filter {shown(name)}; the filters are {known}")
-        return cls(**filters).checked()
-
-    def checked(self) -> Self:
-        """Return this filter. Raises InvalidArgument or BadMessageId if a value can never match anything."""
-        if self.message_id is not None:
-            parse_message_id(self.message_id)
-        if self.older_than is not None and not (isinstance(self.older_than, int | float) and self.older_than >= 0):
-            raise InvalidArgument(
-                Argument("older_than"), f" is a number of seconds from 0, not {shown(self.older_than)}"
-            )
-        found = attributes_of(correlation_id=self.correlation_id, headers=self.headers)
-        return replace(self, headers=found.get("headers"))
+        given = {name: value for name, value in filters.items() if value is not None}
+        found: dict[str, Any] = {
+            name: check(name, given[name], kind) for name, kind in _CHECKS.items() if name in given
+        }
+        found |= attributes_of(**{name: given[name] for name in ("correlation_id", "headers") if name in given})
+        if "message_id" in given:
+            found["message_id"] = _parsed(given["message_id"])
+        return cls(**found)
 
     def matches(self, attributes: Mapping[str, Any], committed_at: float, now: float) -> bool:
         """Return whether a message fulfils all conditions except ``message_id``."""
         return (
             self.correlation_id in (None, attributes.get("correlation_id"))
             and (not self.headers or self.headers.items() <= attributes.get("headers", {}).items())
-            and (self.older_than is None or committed_at < now - self.older_than)
+            and (self.reason is None or self.reason in attributes.get("failure_reason", ""))
+            and self._is_in_time(failure_time(attributes, committed_at) or committed_at, now)
         )
+
+    def _is_in_time(self, time: float, now: float) -> bool:
+        return (
+            (self.since is None or time >= self.since)
+            and (self.until is None or time < self.until)
+            and (self.older_than is None or time < now - self.older_than)
+        )
+
+
+def _parsed(message_id: object) -> tuple[tuple[bytes, int], ...]:
+    """Return the ids of a filter, each once. Raises BadMessageId for a value that is not a message's id."""
+    if isinstance(message_id, str):
+        return (parse_message_id(message_id),)
+    if not isinstance(message_id, Collection) or isinstance(message_id, Mapping | bytes):
+        raise InvalidArgument(Argument("message_id"), f" is an id or a list of ids, not {shown(message_id)}")
+    return tuple(dict.fromkeys(map(parse_message_id, message_id)))
+
+
+_CHECKS = {
+    "reason": ValueCheck("a part of a failure reason, at least one character", text, "TEXT"),
+    "since": PUT_OPTIONS["not_before"].check,
+    "until": PUT_OPTIONS["not_before"].check,
+    "older_than": ValueCheck("a number of seconds from 0", partial(seconds, most=1e12), "TIME"),
+}
 
 
 class Cursor:
@@ -92,6 +119,7 @@ class Cursor:
         self._last: Key | None = None  # the last sort key that was returned
         self._newest: int | None = None  # messages of later commits are skipped, so that the cursor comes to an end
         self._ends: dict[Segment, Key] = {}  # for each segment that was read, the sort key of its last message
+        self._places: deque[Position] | None = None  # the messages of the wanted ids that are still to come
         self.unread: dict[Segment, str] = {}
 
     def next(self, index: Index, now: float, count: int) -> list[Slice]:
@@ -103,7 +131,7 @@ class Cursor:
         queue.promote_due(now)
         self._newest = index.applied if self._newest is None else self._newest
         if self._wanted.message_id is not None:
-            return self._by_id(index, now, self._wanted.message_id)
+            return self._by_ids(index, now, count)
         while True:
             slices = list(islice(self._matching(index, queue, now), count))
             if slices or self._delayed:
@@ -111,17 +139,27 @@ class Cursor:
             self._delayed, self._last = True, None
             self._ends.clear()
 
-    def _by_id(self, index: Index, now: float, message_id: str) -> list[Slice]:
-        """Return the message with the wanted id at the first call, and nothing afterwards."""
-        position = None if self._delayed else index.messages.position_of(*parse_message_id(message_id))
-        run = None if position is None else index.messages.find(position)
-        self._delayed = True
-        if position is None or run is None or run.queue.name != self._queue or run.is_expired(now):
-            return []
-        if not self._wanted.matches(run.attributes, run.committed_at, now):
-            return []
-        ordinals = range(position.ordinal, position.ordinal + 1)
-        return [Slice(position.number, ordinals, run.attributes, run.committed_at)]
+    def _by_ids(self, index: Index, now: float, count: int) -> list[Slice]:
+        """Return the next messages of the wanted ids, in the order of delivery at the first call."""
+        if self._places is None:
+            found = [index.messages.position_of(*id) for id in self._wanted.message_id or ()]
+            runs = [(position, run) for position in found if position and (run := self._live(index, position, now))]
+            runs.sort(key=lambda each: (each[1].due is not None, _sort_key(each[1]), each[0]))
+            self._places = deque(position for position, _ in runs)
+        slices: list[Slice] = []
+        while self._places and len(slices) < count:
+            position = self._places.popleft()
+            if (run := self._live(index, position, now)) is not None:
+                ordinals = range(position.ordinal, position.ordinal + 1)
+                slices.append(Slice(position.number, ordinals, run.attributes, run.committed_at))
+        return slices
+
+    def _live(self, index: Index, position: Position, now: float) -> Run | None:
+        """Return the run of a message that is in the queue and matches; else None."""
+        run = index.messages.find(position)
+        if run is None or run.queue.name != self._queue or run.is_expired(now):
+            return None
+        return run if self._wanted.matches(run.attributes, run.committed_at, now) else None
 
     def _matching(self, index: Index, queue: Queue, now: float) -> Iterator[Slice]:
         for run in self._in_order(index, queue):

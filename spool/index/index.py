@@ -107,7 +107,7 @@ class Index:
         for part in parts:
             for table in part.contents.tables:
                 for command in table.commands:
-                    self._command(state, number, command)
+                    self._command(state, number, header.time, command)
                     mergeable = mergeable and command.name == "remove"
                 for key, value, expiry in table.facts:
                     self._fact(number, state, key, value, expiry)
@@ -175,9 +175,9 @@ class Index:
 
     # -- commands ---------------------------------------------------------------------------------------------------
 
-    def _command(self, state: Retention, number: int, command: Command) -> None:
-        """Apply one command of commit ``number``. If a message is not live, an earlier commit removed it; this is no
-        error."""
+    def _command(self, state: Retention, number: int, time: float, command: Command) -> None:
+        """Apply one command of commit ``number``, whose time is ``time``. If a message is not live, an earlier commit
+        removed it; this is no error."""
         if command.name == "take":
             state.captured += ((command.directory, command.file),)
             self.captured.add((command.directory, command.file))
@@ -207,7 +207,7 @@ class Index:
                 if run is not None:
                     if run.file.number != number:
                         add_target(state, run.file.number)
-                    self._update(run, ordinal, stop - ordinal, command.changes)
+                    self._update(run, ordinal, stop - ordinal, command.changes, time)
             ordinal = stop
 
     def _remove_next(self, number: int, ordinal: int, end: int) -> tuple[Queue | None, int, int]:
@@ -248,10 +248,14 @@ class Index:
             self.changed_since.append((number, ordinal, stop - ordinal))
         return queue, file, stop
 
-    def _update(self, run: Run, ordinal: int, count: int, changes: Mapping[str, Any]) -> None:
-        """Change the control fields of some messages of a run. These messages move to a separate run."""
+    def _update(self, run: Run, ordinal: int, count: int, changes: Mapping[str, Any], time: float) -> None:
+        """Change the control fields of some messages of a run. These messages move to a separate run.
+
+        ``time``: the time of the commit, in seconds since the epoch."""
         messages = self.messages
         attributes = updated(run.attributes, changes)
+        if "failure_reason" in changes:
+            attributes["failed_at"] = time
         old = messages.queues[run.queue.name]
         queue = messages.queue(changes.get("queue", old.name))
         state, size = self.files[run.file.number], run.bytes_of(ordinal, count)

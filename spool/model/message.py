@@ -38,7 +38,7 @@ _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 FIELDS = (
     "id", "queue", "body", "content_type", "priority", "enqueued_at", "not_before", "expires_at", "correlation_id",
     "reply_queue", "failure_queue", "user_code", "client_id", "application_key", "headers", "attempts", "position",
-    "origin_queue", "failure_reason", "group", "origin_attempts",
+    "origin_queue", "failure_reason", "group", "origin_attempts", "failed_at",
 )  # fmt: skip
 
 
@@ -193,8 +193,13 @@ class Message:
     )
     origin_attempts: Final[int] = _field("origin_attempts", 0, "The failed attempts before it moved to an error queue.")
     failure_reason: Final[str | None] = _field(
-        "failure_reason", None, "The reason of its move to an error queue, or None."
+        "failure_reason", None, "The reason of its last failed attempt, or None."
     )
+
+    @property
+    def failed_at(self) -> float | None:
+        """The time of its last failed attempt, in seconds since the epoch; None: no attempt has failed."""
+        return failure_time(self._origin.attributes, self.enqueued_at)
 
 
 # The class refuses assignment, so these setters of the slots fill a new message. The setters run no Python code, and
@@ -218,6 +223,14 @@ def expiry_time(attributes: Mapping[str, Any], committed_at: float) -> float | N
     if "time_to_live" in attributes:
         return committed_at + float(attributes["time_to_live"])
     return attributes.get("expires_at")
+
+
+def failure_time(attributes: Mapping[str, Any], committed_at: float) -> float | None:
+    """Return the time of the last failed attempt; None if no attempt has failed.
+
+    A program, e.g. a pipeline, can also put a message with a ``failure_reason``. It has failed at the time of its put.
+    """
+    return attributes.get("failed_at", committed_at) if "failure_reason" in attributes else None
 
 
 def stored_fields(message: Message) -> Mapping[str, Any]:

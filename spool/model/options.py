@@ -5,7 +5,7 @@ of the classes here is generated from these lists.
 """
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Final, Literal, TypeAlias, TypedDict
 
@@ -116,17 +116,24 @@ class SpaceOptions(TypedDict, total=False):
 
 
 class MessageFilters(TypedDict, total=False):
-    """Filters of ``browse``, ``purge`` and ``redrive``: a message matches if it passes all given filters.
+    """Filters of ``browse``, ``entries``, ``purge`` and ``redrive``: a message matches if it passes all given filters.
 
-    message_id: the id of the message.
+    message_id: the id of the message, or a collection of ids, one of which the message has.
     correlation_id: the correlation id of the message.
     headers: headers that the message has; it may have others, too.
-    older_than: a number of seconds; the put of the message was committed longer ago.
+    reason: a part of the message's ``failure_reason``; upper and lower case differ.
+    since: the message's time is this time or later. The time of a message is its ``failed_at``, or its ``enqueued_at``
+        if no attempt has failed. In seconds since the epoch, or as a datetime with a time zone.
+    until: the message's time is earlier than this time.
+    older_than: a number of seconds; the message's time lies longer ago.
     """
 
-    message_id: str | None
+    message_id: str | Collection[str] | None
     correlation_id: str | None
     headers: Mapping[str, str] | None
+    reason: str | None
+    since: float | datetime | None
+    until: float | datetime | None
     older_than: float | None
 
 

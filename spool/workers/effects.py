@@ -25,7 +25,8 @@ log = logging.getLogger("spool")
 
 _TRAVELLING = ("user_code", "client_id", "application_key", "headers")
 _OF_ITS_QUEUE = (
-    "attempts", "not_before", "delay", "origin_queue", "origin_attempts", "failure_reason", "top", "before",
+    "attempts", "not_before", "delay", "origin_queue", "origin_attempts", "failure_reason", "failed_at", "top",
+    "before",
 )  # fmt: skip
 
 

@@ -44,14 +44,16 @@ def _order(number: int) -> dict[str, Any]:
     return {"order": number, "items": [{"bread": "rye", "count": number % 7 + 1}]}
 
 
-def fail(space: spool.Space, queue: str, body: Any, **options: Any) -> str:
+def fail(
+    space: spool.Space, queue: str, body: Any, reason: str = "the customer number 77-Ω is unknown", **options: Any
+) -> str:
     """Put a message whose only attempt fails. Returns its id in the error queue."""
     options = {"correlation_id": "order-1207", "headers": {"shop": "harbour", "till": "3"}, **options}
     id = space.put(queue, body, **options)
     try:
         with space.transaction() as tx:
             tx.get(queue, message_id=id)
-            raise RuntimeError("the customer number 77-Ω is unknown")
+            raise RuntimeError(reason)
     except RuntimeError:
         pass
     return id

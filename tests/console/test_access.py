@@ -31,6 +31,7 @@ def changes_of(served: Served) -> dict[str, str]:
         "/messages/{id}/redrive": f"/messages/{id}/redrive",
         "/messages/{id}/delete": f"/messages/{id}/delete",
         "/queues/{queue}/redrive": "/queues/errors/redrive",
+        "/queues/{queue}/purge": "/queues/errors/purge",
         "/transactions/{xid}/commit": f"/transactions/{sample.XID}/commit",
         "/transactions/{xid}/rollback": f"/transactions/{sample.XID}/rollback",
         "/transactions/{xid}/forget": f"/transactions/{sample.XID}/forget",

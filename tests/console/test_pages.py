@@ -121,9 +121,10 @@ def test_messages_are_searched_by_id_correlation_header_and_age(reading: Served)
     found = {
         f"id={id}": 1, f"id={id.upper()}": 1, "correlation_id=order-1207": 1, "correlation_id=other": 0,
         "header=shop%3Dharbour": 1, "header=shop%3Dother": 0, "older_than=0": 1, "older_than=86400": 0,
-        f"id={'0' * 32}": 0,
+        f"id={'0' * 32}": 0, f"id={id}&id={'0' * 32}": 1, f"id={'0' * 32}%20{id}": 1, "since=2020-01-31T08:00": 1,
+        "since=2090-01-31T08:00": 0, "until=2020-01-31T08:00": 0, "reason=nothing": 0,
     }  # fmt: skip
-    wrong = {"id=1": "32 hexadecimal digits", "header=shop": "NAME=VALUE"}
+    wrong = {"id=1": "32 hexadecimal digits", "header=shop": "NAME=VALUE", "since=soon": "2030-01-31T08:00, not soon"}
     wrong |= {f"older_than={text}": f"“older than (seconds)” is a number of seconds from 0, e.g. 3600, not {text}"
               for text in ("x", "-1", "nan")}  # fmt: skip
     with reading.client() as client:
@@ -136,6 +137,36 @@ def test_messages_are_searched_by_id_correlation_header_and_age(reading: Served)
         assert "No message of the queue matches the search." in client.get("/queues/errors?correlation_id=x").text
         assert "The id of a message has 32 hexadecimal digits" in client.get(f"/?q={id[:8]}").text
         assert "The id of a message" not in client.get("/?q=nowhere").text
+
+
+def test_x17_the_console_returns_and_deletes_the_failed_messages_of_a_search(changing: Served) -> None:
+    space = changing.space
+    space.purge("errors")
+    outage = [sample.fail(space, "labels", "tea", reason="HTTP 503 <busy>") for _ in range(2)]
+    soups = [sample.fail(space, "labels", "soup", reason="five soups") for _ in range(3)]
+    query = "?reason=HTTP+503"
+    with changing.logged_in() as (client, csrf):
+        text = client.get(f"/queues/errors{query}").text
+        assert text.count('<a class="row"') == 2
+        assert text.count("HTTP 503 &lt;busy&gt;") == 2
+        assert f'href="/queues/errors/redrive{query}"' in text
+        assert (
+            "2 messages of queue errors (reason HTTP 503) can return"
+            in client.get(f"/queues/errors/redrive{query}").text
+        )
+        client.post(f"/queues/errors/redrive{query}", data={"csrf": csrf})
+        assert [space.show(id).queue for id in (*outage, *soups)] == ["labels"] * 2 + ["errors"] * 3
+        chosen = f"?chosen=1&id={soups[0]}&id={soups[2]}"
+        assert "deletes 2 messages of queue errors (2 message ids)" in client.get(f"/queues/errors/purge{chosen}").text
+        client.post(f"/queues/errors/purge{chosen}", data={"csrf": csrf})
+        assert [message.id for message in space.browse("errors")] == [soups[1]]
+        for answer in (
+            client.get("/queues/errors/purge?chosen=1"),
+            client.post("/queues/errors/purge?chosen=1", data={"csrf": csrf}),
+        ):
+            assert answer.status_code == 400
+            assert "no message is chosen" in answer.text
+        assert space.stats("errors").ready == 1
 
 
 def test_a_list_shows_a_msgpack_body_as_bounded_json(memory: Path) -> None:

@@ -81,7 +81,7 @@ def test_a_filter_that_is_none_is_refused_with_those_that_are(tmp_path: Any) -> 
         space.create_queue("orders")
         for call in (space.purge, space.redrive):
             with pytest.raises(
-                TypeError, match="'older'; the filters are message_id, correlation_id, headers, older_th"
+                TypeError, match=r"'older'; the filters are message_id, .*, reason, since, until, older_than"
             ):
                 call("orders", older=5)  # type: ignore[call-arg]
 

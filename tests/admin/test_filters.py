@@ -1,0 +1,128 @@
+"""Failed messages are found, returned and deleted by reason, by id and by time; other messages remain."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spool
+from spool.errors import BadMessageId, InvalidArgument
+from tests.at_once import AT_ONCE
+from tests.beside.company import two_that_commit
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Iterator[spool.Space]:
+    with spool.create(tmp_path / "space", defaults=AT_ONCE) as made:
+        made.create_queue("errors")
+        made.create_queue("orders", retries=0, error_queue="errors")
+        yield made
+
+
+def fail(space: spool.Space, body: object, reason: str) -> str:
+    """Put a message whose only attempt fails; return its id."""
+    id = space.put("orders", body)
+
+    def refuse(message: spool.Message) -> None:
+        raise spool.Reject(reason)
+
+    space.work("orders", refuse, once=True)
+    return id
+
+
+def ids(space: spool.Space, **filters: Any) -> list[str]:
+    return [message.id for message in space.browse("errors", **filters)]
+
+
+def test_x17_only_what_failed_by_one_reason_returns(space: spool.Space) -> None:
+    outage = [fail(space, number, "HTTP 503 Service Unavailable: try later") for number in range(3)]
+    wrong = fail(space, "soup", "five soups")
+    assert ids(space, reason="HTTP 503") == outage
+    assert space.redrive("errors", reason="HTTP 503", dry_run=True) == 3
+    assert space.redrive("errors", reason="HTTP 503") == 3
+    assert ids(space) == [wrong]
+    assert sorted(message.body for message in space.browse("orders")) == [0, 1, 2]
+    assert space.purge("errors", reason="http") == 0, "upper and lower case differ"
+    assert space.purge("errors", reason="soup") == 1
+
+
+def test_x17_messages_are_chosen_by_several_ids_in_the_order_of_delivery(space: spool.Space) -> None:
+    failed = [fail(space, number, "no") for number in range(5)]
+    chosen = [failed[3], failed[1], failed[3], failed[1].upper()]
+    assert ids(space, message_id=chosen) == [failed[1], failed[3]]
+    assert ids(space, message_id=[]) == []
+    assert ids(space, message_id=failed, reason="other") == []
+    assert space.redrive("errors", message_id=chosen) == 2
+    assert ids(space) == [failed[0], failed[2], failed[4]]
+    assert space.purge("errors", message_id=frozenset(failed[:1])) == 1
+    with pytest.raises(BadMessageId, match="is not a message id"):
+        ids(space, message_id=[failed[0], "what"])
+    with pytest.raises(InvalidArgument, match="an id or a list of ids"):
+        ids(space, message_id=7)
+
+
+def test_x17_the_time_of_a_message_is_that_of_its_failure_and_else_of_its_put(space: spool.Space) -> None:
+    first = fail(space, "first", "no")
+    waiting = space.put("orders", "waits")
+    between = next(iter(space.browse("orders"))).enqueued_at
+    space.work("orders", _raise, once=True)
+    (late,) = space.browse("errors", message_id=waiting)
+    assert late.failed_at is not None
+    assert late.failed_at > late.enqueued_at == between
+    assert ids(space, since=late.failed_at) == [waiting]
+    assert ids(space, until=late.failed_at) == [first]
+    assert ids(space, since=late.failed_at + 60) == []
+    zoned = datetime.fromtimestamp(late.failed_at, UTC)
+    assert ids(space, since=zoned - timedelta(hours=1), until=zoned + timedelta(hours=1)) == [first, waiting]
+    assert ids(space, older_than=3600) == []
+    put = space.put("orders", "new")
+    (new,) = space.browse("orders", since=late.failed_at)
+    assert (new.id, new.failed_at) == (put, None)
+    assert [message.id for message in space.browse("orders", until=new.enqueued_at)] == []
+
+
+def _raise(message: spool.Message) -> None:
+    raise ValueError("broken")
+
+
+def test_the_time_of_a_failure_survives_a_compaction_and_an_opening(space: spool.Space) -> None:
+    for number in range(100):
+        fail(space, number, "no")
+    before = {message.id: message.failed_at for message in space.browse("errors")}
+    assert space._housekeeper.compact() > 0
+    assert {message.id: message.failed_at for message in space.browse("errors")} == before
+    path = space.path
+    space.close()
+    with spool.open(path) as again:
+        assert {message.id: message.failed_at for message in again.browse("errors")} == before
+        assert again.check() == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"reason": ""}, {"reason": 503}, {"since": "yesterday"}, {"until": datetime(2026, 1, 1)}, {"older_than": -1}],
+)
+def test_a_filter_that_can_match_nothing_is_an_error(space: spool.Space, wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument, match=next(iter(wrong))):
+        ids(space, **wrong)
+
+
+def test_a_thousand_failures_are_told_apart_beside_two_processes_that_commit(tmp_path: Path) -> None:
+    path = tmp_path / "space"
+    with spool.create(path, defaults=AT_ONCE) as space:
+        space.create_queue("errors")
+        space.create_queue("orders", retries=0, error_queue="errors")
+        space.put_many("orders", range(1_000))
+        with two_that_commit(tmp_path):
+            space.work("orders", _fail_by_number, threads=4, once=True)
+            assert space.stats("errors").ready == 1_000
+            assert space.redrive("errors", reason="HTTP 503") == 500
+            assert {message.body % 2 for message in space.browse("errors")} == {1}
+            assert space.purge("errors", reason="soups") == 500
+        assert sorted(message.body for message in space.browse("orders")) == list(range(0, 1_000, 2))
+
+
+def _fail_by_number(message: spool.Message) -> None:
+    raise spool.Reject("five soups" if message.body % 2 else "HTTP 503")
