@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 BAD, WARNING = "bad", "warning"
 _MOST_OF_A_KIND = 10
+_REFUSALS = {"refused", "too-large", "queue-limit", "no-queue"}  # the kinds of dropped files that were refused
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def _of_error_queues(metrics: "SpaceMetrics") -> Iterator[Trouble]:
 def _word_of_the_others(metrics: "SpaceMetrics") -> str:
     """Return the adjective of the files in quarantine that had no acknowledged messages, with a blank, or ""."""
     reasons = {each.reason for each in metrics.quarantine if each.kind != "damaged"}
-    if reasons == {"refused"} and len(metrics.quarantine) == metrics.quarantined:
+    if reasons <= _REFUSALS and len(metrics.quarantine) == metrics.quarantined:
         return "refused "
     return "other " if metrics.damaged else ""
 

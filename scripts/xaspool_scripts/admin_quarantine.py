@@ -1,20 +1,34 @@
 """``spool-admin quarantine``: list, show, restore and delete the files in quarantine."""
 
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from xaspool_scripts.bodies import as_json_fields
-from xaspool_scripts.common import Commands, Failure, complete_quarantined, json_option, note, opened
+from xaspool_scripts.common import (
+    AnyFunction,
+    Commands,
+    Failure,
+    complete_quarantined,
+    describe,
+    json_option,
+    note,
+    opened,
+)
 from xaspool_scripts.options import confirm, yes_option
-from xaspool_scripts.output import moment, pairs, write_all, write_json
-from xaspool_scripts.wording import plural, printable
+from xaspool_scripts.output import moment, pairs, table, write_json
+from xaspool_scripts.output import show as as_text
+from xaspool_scripts.wording import on_terminal, plural, printable
 
 if TYPE_CHECKING:
     from spool import QuarantinedFile, Space
 
 _NAME = click.argument("name", metavar="NAME", shell_complete=complete_quarantined)
+_WIDTH, _LEAST_REASON = 100, 20  # columns
+_UNKNOWN = "unknown"  # the cause of a file without a reason file
 
 
 @click.group(cls=Commands)
@@ -22,20 +36,60 @@ def quarantine() -> None:
     """Files in quarantine/: dropped files that were refused, and damaged files and messages of the space."""
 
 
+def _choice(function: AnyFunction) -> AnyFunction:
+    """Add the arguments that choose files: names, a cause, or all files."""
+    for option in (
+        click.option("--all", "every", is_flag=True, help="Choose all files in quarantine/."),
+        click.option("--cause", metavar="CAUSE", help="Choose all files with this cause, which list shows."),
+        click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete_quarantined),
+    ):
+        function = option(function)
+    return function
+
+
 @quarantine.command("list")
 @json_option
 def list_(as_json: bool) -> None:
-    """List the files in quarantine with the time, the size, the reason, and the next step.
+    """List the files in quarantine with the time, the cause, the size and the reason. Standard error names the next
+    step for each cause.
 
     \b
     Example:
       spool-admin quarantine list
     """
     with opened() as space:
-        files = [space.quarantined_file(finding.name) for finding in space.quarantined()]
-    columns = ("name", "since", "bytes", "reason", "what to do")
-    rows = ((file.name, moment(file.since), file.size, file.reason, file.advice) for file in files)
-    write_all([_object(file) for file in files], as_json, columns, rows, "quarantine is empty")
+        files = _files(space)
+    if as_json:
+        for file in files:
+            write_json(_object(file))
+        return
+    if not files:
+        note("quarantine is empty")
+        return
+    rows = [(as_text(moment(file.since))[:16], _cause(file), file.size, file.name) for file in files]
+    columns = ("since", "cause", "bytes", "name")
+    widths = [max(len(as_text(row[at])) for row in [columns, *rows]) for at in range(len(columns))]
+    left = max(_LEAST_REASON, _WIDTH - sum(widths) - 2 * len(columns))
+    reasons = [_short(_why(file), None if on_terminal() else left) for file in files]
+    table(
+        ("since", "cause", "bytes", "reason", "name"),
+        [(*row[:3], reason, row[3]) for row, reason in zip(rows, reasons, strict=True)],
+    )
+    for (cause, advice), count in Counter((_cause(file), file.advice) for file in files).items():
+        note(f"{cause} ({plural(count, 'file')}): {advice}")
+
+
+def _cause(file: "QuarantinedFile") -> str:
+    return file.kind or _UNKNOWN
+
+
+def _why(file: "QuarantinedFile") -> str:
+    """Return the reason without the words that each file's reason begins with."""
+    return file.reason.partition(f": dropped for queue {file.queue}: ")[2] or file.reason
+
+
+def _short(text: str, most: int | None) -> str:
+    return text if most is None or len(text) <= most else f"{text[: most - 1]}…"
 
 
 @quarantine.command()
@@ -55,45 +109,109 @@ def show(name: str, as_json: bool) -> None:
         write_json(_object(file))
         return
     shown = {"name": file.name, "file": place, "since": moment(file.since), "bytes": file.size}
-    pairs({**shown, "queue": file.queue, "reason": file.reason, "what to do": file.advice})
+    pairs(
+        {**shown, "queue": file.queue, "cause": _cause(file), "reason": file.reason, "what to do": file.advice},
+    )
     if file.beginning:
         click.echo()
         click.echo(printable(file.beginning.decode("utf-8", "backslashreplace"), keep="\n\t"))
 
 
 @quarantine.command()
-@_NAME
-def restore(name: str) -> None:
-    """Put a dropped file back into the folder of its queue, under its old name. The next spool-intake takes the file
-    there.
+@_choice
+def restore(names: tuple[str, ...], cause: str | None, every: bool) -> None:
+    """Put dropped files back into the folders of their queues, under their old names. The next spool-intake takes the
+    files there.
 
-    If the file itself is wrong, correct it in quarantine/ first. Only dropped files can be put back.
+    If the file itself is wrong, correct it in quarantine/ first. Only dropped files can be put back. With --all, the
+    command leaves the other files in quarantine/.
 
     \b
-    Example:
+    Examples:
       spool-admin quarantine restore active.order.msgpack
+      spool-admin quarantine restore --cause too-large
     """
     with opened() as space:
-        place = space.restore_quarantined(_file(space, name).name)
-    note(f"put back as {printable(place)}; spool-intake takes it")
+        files = _chosen(space, names, cause, every)
+        possible = [file for file in files if file.can_be_restored] if every else files
+        places: list[str] = []
+        failed = _each(possible, lambda file: places.append(space.restore_quarantined(file.name)))
+    if len(places) == 1:
+        note(f"put back as {printable(places[0])}; spool-intake takes it")
+    elif places or not failed:
+        note(f"put back {plural(len(places), 'file')}; spool-intake takes them")
+    if len(files) > len(possible):
+        note(f"{plural(len(files) - len(possible), 'other file')} cannot be put back: see spool-admin quarantine list")
+    _fail(failed)
 
 
 @quarantine.command()
-@_NAME
+@_choice
 @yes_option
-def delete(name: str, yes: bool) -> None:
-    """Delete a file in quarantine and its reason for good. On a terminal, the command asks first.
+def delete(names: tuple[str, ...], cause: str | None, every: bool, yes: bool) -> None:
+    """Delete files in quarantine and their reasons for good. On a terminal, the command asks first.
 
     \b
-    Example:
+    Examples:
       spool-admin quarantine delete active.order.msgpack --yes
+      spool-admin quarantine delete --cause refused --yes
     """
     with opened() as space:
-        file = _file(space, name)
-        size = "no regular file" if file.size is None else plural(file.size, "byte")
-        confirm(f"delete {printable(file.name)} ({size}) for good?", yes)
-        space.delete_quarantined(name)
-    note(f"deleted {printable(file.name)}")
+        files = _chosen(space, names, cause, every)
+        if len(files) == 1:
+            size = "no regular file" if files[0].size is None else plural(files[0].size, "byte")
+            confirm(f"delete {printable(files[0].name)} ({size}) for good?", yes)
+        elif files:
+            damaged = sum(file.is_damage for file in files)
+            lay = f", {damaged} of them with messages of the space," if damaged else ""
+            confirm(f"delete {plural(len(files), 'file')}{lay} for good?", yes)
+        failed = _each(files, lambda file: space.delete_quarantined(file.name))
+    done = len(files) - len(failed)
+    if done == 1 and len(files) == 1:
+        note(f"deleted {printable(files[0].name)}")
+    elif done or not failed:
+        note(f"deleted {plural(done, 'file')}")
+    _fail(failed)
+
+
+def _files(space: "Space") -> "list[QuarantinedFile]":
+    return [space.quarantined_file(finding.name) for finding in space.quarantined()]
+
+
+def _chosen(space: "Space", names: tuple[str, ...], cause: str | None, every: bool) -> "list[QuarantinedFile]":
+    """Return the files that the arguments choose: exactly one of names, a cause, and --all is given."""
+    if bool(names) + (cause is not None) + every != 1:
+        raise click.UsageError("give the names of files, or --cause CAUSE, or --all: spool-admin quarantine list")
+    if names:
+        return [_file(space, name) for name in dict.fromkeys(names)]
+    files = _files(space)
+    if cause is None:
+        return files
+    found = [file for file in files if _cause(file) == cause]
+    if not found:
+        there = ", ".join(sorted({_cause(file) for file in files})) or "no file"
+        raise Failure(f"no file in quarantine has the cause {cause!r}: there is {there}")
+    return found
+
+
+def _each(files: "Sequence[QuarantinedFile]", act: "Callable[[QuarantinedFile], object]") -> list[str]:
+    """Act on each file, and return the texts of the errors. A file that fails keeps no other file from its turn."""
+    from spool.errors import InvalidArgument, QueueNotFound
+
+    failed = []
+    for file in files:
+        try:
+            act(file)
+        except (InvalidArgument, QueueNotFound) as error:
+            failed.append(describe(error))
+    return failed
+
+
+def _fail(failed: list[str]) -> None:
+    for text in failed[:-1]:
+        note(text)
+    if failed:
+        raise Failure(failed[-1])
 
 
 def _file(space: "Space", name: str) -> "QuarantinedFile":

@@ -30,6 +30,11 @@ from spool.store.settings import read_settings
 from spool.store.store import Store
 
 BEGINNING_BYTES = 1024
+_CURES = {
+    Cause.TOO_LARGE: "raise max_body_bytes in space.toml",
+    Cause.QUEUE_LIMIT: "raise max_messages or max_bytes of the queue: spool-admin queue change {queue}",
+    Cause.NO_QUEUE: "create the queue: spool-admin queue create {queue}",
+}
 
 
 @dataclass(frozen=True)
@@ -230,14 +235,17 @@ def _read(disk: Disk, path: str, length: int) -> bytes:
 
 
 def _was_refused(reason: Reason) -> bool:
-    return reason.cause is Cause.REFUSED and reason.dropped is not None
+    return reason.cause is not None and reason.cause.is_refusal and reason.dropped is not None
 
 
 def _advice(reason: Reason, regular: bool) -> str:
+    """Return the next step, which is the same for all files of one cause, and for one queue."""
     if not regular:
         return "it is no regular file: inspect it, then delete it"
     if reason.cause is Cause.CHANGED:
         return "its messages are in the queue, or were: put the missing content as a new message, then delete it"
+    if _was_refused(reason) and reason.cause in _CURES:
+        return f"{_CURES[reason.cause].format(queue=reason.queue)}, then restore the file; or delete it"
     if _was_refused(reason):
         return "fix the problem in a copy, mv the copy over the file, then restore the file; or delete it"
     if reason.cause is not None and reason.cause.is_damage:

@@ -30,11 +30,19 @@ class Cause(enum.StrEnum):
     UNFLUSHED = "unflushed"  # a file of the space whose messages were never acknowledged
     FOREIGN = "foreign"  # a file or directory of another program
     REFUSED = "refused"  # a dropped file that cannot become messages
+    TOO_LARGE = "too-large"  # a dropped file with a body above the space's max_body_bytes
+    QUEUE_LIMIT = "queue-limit"  # a dropped file that needs more room than its whole queue has
+    NO_QUEUE = "no-queue"  # a dropped file whose queue was deleted
     CHANGED = "changed"  # a dropped file that changed after it became messages
 
     @property
     def is_damage(self) -> bool:
         return self in (Cause.DAMAGED, Cause.MESSAGE)
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether an intake refused a dropped file, which can be restored."""
+        return self in (Cause.REFUSED, Cause.TOO_LARGE, Cause.QUEUE_LIMIT, Cause.NO_QUEUE)
 
 
 class Reason(NamedTuple):

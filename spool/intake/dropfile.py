@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
+from spool.disk.quarantine import Cause
 from spool.errors import InvalidArgument, SpoolError
 from spool.model import codecs
 from spool.model.message import PUT_OPTIONS, attributes_of, check_content_type
@@ -22,6 +23,14 @@ STREAM = "stream"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MAX_STREAM_MESSAGES = 1_000_000
 _ARGUMENTS = ("body", *PUT_OPTIONS)
+
+
+class Refused(InvalidArgument):
+    """A dropped file is not acceptable, for a cause with a cure of its own."""
+
+    def __init__(self, text: str, cause: Cause) -> None:
+        super().__init__(text)
+        self.cause = cause
 
 
 class PutArguments(NamedTuple):
@@ -103,7 +112,8 @@ def puts_of(
         except (SpoolError, TypeError) as error:
             raise InvalidArgument(f"message {count}: {error}") from None
         if len(raw) > body_limit:
-            raise InvalidArgument(f"message {count} has {len(raw)} bytes; the space's max_body_bytes is {body_limit}")
+            text = f"message {count} has {len(raw)} bytes; the space's max_body_bytes is {body_limit}"
+            raise Refused(text, Cause.TOO_LARGE)
         puts[place] = put._replace(bytes=len(raw))
     return puts
 

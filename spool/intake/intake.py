@@ -20,7 +20,7 @@ from spool.errors import BadMessageId, Full, InvalidArgument, MessageInUse, NotO
 from spool.intake.arrivals import Arrivals
 from spool.intake.capture import Capture
 from spool.intake.directories import CapturedFile
-from spool.intake.dropfile import PutArguments, least_body_bytes, puts_of, type_of
+from spool.intake.dropfile import PutArguments, Refused, least_body_bytes, puts_of, type_of
 from spool.intake.full_queues import FullQueues, Room
 from spool.log.quota import Usage
 from spool.model import layout
@@ -310,20 +310,21 @@ class Intake:
             return []
         needed = self._least_usage(file)
         try:
-            room.check(file.queue, needed)  # before the file is read
+            _check_room(room, file.queue, needed)  # before the file is read
             puts = self._puts_of(file)
             if puts is None:
                 self._leave(file.first, "a program has just written to it: it waits")
                 self._let_wait(replace(file, seen=None))
                 return []
             needed = Usage(len(puts), sum(put.bytes for put in puts))
-            room.check(file.queue, needed)
+            _check_room(room, file.queue, needed)
         except Full:
             self._full.begin(file.queue, needed)
             self._waits_for_room(file)
             return []
         except InvalidArgument as error:
-            self._quarantine(file.path, file.queue, str(error))
+            cause = error.cause if isinstance(error, Refused) else Cause.REFUSED
+            self._quarantine(file.path, file.queue, str(error), cause)
             return []
         except OSError as error:
             self._report(file.first, f"it cannot be read ({error.strerror}), and waits")
@@ -364,7 +365,7 @@ class Intake:
         store = self._store
         settings = store.settings.known
         if file.queue not in settings.config.queues:
-            raise InvalidArgument("that queue was deleted")
+            raise Refused("that queue was deleted", Cause.NO_QUEUE)
         data, identity = self._read(file)
         if file.seen is not None and not file.seen.is_still(identity):
             return None
@@ -381,7 +382,8 @@ class Intake:
         with opened(self._disk, file.path) as handle:
             identity = self._disk.handle_identity(handle)
             if identity.size > config.max_dropped_bytes:
-                raise InvalidArgument(f"it is larger than the space's max_body_bytes, {config.max_body_bytes}")
+                text = f"it is larger than the space's max_body_bytes, {config.max_body_bytes}"
+                raise Refused(text, Cause.TOO_LARGE)
             data = self._disk.read_at(handle, 0, identity.size)
             return data, self._disk.handle_identity(handle)
 
@@ -404,3 +406,11 @@ class Intake:
         if name not in self._reported:
             self._reported.add(name)
             log.warning("%s: %s", name, text)
+
+
+def _check_room(room: Room, queue: str, needed: Usage) -> None:
+    """Raise Full if the queue is full, and Refused if even the empty queue has too little room."""
+    try:
+        room.check(queue, needed)
+    except InvalidArgument as error:
+        raise Refused(str(error), Cause.QUEUE_LIMIT) from None
