@@ -195,9 +195,15 @@ def _chosen(space: "Space", names: tuple[str, ...], cause: str | None, every: bo
 
 
 def _each(files: "Sequence[QuarantinedFile]", act: "Callable[[QuarantinedFile], object]") -> list[str]:
-    """Act on each file, and return the texts of the errors. A file that fails keeps no other file from its turn."""
+    """Act on each file, and return the texts of the errors. A file that fails keeps no other file from its turn.
+
+    The error of a single file is raised.
+    """
     from spool.errors import InvalidArgument, QueueNotFound
 
+    if len(files) == 1:
+        act(files[0])
+        return []
     failed = []
     for file in files:
         try:

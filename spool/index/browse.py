@@ -19,7 +19,7 @@ from spool.index.queue import Queue
 from spool.index.run import Run
 from spool.index.segment import Segment
 from spool.model.checks import ValueCheck, check, seconds, text
-from spool.model.message import PUT_OPTIONS, attributes_of, failure_time, parse_message_id
+from spool.model.message import LONGEST_REASON, PUT_OPTIONS, attributes_of, failure_time, parse_message_id
 from spool.model.options import MessageFilters
 from spool.model.order import Key
 from spool.model.position import Position
@@ -98,7 +98,9 @@ def _parsed(message_id: object) -> tuple[tuple[bytes, int], ...]:
 
 
 _CHECKS = {
-    "reason": ValueCheck("a part of a failure reason, at least one character", text, "TEXT"),
+    "reason": ValueCheck(
+        f"a part of a failure reason, 1 to {LONGEST_REASON} characters", partial(text, most=LONGEST_REASON), "TEXT"
+    ),
     "since": PUT_OPTIONS["not_before"].check,
     "until": PUT_OPTIONS["not_before"].check,
     "older_than": ValueCheck("a number of seconds from 0", partial(seconds, most=1e12), "TIME"),

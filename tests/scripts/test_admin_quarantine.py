@@ -26,10 +26,10 @@ def dropped(path: Path, name: str = "order.msgpack", data: bytes = BAD) -> None:
 def test_a_dropped_file_is_listed_shown_mended_and_put_back(run: Run, path: Path) -> None:
     one_line(run("quarantine", "list"), "quarantine is empty")
     dropped(path)
-    listed = run("quarantine", "list").text
-    assert "active.order.msgpack" in listed
-    assert "ends within a message" in listed
-    assert "fix the problem in a copy, mv the copy over the file, then restore the file" in listed
+    listed = run("quarantine", "list")
+    assert "active.order.msgpack" in listed.text
+    assert "ends within a message" in listed.text
+    assert "fix the problem in a copy, mv the copy over the file, then restore the file" in listed.err
     shown = run("quarantine", "show", "active.order.msgpack").text
     assert "orders" in shown
     assert "\\x81" in shown, "a piece of the content"
@@ -208,3 +208,60 @@ class Ending(Disk):
     def flush_directory(self, name: str) -> None:
         self._step()
         super().flush_directory(name)
+
+
+def _drop_many(path: Path, large: int, wrong: int) -> None:
+    (path / "space.toml").write_text("max_body_bytes = 1000\n" + (path / "space.toml").read_text())
+    for number in range(large):
+        (path / "drop/orders" / f"large-{number}.bin").write_bytes(bytes(2_000))
+    for number in range(wrong):
+        (path / "drop/orders" / f"wrong-{number}.msgpack").write_bytes(BAD)
+    with spool.open(path) as space:
+        assert Intake(space).run(once=True).quarantined == large + wrong
+
+
+def test_x17_files_of_one_cause_come_back_together_once_the_cause_is_gone(run: Run, path: Path) -> None:
+    _drop_many(path, 51, 2)
+    listed = run("quarantine", "list")
+    assert max(map(len, listed.text.splitlines())) <= 100
+    assert "too-large (51 files): raise max_body_bytes in space.toml, then restore" in listed.err
+    assert "refused (2 files): fix the problem in a copy" in listed.err
+    assert all(f"active.large-{number}.bin" in listed.text for number in range(51)), "each name is whole"
+    text = (path / "space.toml").read_text()
+    (path / "space.toml").write_text(text.replace("max_body_bytes = 1000\n", ""))
+    one_line(run("quarantine", "restore", "--cause", "too-large"), "put back 51 files; spool-intake takes them")
+    with spool.open(path) as space:
+        assert Intake(space).run(once=True).files == 51
+        assert space.stats("orders").ready == 51
+        assert len(space.quarantined()) == 2
+
+
+def test_x17_several_files_are_deleted_by_name_by_cause_or_all(run: Run, path: Path) -> None:
+    _drop_many(path, 3, 4)
+    one_line(run("quarantine", "delete", "active.large-0.bin", "active.wrong-0.msgpack"), "deleted 2 files")
+    one_line(run("quarantine", "delete", "--cause", "refused", "--yes"), "deleted 3 files")
+    done = run("quarantine", "delete", "--cause", "refused")
+    assert done.code == 1
+    one_line(done, "no file in quarantine has the cause 'refused': there is too-large")
+    one_line(run("quarantine", "delete", "--all", "--yes"), "deleted 2 files")
+    assert list((path / "quarantine").iterdir()) == []
+    for wrong in ((), ("active.x", "--all"), ("--all", "--cause", "refused")):
+        assert run("quarantine", "delete", *wrong).code == 2
+
+
+def test_a_file_that_cannot_come_back_keeps_no_other_file_in_quarantine(run: Run, path: Path) -> None:
+    _drop_many(path, 3, 0)
+    (path / "drop/orders/large-1.bin").write_bytes(b"another of that name")
+    done = run("quarantine", "restore", "--all")
+    assert done.code == 1
+    assert "put back 2 files" in done.err
+    assert "large-1.bin waits to be taken" in done.err
+    assert [name for name in os.listdir(path / "quarantine") if name.endswith(".bin")] == ["active.large-1.bin"]
+
+
+def test_the_cause_of_a_queue_that_is_too_small_names_the_queue(run: Run, path: Path) -> None:
+    run("queue", "change", "orders", "--max-bytes", "10")
+    dropped(path, "large.bin", bytes(20))
+    (found,) = run("quarantine", "list", "--json").objects
+    assert (found["kind"], found["can_be_restored"]) == ("queue-limit", True)
+    assert "spool-admin queue change orders" in found["advice"]

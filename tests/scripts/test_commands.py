@@ -33,7 +33,10 @@ WRONG = {
     "FILE": "no-such.toml", "SUFFIX=TYPE": "csv", "MOMENT": "soon",
 }  # fmt: skip
 # Any text is accepted; errors come from the file or space that it names.
-ANY = {"--body", "--file", "--space", "--keep", "--master", "--mirror", "file", "path", "directory", "page", "name"}
+ANY = {
+    "--body", "--file", "--space", "--keep", "--master", "--mirror", "--cause", "file", "path", "directory", "page",
+    "name", "names",
+}  # fmt: skip
 ANY_OF = {"message get": {"--correlation-id"}}
 # Options that a command needs besides its arguments.
 NEEDED = {"queue change": ["--retry-delay", "1"], "message change": ["--priority", "1"]}
