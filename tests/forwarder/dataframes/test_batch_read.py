@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SOME = (b"1", b"2", b"3")
 
 
-TIMES = ("enqueued_at", "not_before", "expires_at")
+TIMES = ("enqueued_at", "not_before", "expires_at", "failed_at")
 
 
 def as_row(message: spool.Message) -> dict[str, Any]:
