@@ -2,6 +2,11 @@
 
 ``Guard`` is the outermost layer of the application. A request that it refuses reaches no page and no engine call. A
 POST reaches its page only with a form whose token belongs to the session.
+
+Cookies know no ports: a browser sends the cookie of one server to every server of the same host, e.g. to that of
+another user of the machine. So each login has a secret address, ``/s/SECRET``, below which all its pages lie. The
+browser sends the cookie of the login only with requests below this address, which no other server can name. A page
+needs both: an address that a person copies is of no use without the cookie.
 """
 
 import asyncio
@@ -25,8 +30,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from forwarder.flight.endpoint import in_url
 from spool.errors import InvalidArgument
 
-LOGIN = "/login"
+LOGIN, COOKIE = "/login", "xaspool"
 _STATIC = "/static/"
+_LOGGED_IN = re.compile(r"(/s/([A-Za-z0-9_-]{43}))(/.*)", re.DOTALL)
 _LEAST_TOKEN, _MOST_TOKEN_FILE = 16, 1 << 20
 _MOST_FORM_BYTES, _MOST_FIELDS, _FORM_SECONDS = 16 << 10, 20, 10.0
 _MOST_COOKIES = 4 << 10
@@ -98,24 +104,34 @@ def known_hosts(host: str, port: int, further: Collection[str]) -> frozenset[str
 
 @dataclass
 class Session:
-    """A login. ``notice``: the result of the last change, which the next page shows once."""
+    """A login.
+
+    key: the secret of its address.
+    cookie: the value of its cookie.
+    csrf: the token of its forms.
+    notice: the result of the last change, which the next page shows once.
+    """
 
     key: str
+    cookie: str
     csrf: str
     until: float
     notice: str = ""
+
+    @property
+    def root(self) -> str:
+        """The address below which the pages of the login lie."""
+        return f"/s/{self.key}"
 
 
 @dataclass
 class Access:
     """The settings of the guard, the logins, and the failed attempts.
 
-    port: the port that the console listens at; it is part of the cookie's name, because cookies do not know ports.
     hosts: see ``known_hosts``.
     token: the token of the login; None if no login exists.
     """
 
-    port: int
     hosts: frozenset[str]
     token: str | None = None
     clock: Callable[[], float] = time.monotonic
@@ -123,19 +139,18 @@ class Access:
     _failed: dict[str, deque[float]] = field(default_factory=dict)
     _mutex: threading.Lock = field(default_factory=threading.Lock)
 
-    @property
-    def cookie(self) -> str:
-        return f"xaspool_{self.port}"
+    def session(self, key: str, headers: Headers) -> Session | None:
+        """Return the session of an address, if the request has the session's cookie.
 
-    def session(self, headers: Headers) -> Session | None:
-        """Return the session that the request's cookie names.
-
+        Another server of this host can set a further cookie of the same name, so each one is compared.
         (``http.cookies`` takes a time that grows with the square of some cookies' length, CVE-2024-7592.)
         """
         cookies = headers.get("cookie", "")[:_MOST_COOKIES]
-        named = re.findall(rf"(?:^|;) *{self.cookie}=([A-Za-z0-9_-]{{1,100}}) *(?=;|$)", cookies)
-        found = self._sessions.get(named[0]) if len(named) == 1 else None
-        return found if found is not None and found.until > self.clock() else None
+        given = re.findall(rf"(?:^|;) *{COOKIE}=([A-Za-z0-9_-]{{1,100}}) *(?=;|$)", cookies)
+        found = self._sessions.get(key)
+        if found is None or found.until <= self.clock():
+            return None
+        return found if any(hmac.compare_digest(each, found.cookie) for each in given) else None
 
     def log_in(self, token: str, address: str) -> Session | float:
         """Return a new session; 0 if the token is wrong, or the seconds until the address may try again.
@@ -157,7 +172,8 @@ class Access:
         self._sessions = {key: each for key, each in self._sessions.items() if each.until > now}
         while len(self._sessions) >= _MOST_SESSIONS:
             del self._sessions[next(iter(self._sessions))]
-        session = Session(secrets.token_urlsafe(32), secrets.token_urlsafe(32), now + _SESSION_SECONDS)
+        key, cookie, csrf = (secrets.token_urlsafe(32) for _ in range(3))
+        session = Session(key, cookie, csrf, now + _SESSION_SECONDS)
         self._sessions[session.key] = session
         return session
 
@@ -186,15 +202,16 @@ class Guard:
         if scope["type"] != "http":
             return  # (the server sends no lifespan events, and accepts no web sockets)
 
+        headers = Headers(scope=scope)
+        scope, session = self._within(scope, headers)
+
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
+                answered = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
-                    headers[name] = value
+                    answered[name] = value
             await send(message)
 
-        headers = Headers(scope=scope)
-        session = self._access.session(headers) if self._access.token is not None else None
         form: dict[str, str] = {}
         refused = self._refusal(scope, headers, session)
         if refused is None and scope["method"] == "POST":
@@ -209,6 +226,13 @@ class Guard:
             return
         scope["state"] = {"session": session, "form": form}
         await self._app(scope, receive, send_with_headers)
+
+    def _within(self, scope: Scope, headers: Headers) -> tuple[Scope, Session | None]:
+        """Return the request without the address of its login, and the login if it is valid."""
+        found = _LOGGED_IN.fullmatch(scope["path"]) if self._access.token is not None else None
+        if found is None:
+            return scope, None
+        return {**scope, "path": found[3]}, self._access.session(found[2], headers)
 
     def _refusal(self, scope: Scope, headers: Headers, session: Session | None) -> Response | None:
         hosts = headers.getlist("host")

@@ -15,7 +15,7 @@ from spool.engine import UnknownBranch
 from spool.errors import BadMessageId, InvalidArgument, MessageInUse, QueueNotFound, SpoolError
 from xa import XAError
 from xaspool_console import changes, formatting, messages, pages
-from xaspool_console.access import LOGIN, Guard, Session
+from xaspool_console.access import COOKIE, LOGIN, Guard, Session
 from xaspool_console.console import Console
 
 _STATIC = Path(__file__).with_name("static")
@@ -82,16 +82,18 @@ def _login_routes(console: Console) -> list[BaseRoute]:
                 status, sentence = 429, f"Too many attempts failed: try again in {formatting.age(session + 1)}."
             console.tell(request, "The console refused a login.")
             return console.page(request, "login.html", status=status, next=after, sentence=sentence)
-        answer = RedirectResponse(after, status_code=303)
+        answer = RedirectResponse(session.root + after, status_code=303)
         is_encrypted = request.headers.get("x-forwarded-proto") == "https"
-        answer.set_cookie(access.cookie, session.key, httponly=True, samesite="strict", secure=is_encrypted)
+        answer.set_cookie(
+            COOKIE, session.cookie, path=f"{session.root}/", httponly=True, samesite="strict", secure=is_encrypted
+        )
         return answer
 
     def log_out(request: Request) -> Response:
-        if request.state.session is not None:
-            access.log_out(request.state.session)
+        session: Session = request.state.session  # (the guard refuses a form without a login)
+        access.log_out(session)
         answer = RedirectResponse(LOGIN, status_code=303)
-        answer.delete_cookie(access.cookie, httponly=True, samesite="strict")
+        answer.delete_cookie(COOKIE, path=f"{session.root}/", httponly=True, samesite="strict")
         return answer
 
     return [

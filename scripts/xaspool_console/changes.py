@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from spool.errors import BadMessageId, InvalidArgument
@@ -70,7 +70,7 @@ def _routes_of(console: Console, change: Change) -> list[BaseRoute]:
         console.samples.forget()
         console.tell(request, sentence)
         request.state.session.notice = sentence
-        return RedirectResponse(following, status_code=303)
+        return console.redirect(request, following)
 
     return [Route(change.path, ask), Route(change.path, act, methods=["POST"])]
 

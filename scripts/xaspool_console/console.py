@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, RedirectResponse
 
 from spool.model.text import plural
 from xaspool_console import formatting
@@ -59,8 +59,16 @@ class Console:
         now = datetime.now().astimezone().isoformat(timespec="seconds")
         self.record(f"{now} {request.client.host if request.client else 'unknown address'}: {sentence}")
 
+    def redirect(self, request: Request, address: str) -> RedirectResponse:
+        """Lead a browser to another page after a search or a change."""
+        session: Session | None = request.state.session
+        return RedirectResponse(address if session is None else session.root + address, status_code=303)
+
     def page(self, request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
-        """Return a page, or only its changing part if the script asks for that part."""
+        """Return a page, or only its changing part if the script asks for that part.
+
+        The templates name addresses without that of the login, which is added to each link and form.
+        """
         is_fragment = "x-fragment" in request.headers
         session: Session | None = request.state.session
         notice = ""
@@ -74,6 +82,9 @@ class Console:
             path=request.url.path,
             **values,
         )
+        if session is not None:  # (a quotation mark in a value is escaped, so these are the links of the templates)
+            for attribute in ("href", "action"):
+                text = text.replace(f' {attribute}="/', f' {attribute}="{session.root}/')
         return HTMLResponse(text, status, {"X-Fragment": "1"} if is_fragment else None)
 
     def error(self, request: Request, status: int, sentence: str) -> HTMLResponse:

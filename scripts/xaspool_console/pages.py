@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from spool.model import layout
@@ -89,7 +89,7 @@ def overview(console: Console, request: Request) -> Response:
     """The queues, and the troubles of the space. The search for a message id leads to the message."""
     text = request.query_params.get("q", "").strip()[:200]
     if console.space is not None and (message_id := as_message_id(text)) is not None:
-        return RedirectResponse(f"/messages/{message_id}", status_code=303)
+        return console.redirect(request, f"/messages/{message_id}")
     snapshot = console.samples.snapshot()
     metrics, sort = snapshot.metrics, request.query_params.get("sort", "trouble")
     bad = troubled(metrics)

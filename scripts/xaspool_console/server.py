@@ -1,6 +1,8 @@
 """The web server of the console: it listens in a thread, so that the main thread can wait for a signal."""
 
 import asyncio
+import errno
+import os
 import socket
 import threading
 from typing import Any
@@ -13,13 +15,33 @@ from xaspool_console.connections import Connection
 _MOST_REQUESTS = 64  # at one moment; further ones get the status 503
 _MOST_HEADER_BYTES = 32 << 10
 _GRACE_SECONDS = 5
+_OTHER_LOOPBACK = {"127.0.0.1": "::1", "::1": "127.0.0.1"}
+_FAMILIES = {"127.0.0.1": socket.AF_INET, "::1": socket.AF_INET6}
 
 
-def listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens at the address. Port 0 takes a free port. OSError; UnicodeError if the host has not
-    the form of a name."""
+def listening(host: str, port: int) -> list[socket.socket]:
+    """Return the sockets that listen at the address. Port 0 takes a free port.
+
+    Raises OSError, whose ``filename`` names the other address if another program listens there; UnicodeError if the
+    host has not the form of a name.
+
+    A browser may take 127.0.0.1 or ::1 for ``localhost``. So a server of the one listens at the other, too: otherwise
+    another user of the machine could listen there, and would get the addresses and cookies of this server's logins.
+    """
     family, _, _, _, address = resolved(host, port)
-    return socket.create_server(address[:2], family=family)
+    first = socket.create_server(address[:2], family=family)
+    other = _OTHER_LOOPBACK.get(address[0])
+    if other is None:
+        return [first]
+    try:
+        return [first, socket.create_server((other, first.getsockname()[1]), family=_FAMILIES[other])]
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            return [first]  # (the machine has no such address)
+        first.close()
+        if port == 0:
+            return listening(host, port)
+        raise OSError(error.errno, os.strerror(error.errno), other) from None
 
 
 def resolved(host: str, port: int) -> tuple[Any, ...]:
@@ -28,10 +50,10 @@ def resolved(host: str, port: int) -> tuple[Any, ...]:
 
 
 class ConsoleServer:
-    """Serves an application at a socket from its creation until ``close``."""
+    """Serves an application at its sockets from its creation until ``close``."""
 
-    def __init__(self, app: ASGIApp, listener: socket.socket) -> None:
-        self._listener = listener
+    def __init__(self, app: ASGIApp, listeners: list[socket.socket]) -> None:
+        self._listeners = listeners
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app,
@@ -53,13 +75,14 @@ class ConsoleServer:
         self._thread.start()
 
     def _run(self) -> None:
-        asyncio.run(self._server.serve(sockets=[self._listener]))
+        asyncio.run(self._server.serve(sockets=self._listeners))
 
     def close(self) -> bool:
         """End the server after the running requests, which get a few seconds. Return whether it has ended."""
         self._server.should_exit = True
         self._thread.join(2 * _GRACE_SECONDS)
-        self._listener.close()
+        for each in self._listeners:
+            each.close()
         return not self._thread.is_alive()
 
     @property

@@ -138,13 +138,14 @@ def _started(
         raise Failure(str(error), WRONG_USAGE) from error
     host, port = listen
     try:
-        listener = listening(host, port)
+        listeners = listening(host, port)
     except (OSError, UnicodeError) as error:
-        raise Failure(f"cannot listen at {in_url(host)}:{port}: {_reason(error)}") from error
-    port = listener.getsockname()[1]
-    access = Access(port, known_hosts(host, port, hosts), token)
+        at = in_url(getattr(error, "filename", None) or host)
+        raise Failure(f"cannot listen at {at}:{port}: {_reason(error)}") from error
+    port = listeners[0].getsockname()[1]
+    access = Access(known_hosts(host, port, hosts), token)
     shown = Console(os.path.abspath(space_path()), watched.metrics, watched.space, access, allow_changes, note)
-    return ConsoleServer(application(shown), listener), f"http://{in_url(host)}:{port}"
+    return ConsoleServer(application(shown), listeners), f"http://{in_url(host)}:{port}"
 
 
 def _reason(error: Exception) -> str:

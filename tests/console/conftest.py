@@ -33,12 +33,16 @@ ARGUMENTS = [
 
 @dataclass
 class Served:
-    """A running console. records: the sentences about changes."""
+    """A running console. records: the sentences about changes. root: the address of the browser's login."""
 
     space: spool.Space
     console: Console
     url: str
     records: list[str] = field(default_factory=list)
+    root: str = ""
+
+    def __post_init__(self) -> None:
+        self.root = self.url
 
     def client(self, **headers: str) -> Any:
         # (verify: without https, the certificates need not be read for each client)
@@ -46,10 +50,12 @@ class Served:
 
     @contextmanager
     def logged_in(self) -> Iterator[tuple[Any, str]]:
-        """Yield a client with a login, and the token of its forms."""
+        """Yield a client with a login, below whose address its requests lie, and the token of its forms."""
         with self.client(Origin=self.url) as client:
-            assert client.post("/login", data={"token": TOKEN}).status_code == 303
-            (key,) = client.cookies.values()
+            answer = client.post("/login", data={"token": TOKEN})
+            assert answer.status_code == 303
+            _, _, key, _ = answer.headers["location"].split("/")
+            client.base_url = f"{self.url}/s/{key}"
             yield client, self.console.access._sessions[key].csrf
 
 
@@ -58,13 +64,13 @@ def serving(
     space: spool.Space, *, changes: bool = False, metrics: Callable[[], Any] | None = None, published: bool = False
 ) -> Iterator[Served]:
     """Serve a console at a free port. With ``changes``, it has a token."""
-    listener = listening("127.0.0.1", 0)
-    port = listener.getsockname()[1]
-    access = Access(port, known_hosts("127.0.0.1", port, ()), TOKEN if changes else None)
+    listeners = listening("127.0.0.1", 0)
+    port = listeners[0].getsockname()[1]
+    access = Access(known_hosts("127.0.0.1", port, ()), TOKEN if changes else None)
     records: list[str] = []
     given = None if published else space
     console = Console(space.path, metrics or space.metrics, given, access, changes, records.append)
-    server = ConsoleServer(application(console), listener)
+    server = ConsoleServer(application(console), listeners)
     try:
         yield Served(space, console, f"http://127.0.0.1:{port}", records)
     finally:
@@ -144,6 +150,7 @@ def log_in(page: "Page", served: Served) -> None:
     page.get_by_label("token").fill(TOKEN)
     page.keyboard.press("Enter")
     page.get_by_role("heading", name="Overview").wait_for()
+    served.root = page.url.rstrip("/")
 
 
 Opened = Callable[..., "Page"]

@@ -21,9 +21,9 @@ def main(directory: Path) -> None:
         log_in(page, served)
         page.screenshot(path=directory / "console-overview.png")
         (failed,) = [entry.id for entry in space.entries("errors")]
-        page.goto(f"{served.url}/messages/{failed}")
+        page.goto(f"{served.root}/messages/{failed}")
         page.screenshot(path=directory / "console-message.png")
-        page.goto(f"{served.url}/flow")
+        page.goto(f"{served.root}/flow")
         page.screenshot(path=directory / "console-flow.png")
 
 

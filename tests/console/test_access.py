@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import socket
 from collections.abc import Callable
 from datetime import datetime
@@ -15,9 +16,10 @@ from forwarder.flight.endpoint import is_loopback
 from tests.console import sample
 from tests.console.conftest import TOKEN, Served, failed_id, serving
 from xaspool_console import connections
-from xaspool_console.access import Access, known_hosts, token_of_file
+from xaspool_console.access import COOKIE, Access, known_hosts, token_of_file
 from xaspool_console.app import application
 from xaspool_console.pages import token_of
+from xaspool_console.server import listening
 
 EVIL = "http://evil.example"
 
@@ -52,11 +54,22 @@ def posting(served: Served) -> set[str]:
     return {route.path for route in routes if "POST" in route.methods}
 
 
+def without_address(client: Any, headers: dict[str, str]) -> None:
+    """Send the cookie of the login, as a program can, to the addresses outside of the login."""
+    headers["Cookie"] = f"{COOKIE}={next(iter(client.cookies.values()))}"
+    client.base_url = client.base_url.copy_with(path="/")
+
+
 FAULTS: dict[str, Callable[[Any, dict[str, str], dict[str, str]], object]] = {
     "no login": lambda client, headers, form: client.cookies.clear(),
-    "a login that does not exist": lambda client, headers, form: [
-        client.cookies.set(name, "x" * 43) for name in list(client.cookies)
-    ],
+    "a login that does not exist": lambda client, headers, form: setattr(
+        client, "base_url", client.base_url.copy_with(path=f"/s/{'x' * 43}/")
+    ),
+    "the cookie without the address of its login": lambda client, headers, form: without_address(client, headers),
+    "the address of a login with another cookie": lambda client, headers, form: (
+        client.cookies.clear(),
+        headers.update(Cookie=f"{COOKIE}={'x' * 43}"),
+    ),
     "no token in the form": lambda client, headers, form: form.pop("csrf"),
     "a wrong token in the form": lambda client, headers, form: form.update(csrf="x" * 43),
     "a token that is no ASCII": lambda client, headers, form: form.update(csrf="é"),
@@ -100,8 +113,9 @@ def test_the_same_request_without_a_fault_changes_the_space(changing: Served) ->
     addresses = changes_of(changing)
     with changing.logged_in() as (client, csrf):
         answer = client.post(addresses["/messages/{id}/move"], data={"csrf": csrf, "queue": "oven"})
-        assert (answer.status_code, answer.headers["location"]) == (303, addresses["/messages/{id}/move"][:-5])
-        assert "is in queue oven now" in client.get(answer.headers["location"]).text
+        leads = client.base_url.path.rstrip("/") + addresses["/messages/{id}/move"][:-5]
+        assert (answer.status_code, answer.headers["location"]) == (303, leads)
+        assert "is in queue oven now" in client.get(addresses["/messages/{id}/move"][:-5]).text
         assert client.post(addresses["/messages/{id}/delete"], data={"csrf": csrf}).status_code == 303
         assert client.post(addresses["/quarantine/{token}/delete"], data={"csrf": csrf}).status_code == 303
         assert client.post(addresses["/transactions/{xid}/rollback"], data={"csrf": csrf}).status_code == 303
@@ -174,11 +188,79 @@ def test_a_login_leads_back_to_this_console_only(changing: Served) -> None:
     }.items():  # fmt: skip
         with changing.client(Origin=changing.url) as client:
             answer = client.post("/login", data={"token": TOKEN, "next": asked})
-            assert answer.headers["location"] == after
+            address, key, rest = re.fullmatch(r"(/s/([A-Za-z0-9_-]{43}))(/.*)", answer.headers["location"]).groups()
+            assert rest == after
             cookie = answer.headers["set-cookie"]
+            assert f"Path={address}/" in cookie
+            assert key not in cookie.partition(";")[0]
             assert "HttpOnly" in cookie
             assert "SameSite=strict" in cookie
             assert TOKEN not in cookie
+
+
+def test_a_cookie_without_the_address_of_its_login_reads_no_message_and_changes_none(changing: Served) -> None:
+    """A program of another user has got the cookie."""
+    id = failed_id(changing.space)
+    with changing.logged_in() as (client, csrf):
+        cookie = f"{COOKIE}={next(iter(client.cookies.values()))}"
+        with changing.client(Origin=changing.url, Cookie=cookie) as thief:
+            for root in ("", f"/s/{'x' * 43}", "/s", f"/s/{csrf}", f"/s/{cookie[len(COOKIE) + 1 :]}"):
+                for page in ("/", f"/messages/{id}", f"/messages/{id}/body", f"/messages/{id}/delete"):
+                    answer = thief.get(root + page)
+                    assert (answer.status_code, answer.text) == (303, "")
+                    assert client.base_url.path.strip("/") not in str(answer.headers)
+                for page in (f"/messages/{id}/delete", "/logout"):
+                    assert thief.post(f"{root}{page}", data={"csrf": csrf}).status_code == 403
+        assert client.get(f"/messages/{id}").status_code == 200
+    assert changing.space.entry(id).state == "ready"
+
+
+def test_the_address_of_a_login_without_its_cookie_reads_no_message(changing: Served) -> None:
+    with changing.logged_in() as (client, csrf), changing.client(Origin=changing.url) as reader:
+        reader.base_url = client.base_url
+        answer = reader.get("/queues/errors?after=0")
+        assert answer.headers["location"] == "/login?next=%2Fqueues%2Ferrors%3Fafter%3D0"
+        assert reader.post(f"/messages/{failed_id(changing.space)}/delete", data={"csrf": csrf}).status_code == 403
+
+
+def test_a_further_cookie_of_another_server_ends_no_login(changing: Served) -> None:
+    with changing.logged_in() as (client, _):
+        client.headers["Cookie"] = f"{COOKIE}=x; {COOKIE}={next(iter(client.cookies.values()))}; {COOKIE}=y"
+        client.cookies.clear()
+        assert client.get("/").status_code == 200
+
+
+def test_every_link_of_a_login_lies_below_its_address(changing: Served) -> None:
+    seen, pages = set(), ["/"]
+    with changing.logged_in() as (client, _):
+        root = client.base_url.path.rstrip("/")
+        while pages:
+            page = pages.pop()
+            answer = client.get(page)
+            assert answer.status_code == 200, page
+            for link in re.findall(r'(?:href|action)="(/[^"]*)"', answer.text):
+                assert link.startswith(f"{root}/"), (page, link)
+                path = link.removeprefix(root).partition("#")[0].replace("&amp;", "&")
+                if path not in seen and not path.endswith(("/body", "/logout")):
+                    seen.add(path)
+                    pages.append(path)
+    assert len(seen) > 20
+
+
+def test_nobody_else_can_listen_at_the_other_address_of_localhost(reading: Served) -> None:
+    port = int(reading.url.rpartition(":")[2])
+    for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        with pytest.raises(OSError, match=r"in use|assign requested|not supported"):
+            socket.create_server((host, port), family=family).close()
+
+
+def test_the_console_does_not_begin_beside_another_server_of_localhost() -> None:
+    try:
+        taken = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    except OSError:
+        pytest.skip("needs IPv6")
+    with taken, pytest.raises(OSError, match="in use"):
+        listening("127.0.0.1", taken.getsockname()[1])
 
 
 def test_a_wrong_token_is_refused_and_attempts_are_limited(changing: Served) -> None:
@@ -201,14 +283,13 @@ def test_a_login_ends(changing: Served) -> None:
         now[0] += 9 * 3600
         assert client.get("/").status_code == 303
     with changing.logged_in() as (client, csrf):
-        kept = dict(client.cookies)
+        client.headers["Cookie"] = f"{COOKIE}={next(iter(client.cookies.values()))}"
         assert client.post("/logout", data={"csrf": csrf}).headers["location"] == "/login"
-        client.cookies.update(kept)
         assert client.get("/").status_code == 303
 
 
 def test_logins_and_failed_attempts_need_bounded_memory() -> None:
-    access = Access(1, frozenset(), TOKEN)
+    access = Access(frozenset(), TOKEN)
     for number in range(2_000):
         access.log_in("wrong", f"10.0.{number // 256}.{number % 256}")
         access.log_in(TOKEN, "127.0.0.1")
@@ -318,8 +399,7 @@ def test_a_message_that_another_administrator_has_moved_is_not_changed(changing:
 
 def test_a_huge_cookie_takes_no_time(changing: Served) -> None:
     """``http.cookies`` takes 20 seconds for this cookie (CVE-2024-7592)."""
-    named = changing.console.access.cookie
-    with changing.client(Cookie=f'{named}="' + '\\"' * 15_000) as client:
+    with changing.client(Cookie=f'{COOKIE}="' + '\\"' * 15_000) as client:
         assert client.get("/login", timeout=10).status_code == 200
 
 
@@ -339,7 +419,7 @@ def test_the_right_token_is_accepted_whatever_others_try(changing: Served) -> No
 def test_silent_connections_are_ended(bakery: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "_LOOK_SECONDS", 0.2)
     with serving(bakery) as served:
-        port = served.console.access.port
+        port = int(served.url.rpartition(":")[2])
         silent = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(70)]
         for number, each in enumerate(silent):
             with contextlib.suppress(OSError):

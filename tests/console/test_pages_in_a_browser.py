@@ -48,7 +48,7 @@ def test_axe_finds_nothing_serious_in_light_or_dark_pages(changing: Served, open
     found = []
     for address in addresses(changing):
         page.emulate_media(color_scheme="light")
-        page.goto(changing.url + address)
+        page.goto(changing.root + address)
         violations = axe.run(page, options={"resultTypes": ["violations"]}).response["violations"]
         page.emulate_media(color_scheme="dark")  # (only the colours differ)
         dark = "axe.run({resultTypes: ['violations'], runOnly: ['color-contrast']})"
@@ -64,7 +64,7 @@ def test_a_phone_scrolls_no_page_sideways(changing: Served, opened: Opened) -> N
     page = opened(**PHONE)
     log_in(page, changing)
     for address in [*addresses(changing), f"/queues/{LONG}"]:
-        page.goto(changing.url + address)
+        page.goto(changing.root + address)
         assert page.evaluate("document.documentElement.scrollWidth") <= 375, address
 
 
@@ -146,7 +146,7 @@ def test_a_hostile_space_runs_no_script_and_breaks_no_page(memory: Path, opened:
             *(f"/messages/{id}" for id in ids), *(f"/quarantine/{token}" for token in tokens),
             f"/quarantine/{tokens[0]}/delete", f"/?q={HOSTILE}", f"/flow?q={HOSTILE}", f"/queues/{HOSTILE}",
         ]:  # fmt: skip
-            answer = page.goto(served.url + address.replace("#", "%23").replace("\x00", "%00"))
+            answer = page.goto(served.root + address.replace("#", "%23").replace("\x00", "%00"))
             assert answer is not None
             assert answer.status in (200, 404), address
             assert page.evaluate("window.hacked") is None, address
@@ -154,7 +154,7 @@ def test_a_hostile_space_runs_no_script_and_breaks_no_page(memory: Path, opened:
             words = page.locator("main").text_content() or ""
             assert not {"\x1b", "\x07", "\x00", "\u202e", "\u2066"} & set(words), address
             assert len(words) < 200_000, address
-        page.goto(f"{served.url}/messages/{ids[0]}")
+        page.goto(f"{served.root}/messages/{ids[0]}")
         assert "\\x1b[31mred\\x07 \\u202ecod.exe\\u2066" in (page.locator("#body").text_content() or "")
 
 
@@ -163,7 +163,7 @@ def test_a_browser_keeps_the_bytes_of_a_body_as_a_file(memory: Path, opened: Ope
     with hostile(memory / "space") as served:
         log_in(page, served)
         [id] = [e.id for e in served.space.entries(LONG) if e.message and e.message.content_type == "text/html"]
-        page.goto(f"{served.url}/messages/{id}")
+        page.goto(f"{served.root}/messages/{id}")
         with page.expect_download() as waiting:
             page.get_by_role("link", name="Download the bytes").click()
         assert Path(waiting.value.path()).read_bytes() == b"<script>window.hacked = 1</script>"

@@ -1,5 +1,8 @@
 """The work of an administrator in a real browser."""
 
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
 import pytest
 
 from tests.console import sample
@@ -33,7 +36,7 @@ def test_a_whole_error_queue_is_redriven(changing: Served, opened: Opened) -> No
     ids = {failed_id(changing.space), sample.fail(changing.space, "labels", "a torn label")}
     page = opened()
     log_in(page, changing)
-    page.goto(f"{changing.url}/queues/errors")
+    page.goto(f"{changing.root}/queues/errors")
     page.get_by_role("link", name="Redrive all messages…").click()
     page.get_by_text("2 messages of queue errors can return to the original queues.").wait_for()
     page.get_by_role("button", name="Redrive all").click()
@@ -151,10 +154,55 @@ def test_a_form_of_another_site_changes_nothing(changing: Served, opened: Opened
         "http://attacker.example/**",
         lambda route: route.fulfill(
             content_type="text/html",
-            body=f'<form method="post" action="{changing.url}/messages/{id}/delete"><button>Win</button></form>',
+            body=f'<form method="post" action="{changing.root}/messages/{id}/delete"><button>Win</button></form>',
         ),
     )
     page.goto("http://attacker.example/")
     page.get_by_role("button", name="Win").click()
     page.get_by_text("the request comes from another site").wait_for()
     assert changing.space.entry(id).state == "ready"
+
+
+def test_no_server_of_another_port_gets_the_cookie_or_the_address_of_a_login(changing: Served, opened: Opened) -> None:
+    """Another user of the machine serves a page, and the administrator opens it from a tab with a login."""
+    asked: list[str] = []
+
+    class Thief(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(f"{self.path}\n{self.headers}")
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    page = opened()
+    log_in(page, changing)
+    secrets = [changing.root.rpartition("/")[2], *(each["value"] for each in page.context.cookies(changing.root + "/"))]
+    assert len(secrets) == 2
+    with HTTPServer(("127.0.0.1", 0), Thief) as server:
+        serving = threading.Thread(target=server.serve_forever, daemon=True)
+        serving.start()
+        there = f"http://127.0.0.1:{server.server_port}"
+        page.evaluate("address => { location.href = address }", f"{there}/from-the-console")
+        page.wait_for_url(f"{there}/**")
+        assert page.evaluate("localStorage.length + sessionStorage.length") == 0
+        for path in ("/", "/s/", "/login", "/messages/"):
+            page.goto(there + path)
+        server.shutdown()
+        serving.join()
+    assert len([each for each in asked if "favicon" not in each]) == 5
+    assert not [secret for secret in secrets for each in asked if secret in each]
+
+
+def test_a_new_tab_finds_the_login_until_it_ends(changing: Served, opened: Opened) -> None:
+    page = opened()
+    log_in(page, changing)
+    tab = page.context.new_page()
+    tab.goto(f"{changing.url}/queues/oven")
+    tab.wait_for_url(f"{changing.root}/queues/oven")
+    tab.get_by_role("button", name="Log out").click()
+    tab.wait_for_url(f"{changing.url}/login")
+    tab.wait_for_function("localStorage.getItem('login') === null")
+    page.goto(f"{changing.root}/flow")
+    page.get_by_role("heading", name="Log in").wait_for()

@@ -88,6 +88,24 @@
     plan();
   }
 
+  // A new tab gets the address of this browser's login. Only pages of this port can read the storage.
+  const home = document.querySelector("a.home").getAttribute("href");
+  const following = document.querySelector("#token") && document.querySelector("input[name=next]").value;
+  const findLogin = async () => {
+    const known = localStorage.getItem("login");
+    const answer = known && await fetch(`${known}recovery`, { headers: { "X-Fragment": "1" } });
+    if (answer && answer.ok) {
+      location.replace(known + following.slice(1));
+    } else {
+      localStorage.removeItem("login");
+    }
+  };
+  if (following) {
+    findLogin().catch(() => 0);
+  } else if (home !== "/") {
+    localStorage.setItem("login", home);
+  }
+
   document.addEventListener("keydown", (event) => {
     const target = event.target;
     const isTyping = target instanceof HTMLElement && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName));
