@@ -12,10 +12,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from spool.errors import BadMessageId, InvalidArgument
 from spool.model.text import plural, printable
@@ -59,13 +61,13 @@ def is_part_of_id(text: str) -> bool:
 
 
 def routes(console: Console) -> list[BaseRoute]:
-    pages: dict[str, Callable[[Console, Request], Response]] = {
+    pages: dict[str, Callable[[Console, Request], ASGIApp]] = {
         "/queues/{queue}": queue_page, "/messages/{id}": message_page, "/messages/{id}/body": body,
     }  # fmt: skip
     return [Route(path, _bound(console, page)) for path, page in pages.items()]
 
 
-def _bound(console: Console, page: Callable[[Console, Request], Response]) -> Callable[[Request], Response]:
+def _bound(console: Console, page: Callable[[Console, Request], ASGIApp]) -> Callable[[Request], ASGIApp]:
     return lambda request: page(console, request)
 
 
@@ -282,38 +284,41 @@ def message_page(console: Console, request: Request) -> Response:
     )  # fmt: skip
 
 
-def body(console: Console, request: Request) -> Response:
-    """The stored bytes of a body, as a file that no browser opens by itself."""
+def body(console: Console, request: Request) -> ASGIApp:
     if console.space is None:
         raise HTTPException(404)
-    if not _downloads.acquire(blocking=False):
-        raise HTTPException(503, f"{_MOST_DOWNLOADS} downloads are under way: try again when one has ended")
-    pieces = _Pieces(_downloads.release)
-    entry = entry_of(console.space, request)
-    if entry.message is None:
-        raise HTTPException(404)
-    pieces.body = entry.message.body
-    headers = {
-        "Content-Disposition": f'attachment; filename="{entry.message.id}.bin"',
-        "Content-Length": str(len(pieces.body)),
-    }
-    return StreamingResponse(pieces, 200, headers, "application/octet-stream")
+    return Download(console.space, request)
 
 
-class _Pieces:
-    """The pieces of a body. A client that reads slowly keeps the body in memory, so few bodies are sent at a time."""
+class Download:
+    """The answer with the stored bytes of a body, as a file that no browser opens by itself.
 
-    def __init__(self, release: Callable[[], None]) -> None:
-        """``release``: called once this object is removed, also if the client has gone."""
-        self.body = b""
-        self._release = release
+    A client that reads slowly keeps the body in memory, so few bodies are sent at a time.
+    """
 
-    def __iter__(self) -> Iterator[bytes]:
-        for start in range(0, len(self.body), _PIECE_BYTES):
-            yield self.body[start : start + _PIECE_BYTES]
+    def __init__(self, space: "Space", request: Request) -> None:
+        self._space = space
+        self._request = request
 
-    def __del__(self) -> None:
-        self._release()
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not _downloads.acquire(blocking=False):
+            raise HTTPException(503, f"{_MOST_DOWNLOADS} downloads are under way: try again when one has ended")
+        try:
+            answer = await run_in_threadpool(self._answer)
+            await answer(scope, receive, send)
+        finally:  # the client has all bytes, or has gone
+            _downloads.release()
+
+    def _answer(self) -> Response:
+        message = entry_of(self._space, self._request).message
+        if message is None:
+            raise HTTPException(404)
+        data = message.body
+        pieces = (data[start : start + _PIECE_BYTES] for start in range(0, len(data), _PIECE_BYTES))
+        headers = {
+            "Content-Disposition": f'attachment; filename="{message.id}.bin"', "Content-Length": str(len(data))
+        }  # fmt: skip
+        return StreamingResponse(pieces, 200, headers, "application/octet-stream")
 
 
 def entry_of(space: "Space", request: Request) -> "QueueEntry":

@@ -10,9 +10,9 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from xaspool_console.connections import Connection
+from xaspool_console.connections import MOST_CONNECTIONS, Connection
 
-_MOST_REQUESTS = 64  # at one moment; further ones get the status 503
+_MOST_REQUESTS = 2 * MOST_CONNECTIONS  # at one moment; further ones get the status 503
 _MOST_HEADER_BYTES = 32 << 10
 _GRACE_SECONDS = 5
 _OTHER_LOOPBACK = {"127.0.0.1": "::1", "::1": "127.0.0.1"}

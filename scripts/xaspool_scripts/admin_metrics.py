@@ -137,6 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "xaspool", ""  # (the version of Python is nobody's business)
 
     def do_GET(self) -> None:
+        self.server.mark_asked(self.request)
         path = self.path.partition("?")[0]
         if path not in _PATHS:
             self._answer(HTTPStatus.NOT_FOUND, b"The metrics are at /metrics.\n")
@@ -166,17 +167,24 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Server(ThreadingMixIn, TCPServer):
-    """Serves the metrics of one exporter, with at most 16 connections, each for at most ten seconds."""
+    """Serves the metrics of one exporter, with at most 16 connections, each for at most ten seconds.
+
+    A further connection ends the oldest one, if possible one that has sent no whole request. So clients that send half
+    a request, or nothing, keep no other client out.
+    """
 
     allow_reuse_address = True
     daemon_threads = True
-    request_queue_size = 64  # of new connections; more than the threads take, so that the others are closed at once
+    request_queue_size = 64  # of new connections
 
     def __init__(self, exporter: Exporter, host: str, port: int) -> None:
         family, _, _, _, at = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         self.address_family = family
         self.exporter = exporter
-        self._begun: dict[Any, float] = {}  # the connections, with the monotonic times of their beginnings
+        self._begun: dict[
+            Any, float
+        ] = {}  # the connections, with the monotonic times of their beginnings; oldest first
+        self._asked: set[Any] = set()  # those of them that have sent a whole request
         self._begun_mutex = threading.Lock()
         super().__init__(at[:2], _Handler)  # type: ignore[arg-type]
 
@@ -185,19 +193,24 @@ class _Server(ThreadingMixIn, TCPServer):
         return int(self.socket.getsockname()[1])
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer a connection in a new thread, or close the connection if there are too many."""
+        """Answer a connection in a new thread. If there are too many connections, end one of the others."""
         with self._begun_mutex:
-            is_full = len(self._begun) >= _MOST_CONNECTIONS
-            if not is_full:
-                self._begun[request] = time.monotonic()
-        if is_full:
-            self.shutdown_request(request)
-        else:
-            super().process_request(request, client_address)
+            if len(self._begun) >= _MOST_CONNECTIONS:
+                silent = (each for each in self._begun if each not in self._asked)
+                self._end(next(silent, next(iter(self._begun))))
+            self._begun[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def mark_asked(self, request: Any) -> None:
+        """Note that the connection has sent a whole request."""
+        with self._begun_mutex:
+            if request in self._begun:
+                self._asked.add(request)
 
     def shutdown_request(self, request: Any) -> None:
         with self._begun_mutex:
             self._begun.pop(request, None)
+            self._asked.discard(request)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
@@ -205,10 +218,16 @@ class _Server(ThreadingMixIn, TCPServer):
         latest = time.monotonic() - _CONNECTION_SECONDS
         with self._begun_mutex:
             for request in [request for request, begun in self._begun.items() if begun < latest]:
-                try:
-                    request.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    pass  # the client has ended the connection
+                self._end(request)
+
+    def _end(self, request: Any) -> None:
+        """End a connection: its thread then closes the socket. The caller holds the mutex."""
+        del self._begun[request]
+        self._asked.discard(request)
+        try:
+            request.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # the client has ended the connection
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Report an error of the server itself. A client that went away is none."""

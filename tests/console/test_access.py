@@ -1,10 +1,13 @@
 """Requests that must change nothing: of other sites and hosts, without a login, or with a wrong form."""
 
 import contextlib
+import gc
 import os
 import re
 import socket
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -442,3 +445,57 @@ def test_few_bodies_are_sent_at_a_time(reading: Served) -> None:
         answers = [stack.enter_context(client.stream("GET", f"/messages/{each}/body")) for each in ids]
         assert [answer.status_code for answer in answers] == [200] * 4 + [503] * 2
         assert sum(map(len, answers[0].iter_bytes())) == 8 << 20
+
+
+def test_each_of_many_downloads_in_a_row_is_sent(reading: Served) -> None:
+    """The end of an answer makes room for the next one, without the garbage collector."""
+    id = failed_id(reading.space)
+    gc.disable()
+    try:
+        with reading.client() as client:
+            assert [client.get(f"/messages/{id}/body").status_code for _ in range(12)] == [200] * 12
+            assert [client.get(f"/messages/{'0' * 32}/body").status_code for _ in range(6)] == [404] * 6
+            assert [client.head(f"/messages/{id}/body").status_code for _ in range(6)] == [200] * 6
+            assert client.get(f"/messages/{id}/body").content
+    finally:
+        gc.enable()
+
+
+HALF = {
+    "half a header": b"GET / HTTP/1.1\r\nHost: x\r\n",
+    "half a form": b"POST /login HTTP/1.1\r\nHost: HOST\r\nOrigin: http://HOST\r\nContent-Length: 900\r\n"
+    b"Content-Type: application/x-www-form-urlencoded\r\n\r\ntoken=",
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("sent", HALF)
+def test_many_clients_that_send_half_a_request_keep_nobody_out(changing: Served, sent: str) -> None:
+    host = changing.url.removeprefix("http://")
+    with contextlib.ExitStack() as stack:
+        for _ in range(300):
+            half = stack.enter_context(socket.create_connection(("127.0.0.1", int(host.partition(":")[2])), timeout=30))
+            half.sendall(HALF[sent].replace(b"HOST", host.encode()))
+        with changing.logged_in() as (client, _):
+            assert client.get("/").status_code == 200
+
+
+def test_a_client_that_sends_half_a_request_ends_no_answer(changing: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Further connections end the oldest that waits for its client, although the answer's connection is older."""
+    asked, answer = threading.Event(), threading.Event()
+    metrics = changing.console.samples.snapshot()
+
+    def snapshot() -> Any:
+        asked.set()
+        assert answer.wait(60)
+        return metrics
+
+    with contextlib.ExitStack() as stack, changing.logged_in() as (client, _), ThreadPoolExecutor() as pool:
+        monkeypatch.setattr(changing.console.samples, "snapshot", snapshot)
+        page = pool.submit(client.get, "/")
+        assert asked.wait(60)
+        port = int(changing.url.rpartition(":")[2])
+        halves = [stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60)) for _ in range(80)]
+        assert halves[0].recv(1) == b""
+        answer.set()
+        assert page.result(60).status_code == 200
