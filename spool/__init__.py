@@ -16,6 +16,7 @@ if not (sys.platform == "linux" and sys.maxsize > 2**32):
     raise ImportError("xaspool needs 64-bit Linux: its locks are open-file-description locks (fcntl, F_OFD_SETLK)")
 
 from spool.errors import (
+    AccessDenied,
     BadMessageId,
     CommitUnknown,
     CorruptedFile,
@@ -71,16 +72,16 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
-    "JOIN", "BadMessageId", "Codec", "CommitUnknown", "CorruptedFile", "DiskFailure", "Empty", "ExportReport",
-    "Finding", "FolderUsage", "Full", "GetOptions", "Holder", "InvalidArgument", "Message", "MessageFilters",
-    "MessageId", "MessageInUse", "MirrorMismatch", "NewMessage", "NewerFormat", "NotASpace", "NotOpen",
-    "OpenTransaction", "Position", "ProtocolError", "PutOptions", "QuarantinedFile", "QueueConfig", "QueueEntry",
-    "QueueExists", "QueueNotEmpty", "QueueNotFound", "QueueOptions", "QueueRole", "QueueStats", "RecoveryRecord",
-    "RecoveryReport", "Reject", "RequestFailed", "Retry", "Space", "SpaceConfig", "SpaceExists", "SpaceMetrics",
-    "SpaceMismatch", "SpaceOptions", "SpaceStopped", "SpoolError", "SubscriptionState", "SystemFailure", "Transaction",
-    "TransactionRolledBack", "TransactionTimeout", "Translated", "UnknownCodec", "UnsafeFileSystem", "WorkSummary",
-    "Worker", "aio", "create", "current_space", "decode", "import_space", "mirrors", "open", "plan_recovery",
-    "read_metrics", "register_codec", "verify_export",
+    "JOIN", "AccessDenied", "BadMessageId", "Codec", "CommitUnknown", "CorruptedFile", "DiskFailure", "Empty",
+    "ExportReport", "Finding", "FolderUsage", "Full", "GetOptions", "Holder", "InvalidArgument", "Message",
+    "MessageFilters", "MessageId", "MessageInUse", "MirrorMismatch", "NewMessage", "NewerFormat", "NotASpace",
+    "NotOpen", "OpenTransaction", "Position", "ProtocolError", "PutOptions", "QuarantinedFile", "QueueConfig",
+    "QueueEntry", "QueueExists", "QueueNotEmpty", "QueueNotFound", "QueueOptions", "QueueRole", "QueueStats",
+    "RecoveryRecord", "RecoveryReport", "Reject", "RequestFailed", "Retry", "Space", "SpaceConfig", "SpaceExists",
+    "SpaceMetrics", "SpaceMismatch", "SpaceOptions", "SpaceStopped", "SpoolError", "SubscriptionState", "SystemFailure",
+    "Transaction", "TransactionRolledBack", "TransactionTimeout", "Translated", "UnknownCodec", "UnsafeFileSystem",
+    "WorkSummary", "Worker", "aio", "create", "current_space", "decode", "import_space", "mirrors", "open",
+    "plan_recovery", "read_metrics", "register_codec", "verify_export",
 ]  # fmt: skip
 
 

@@ -148,6 +148,12 @@ class ProtocolError(SpoolError):
     diagnostic = "QMEPROTO"
 
 
+class AccessDenied(SpoolError, PermissionError):
+    """A server refused the call: the token is missing or unknown, or does not give the right to the call."""
+
+    diagnostic = "TPEPERM"
+
+
 class SystemFailure(SpoolError):
     """The engine met a state that should not exist; nothing was changed."""
 

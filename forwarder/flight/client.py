@@ -46,6 +46,8 @@ class Client:
         if token_file is not None:
             token = _read(token_file, "the token").decode("ascii", "replace").strip()
         certificate = b"" if certificate_file is None else _read(certificate_file, "the certificate")
+        if certificate_file is not None and b"-----BEGIN CERTIFICATE-----" not in certificate:
+            raise InvalidArgument(f"{certificate_file} has no certificate as PEM: give tlsCertificate another file")
         return cls(Address.parse(address), os.environ.get(TOKEN_VARIABLE, "") if token is None else token, certificate)
 
     def __repr__(self) -> str:  # (no token in a log)

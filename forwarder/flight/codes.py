@@ -8,7 +8,7 @@ import pyarrow.flight as flight
 
 from forwarder.flight.address import Unreachable
 from spool import errors
-from spool.errors import ProtocolError, SpoolError, SystemFailure
+from spool.errors import AccessDenied, ProtocolError, SpoolError, SystemFailure
 
 VERSION = 1
 MOST_BYTES = 16 << 20
@@ -63,12 +63,25 @@ def as_flight(error: Exception) -> flight.FlightError:
     return found
 
 
+_ADVICE = (
+    ("is not in peer certificate", "its certificate is for another name: use the name in the certificate"),
+    ("certificate has expired", "its certificate has expired: give the server a new one"),
+    ("certificate verify failed", "no authority that this client knows has signed its certificate: give the option "
+     "tlsCertificate, a file with the certificate of its authority"),
+    ("wrong version number", "it does not speak TLS: write spool+grpc:// in the address, or give it --tls-cert"),
+    ("handshake failed", "the two agree on no encryption: compare tlsCertificate with the server's --tls-cert"),
+    ("errors resolving", "its name has no address: correct the name"),
+    ("socket closed", "start it, then try again; if it has a certificate, write spool+grpc+tls:// in the address"),
+)  # fmt: skip
+"""Parts of gRPC's texts about a server that cannot be reached, in small letters, and the advice for each."""
+
+
 def raise_as_ours(error: Exception, server: str) -> NoReturn:
     """Raise an error that the server sent as an error of the library; ``server``: the server's address, for the text.
 
     Raises:
         SpoolError: the error of the server.
-        SystemFailure: the server refuses the client.
+        AccessDenied: the server refuses the client.
         Unreachable: the server cannot be reached, or ended during the call.
     """
     told = getattr(error, "extra_info", b"")
@@ -81,5 +94,9 @@ def raise_as_ours(error: Exception, server: str) -> NoReturn:
         raise ours from None
     text = str(error).partition(". gRPC client debug context")[0].partition("; RPC")[0].removesuffix(".")
     if isinstance(error, flight.FlightUnauthenticatedError | flight.FlightUnauthorizedError):
-        raise SystemFailure(f"{server} refuses this client: {text}") from None
-    raise Unreachable(f"{server} cannot be reached, or has ended: {text}; start it, then try again") from error
+        raise AccessDenied(f"{server} refuses this client: {text}") from None
+    told_by_grpc = text.lower().replace("_", " ")
+    advice = next((advice for part, advice in _ADVICE if part in told_by_grpc), None)
+    if advice is None:
+        raise Unreachable(f"{server} cannot be reached, or has ended: {text}; start it, then try again") from error
+    raise Unreachable(f"{server} cannot be reached: {advice} ({text})") from error

@@ -10,13 +10,16 @@ the messages that its reader has read. So a token names the subscriptions that i
 
 import hashlib
 import hmac
+import logging
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow.flight as flight
 
@@ -24,9 +27,11 @@ from forwarder.flight.address import SPACE_NAME
 from spool.errors import InvalidArgument
 
 _LEAST_TOKEN, _MOST_FILE_BYTES = 16, 1 << 20
+_MOST_LINES, _LINES_SECONDS = 20, 60.0
 ACCESS = "access"
 """The name of the middleware."""
 
+log = logging.getLogger("spool.server")
 
 _RIGHT = re.compile(r"read|write|subscribe=(.{1,255})")
 
@@ -49,14 +54,14 @@ class Tokens:
 
     def __init__(self, lines: Iterable[str] = ()) -> None:
         """Raises InvalidArgument if a line has a wrong form. The error does not show the token."""
-        self._rights: dict[bytes, dict[str, SpaceRights] | None] = {}
+        self._rights: dict[bytes, tuple[str, dict[str, SpaceRights] | None]] = {}
         for number, line in enumerate(lines, 1):
             token, *rights = line.split("#")[0].split() or [""]
             if not token:
                 continue
             if len(token) < _LEAST_TOKEN:
                 raise InvalidArgument(f"the token in line {number} has less than {_LEAST_TOKEN} characters")
-            self._rights[_hashed(token)] = _parsed(rights, number) if rights else None
+            self._rights[_hashed(token)] = f"the token in line {number}", _parsed(rights, number) if rights else None
 
     @classmethod
     def of_file(cls, path: str) -> "Tokens":
@@ -84,10 +89,13 @@ class Tokens:
             hashlib.blake2b(b"".join(sorted(self._rights)), digest_size=32).digest() if self.exist else os.urandom(32)
         )
 
-    def rights(self, token: str) -> Mapping[str, SpaceRights] | None:
-        """Return the rights of a token by space; None for all rights. KeyError for an unknown token."""
+    def rights(self, token: str) -> tuple[str, Mapping[str, SpaceRights] | None]:
+        """Return the name of a token, and its rights by space; None for all rights. KeyError for an unknown token.
+
+        The name of a token is the place of its line, because nobody else may learn the token. Without tokens, it is "".
+        """
         if not self.exist:
-            return None
+            return "", None
         asked, found = _hashed(token), None
         for known in self._rights:  # all are compared, so that the time tells nothing about a token
             found = known if hmac.compare_digest(asked, known) else found
@@ -115,12 +123,34 @@ def _parsed(rights: Iterable[str], line: int) -> dict[str, SpaceRights]:
     return found
 
 
-class Access(flight.ServerMiddleware):
-    """The rights of the client of one call."""
+class Refusals:
+    """The lines of the log about refused calls: a few in a minute, then their number. A client cannot fill the log."""
 
-    def __init__(self, rights: Mapping[str, SpaceRights] | None) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._mutex = threading.Lock()
+        self._begun, self._count = clock(), 0
+
+    def record(self, sentence: str) -> None:
+        now = self._clock()
+        with self._mutex:
+            if now - self._begun >= _LINES_SECONDS:
+                if self._count > _MOST_LINES:
+                    log.warning("%d further calls were refused", self._count - _MOST_LINES)
+                self._begun, self._count = now, 0
+            self._count += 1
+            if self._count <= _MOST_LINES:
+                log.warning("a call was refused: %s", sentence)
+
+
+class Access(flight.ServerMiddleware):
+    """The rights of the client of one call. ``token``: the name of its token."""
+
+    def __init__(self, token: str, rights: Mapping[str, SpaceRights] | None, refusals: Refusals) -> None:
         super().__init__()
+        self.token = token
         self._rights = rights
+        self._refusals = refusals
 
     def check(self, space: str, right: Right) -> None:
         """Raise FlightUnauthorizedError unless the client has the right to the space."""
@@ -128,16 +158,21 @@ class Access(flight.ServerMiddleware):
             return
         given = self._rights.get(space)
         if given is None or (right is Right.WRITE and not given.may_write):
-            raise flight.FlightUnauthorizedError(f"the token does not give the right to {right.value} {space!r}")
+            self._refuse(f"the right to {right.value} {space!r}")
 
     def check_subscription(self, space: str, name: str) -> None:
         """Raise FlightUnauthorizedError unless the client may use this subscription of the space."""
         self.check(space, Right.READ)
         if self._rights is not None and name not in self._rights[space].subscriptions:
-            raise flight.FlightUnauthorizedError(
-                f"the token does not give the right to the subscription {name!r} of {space!r}: read without a "
-                f"subscription, or let the server's file of tokens give the token {space}:subscribe={name}"
+            self._refuse(
+                f"the right to the subscription {name!r} of {space!r}",
+                ": read without a subscription, or let the server's file of tokens give the token "
+                f"{space}:subscribe={name}",
             )
+
+    def _refuse(self, right: str, advice: str = "") -> NoReturn:
+        self._refusals.record(f"{self.token} does not give {right}")
+        raise flight.FlightUnauthorizedError(f"the token does not give {right}{advice}")
 
 
 class AccessFactory(flight.ServerMiddlewareFactory):
@@ -146,13 +181,15 @@ class AccessFactory(flight.ServerMiddlewareFactory):
     def __init__(self, tokens: Tokens) -> None:
         super().__init__()
         self._tokens = tokens
+        self._refusals = Refusals()
 
     def start_call(self, info: Any, headers: Mapping[str, Any]) -> Access:
         values = [value for name, some in headers.items() if name.lower() == "authorization" for value in some]
         text = values[0] if len(values) == 1 and isinstance(values[0], str) else ""
         try:
-            return Access(self._tokens.rights(text.removeprefix("Bearer ")))
+            return Access(*self._tokens.rights(text.removeprefix("Bearer ")), self._refusals)
         except KeyError:
+            self._refusals.record("its token is unknown" if values else "it has no token")
             raise flight.FlightUnauthenticatedError(
                 "the token is missing or unknown: give the option tokenFile, or set XASPOOL_TOKEN"
             ) from None

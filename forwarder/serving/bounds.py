@@ -5,10 +5,12 @@ A client may be any program with a token. So the server relies on no value, alth
 refused values.
 """
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
+from pyspark.sql.types import StructType
 
 from forwarder.dataframes.sink import check_count
 from forwarder.dataframes.stream import NUMBER, SINCE, Offset
@@ -19,6 +21,46 @@ from spool.model.xid import Xid
 
 _MOST_TASKS, _MOST_COUNTED = 2**31 - 1, 2**63 - 1  # a Java int, a Java long
 _MOST_SOURCE = 4096
+_DEEPEST_TYPE = 8
+_PARTS = {"array": ("elementType",), "map": ("keyType", "valueType")}
+
+
+def schema(text: str) -> StructType:
+    """Return the columns that a client names. ValueError unless each column has a plain type.
+
+    Spark would import a module of the client's choice for a type that a user has defined (``udt``).
+    """
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise ValueError("the columns are nested too deeply") from None
+    _check_struct(found, _DEEPEST_TYPE)
+    return StructType.fromJson(found)
+
+
+def _check_struct(found: Any, depth: int) -> None:
+    if not isinstance(found, dict) or found.get("type") != "struct" or not isinstance(found.get("fields"), list):
+        raise ValueError(f"{found!r:.100} are no columns")
+    for field in found["fields"]:
+        if not isinstance(field, dict) or not field.keys() <= {"name", "type", "nullable", "metadata"}:
+            raise ValueError(f"{field!r:.100} is no column")
+        name, nullable, metadata = field.get("name"), field.get("nullable", True), field.get("metadata") or {}
+        if not isinstance(name, str) or not isinstance(nullable, bool) or not isinstance(metadata, dict):
+            raise ValueError(f"{field!r:.100} is no column")
+        _check_type(field.get("type"), depth)
+
+
+def _check_type(found: Any, depth: int) -> None:
+    if isinstance(found, str):
+        return  # (Spark knows the plain types by their names, and refuses others)
+    kind = found.get("type") if isinstance(found, dict) else None
+    if depth and kind == "struct":
+        _check_struct(found, depth - 1)
+    elif depth and kind in _PARTS:
+        for part in _PARTS[kind]:
+            _check_type(found.get(part), depth - 1)
+    else:
+        raise ValueError(f"{found!r:.100} is no plain type of a column")
 
 
 def offset(values: Any) -> Offset:

@@ -24,7 +24,7 @@ from forwarder.dataframes.rows import read
 from forwarder.dataframes.scan import BatchReader, Partition
 from forwarder.dataframes.sink import Job, adopt, write_branch
 from forwarder.dataframes.stream import StreamReader
-from forwarder.flight.codes import MOST_BYTES, as_flight, decode, encode
+from forwarder.flight.codes import as_flight, decode, encode
 from forwarder.flight.tickets import ReadTicket, seal, unseal
 from forwarder.serving import bounds
 from forwarder.serving.access import ACCESS, Right, Tokens
@@ -141,7 +141,7 @@ class SpaceServer(Server):
             start=(dict, type(None)), end=(dict, type(None)),
         )  # fmt: skip
         name = asked["space"]
-        space, schema = self._opened_space(context, name, Right.READ), _schema(asked["schema"])
+        space, schema = self._opened_space(context, name, Right.READ), bounds.schema(asked["schema"])
         if asked["end"] is None:
             parts = BatchReader(ReadOptions.of(_options(space, asked["options"])), schema).partitions()
         else:
@@ -157,7 +157,7 @@ class SpaceServer(Server):
 
     def _read(self, context: Any, data: bytes) -> flight.FlightDataStream:
         ticket = unseal(self._key, data)
-        space, schema = self._opened_space(context, ticket.space, Right.READ), _schema(ticket.schema)
+        space, schema = self._opened_space(context, ticket.space, Right.READ), bounds.schema(ticket.schema)
         batches = read(space.path, ticket.items, schema, boot_id(), ticket.missing)
         return flight.GeneratorStream(to_arrow_schema(schema, timezone="UTC"), translated(batches))
 
@@ -188,7 +188,7 @@ class SpaceServer(Server):
             data, space=str, options=dict, schema=str, call=str, start=(dict, type(None)), limit=(list, type(None)),
             target=(int, type(None)),
         )  # fmt: skip
-        reader, turn = self._stream_reader(context, asked["space"], asked["options"], _schema(asked["schema"]))
+        reader, turn = self._stream_reader(context, asked["space"], asked["options"], bounds.schema(asked["schema"]))
         call = _STREAM_CALLS.get(asked["call"])
         if call is None:
             raise ProtocolError(f"a stream has no call {asked['call'][:100]!r}")
@@ -205,7 +205,8 @@ class SpaceServer(Server):
         asked = decode(data, space=str, options=dict, schema=str, key=(str, type(None)))
         space = self._opened_space(context, asked["space"], Right.WRITE)
         _job(space, asked).check_queue(space)
-        return {"session": self._sessions.begin(asked["space"], space, asked["key"]).id}
+        owner = context.get_middleware(ACCESS).token
+        return {"session": self._sessions.begin(asked["space"], space, asked["key"], owner).id}
 
     def renew(self, context: Any, data: bytes) -> Answer:
         """Renew the lease of a write's session. Its client calls this several times during a lease."""
@@ -220,7 +221,7 @@ class SpaceServer(Server):
             descriptor.command or b"", space=str, session=bytes, options=dict, schema=str, partition=int, attempt=int
         )
         space = self._opened_space(context, asked["space"], Right.WRITE)
-        job, schema = _job(space, asked), _schema(asked["schema"])
+        job, schema = _job(space, asked), bounds.schema(asked["schema"])
         if not reader.schema.equals(to_arrow_schema(schema, timezone="UTC")):
             raise InvalidArgument(f"the rows have other columns than the write: {reader.schema.names}")
         with self._sessions.using(asked["space"], asked["session"]) as session:
@@ -287,12 +288,6 @@ _STREAM_CALLS: dict[str, Callable[[StreamReader, dict[str, int], ReadLimit], Any
 }
 
 
-def _schema(text: str) -> StructType:
-    if len(text) > MOST_BYTES:
-        raise ProtocolError("the columns are too long")
-    return StructType.fromJson(json.loads(text))
-
-
 def _options(space: spool.Space, given: Mapping[str, str]) -> dict[str, str]:
     """Return the options of a client for this space. The client's value of ``path`` is not used."""
     return {
@@ -302,4 +297,4 @@ def _options(space: spool.Space, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _job(space: spool.Space, asked: Mapping[str, Any]) -> Job:
-    return Job.of(_options(space, asked["options"]), _schema(asked["schema"]), overwrite=False)
+    return Job.of(_options(space, asked["options"]), bounds.schema(asked["schema"]), overwrite=False)

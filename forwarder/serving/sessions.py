@@ -21,7 +21,7 @@ from spool.errors import InvalidArgument, SpoolError, TransactionRolledBack
 from spool.model.xid import FORMAT_ROUND, Xid
 
 LEASE_SECONDS = 30.0
-MOST_SESSIONS = 1024
+MOST_SESSIONS, MOST_OF_A_TOKEN = 1024, 256
 
 _ENDED = (
     "nothing was written: the write has ended, because its client was away for too long, or the server has started "
@@ -30,12 +30,16 @@ _ENDED = (
 
 
 class Session:
-    """One write. ``id``: the gtrid of its branches. ``key``: the name of the stream that writes, or None."""
+    """One write. ``id``: the gtrid of its branches. ``key``: the name of the stream that writes, or None.
 
-    def __init__(self, space: spool.Space, key: str | None) -> None:
+    ``owner``: the token of its client; "" if the server has no tokens.
+    """
+
+    def __init__(self, space: spool.Space, key: str | None, owner: str) -> None:
         self._coordinator = space.engine.coordinate()
         self.id = self._coordinator.id
         self.key = key
+        self.owner = owner
         self.space = space
         self.users = 0  # open calls that use the session
         self.used = 0.0  # the monotonic time at which the last of these calls ended
@@ -70,18 +74,28 @@ class Sessions:
         self._sessions: dict[tuple[str, bytes], Session] = {}
         self._answers: OrderedDict[tuple[str, bytes], Mapping[str, bool]] = OrderedDict()  # of the last commits
 
-    def begin(self, name: str, space: spool.Space, key: str | None) -> Session:
-        """Begin a write. A session of the same stream ends."""
+    def begin(self, name: str, space: spool.Space, key: str | None, owner: str = "") -> Session:
+        """Begin a write. A session of the same stream ends.
+
+        InvalidArgument if too many writes are in progress: of the server, or of the token ``owner``.
+        """
         if key is not None:
             self.end_stream(name, key)
-        session = Session(space, key)
+        session = Session(space, key, owner)
         session.used = time.monotonic()
         with self._mutex:
-            if len(self._sessions) < MOST_SESSIONS:
+            refusal = self._refusal(owner)
+            if refusal is None:
                 self._sessions[name, session.id] = session
                 return session
         session.end()
-        raise InvalidArgument(f"the server has {MOST_SESSIONS:,} writes in progress: end one, then try again")
+        raise InvalidArgument(f"{refusal} writes in progress: end one, then try again")
+
+    def _refusal(self, owner: str) -> str | None:
+        """Return the beginning of the sentence about a reached limit, or None. The caller holds the mutex."""
+        if owner and sum(each.owner == owner for each in self._sessions.values()) >= MOST_OF_A_TOKEN:
+            return f"the token has {MOST_OF_A_TOKEN:,}"
+        return f"the server has {MOST_SESSIONS:,}" if len(self._sessions) >= MOST_SESSIONS else None
 
     @contextmanager
     def using(self, name: str, id: bytes) -> Iterator[Session]:

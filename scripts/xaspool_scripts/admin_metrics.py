@@ -238,7 +238,7 @@ class _Server(ThreadingMixIn, TCPServer):
 
 def _serve(exporter: Exporter, host: str, port: int, *, as_json: bool) -> None:
     """Serve the metrics until a signal."""
-    from forwarder.flight.endpoint import in_url
+    from forwarder.flight.endpoint import in_url, is_loopback
 
     try:
         server = _Server(exporter, host, port)
@@ -256,6 +256,8 @@ def _serve(exporter: Exporter, host: str, port: int, *, as_json: bool) -> None:
             write_json({"event": "serving", "space": exporter.path, "address": url})
         else:
             write_bytes(f"serving {exporter.path} at {url}\n".encode())
+        reader = "user of this machine" if is_loopback(host) else "user who reaches this address"
+        note(f"every {reader} can read these metrics")
         while not ended.wait(_POLL_SECONDS):
             pass
         server.shutdown()

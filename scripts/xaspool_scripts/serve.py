@@ -104,10 +104,12 @@ def main(
                 write_json({"event": "serving", "space": path, "address": url})
             else:
                 click.echo(f"serving {path} at {url}")
-        if insecure and not is_loopback(host) and (tls_cert is None or token_file is None):
+        if not is_loopback(host) and (tls_cert is None or token_file is None):
             note(
                 "WARNING: everybody who reaches this address may read and write these spaces, or listen to the traffic"
             )
+        elif token_file is None:
+            note("every user of this machine can read and write these spaces here; --token-file asks for a token")
         sys.stdout.flush()
         while not ended.wait(_POLL_SECONDS):
             pass

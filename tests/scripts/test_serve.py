@@ -38,9 +38,11 @@ def test_it_names_the_address_of_each_space_and_ends_with_a_signal(
         for one in served:
             assert Client.of(one["address"], None, None, None).act("health")["number"] >= 0
         process.send_signal(number)
-        out, _ = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=60)
     assert json.loads(out) == {"event": "ended"}
     assert process.returncode == 0
+    sentence = "every user of this machine can read and write these spaces here; --token-file asks for a token"
+    assert err.decode() == f"spool-serve: {sentence}\n"
     with spool.open(path) as alone:
         assert alone.recovery.alone
 

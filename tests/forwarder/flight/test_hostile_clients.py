@@ -1,6 +1,8 @@
 """Clients send wrong requests: the server answers each with one clear error, keeps nothing of it, and goes on."""
 
+import json
 import os
+import sys
 from collections.abc import Callable
 from itertools import repeat
 from pathlib import Path
@@ -16,14 +18,15 @@ from forwarder.flight.address import Unreachable
 from forwarder.flight.client import Client
 from forwarder.flight.codes import MOST_BYTES, encode
 from forwarder.flight.tickets import ReadTicket, seal
-from forwarder.serving.access import Tokens
+from forwarder.serving import sessions
+from forwarder.serving.access import Refusals, Tokens
 from spool.engine.tasks import Missing
-from spool.errors import InvalidArgument, ProtocolError, QueueNotFound, SpoolError, SystemFailure
+from spool.errors import AccessDenied, InvalidArgument, ProtocolError, QueueNotFound, SpoolError
 from tests.forwarder.flight.conftest import Serve, address_of
 from tests.forwarder.flight.test_four_ways import send, writing
 from tests.shown import bodies, left_over
 
-READER, WRITER, AUDITOR, OTHER = "r" * 32, "w" * 32, "a" * 32, "o" * 32
+READER, WRITER, AUDITOR, OTHER, SECOND = "r" * 32, "w" * 32, "a" * 32, "o" * 32, "s" * 32
 
 
 @pytest.fixture
@@ -33,7 +36,7 @@ def guarded(serve: Serve, space: spool.Space, tmp_path: Path) -> Callable[[str],
     tokens = Tokens(
         [
             f"{READER} shop:read  # a comment", "", f"{WRITER} shop:write", f"{AUDITOR} shop:subscribe=audit",
-            f"{OTHER} shop:subscribe=billing shop:subscribe=other",
+            f"{OTHER} shop:subscribe=billing shop:subscribe=other", f"{SECOND} shop:write",
         ]
     )  # fmt: skip
     server = serve(tokens, spaces={"shop": space.path, "other": str(tmp_path / "other")})
@@ -62,7 +65,7 @@ def assert_serves(client: Client, space: spool.Space) -> None:
 
 @pytest.mark.parametrize("token", ["", "x" * 32, READER + " ", READER[:-1], f"{READER},{WRITER}"])
 def test_a_client_without_a_known_token_is_refused(guarded: Callable[[str], Client], token: str) -> None:
-    with pytest.raises(SystemFailure, match="token is missing or unknown"):
+    with pytest.raises(AccessDenied, match="token is missing or unknown"):
         guarded(token).act("health")
 
 
@@ -70,14 +73,59 @@ def test_a_token_gives_the_rights_of_its_line(guarded: Callable[[str], Client], 
     reader, writer = guarded(READER), guarded(WRITER)
     assert reader.act("health")["number"] == space.engine.durable_number()
     assert_serves(reader, space)
-    with pytest.raises(SystemFailure, match="does not give the right to write 'shop'"):
+    with pytest.raises(AccessDenied, match="does not give the right to write 'shop'"):
         reader.act("begin", key=None, **writing())
     session = writer.act("begin", key=None, **writing())["session"]
-    with pytest.raises(SystemFailure, match="right to write"):
+    with pytest.raises(AccessDenied, match="right to write"):
         send(reader, session, ["a"])
     other = Client(writer.address._replace(space="other"), WRITER)
-    with pytest.raises(SystemFailure, match="does not give the right to read 'other'"):
+    with pytest.raises(AccessDenied, match="does not give the right to read 'other'"):
         other.act("health")
+
+
+def test_a_refused_client_gets_an_error_of_its_own_kind(guarded: Callable[[str], Client]) -> None:
+    with pytest.raises(PermissionError) as refused:
+        guarded("x" * 32).act("health")
+    assert isinstance(refused.value, spool.AccessDenied)
+    assert not isinstance(refused.value, spool.SystemFailure), "the engine has met no impossible state"
+
+
+def test_the_log_names_refused_calls_but_no_token(
+    guarded: Callable[[str], Client], caplog: pytest.LogCaptureFixture
+) -> None:
+    for token, action in (("", "health"), ("x" * 32, "health"), (READER, "begin")):
+        with pytest.raises(AccessDenied):
+            guarded(token).act(action, **({} if action == "health" else {"key": None, **writing()}))
+    lines = [record.getMessage() for record in caplog.records if record.name == "spool.server"]
+    assert lines == [
+        "a call was refused: it has no token", "a call was refused: its token is unknown",
+        "a call was refused: the token in line 1 does not give the right to write 'shop'",
+    ]  # fmt: skip
+
+
+def test_a_client_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    refusals = Refusals(lambda: now[0])
+    for _ in range(1_000):
+        refusals.record("no token")
+    assert len(caplog.records) == 20
+    now[0] = 61.0
+    refusals.record("no token")
+    assert [record.getMessage() for record in caplog.records[20:]] == [
+        "980 further calls were refused", "a call was refused: no token",
+    ]  # fmt: skip
+
+
+def test_one_token_cannot_take_the_writes_of_the_others(
+    guarded: Callable[[str], Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "MOST_OF_A_TOKEN", 3)
+    begun = [guarded(WRITER).act("begin", key=None, **writing())["session"] for _ in range(3)]
+    with pytest.raises(InvalidArgument, match="the token has 3 writes in progress: end one"):
+        guarded(WRITER).act("begin", key=None, **writing())
+    assert guarded(SECOND).act("begin", key=None, **writing())["session"]
+    guarded(WRITER).act("abort", session=begun[0], key=None)
+    assert guarded(WRITER).act("begin", key=None, **writing())["session"]
 
 
 def test_a_client_finds_its_token(
@@ -123,9 +171,19 @@ def test_a_client_without_tls_and_one_without_the_certificate_reach_nothing(serv
     server = serve(certificate=certificate, key=key, host="localhost")
     address = f"spool+grpc+tls://localhost:{server.port}/shop"
     assert Client.of(address, None, None, str(tmp_path / "cert.pem")).act("health")["number"] >= 0
-    for wrong in (Client.of(address, None, None, None), Client.of(address.replace("+tls", ""), None, None, None)):
-        with pytest.raises(Unreachable):
-            wrong.act("health")
+    plain = serve(host="localhost")
+    for wrong, certificate_file, advice in (
+        (address, None, r"cannot be reached: no authority .*: give the option tlsCertificate"),
+        (address.replace("+tls", ""), None, r"write spool\+grpc\+tls://"),
+        (address.replace("localhost", "127.0.0.1"), "cert.pem", "its certificate is for another name"),
+        (f"spool+grpc+tls://localhost:{plain.port}/shop", "cert.pem", "it does not speak TLS"),
+        ("spool+grpc://nowhere.invalid:8815/shop", None, "its name has no address"),
+    ):
+        chosen = None if certificate_file is None else str(tmp_path / certificate_file)
+        with pytest.raises(Unreachable, match=advice):
+            Client.of(wrong, None, None, chosen).act("health")
+    with pytest.raises(InvalidArgument, match=r"key.pem has no certificate"):
+        Client.of(address, None, None, str(tmp_path / "key.pem"))
 
 
 # -- subscriptions -----------------------------------------------------------------------------------------------------
@@ -163,9 +221,9 @@ def test_a_message_that_is_kept_for_a_subscription_outlives_clients_without_its_
             ("commit", end, {}),
             ("reportLatestOffset", None, {}),
         ):
-            with pytest.raises(SystemFailure, match=r"right to the subscription 'audit' .* shop:subscribe=audit"):
+            with pytest.raises(AccessDenied, match=r"right to the subscription 'audit' .* shop:subscribe=audit"):
                 subscribe(guarded(token), call, given, **options)
-        with pytest.raises(SystemFailure, match="right to the subscription 'audit'"):
+        with pytest.raises(AccessDenied, match="right to the subscription 'audit'"):
             kept(guarded(token), start, end)
     assert space.subscriptions() == before
     assert kept(auditor, start, end) == [b"kept"]
@@ -182,7 +240,7 @@ def test_a_client_with_the_right_to_read_makes_the_space_keep_nothing(
     space.put("orders", b"a")
     end = reader.act("stream", call="latestOffset", start=start, limit=None, target=None, **plain)["offset"]
     reader.act("stream", call="commit", start=end, limit=None, target=None, **plain)
-    with pytest.raises(SystemFailure, match="right to the subscription 'mine'"):
+    with pytest.raises(AccessDenied, match="right to the subscription 'mine'"):
         subscribe(reader, "initialOffset", subscription="mine")
     assert space.subscriptions() == {}
     assert space.engine.durable_number() == end["number"], "it has committed nothing"
@@ -192,7 +250,7 @@ def test_a_client_with_several_rights_has_each(guarded: Callable[[str], Client],
     for name in ("billing", "other"):
         subscribe(guarded(OTHER), "initialOffset", subscription=name)
     assert space.subscriptions().keys() == {"billing", "other"}
-    with pytest.raises(SystemFailure, match="right to write"):
+    with pytest.raises(AccessDenied, match="right to write"):
         guarded(OTHER).act("begin", key=None, **writing())
 
 
@@ -235,6 +293,67 @@ def test_an_offset_beyond_its_bounds_is_refused(client: Client, space: spool.Spa
             client.plan(start={"number": 0}, end=offset, **asked)
     assert space.subscriptions() == {}
     assert_serves(client, space)
+
+
+COLUMN = {"name": "body", "type": "binary", "nullable": True, "metadata": {}}
+
+
+def test_the_columns_of_a_client_import_no_module(
+    client: Client, space: spool.Space, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark imports the module of a type that a user has defined."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "planted.py").write_text("class Kind: pass\n")
+    kind = {"type": "udt", "class": "planted.Kind", "pyClass": "planted.Kind", "sqlType": "string"}
+    session = client.act("begin", key=None, **writing())["session"]
+    empty = pa.RecordBatch.from_arrays([pa.array([b"a"])], ["body"])
+    for hidden in (
+        kind, {"type": "array", "elementType": kind, "containsNull": True},
+        {"type": "map", "keyType": "string", "valueType": kind, "valueContainsNull": True},
+        {"type": "map", "keyType": kind, "valueType": "string", "valueContainsNull": True},
+        {"type": "struct", "fields": [{**COLUMN, "type": kind}]},
+    ):  # fmt: skip
+        asked = {
+            "options": {"queue": "orders"},
+            "schema": json.dumps({"type": "struct", "fields": [{**COLUMN, "type": hidden}]}),
+        }
+        for call in (
+            lambda asked=asked: client.plan(**asked),
+            lambda asked=asked: client.act("begin", key=None, **asked),
+            lambda asked=asked: client.act(
+                "stream", call="initialOffset", start=None, limit=None, target=None, **asked
+            ),
+            lambda asked=asked: client.write(
+                iter([empty]), empty.schema, session=session, partition=0, attempt=0, **asked
+            ),
+        ):
+            with pytest.raises(ProtocolError, match="no plain type"):
+                call()
+    assert "planted" not in sys.modules
+    assert_serves(client, space)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    ["3", "[]", "{}", '"struct"', '{"fields": 3}', '{"type": "struct", "fields": [3]}',
+     '{"type": "struct", "fields": [{"name": 3, "type": "string"}]}',
+     '{"type": "struct", "fields": [{"name": "a"}]}',
+     '{"type": "struct", "fields": [{"name": "a", "type": {"type": {}}}]}',
+     '{"type": "struct", "fields": [{"name": "a", "type": "nothing", "nullable": true, "metadata": {}}]}',
+     '{"type": "struct", "fields": [{"name": "a", "type": "string", "metadata": 3}]}',
+     "[" * 100_000, '{"type": "array", "elementType": ' * 100 + '"string"' + "}" * 100],
+    ids=lambda text: text[:40],
+)  # fmt: skip
+def test_columns_that_are_none_are_a_wrong_value(client: Client, space: spool.Space, schema: str) -> None:
+    with pytest.raises(ProtocolError, match="wrong value"):
+        client.plan(options={"queue": "orders"}, schema=schema)
+    assert_serves(client, space)
+
+
+def test_a_plan_with_an_end_has_a_start(client: Client) -> None:
+    for start in ({}, {"start": None}, {"start": {}}):
+        with pytest.raises(ProtocolError, match="no offset of a stream"):
+            client.plan(end={"number": 1}, **start, **reading(queue="orders"))
 
 
 # -- what --------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from forwarder.flight.offers import OUTCOMES, OfferedBranch
 from forwarder.flight.outcomes import packed, unpacked
 from forwarder.round import Route
 from forwarder.task import Block, Chunk, deliver
-from spool.errors import InvalidArgument, ProtocolError, SystemFailure, TransactionRolledBack
+from spool.errors import AccessDenied, InvalidArgument, ProtocolError, SystemFailure, TransactionRolledBack
 from spool.workers.effects import Effect
 from spool.workers.outcome import NewMessage, Outcome, Passed, Rejected, Replied, Retried, Translated
 from tests.forwarder.rounds import Scripted, answers, attempts, in_process, run_round
@@ -246,9 +246,9 @@ def test_a_bug_of_the_endpoint_is_told_as_such(offered: Chunk, monkeypatch: pyte
 def test_a_client_without_the_token_gets_no_message(offered: Chunk) -> None:
     assert offered.offer is not None
     stranger = dataclasses.replace(offered.offer.client, token="x" * 64)
-    with pytest.raises(SystemFailure, match="token is missing or unknown"):
+    with pytest.raises(AccessDenied, match="token is missing or unknown"):
         OfferedBranch(dataclasses.replace(offered.offer, client=stranger), 0, next(attempts))
-    with pytest.raises(SystemFailure, match="token is missing or unknown"):
+    with pytest.raises(AccessDenied, match="token is missing or unknown"):
         list(stranger.read(encode({"key": offered.offer.key, "place": 0, "attempt": 0})))
     with pytest.raises(ProtocolError, match="no action 'stop'"):
         offered.offer.client.act("stop")
