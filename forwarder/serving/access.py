@@ -152,6 +152,11 @@ class Access(flight.ServerMiddleware):
         self._rights = rights
         self._refusals = refusals
 
+    @property
+    def is_writer(self) -> bool:
+        """Whether the client may write into any space."""
+        return self._rights is None or any(rights.may_write for rights in self._rights.values())
+
     def check(self, space: str, right: Right) -> None:
         """Raise FlightUnauthorizedError unless the client has the right to the space."""
         if self._rights is None:
@@ -181,15 +186,15 @@ class AccessFactory(flight.ServerMiddlewareFactory):
     def __init__(self, tokens: Tokens) -> None:
         super().__init__()
         self._tokens = tokens
-        self._refusals = Refusals()
+        self.refusals = Refusals()
 
     def start_call(self, info: Any, headers: Mapping[str, Any]) -> Access:
         values = [value for name, some in headers.items() if name.lower() == "authorization" for value in some]
         text = values[0] if len(values) == 1 and isinstance(values[0], str) else ""
         try:
-            return Access(*self._tokens.rights(text.removeprefix("Bearer ")), self._refusals)
+            return Access(*self._tokens.rights(text.removeprefix("Bearer ")), self.refusals)
         except KeyError:
-            self._refusals.record("its token is unknown" if values else "it has no token")
+            self.refusals.record("its token is unknown" if values else "it has no token")
             raise flight.FlightUnauthenticatedError(
                 "the token is missing or unknown: give the option tokenFile, or set XASPOOL_TOKEN"
             ) from None

@@ -13,6 +13,7 @@ import pyarrow.flight as flight
 from forwarder.flight.codes import as_flight
 from forwarder.flight.endpoint import in_url
 from forwarder.serving.access import ACCESS, AccessFactory, Tokens
+from forwarder.serving.gate import Gate
 from spool.errors import DiskFailure, ProtocolError, SpoolError, SystemFailure
 from spool.workers.outcome import describe
 
@@ -26,20 +27,34 @@ class Server(flight.FlightServerBase):
         certificate, key: the certificate chain and the private key of the server, as PEM; None without TLS.
 
     Raises:
+        InvalidArgument: the certificate or its key is not valid.
         OSError: the server cannot listen.
     """
 
     def __init__(
         self, host: str, port: int, tokens: Tokens, *, certificate: bytes | None = None, key: bytes | None = None
     ) -> None:
-        location = f"{'grpc+tcp' if certificate is None else 'grpc+tls'}://{in_url(host)}:{port}"
-        certificates: Any = None if certificate is None else [(certificate, key)]
+        access = AccessFactory(tokens)
         try:
-            super().__init__(location, tls_certificates=certificates, middleware={ACCESS: AccessFactory(tokens)})
-        except (pa.ArrowException, OSError) as error:
+            self._gate = Gate(host, port, certificate, key, access.refusals.record)
+        except OSError as error:
             raise OSError(
-                f"the server cannot listen at {location}; does another program listen there? ({error})"
+                f"the server cannot listen at {in_url(host)}:{port}; does another program listen there? ({error})"
             ) from None
+        try:
+            super().__init__(f"grpc+unix://{self._gate.path}", middleware={ACCESS: access})
+            self._gate.open()
+        except (pa.ArrowException, OSError) as error:
+            self._gate.close()
+            raise OSError(f"the server cannot listen at its socket {self._gate.path}: {error}") from None
+
+    @property
+    def port(self) -> int:
+        return self._gate.port
+
+    def accept(self, context: Any) -> None:
+        """Let the client of a call go on. Each call begins with this: its token was accepted before."""
+        self._gate.accept(context.peer(), is_writer=context.get_middleware(ACCESS).is_writer)
 
     def shut_down(self, seconds: float) -> bool:
         """End the server. Calls in progress have ``seconds`` to end.
@@ -47,10 +62,13 @@ class Server(flight.FlightServerBase):
         Returns False if a client still holds a call: then only the end of the process ends this call, because Arrow
         Flight cannot.
         """
+        self._gate.close_listeners()
         ending = threading.Thread(target=self.shutdown, name="xaspool shutdown", daemon=True)
         ending.start()
         ending.join(seconds)
-        return not ending.is_alive()
+        has_ended = not ending.is_alive()
+        self._gate.close()
+        return has_ended
 
 
 def answered(call: Callable[..., Any], *arguments: Any) -> Any:

@@ -80,7 +80,7 @@ class SpaceServer(Server):
         self._ending = threading.Event()
         try:
             super().__init__(host, port, tokens, certificate=certificate, key=key)
-        except OSError:
+        except (InvalidArgument, OSError):
             self._opened.close()
             raise
         threading.Thread(target=self._end_expired, name="xaspool leases", daemon=True).start()
@@ -113,17 +113,21 @@ class SpaceServer(Server):
     # -- Flight's calls -----------------------------------------------------------------------------------------------
 
     def get_flight_info(self, context: Any, descriptor: Any) -> flight.FlightInfo:
+        self.accept(context)
         info: flight.FlightInfo = answered(self._plan, context, descriptor)
         return info
 
     def do_get(self, context: Any, ticket: Any) -> flight.FlightDataStream:
+        self.accept(context)
         stream: flight.FlightDataStream = answered(self._read, context, ticket.ticket)
         return stream
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        self.accept(context)
         answered(self._write, context, descriptor, reader, writer)
 
     def do_action(self, context: Any, action: Any) -> list[bytes]:
+        self.accept(context)
         call = _ACTIONS.get(action.type)
         if call is None:
             raise as_flight(ProtocolError(f"the server has no action {action.type[:100]!r}"))

@@ -401,6 +401,7 @@ def test_requests_with_wrong_values_are_refused(client: Client, space: spool.Spa
 )  # fmt: skip
 def test_bytes_that_are_no_request_are_refused(address: str, client: Client, space: spool.Space, data: bytes) -> None:
     connection = flight.FlightClient(client.address.server)
+    assert list(connection.do_action(flight.Action("health", encode({"space": "shop"}))))
     for call in (
         lambda: list(connection.do_action(flight.Action("begin", data))),
         lambda: connection.get_flight_info(flight.FlightDescriptor.for_command(data)),

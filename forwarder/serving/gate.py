@@ -1,0 +1,294 @@
+"""The gate of a server: a client whose token is not known yet makes the server keep little, and for a short time.
+
+Arrow Flight reads the whole message of a call, of any length, before it looks at the token. So the server itself
+listens at a socket in a private directory, and the gate listens at the server's address, ends TLS, and carries bytes
+between the two. Of a connection without an accepted call, it carries 256 KiB and no more. Once the server has accepted
+a call, it tells the gate, which then carries on.
+
+The gate understands no byte of a call. It knows a connection by the name of its socket, which the server sees as the
+peer of each call.
+"""
+
+import asyncio
+import os
+import shutil
+import socket
+import ssl
+import tempfile
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from spool.errors import InvalidArgument
+
+STRANGER_BYTES, READER_BYTES = 256 << 10, 20 << 20
+"""The most bytes of a client without an accepted call, and of one that may only read, from one accepted call to the
+next. A request has at most 16 MiB."""
+_MOST_STRANGERS = 64
+_STRANGER_SECONDS = 20.0
+_HANDSHAKE_SECONDS = 10.0
+_ROOM_SECONDS = 0.1
+_BUFFERED_BYTES = 1 << 20
+_LONGEST_PATH = 80  # of the private directory: a socket's path has at most 107 bytes
+
+
+class _End(asyncio.Protocol):
+    """One end of a connection. It passes its bytes to the other end, no faster than the other end takes them."""
+
+    other: "_End"
+
+    def __init__(self) -> None:
+        self.transport: Any = None  # None until the end is connected
+        self.is_held = False  # whether its bytes have to wait
+        self.waiting: list[bytes] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+        self.transport.set_write_buffer_limits(_BUFFERED_BYTES)
+        self.other.go_on()
+
+    def data_received(self, data: bytes) -> None:
+        if self.is_held or self.other.transport is None:
+            self.waiting.append(data)
+        else:
+            self.other.transport.write(data)
+
+    def go_on(self) -> None:
+        """Pass on the bytes that wait."""
+        if not self.is_held and self.other.transport is not None:
+            for data in self.waiting:
+                self.other.transport.write(data)
+            self.waiting.clear()
+
+    def pause_writing(self) -> None:
+        self.other.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if not self.other.is_held:
+            self.other.transport.resume_reading()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.waiting.clear()
+        if self.other.transport is not None:
+            self.other.transport.close()
+
+
+class _Client(_End):
+    """The end of a client.
+
+    left: the bytes that it may send until the next accepted call.
+    is_stranger: whether no call was accepted yet.
+    connecting: connects both ends.
+    is_connected: whether the socket ``accepted`` has a transport, which closes it.
+    """
+
+    connecting: "asyncio.Task[None]"
+
+    def __init__(self, gate: "Gate", accepted: socket.socket, address: str) -> None:
+        super().__init__()
+        self._gate = gate
+        self._timer = asyncio.get_running_loop().call_later(
+            _STRANGER_SECONDS, self.end
+        )  # cancelled by an accepted call
+        self.accepted = accepted
+        self.address = address
+        self.other = _End()
+        self.other.other = self
+        self.name = ""
+        self.left: float = STRANGER_BYTES
+        self.is_stranger = True
+        self.is_connected = False
+
+    def data_received(self, data: bytes) -> None:
+        self.left -= len(data)
+        if self.left < 0 and not self.is_held:
+            self.is_held = True
+            self.transport.pause_reading()
+            if not self.is_stranger:
+                self._timer = asyncio.get_running_loop().call_later(_STRANGER_SECONDS, self.end)
+        super().data_received(data)
+
+    def accept(self, size: float) -> None:
+        """Let the client send ``size`` more bytes."""
+        self.is_stranger = False
+        self.left = max(self.left, size)
+        self._timer.cancel()
+        if self.is_held and not self.transport.is_closing():
+            self.is_held = False
+            self.go_on()
+            self.transport.resume_reading()
+
+    def end(self) -> None:
+        """End the connection at once."""
+        self._timer.cancel()
+        self.connecting.cancel()
+        for each in (self.transport, self.other.transport):
+            if each is not None:
+                each.abort()
+        self._gate.forget(self)
+
+    def close_unconnected(self, _: object) -> None:
+        if not self.is_connected:
+            self.accepted.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._timer.cancel()
+        super().connection_lost(error)
+        self._gate.forget(self)
+
+
+class Gate:
+    """Listens at an address from its creation until ``close``.
+
+    Args:
+        certificate, key: the certificate chain and the private key of the server, as PEM; None without TLS.
+        refuse: called with a sentence about a client that went away without an accepted call.
+
+    Raises:
+        InvalidArgument: the certificate or its key is not valid.
+        OSError: the address cannot be listened at.
+    """
+
+    def __init__(
+        self, host: str, port: int, certificate: bytes | None, key: bytes | None, refuse: Callable[[str], None]
+    ) -> None:
+        self._tls = None if certificate is None else _tls(certificate, key or b"")
+        self._refuse = refuse
+        self._listeners = _listening(host, port)
+        self.port = int(self._listeners[0].getsockname()[1])
+        is_long = len(tempfile.gettempdir()) > _LONGEST_PATH
+        self._directory = tempfile.mkdtemp(prefix="xaspool-", dir="/tmp" if is_long else None)
+        self.path = os.path.join(self._directory, "flight")
+        self._strangers: dict[_Client, None] = {}  # the oldest first
+        self._clients: dict[str, _Client] = {}  # by the names of their sockets
+        self._accepting: list[asyncio.Task[None]] = []
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="xaspool gate", daemon=True)
+
+    def open(self) -> None:
+        """Let clients in. The server listens at ``path``."""
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
+
+    async def _open(self) -> None:
+        for listener in self._listeners:
+            listener.setblocking(False)
+            self._accepting.append(self._loop.create_task(self._accept_from(listener)))
+
+    def accept(self, peer: str, *, is_writer: bool) -> None:
+        """Let a client go on, because the server has accepted a call of it. ``peer``: as the server sees the client."""
+        client = self._clients.get(peer.rpartition(":")[2])
+        if client is not None and (client.is_stranger or client.left < float("inf")):
+            self._loop.call_soon_threadsafe(self.welcome, client, float("inf") if is_writer else READER_BYTES)
+
+    def close_listeners(self) -> None:
+        """Let no further client in."""
+        if self._thread.is_alive():
+            asyncio.run_coroutine_threadsafe(self._close_listeners(), self._loop).result()
+        for each in self._listeners:
+            each.close()
+
+    async def _close_listeners(self) -> None:
+        for each in self._accepting:
+            each.cancel()
+        await asyncio.gather(*self._accepting, return_exceptions=True)
+
+    def close(self) -> None:
+        """End all connections."""
+        self.close_listeners()
+        if self._thread.is_alive():
+            asyncio.run_coroutine_threadsafe(self._end_all(), self._loop).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+        self._loop.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    async def _end_all(self) -> None:
+        clients = {*self._strangers, *self._clients.values()}
+        for client in clients:
+            client.end()
+        await asyncio.gather(*(client.connecting for client in clients), return_exceptions=True)
+        await asyncio.sleep(0)  # (the transports close their sockets)
+
+    # -- the gate's thread -----------------------------------------------------------------------------------------
+
+    async def _accept_from(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                accepted, address = await self._loop.sock_accept(listener)
+            except OSError:  # the process has no room for a further connection
+                await asyncio.sleep(_ROOM_SECONDS)
+                continue
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if len(self._strangers) >= _MOST_STRANGERS:
+                next(iter(self._strangers)).end()
+            client = _Client(self, accepted, str(address[0]))
+            self._strangers[client] = None
+            client.connecting = self._loop.create_task(self._connect(client))
+            client.connecting.add_done_callback(client.close_unconnected)
+
+    async def _connect(self, client: _Client) -> None:
+        """Connect a client with the server."""
+        near = socket.socket(socket.AF_UNIX)
+        try:
+            near.setblocking(False)
+            near.bind("")  # (the kernel chooses a free name)
+            client.name = near.getsockname()[1:].decode("ascii")
+            self._clients[client.name] = client
+            await self._loop.sock_connect(near, self.path)
+            await self._loop.create_unix_connection(lambda: client.other, sock=near)
+            client.is_connected = True
+            seconds = _HANDSHAKE_SECONDS if self._tls is not None else None
+            await self._loop.connect_accepted_socket(
+                lambda: client, client.accepted, ssl=self._tls, ssl_handshake_timeout=seconds
+            )
+        except OSError:  # the client speaks no TLS or has gone, or the server has ended
+            client.end()
+        finally:
+            if client.other.transport is None:
+                near.close()
+
+    def forget(self, client: _Client) -> None:
+        self._strangers.pop(client, None)
+        if self._clients.get(client.name) is not client:
+            return  # (forgotten before, and another client may have the name by now)
+        del self._clients[client.name]
+        if client.is_stranger and client.left < STRANGER_BYTES:
+            self._refuse(f"a client at {client.address} went away without an accepted call")
+
+    def welcome(self, client: _Client, size: float) -> None:
+        self._strangers.pop(client, None)
+        client.accept(size)
+
+
+def _listening(host: str, port: int) -> list[socket.socket]:
+    """Return the sockets that listen at all addresses of the host. OSError."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    listeners: list[socket.socket] = []
+    try:
+        for family, address in dict.fromkeys((family, at[0]) for family, _, _, _, at in found):
+            taken = listeners[0].getsockname()[1] if listeners else port
+            dual = {"dualstack_ipv6": True} if address == "::" and socket.has_dualstack_ipv6() else {}
+            listeners.append(socket.create_server((address, taken), family=family, **dual))
+    except OSError:
+        for each in listeners:
+            each.close()
+        raise
+    return listeners
+
+
+def _tls(certificate: bytes, key: bytes) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.set_alpn_protocols(["h2"])
+    handles = [os.memfd_create(name) for name in ("certificate", "key")]  # (Python reads them from files only)
+    try:
+        for handle, data in zip(handles, (certificate, key), strict=True):
+            os.write(handle, data)
+        context.load_cert_chain(*(f"/proc/self/fd/{handle}" for handle in handles))
+    except (ssl.SSLError, OSError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise InvalidArgument(f"the certificate or its key is not valid: {reason}") from None
+    finally:
+        for handle in handles:
+            os.close(handle)
+    return context
