@@ -1,6 +1,12 @@
-"""The options of a forwarder's endpoint, from which workers that do not see the space get their messages."""
+"""The address of a server: the sockets that listen there, and the options of a forwarder's endpoint.
 
+Workers that do not see the space get their messages from the endpoint.
+"""
+
+import errno
 import ipaddress
+import os
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,6 +66,43 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host.lower() == "localhost"
+
+
+_OTHER_LOOPBACK = {"127.0.0.1": (socket.AF_INET6, "::1"), "::1": (socket.AF_INET, "127.0.0.1")}
+
+
+def listening(host: str, port: int) -> list[socket.socket]:
+    """Return the sockets that listen at all addresses of a host. Port 0 takes a free port.
+
+    A client may take 127.0.0.1 or ::1 for ``localhost``. So a server of the one listens at the other, too: otherwise
+    another user of the machine could listen there, and would get the tokens and cookies of this server's clients.
+
+    Raises OSError, whose ``filename`` names the other address if another program listens there; UnicodeError if the
+    host has not the form of a name.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    wanted = dict.fromkeys((family, str(at[0])) for family, _, _, _, at in found)
+    others = {_OTHER_LOOPBACK[address] for _, address in wanted if address in _OTHER_LOOPBACK} - wanted.keys()
+    listeners: list[socket.socket] = []
+    try:
+        for family, address in [*wanted, *others]:
+            taken = listeners[0].getsockname()[1] if listeners else port
+            is_dual = address == "::" and socket.has_dualstack_ipv6()
+            try:
+                listeners.append(socket.create_server((address, taken), family=family, dualstack_ipv6=is_dual))
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE and listeners:
+                    raise OSError(error.errno, os.strerror(error.errno), address) from None
+                if (family, address) in wanted:
+                    raise
+                # (otherwise the machine has no such address)
+    except OSError as error:
+        for each in listeners:
+            each.close()
+        if port == 0 and error.filename is not None:
+            return listening(host, port)
+        raise
+    return listeners
 
 
 def in_url(host: str) -> str:

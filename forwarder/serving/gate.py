@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from forwarder.flight.endpoint import listening
 from spool.errors import InvalidArgument
 
 STRANGER_BYTES, READER_BYTES = 256 << 10, 20 << 20
@@ -154,7 +155,7 @@ class Gate:
     ) -> None:
         self._tls = None if certificate is None else _tls(certificate, key or b"")
         self._refuse = refuse
-        self._listeners = _listening(host, port)
+        self._listeners = listening(host, port)
         self.port = int(self._listeners[0].getsockname()[1])
         is_long = len(tempfile.gettempdir()) > _LONGEST_PATH
         self._directory = tempfile.mkdtemp(prefix="xaspool-", dir="/tmp" if is_long else None)
@@ -259,22 +260,6 @@ class Gate:
     def welcome(self, client: _Client, size: float) -> None:
         self._strangers.pop(client, None)
         client.accept(size)
-
-
-def _listening(host: str, port: int) -> list[socket.socket]:
-    """Return the sockets that listen at all addresses of the host. OSError."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    listeners: list[socket.socket] = []
-    try:
-        for family, address in dict.fromkeys((family, at[0]) for family, _, _, _, at in found):
-            taken = listeners[0].getsockname()[1] if listeners else port
-            dual = {"dualstack_ipv6": True} if address == "::" and socket.has_dualstack_ipv6() else {}
-            listeners.append(socket.create_server((address, taken), family=family, **dual))
-    except OSError:
-        for each in listeners:
-            each.close()
-        raise
-    return listeners
 
 
 def _tls(certificate: bytes, key: bytes) -> ssl.SSLContext:

@@ -1,8 +1,6 @@
 """The web server of the console: it listens in a thread, so that the main thread can wait for a signal."""
 
 import asyncio
-import errno
-import os
 import socket
 import threading
 from typing import Any
@@ -15,33 +13,6 @@ from xaspool_console.connections import MOST_CONNECTIONS, Connection
 _MOST_REQUESTS = 2 * MOST_CONNECTIONS  # at one moment; further ones get the status 503
 _MOST_HEADER_BYTES = 32 << 10
 _GRACE_SECONDS = 5
-_OTHER_LOOPBACK = {"127.0.0.1": "::1", "::1": "127.0.0.1"}
-_FAMILIES = {"127.0.0.1": socket.AF_INET, "::1": socket.AF_INET6}
-
-
-def listening(host: str, port: int) -> list[socket.socket]:
-    """Return the sockets that listen at the address. Port 0 takes a free port.
-
-    Raises OSError, whose ``filename`` names the other address if another program listens there; UnicodeError if the
-    host has not the form of a name.
-
-    A browser may take 127.0.0.1 or ::1 for ``localhost``. So a server of the one listens at the other, too: otherwise
-    another user of the machine could listen there, and would get the addresses and cookies of this server's logins.
-    """
-    family, _, _, _, address = resolved(host, port)
-    first = socket.create_server(address[:2], family=family)
-    other = _OTHER_LOOPBACK.get(address[0])
-    if other is None:
-        return [first]
-    try:
-        return [first, socket.create_server((other, first.getsockname()[1]), family=_FAMILIES[other])]
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            return [first]  # (the machine has no such address)
-        first.close()
-        if port == 0:
-            return listening(host, port)
-        raise OSError(error.errno, os.strerror(error.errno), other) from None
 
 
 def resolved(host: str, port: int) -> tuple[Any, ...]:

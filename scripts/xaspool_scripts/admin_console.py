@@ -124,12 +124,12 @@ def _started(
     watched: Watched, listen: tuple[str, int], hosts: tuple[str, ...], token_file: str | None, allow_changes: bool
 ) -> "tuple[ConsoleServer, str]":
     """Return the running server, and its address for a browser."""
-    from forwarder.flight.endpoint import in_url
+    from forwarder.flight.endpoint import in_url, listening
     from spool.errors import InvalidArgument
     from xaspool_console.access import Access, known_hosts, token_of_file
     from xaspool_console.app import application
     from xaspool_console.console import Console
-    from xaspool_console.server import ConsoleServer, listening
+    from xaspool_console.server import ConsoleServer
 
     try:
         token = None if token_file is None else token_of_file(token_file)

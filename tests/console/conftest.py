@@ -14,11 +14,12 @@ pytest.importorskip("uvicorn")
 httpx = pytest.importorskip("httpx")
 
 import spool  # noqa: E402
+from forwarder.flight.endpoint import listening  # noqa: E402
 from tests.console import sample  # noqa: E402
 from xaspool_console.access import Access, known_hosts  # noqa: E402
 from xaspool_console.app import application  # noqa: E402
 from xaspool_console.console import Console  # noqa: E402
-from xaspool_console.server import ConsoleServer, listening  # noqa: E402
+from xaspool_console.server import ConsoleServer  # noqa: E402
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

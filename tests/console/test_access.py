@@ -15,14 +15,13 @@ from typing import Any
 import pytest
 
 import spool
-from forwarder.flight.endpoint import is_loopback
+from forwarder.flight.endpoint import is_loopback, listening
 from tests.console import sample
 from tests.console.conftest import TOKEN, Served, failed_id, serving
 from xaspool_console import connections
 from xaspool_console.access import COOKIE, Access, known_hosts, token_of_file
 from xaspool_console.app import application
 from xaspool_console.pages import token_of
-from xaspool_console.server import listening
 
 EVIL = "http://evil.example"
 

@@ -127,6 +127,13 @@ def test_a_message_of_a_reader_has_a_limit(
     assert_serves(client(READER), space)
 
 
+def test_nobody_else_can_listen_at_the_other_address_of_localhost(server: Any) -> None:
+    """A client of ``localhost`` takes either address, and shows its token to the program there."""
+    for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        with pytest.raises(OSError, match=r"in use|assign requested|not supported"):
+            socket.create_server((host, server.port), family=family).close()
+
+
 def test_only_the_owner_reaches_the_socket_behind_the_gate(server: Any, client: Callable[[str], Client]) -> None:
     directory = Path(server._gate.path).parent
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
