@@ -203,7 +203,7 @@ def test_the_page_of_a_redrive_names_the_queue_or_the_reason(changing: Served) -
     failed = failed_id(changing.space)
     own = changing.space.put("errors", "own")
     with changing.logged_in() as (client, csrf):
-        assert f'"/messages/{failed}/redrive"' in client.get(f"/messages/{failed}").text
+        assert f'/messages/{failed}/redrive"' in client.get(f"/messages/{failed}").text
         text = client.get(f"/messages/{failed}/redrive").text
         assert f"Message {failed} returns from queue errors to its original queue invoices" in text
         assert "/redrive" not in client.get(f"/messages/{own}").text
