@@ -100,10 +100,10 @@
       localStorage.removeItem("login");
     }
   };
-  if (following) {
-    findLogin().catch(() => 0);
-  } else if (home !== "/") {
+  if (home !== "/") {
     localStorage.setItem("login", home);
+  } else if (following) {
+    findLogin().catch(() => 0);
   }
 
   document.addEventListener("keydown", (event) => {
