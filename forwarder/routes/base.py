@@ -107,7 +107,7 @@ class Loop(ABC):
     def _note_up(self) -> None:
         if self._down_since is not None:
             seconds = self.space.engine.clock.monotonic() - self._down_since
-            log.warning("%s: up again after %.0f s", self.route.queue, seconds)
+            log.warning("%s: up again after %d s", self.route.queue, round(seconds))
             self.tell(Up(self.route.queue, seconds))
             self._down_since = None
             self._show_down(False)

@@ -28,7 +28,7 @@ _PARTS = {"array": ("elementType",), "map": ("keyType", "valueType")}
 def schema(text: str) -> StructType:
     """Return the columns that a client names. ValueError unless each column has a plain type.
 
-    Spark would import a module of the client's choice for a type that a user has defined (``udt``).
+    Spark would import a module of the client's choice for a type that a user has defined ("udt").
     """
     try:
         found = json.loads(text)

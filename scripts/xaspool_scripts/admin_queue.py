@@ -10,6 +10,7 @@ import click
 from spool.model.settings import QUEUE_OPTIONS
 from xaspool_scripts.common import Commands, complete_queue, json_option, note, opened
 from xaspool_scripts.options import (
+    confirm,
     dry_run_option,
     filter_options,
     given,
@@ -125,10 +126,8 @@ def purge(queue: str, **options: Any) -> None:
 
 @queue.command()
 @_QUEUE
-@click.option(
-    "--yes", "-y", is_flag=True, expose_value=False, help="Accepted as in other commands; this one asks no question."
-)
-def delete(queue: str) -> None:
+@yes_option
+def delete(queue: str, yes: bool) -> None:
     """Delete an empty queue.
 
     \b
@@ -136,6 +135,7 @@ def delete(queue: str) -> None:
       spool-admin queue delete orders
     """
     with opened() as space:
+        confirm(f"Delete the queue {queue} with its settings?", yes)
         space.delete_queue(queue)
         note(f"deleted queue {queue}")
 

@@ -15,7 +15,7 @@ ENDING = (
 def handle_ending(handler: Callable[[int, Any], object]) -> dict[int, Any]:
     """Call ``handler`` with the number of each ending signal from now on. Return the previous handlers.
 
-    Among the signals other than SIGTERM and SIGINT, an ignored one remains ignored, e.g. SIGHUP under ``nohup``.
+    Among the signals other than SIGTERM and SIGINT, an ignored one remains ignored, e.g. SIGHUP under nohup.
     """
     always = (signal.SIGTERM, signal.SIGINT)
     caught = [number for number in ENDING if number in always or signal.getsignal(number) is not signal.SIG_IGN]
