@@ -21,6 +21,7 @@ from tests.led import another_process_leads
 from tests.meanwhile import Processes, Watched
 from tests.simdisk import few_slots
 from tests.strides import Stride
+from xaspool_scripts.signals import ENDING
 
 # A flush takes as long as the disk likes, so no example has a deadline.
 settings.register_profile("xaspool", deadline=None)
@@ -33,6 +34,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture(autouse=True)
+def _handlers_of_signals() -> Iterator[None]:
+    """Restore the handlers that a program set in the process of the tests. (SIGALRM is that of their time limit.)"""
+    before = {number: signal.getsignal(number) for number in ENDING if number != signal.SIGALRM}
+    yield
+    for number, handler in before.items():
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -8,7 +8,7 @@ import click
 from xaspool_scripts.codes import exit_code
 from xaspool_scripts.common import SingleProgram, json_option, note, opened
 from xaspool_scripts.output import write_json
-from xaspool_scripts.signals import handle_ending
+from xaspool_scripts.signals import ending_signals
 from xaspool_scripts.wording import plural
 
 if TYPE_CHECKING:
@@ -48,10 +48,10 @@ def main(context: click.Context, once: bool, as_json: bool) -> None:
 
         shown = _on_terminal() and not (as_json or once)
         intake = Intake(space, progress=(lambda counts: note(_in_words(counts))) if shown else None)
-        handle_ending(lambda *_: intake.stop())
-        if not once:
-            note(f"taking files from {space.path}/drop; Ctrl-C ends it")
-        counts = intake.run(once)
+        with ending_signals(lambda *_: intake.stop()):
+            if not once:
+                note(f"taking files from {space.path}/drop; Ctrl-C ends it")
+            counts = intake.run(once)
     if as_json:
         write_json(counts)
     else:

@@ -1,7 +1,8 @@
 """The signals that end a program in order: SIGTERM, Ctrl-C, and the signals that would otherwise end it at once."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 # A closed terminal sends SIGHUP, and so do programs that expect the signal to mean "reload". An alarm or a user signal
@@ -20,6 +21,17 @@ def handle_ending(handler: Callable[[int, Any], object]) -> dict[int, Any]:
     always = (signal.SIGTERM, signal.SIGINT)
     caught = [number for number in ENDING if number in always or signal.getsignal(number) is not signal.SIG_IGN]
     return {number: signal.signal(number, handler) for number in caught}
+
+
+@contextmanager
+def ending_signals(handler: Callable[[int, Any], object]) -> Iterator[None]:
+    """Call ``handler`` at the ending signals during the block."""
+    previous = handle_ending(handler)
+    try:
+        yield
+    finally:
+        for number, before in previous.items():
+            signal.signal(number, before)
 
 
 def name_of(number: int) -> str:

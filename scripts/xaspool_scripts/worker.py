@@ -2,7 +2,6 @@
 
 import logging
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -26,7 +25,7 @@ from xaspool_scripts.common import (
 )
 from xaspool_scripts.options import by_queue, duration_or_forever
 from xaspool_scripts.output import delayed_in, prints_to_stderr, write_json
-from xaspool_scripts.signals import handle_ending, name_of
+from xaspool_scripts.signals import ending_signals, name_of
 from xaspool_scripts.start import ended_by
 
 if TYPE_CHECKING:
@@ -132,9 +131,8 @@ class _WorkerGroup:
 
     def run(self) -> None:
         """Run all workers to their end. An error of one worker stops all other workers."""
-        previous = handle_ending(self._signalled)
         threads = [threading.Thread(target=self._run, args=item) for item in self.workers.items()]
-        try:
+        with ending_signals(self._signalled):
             for thread in threads:
                 thread.start()
             for thread in threads:
@@ -144,9 +142,6 @@ class _WorkerGroup:
                         self.ended = self.signals[1]
                         for worker in self.workers.values():
                             worker.end()
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
 
     def exit_code(self, once: bool) -> int:
         """Return the exit code of the run. Without ``once``, only an error changes the code."""

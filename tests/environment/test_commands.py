@@ -22,6 +22,7 @@ from forwarder import Forwarder
 from tests.at_once import AT_ONCE
 from tests.environment.pressed import OLD, PressedDisk, expect_whole, furnish
 from xaspool_scripts import common, forward
+from xaspool_scripts.signals import ENDING
 
 # Python tells a hook of everything that matters: imports, opened files, locks. At one of these SIGINT comes.
 PROGRAM = """if True:
@@ -127,7 +128,7 @@ class Instructions:
 def test_a_second_signal_in_the_forwarders_handler_waits_for_nobody(
     memory: Path, capfd: pytest.CaptureFixture[str], record_property: Callable[[str, object], None]
 ) -> None:
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    handlers = {number: signal.getsignal(number) for number in ENDING}
     usual, at = sys.gettrace(), 0
     try:
         while True:
@@ -147,7 +148,7 @@ def test_a_second_signal_in_the_forwarders_handler_waits_for_nobody(
         sys.settrace(usual)
         for number, handler in handlers.items():
             signal.signal(number, handler)
-    assert {line.split(": ")[1][:9] for line in capfd.readouterr().err.splitlines()} == {"finishing", "ending at"}
+    assert {line.split(": ")[-1][:9] for line in capfd.readouterr().err.splitlines()} == {"finishing", "ending at"}
     record_property("second signals in the forwarder's handler", at - 1)
 
 
@@ -187,7 +188,7 @@ def test_a_signal_that_comes_while_something_is_said_is_answered_all_the_same(
     program = common._running[-1]
     said = (memory / "said").read_text().splitlines()
     assert f"{program}: forwarding" in said
-    assert any(line.startswith(f"{program}: finishing") for line in said)
+    assert any(line.startswith(f"{program}: SIGTERM: finishing") for line in said)
 
 
 @pytest.mark.spark

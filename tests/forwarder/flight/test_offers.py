@@ -88,7 +88,7 @@ def test_x05_the_outcomes_of_a_worker_that_does_not_see_the_space_are_those_of_o
         for queue in ("replies", "lost", "orders"):
             for message in space.browse(queue):
                 fields = message.as_dict()
-                for own in ("id", "position", "enqueued_at", "not_before", "correlation_id"):
+                for own in ("id", "position", "enqueued_at", "failed_at", "not_before", "correlation_id"):
                     del fields[own]
                 found.append((fields, message.body))
             space.purge(queue)
