@@ -83,7 +83,7 @@ class Console:
             **values,
         )
         if session is not None:  # (a quotation mark in a value is escaped, so these are the links of the templates)
-            for attribute in ("href", "action"):
+            for attribute in ("href", "action", "formaction"):
                 text = text.replace(f' {attribute}="/', f' {attribute}="{session.root}/')
         return HTMLResponse(text, status, {"X-Fragment": "1"} if is_fragment else None)
 

@@ -240,7 +240,7 @@ def test_every_link_of_a_login_lies_below_its_address(changing: Served) -> None:
             page = pages.pop()
             answer = client.get(page)
             assert answer.status_code == 200, page
-            for link in re.findall(r'(?:href|action)="(/[^"]*)"', answer.text):
+            for link in re.findall(r'(?:href|action|formaction)="(/[^"]*)"', answer.text):
                 assert link.startswith(f"{root}/"), (page, link)
                 path = link.removeprefix(root).partition("#")[0].replace("&amp;", "&")
                 if path not in seen and not path.endswith(("/body", "/logout")):
