@@ -91,6 +91,7 @@ def shown(value: object) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return the text, cut to some hundred characters."""
+    """Return the text, cut to some hundred characters. A character that UTF-8 cannot encode is escaped."""
     most = 4 * _MOST_CHARACTERS
+    text = text[: most + 1].encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import spool
@@ -161,6 +161,7 @@ texts = st.text(st.characters() | st.sampled_from("\udce9\ud800"), max_size=300)
 values = st.none() | texts | st.binary(max_size=20) | st.integers()
 
 
+@example(body="", options={}, headers={"": "\ud800"}, put=WAYS[0])
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     body=texts | st.binary(max_size=300) | st.dictionaries(texts, texts, max_size=2),
