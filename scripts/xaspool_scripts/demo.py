@@ -135,7 +135,9 @@ class _Demo:
             if (count := stats.ready + stats.delayed + stats.claimed + stats.in_doubt)
         }
         damaged = [finding for finding in space.check() if finding.kind == "damaged"]
-        if not is_perfect(counts) or sample != SENTENCE.upper() or left or damaged:
+        if not is_perfect(counts) or sample != SENTENCE.upper():
+            raise Failure(f"that is not right: counts {counts}, sample {sample!r}; please report it")
+        if left or damaged:
             raise Failure(f"that is not right: left in queues {left}, damaged {damaged}; please report it")
         click.echo(
             f"\nNothing lost, nothing doubled: {2 * len(files):,} files in, {counts['equal']:,} right answers out."
