@@ -38,8 +38,13 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 
 @pytest.fixture(autouse=True)
 def _handlers_of_signals() -> Iterator[None]:
-    """Restore the handlers that a program set in the process of the tests. (SIGALRM is that of their time limit.)"""
-    before = {number: signal.getsignal(number) for number in ENDING if number != signal.SIGALRM}
+    """Restore the handlers that a program set in the process of the tests.
+
+    Tests restore SIGTERM and SIGINT themselves, because the fixture of a Spark session may change them for many tests.
+    SIGALRM is the time limit's of a test.
+    """
+    others = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)
+    before = {number: signal.getsignal(number) for number in ENDING if number not in others}
     yield
     for number, handler in before.items():
         if signal.getsignal(number) is not handler:

@@ -1,6 +1,7 @@
 """A real disk that calls a function at each of its own calls, and the checks that tests make of the space
 afterwards."""
 
+import gc
 import inspect
 import os
 import re
@@ -112,8 +113,13 @@ def opened(path: Path) -> tuple[spool.Space, PressedDisk]:
     return spool.open(path, disk=disk), disk
 
 
-def descriptors() -> set[str]:
-    """Return the open descriptors of this process, each with the name of its file."""
+def descriptors(*, collect: bool = False) -> set[str]:
+    """Return the open descriptors of this process, each with the name of its file.
+
+    ``collect``: whether to collect garbage first, so that no space that an earlier test dropped is closed later.
+    """
+    if collect:
+        gc.collect()
     found = set()
     for name in os.listdir("/proc/self/fd"):
         try:

@@ -86,7 +86,7 @@ def test_closing_waits_for_a_call_wherever_it_is(
     history: History, memory: Path, request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
 ) -> None:
     calls = list(telling(calls_of(history, memory / "calls"), all_=request.config.getoption("--long")))[::5]
-    before = descriptors()
+    before = descriptors(collect=True)
     for n in calls:
         path = memory / str(n)
         furnish(path, history.consumed)
@@ -123,7 +123,7 @@ def test_closing_waits_for_a_call_wherever_it_is(
 @pytest.mark.parametrize("round_", range(5))
 def test_many_threads_end_and_what_they_were_told_is_there(memory: Path, round_: int) -> None:
     furnish(memory / "space")
-    before = descriptors()
+    before = descriptors(collect=True)
     disk = WatchedDisk(str(memory / "space"))
     space = spool.open(memory / "space", disk=disk)
     space.create_queue("empty")
@@ -176,7 +176,7 @@ def test_many_threads_end_and_what_they_were_told_is_there(memory: Path, round_:
 def test_who_closes_from_inside_a_call_does_not_wait_for_himself(memory: Path) -> None:
     """A handler of SIGTERM that interrupts a put closes the space like this."""
     furnish(memory / "space")
-    before = descriptors()
+    before = descriptors(collect=True)
     disk = WatchedDisk(str(memory / "space"))
     space = spool.open(memory / "space", disk=disk)
     usual = signal.signal(signal.SIGTERM, lambda *_: space.close())

@@ -335,7 +335,7 @@ def test_x18_a_signal_that_comes_as_a_call_begins_leaves_the_calls_of_its_handle
 
 def test_a_fork_inside_a_step_takes_no_deferral_along(memory: Path) -> None:
     furnish(memory / "space")
-    before = descriptors()
+    before = descriptors(collect=True)
     space, _ = opened(memory / "space")
 
     def look() -> None:

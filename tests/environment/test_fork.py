@@ -206,7 +206,7 @@ def test_at_each_call_of_the_disk_the_child_is_told_and_the_parent_goes_on(
     """The child closes its copies, unlocks and moves nothing, and gets one clear error, at whichever call it was
     forked."""
     calls = list(telling(calls_of(history, memory / "calls"), all_=request.config.getoption("--long")))[:-1:6]
-    before = descriptors()
+    before = descriptors(collect=True)
     for n in calls:
         path = memory / str(n)
         furnish(path, history.consumed)
@@ -237,7 +237,7 @@ def test_while_the_space_is_opened_the_child_does_not_get_it(
     furnish(memory / "calls")
     probe = PressedDisk(str(memory / "calls"))
     spool.open(memory / "calls", disk=probe).close()
-    before = descriptors()
+    before = descriptors(collect=True)
     calls = list(telling(probe.calls, all_=False))[4:-5:4]
     for n in calls:
         path = memory / str(n)

@@ -211,7 +211,7 @@ def test_one_at_each_call_of_the_disk(
     history: History, memory: Path, request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
 ) -> None:
     calls = list(telling(calls_of(history, memory / "calls"), all_=request.config.getoption("--long")))
-    before = descriptors()
+    before = descriptors(collect=True)
     for n in calls:
         path = memory / str(n)
         furnish(path, history.consumed)
@@ -306,7 +306,7 @@ def test_two_at_once_are_like_the_death_of_the_process(
     """The second one is not held back: the space closes itself, and opening it again recovers it."""
     long = request.config.getoption("--long")
     calls = list(telling(calls_of(history, memory / "calls"), all_=long))[:: 2 if long else 9]
-    before = descriptors()
+    before = descriptors(collect=True)
     for n in calls:
         path = memory / str(n)
         furnish(path, history.consumed)
@@ -342,7 +342,7 @@ def test_one_while_a_space_is_opened_or_closed(
 ) -> None:
     """The signal comes at each call with --long, and at every fifth call without."""
     step = stride(5)
-    before = descriptors()
+    before = descriptors(collect=True)
     for n in itertools.count(1, step):
         path = memory / str(n)
         if way is open_and_close:
@@ -380,7 +380,7 @@ def test_a_space_that_was_to_be_closed_is_closed_at_whichever_line_it_came(
     press: Callable[[], None], memory: Path
 ) -> None:
     furnish(memory / "space")
-    before = descriptors()
+    before = descriptors(collect=True)
     for at in itertools.count(2):  # the first is outside
         space, _ = opened(memory / "space")
         lines, usual = Lines(at, press=press), sys.gettrace()
@@ -401,7 +401,7 @@ def test_a_transaction_that_was_open_keeps_no_descriptor(memory: Path) -> None:
     """A close of the space closes the claim journal and the file of an open transaction, however the transaction
     ends."""
     furnish(memory / "space")
-    before = descriptors()
+    before = descriptors(collect=True)
     space, _ = opened(memory / "space")
     with pytest.raises(spool.NotOpen), space.transaction() as transaction:
         transaction.get("orders")
