@@ -398,7 +398,12 @@ def test_x18_a_handler_that_raises_is_called_after_the_call(
     stride: Stride,
     record_property: Callable[[str, object], None],
 ) -> None:
-    came = 0
+    pressed = came = 0
+
+    def press() -> None:
+        nonlocal pressed
+        pressed += 1
+        signal.raise_signal(number)
 
     def handler(number: int, frame: object) -> None:
         assert calls.get_ident() not in calls._busy
@@ -408,12 +413,12 @@ def test_x18_a_handler_that_raises_is_called_after_the_call(
     for at in range(1, lines + 1, stride(29)):
         with handled(handler, number):
             try:
-                with traced(Lines(at, press=lambda: signal.raise_signal(number))):
+                with traced(Lines(at, press=press)):  # (a step that takes fewer lines than the measured one ends first)
                     step(stocked)
             except TimeLimit:
                 came += 1
         assert not stocked._store.closed
-    assert came == len(range(1, lines + 1, stride(29)))
+    assert came == pressed > lines // stride(29) // 2
     assert stocked.check() == []
     record_property("interrupts by a handler of a signal at a line", came)
 
@@ -421,14 +426,18 @@ def test_x18_a_handler_that_raises_is_called_after_the_call(
 def test_x18_a_handler_that_puts_a_last_message_puts_it_after_the_call(stocked: spool.Space, stride: Stride) -> None:
     put: list[str] = []
     with handled(lambda *_: put.append(stocked.put("late", "last", transaction=None))):
-        pressed = 0
+        pressed: list[int] = []
+
+        def press() -> None:
+            pressed.append(1)
+            signal.raise_signal(signal.SIGUSR1)
+
         for step in STEPS:
             for at in range(1, lines_of(step, stocked) + 1, stride(29)):
-                with traced(Lines(at, press=lambda: signal.raise_signal(signal.SIGUSR1))):
+                with traced(Lines(at, press=press)):
                     step(stocked)
-                pressed += 1
-    assert len(put) == pressed
-    assert stocked.stats("late").ready == pressed
+    assert len(put) == len(pressed) > 20
+    assert stocked.stats("late").ready == len(pressed)
 
 
 def test_x18_a_handler_that_puts_and_gets_does_so_while_a_get_waits(stocked: spool.Space) -> None:
