@@ -124,14 +124,16 @@ LED_TOO = (
     "tests/features/test_q.py", "tests/intake/test_intake.py", "tests/spool/test_engine_model.py",
     "tests/transactions/test_gets.py", "tests/workers/test_outcomes.py", "tests/xa/test_resource_manager.py",
 )  # fmt: skip
-# Tests of these share devices or a Spark session, so they run in one process.
-TOGETHER = ("tests/filesystems", "tests/forwarder")
+# Tests of each of these share devices or a Spark session, so they run in one process.
+TOGETHER = ("tests/filesystems", "tests/forwarder/dataframes", "tests/forwarder/flight")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     missing = {}
     if not config.getoption("--long"):
         missing["slow"] = "slow: runs with --long"
+    if not config.getoption("--deep"):
+        missing["deep"] = "one more of many: runs with --deep"
     if os.geteuid() != 0:
         missing["root"] = "needs root"
     if shutil.which("strace") is None:

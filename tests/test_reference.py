@@ -84,11 +84,15 @@ def test_the_names_are_those_of_the_packages() -> None:
     assert {"spool.testing.temporary_space", "spool.testing.spool_space", "spool.mirrors.begin"} <= names
 
 
-@pytest.mark.parametrize(("name", "made"), list(public()), ids=lambda value: value if isinstance(value, str) else "")
-def test_a_public_name_has_an_entry_with_its_members(name: str, made: object) -> None:
+def test_each_public_name_has_an_entry_with_its_members() -> None:
+    for name, made in public():
+        _expect_entry(name, made)
+
+
+def _expect_entry(name: str, made: object) -> None:
     page = "reference-errors.md" if python_api.is_error(made) else "reference-python.md"
     if name in python_api.MODULES:
-        assert f"## {name}\n" in text(page)
+        assert f"## {name}\n" in text(page), name
         return
     entry = section(page, name)
     if page == "reference-errors.md":
@@ -114,25 +118,29 @@ def test_a_class_has_each_public_attribute_that_python_finds() -> None:
                 assert attribute in known or attribute.startswith("_") or is_class, f"{name}.{attribute}"
 
 
-@pytest.mark.parametrize(("name", "made"), list(public()), ids=lambda value: value if isinstance(value, str) else "")
-def test_a_public_name_and_its_members_have_docstrings(name: str, made: object) -> None:
-    if name in python_api.OF_VALUES:
-        return
-    assert python_api.has_docstring(made)
-    for member, kind in python_api.members(made) if isinstance(made, type) else ():
-        if isinstance(kind, property | cached_property):
-            assert kind.__doc__, member
-        elif not isinstance(kind, source.Attribute) and callable(getattr(made, member)):
-            assert python_api.doc_of(kind), member
+def test_each_public_name_and_its_members_have_docstrings() -> None:
+    for name, made in public():
+        if name in python_api.OF_VALUES:
+            continue
+        assert python_api.has_docstring(made), name
+        for member, kind in python_api.members(made) if isinstance(made, type) else ():
+            if isinstance(kind, property | cached_property):
+                assert kind.__doc__, (name, member)
+            elif not isinstance(kind, source.Attribute) and callable(getattr(made, member)):
+                assert python_api.doc_of(kind), (name, member)
 
 
 # -- commands ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", commands.paths())
-def test_a_command_has_an_entry_with_its_arguments_and_options(path: str) -> None:
+def test_each_command_has_an_entry_with_its_arguments_and_options() -> None:
+    for path in commands.paths():
+        _expect_options(path)
+
+
+def _expect_options(path: str) -> None:
     entry, command = section("reference-commands.md", path), commands.command(path)
-    assert command.help, "no help"
+    assert command.help, f"{path} has no help"
     assert " ".join(command.help.split("\n\n")[0].split())[:20] in " ".join(entry.replace("`", "").split())
     for parameter in command.get_params(click.Context(command, info_name=path)):
         if isinstance(parameter, click.Argument):
@@ -141,9 +149,9 @@ def test_a_command_has_an_entry_with_its_arguments_and_options(path: str) -> Non
             )
         elif "--help" not in parameter.opts:
             assert isinstance(parameter, click.Option)
-            assert parameter.help, f"{parameter.opts} has no help"
+            assert parameter.help, f"{path} {parameter.opts} has no help"
             for option in (*parameter.opts, *parameter.secondary_opts):
-                assert re.search(rf"^- .*`{option}(?: [^`]+)?`", entry, re.MULTILINE), option
+                assert re.search(rf"^- .*`{option}(?: [^`]+)?`", entry, re.MULTILINE), (path, option)
 
 
 def test_every_program_is_there() -> None:
@@ -176,18 +184,16 @@ def test_every_code_of_x_open_is_there() -> None:
         assert f"- `{name}` = `{value}`" in codes
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"), [*(("queue", name) for name in QUEUE_OPTIONS), *(("space", name) for name in SPACE_OPTIONS)]
-)
-def test_an_option_has_an_entry_with_its_default_its_values_and_its_command(kind: str, name: str) -> None:
-    entry = section("reference-settings.md", settings.heading(kind, name))
-    option = (QUEUE_OPTIONS if kind == "queue" else SPACE_OPTIONS)[name]
-    for item in ("Default", "Allowed", "Python", "`space.toml`"):
-        assert f"- {item}: " in entry
-    assert f"`{name}: " in entry
-    there = {parameter.name for path in settings.COMMANDS[kind] for parameter in commands.command(path).params}
-    assert ("- Command: " in entry) is (name in there)
-    assert (" or none" in " ".join(entry.split()).partition("- Python")[0]) >= option.check.optional
+def test_each_option_has_an_entry_with_its_default_its_values_and_its_command() -> None:
+    for kind, options in (("queue", QUEUE_OPTIONS), ("space", SPACE_OPTIONS)):
+        there = {parameter.name for path in settings.COMMANDS[kind] for parameter in commands.command(path).params}
+        for name, option in options.items():
+            entry = section("reference-settings.md", settings.heading(kind, name))
+            for item in ("Default", "Allowed", "Python", "`space.toml`"):
+                assert f"- {item}: " in entry, name
+            assert f"`{name}: " in entry, name
+            assert ("- Command: " in entry) is (name in there), name
+            assert (" or none" in " ".join(entry.split()).partition("- Python")[0]) >= option.check.optional, name
 
 
 def test_every_event_of_the_log_is_there() -> None:

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from tests.crash.by_rules import ALL_RULES
+from tests.crash.by_rules import in_turn
 from tests.crash.contents import History
 from tests.crash.harness import Explorer, Tally
 from tests.crash.histories import HISTORIES, files_of_another_user
@@ -85,18 +85,14 @@ def test_a_live_process_takes_over_from_one_that_was_killed(history: History, st
     record(explorer.explore_takeovers(), record_property)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(7200)
-@ALL_RULES
-@BY_NAME
+@in_turn("history, rules", HISTORIES, tuple(Rules), long=2)
 def test_many_more_survivors_of_every_power_cut(history: History, rules: Rules, record_property, depth: str) -> None:
     record(Explorer(history, rules, **MANY[depth], thorough=True).explore(), record_property)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(7200)
-@ALL_RULES
-@BY_NAME
+@in_turn("history, rules", HISTORIES, tuple(Rules), long=2, first=1)
 def test_many_more_survivors_of_a_takeover(history: History, rules: Rules, record_property) -> None:
     record(Explorer(history, rules, per_recovery_cut=10, thorough=True).explore_takeovers(), record_property)
 

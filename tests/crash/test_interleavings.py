@@ -5,28 +5,24 @@ from collections import Counter
 
 import pytest
 
-from tests.crash.by_rules import TWO_RULES
+from tests.crash.by_rules import EXTREMES, in_turn
 from tests.crash.interleave import Count, Interleaver
 from tests.crash.kinds import KINDS
 from tests.crash.scenarios import SCENARIOS, Scenario
 from tests.protocol.scenarios import SCENARIOS as MODEL
 from tests.survivors import Rules
 
-BY_NAME = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 # Sizes of the slow tests, with --long and with --deep.
 MANY = {"long": {"limit": 150, "per_cut": 10}, "deep": {"limit": 1000, "per_cut": 20}}
 
 
-@TWO_RULES
-@BY_NAME
+@in_turn("scenario, rules", SCENARIOS, EXTREMES, quick=1, long=1)
 def test_whatever_interleaves_is_explained(scenario: Scenario, rules: Rules, record_property, pytestconfig) -> None:
     _record(Interleaver(scenario, rules, limit=pytestconfig.getoption("schedules")).explore(), record_property)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(7200)
-@TWO_RULES
-@BY_NAME
+@in_turn("scenario, rules", SCENARIOS, tuple(Rules), long=2)
 def test_much_more_that_interleaves_is_explained(scenario: Scenario, rules: Rules, record_property, depth: str) -> None:
     _record(Interleaver(scenario, rules, **MANY[depth]).explore(), record_property)
 

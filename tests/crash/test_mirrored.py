@@ -2,12 +2,13 @@
 whole on either disk alone, and no taken message comes back (A05)."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
 from spool.recovery import mirrored, numbers
 from spool.store import mirror
-from tests.crash.by_rules import ALL_RULES
+from tests.crash.by_rules import in_turn
 from tests.crash.harness import Explorer, Violation
 from tests.crash.histories import HISTORIES
 from tests.crash.mirrors import MirrorLast
@@ -46,7 +47,6 @@ LONGEST = "adopted get and reclaimed"
 MANY = {"long": {"per_cut": 16, "again": 100}, "deep": {"per_cut": 50, "again": 50}}
 
 BY_NAME = pytest.mark.parametrize("name", MIRRORED)
-BY_SIDE = pytest.mark.parametrize("side", SIDES)
 
 
 @pytest.mark.parametrize(
@@ -115,21 +115,17 @@ def test_what_a_live_process_finishes_reaches_the_mirror(name: str, record_prope
     )
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(7200)
-@BY_SIDE
-@ALL_RULES
-@BY_NAME
+@in_turn("name, disks", tuple(MIRRORED), tuple(product(Rules, SIDES)), long=2)
 def test_either_disk_is_enough_after_many_more_power_cuts(
-    name: str, rules: Rules, side: str, record_property, depth: str
+    name: str, disks: tuple[Rules, str], record_property, depth: str
 ) -> None:
+    rules, side = disks
     explorer = Explorer(MIRRORED[name], rules, **MANY[depth], per_recovery_cut=4, disk=SIDES[side])
     record(explorer.explore(), record_property, WITH_A_MIRROR)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(7200)
-@ALL_RULES
-@BY_NAME
+@in_turn("name, rules", tuple(MIRRORED), tuple(Rules), long=2, first=1)
 def test_whatever_a_live_process_finishes_reaches_the_mirror(name: str, rules: Rules, record_property) -> None:
     record(Explorer(MIRRORED[name], rules, per_recovery_cut=4).explore_takeovers(), record_property, WITH_A_MIRROR)

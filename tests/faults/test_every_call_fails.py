@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.crash.by_rules import ALL_RULES, TWO_RULES
+from tests.crash.by_rules import TWO_RULES, in_turn
 from tests.faults.cuts import FailedFlushes
 from tests.faults.harness import Faults, Tally
 from tests.faults.histories import HISTORIES, History
@@ -111,9 +111,7 @@ def test_every_errno_at_every_call_of_opening(boot: int, ordered: bool, record_p
     _record(openings.tally, record_property)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(3600)
-@ALL_RULES
-@BY_NAME
+@in_turn("history, rules", HISTORIES, tuple(Rules), long=2)
 def test_a_flush_fails_and_then_the_power_many_survivors(history: History, rules: Rules, record_property) -> None:
     _cut(history, rules, 300, record_property)
