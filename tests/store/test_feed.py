@@ -93,10 +93,14 @@ def adopt(count: int) -> Action:
     return act
 
 
+def purge(space: spool.Space) -> None:
+    space.purge("b")
+
+
 counts = st.integers(1, 30)
 actions = st.one_of(
     st.builds(put, bodies, fields), counts.map(take), counts.map(give_back), counts.map(forward), counts.map(adopt),
-    st.just(lambda space: space.purge("b")),
+    st.just(purge),
 )  # fmt: skip
 
 
@@ -114,6 +118,8 @@ def test_a_commit_is_in_the_feed_as_in_its_file_or_not_at_all(found: list[Action
         last = space._store.shared.counters.read().published
         for number in range(first, last + 1):
             there_is = read_commit(space._store, number)
+            if act is purge and there_is is None:
+                continue  # the purge has given the room of its own commit back to the disk
             assert there_is is not None
             tables = [table for part in there_is.parts for table in part.contents.tables]
             noted = space._store.shared.feed.commit(number)
