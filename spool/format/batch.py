@@ -286,7 +286,8 @@ class CommitBatch:
         """Return the batch as values that msgpack can encode, or None if another process cannot commit the batch.
 
         Another process commits no large batch, and no batch that adopts, supersedes or has other commands than removals
-        and updates.
+        and updates. A captured file is not posted either, because a posted request outlives its owner: the next intake
+        would take the file a second time.
         """
         if self.sections or self.adopts or self.supersedes:
             return None

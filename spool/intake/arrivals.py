@@ -4,6 +4,8 @@ A rename is evidence that a file is complete, because the writer gave the file i
 evidence that the file is complete. For example, a ``chmod`` or a second name can change the file's status while the
 writer continues. A file that existed before the watch began is not known to be renamed.
 
+watchdog watches each folder through a descriptor of ``Disk``, and touches no file of the space.
+
 The evidence must be current when the intake judges a file. The observers of watchdog deliver a rename half a second
 late, so the intake uses watchdog's reader of inotify directly. The reader's thread may lag behind the kernel, so the
 intake uses a *fence*. The intake writes into a separate file that the same reader watches, and waits for the event of

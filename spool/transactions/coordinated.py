@@ -5,7 +5,8 @@ Applications use ``Transaction``.
 
 A coordinator of ours lives as long as a process holds the lock on its id (Rule 6). Once the lock is free, the next
 process that meets an undecided branch of the coordinator rolls the branch back. The lock belongs to an open file
-description, which other processes may inherit. So a process can hold the lock without having begun the coordinator.
+description, which other processes may inherit. So a process can hold the lock without having begun the coordinator. The
+coordinator needs no log, because its decision is a commit of the space.
 """
 
 import os
