@@ -321,7 +321,7 @@ def _group(space: spool.Space, expected: Expectation) -> None:
             future.result(0)
 
 
-def _group_and_what_follows(space: spool.Space, expected: Expectation) -> None:
+def _group_and_next_commit(space: spool.Space, expected: Expectation) -> None:
     """The file of a group is consumed, reclaimed and overwritten by another group."""
     _put_together(space, expected, "1", "2")
     with expected.becoming(expected.contents.got("b", 2)):
@@ -391,7 +391,7 @@ HISTORIES = (
     ),
     History("a branch that streams", _three_messages, THREE, _streamed),
     History("a group of branches", _three_messages, THREE, _group),
-    History("groups, consumed and reclaimed", _three_messages, THREE, _group_and_what_follows),
+    History("groups, consumed and reclaimed", _three_messages, THREE, _group_and_next_commit),
     History("a branch that streams, rolled back", _three_messages, THREE, _streamed_and_rolled_back),
     *TRANSLATIONS,
     *LOSSES,

@@ -118,7 +118,7 @@ def _gone(space: spool.Space) -> None:
 
 
 @ALL_RULES
-def test_what_reclaim_counts_as_flushed_is(rules: Rules) -> None:
+def test_commits_that_reclaim_counts_as_flushed_survive_a_power_cut(rules: Rules) -> None:
     """A commit without a flush of its own, below one that says that all before it is durable."""
     machine, space = _opened(_with_one(rules), rules, 1)
     with space.transaction() as transaction:
@@ -136,7 +136,7 @@ def test_what_reclaim_counts_as_flushed_is(rules: Rules) -> None:
 
 
 @ALL_RULES
-def test_what_was_reclaimed_stays_so_whichever_file_is_the_newest(rules: Rules) -> None:
+def test_reclaimed_numbers_stay_reclaimed_after_a_commit_with_an_older_mark(rules: Rules) -> None:
     """The writer of the newest file may have read the counters before the reclaim, so an older file has a later
     mark."""
     machine, space = _opened(_with_one(rules), rules, 1)
@@ -203,7 +203,7 @@ def _directory(disk: Meanwhile) -> None:
 
 @ALL_RULES
 @pytest.mark.parametrize("damage", [_surplus, _number, _table, _directory])
-def test_what_was_repaired_stays_so(rules: Rules, damage: Callable[[Meanwhile], None]) -> None:
+def test_a_repair_survives_every_power_cut(rules: Rules, damage: Callable[[Meanwhile], None]) -> None:
     machine, space = _opened(_with_one(rules), rules, 1)
     for body in ("two", "three"):
         space.put("a", body)
@@ -228,9 +228,7 @@ def _header(disk: Meanwhile) -> None:
 
 @ALL_RULES
 @pytest.mark.parametrize("damage", [_body, _header])
-def test_what_was_set_aside_lies_in_quarantine_whatever_happens(
-    rules: Rules, damage: Callable[[Meanwhile], None]
-) -> None:
+def test_a_quarantined_file_survives_every_power_cut(rules: Rules, damage: Callable[[Meanwhile], None]) -> None:
     """A message without its body and a file without a header: the rest of each, with the reason."""
     machine, space = _opened(_with_one(rules), rules, 1)
     for body in ("two", "three"):
@@ -260,9 +258,7 @@ def test_the_directories_of_a_space_and_of_a_queue_are_there_once_they_were_made
 
 @ALL_RULES
 @pytest.mark.parametrize("repair", [False, True])
-def test_what_lies_in_a_directory_that_somebody_removed_is_not_lost_with_the_new_one(
-    rules: Rules, repair: bool
-) -> None:
+def test_a_directory_that_was_made_again_and_its_files_survive_every_power_cut(rules: Rules, repair: bool) -> None:
     """An opener or a repair creates the directory again."""
     empty = Machine(_with_one(rules), **rules.told)
     with spool.open(ROOT, disk=SimulatedDisk(empty), clock=empty.clock) as space:

@@ -63,7 +63,7 @@ MANY = {
         for rules in Rules
     ],
 )
-def test_x10_what_is_acknowledged_survives_every_power_cut(
+def test_x10_each_acknowledged_message_survives_every_power_cut(
     history: History, rules: Rules, stride: Stride, record_property
 ) -> None:
     """A default run cuts the power at some calls of each kind."""
@@ -73,7 +73,7 @@ def test_x10_what_is_acknowledged_survives_every_power_cut(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_copy_of_another_users_file_is_settled_whatever_power_cuts_the_settling_meets(record_property) -> None:
+def test_a_copy_of_another_users_file_is_settled_after_two_power_cuts(record_property) -> None:
     """A power cut ends the first intake, and another power cut ends the intake that finishes the work of the first."""
     (history,) = (history for history in HISTORIES if history.setup is files_of_another_user)
     record(Explorer(history, Rules.STRICT, per_cut=4, again=5, per_recovery_cut=4).explore(), record_property)

@@ -17,7 +17,9 @@ MANY = {"long": {"limit": 150, "per_cut": 10}, "deep": {"limit": 1000, "per_cut"
 
 
 @in_turn("scenario, rules", SCENARIOS, EXTREMES, quick=1, long=1)
-def test_whatever_interleaves_is_explained(scenario: Scenario, rules: Rules, record_property, pytestconfig) -> None:
+def test_each_interleaving_of_processes_ends_in_an_explained_state(
+    scenario: Scenario, rules: Rules, record_property, pytestconfig
+) -> None:
     _record(Interleaver(scenario, rules, limit=pytestconfig.getoption("schedules")).explore(), record_property)
 
 

@@ -72,7 +72,7 @@ class CutsOfTheMirror(Explorer):
 
 
 @pytest.mark.parametrize(("name", "per_cut"), [("adoption", 8), ("adopted get and reclaimed", 1)])
-def test_either_disk_is_enough_when_what_brings_the_mirror_up_to_date_is_cut(
+def test_either_disk_is_enough_after_a_power_cut_while_the_mirror_is_updated(
     name: str, per_cut: int, record_property
 ) -> None:
     """Files that only the mirror has are removed there; files of an unfinished reclaim return. Heads are first."""
@@ -103,13 +103,13 @@ def test_a_part_of_rule_17_that_is_left_out_is_missed(bug: Bug, told: str, recor
 
 
 @BY_NAME
-def test_all_that_a_history_begins_with_is_on_its_mirror(name: str) -> None:
+def test_the_first_messages_of_a_history_are_on_its_mirror(name: str) -> None:
     explorer = Explorer(MIRRORED[name], Rules.ORDERED)
     explorer._expect_of_mirror(explorer._set_up(), frozenset([MIRRORED[name].begin]))
 
 
 @pytest.mark.parametrize("name", ["put", "two-phase commit", "adopted get and reclaimed"])
-def test_what_a_live_process_finishes_reaches_the_mirror(name: str, record_property) -> None:
+def test_a_commit_that_a_live_process_finishes_reaches_the_mirror(name: str, record_property) -> None:
     record(
         Explorer(MIRRORED[name], Rules.ORDERED, per_recovery_cut=1).explore_takeovers(), record_property, WITH_A_MIRROR
     )
@@ -127,5 +127,5 @@ def test_either_disk_is_enough_after_many_more_power_cuts(
 
 @pytest.mark.timeout(7200)
 @in_turn("name, rules", tuple(MIRRORED), tuple(Rules), long=2, first=1)
-def test_whatever_a_live_process_finishes_reaches_the_mirror(name: str, rules: Rules, record_property) -> None:
+def test_each_commit_that_a_live_process_finishes_reaches_the_mirror(name: str, rules: Rules, record_property) -> None:
     record(Explorer(MIRRORED[name], rules, per_recovery_cut=4).explore_takeovers(), record_property, WITH_A_MIRROR)

@@ -116,11 +116,11 @@ HISTORIES = (OVERWRITTEN, ADOPTED, FORGOTTEN, TAKEN_IN)
 
 
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.name)
-def test_what_is_overwritten_survives_every_power_cut(history: History, record_property) -> None:
+def test_commits_in_overwritten_files_survive_every_power_cut(history: History, record_property) -> None:
     record(Explorer(history, Rules.NAMES_FOLLOW, per_cut=6, again=60).explore(), record_property)
 
 
-def test_a_live_process_takes_over_what_is_overwritten(record_property) -> None:
+def test_a_live_process_takes_over_commits_in_overwritten_files(record_property) -> None:
     tally = Explorer(OVERWRITTEN, Rules.NAMES_FOLLOW, per_recovery_cut=2).explore_takeovers()
     record(tally, record_property)
 
@@ -241,7 +241,7 @@ def test_a_consumed_file_is_no_commit_though_the_newest_were_deleted_by_hand(
     assert not consumed & _numbers(again)
 
 
-def test_what_was_made_for_a_full_disk_is_found_with_the_commit_in_it(opened: tuple[Machine, spool.Space]) -> None:
+def test_a_commit_in_a_file_kept_for_a_full_disk_survives_a_power_cut(opened: tuple[Machine, spool.Space]) -> None:
     machine, space = opened
     space._store.files.recycler.clear(everything=True)
     space._store.files.recycler.stock()

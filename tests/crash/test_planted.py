@@ -99,7 +99,7 @@ def test_a_dead_writers_file_that_is_taken_as_it_lies_is_missed() -> None:
     [(NO_LOOK_FOR_A_COMMIT, "rename_new prepared"), (NO_SETTLING, "flush")],
     ids=lambda x: getattr(x, "what", x),
 )
-def test_a_rollback_that_does_not_look_for_the_commit_of_who_died_is_missed(bug: Bug, stopped_at: str) -> None:
+def test_a_rollback_that_overlooks_the_commit_of_a_dead_process_fails_the_search(bug: Bug, stopped_at: str) -> None:
     explorer = explorer_of(bug.noticed_by)
     with planted(bug), pytest.raises(Unexplained):
         die_in_turn(explorer, 0, 1, stopped_at)

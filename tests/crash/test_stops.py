@@ -31,13 +31,13 @@ TASK, HOLDER, WRITER, REPLAYER = 0, 2, 4, 5
 
 
 @pytest.mark.parametrize("stop", STOPS, ids=lambda stop: stop.why)
-def test_however_far_another_comes_meanwhile(stop: Stop, record_property) -> None:
+def test_a_process_stopped_at_a_narrow_place_loses_and_doubles_nothing(stop: Stop, record_property) -> None:
     tried = stop_in_turn(stop)
     record_property("narrow windows: schedules", tried)
     assert tried > 1
 
 
-def test_whoever_votes_and_whoever_commits_while_another_takes(record_property) -> None:
+def test_a_vote_and_its_commit_at_any_step_of_a_get_are_explained(record_property) -> None:
     """A message is being taken; a branch votes about it, and is committed at any later step of the taker."""
     tried = stop_twice(explorer_of("prepare, take, commit by another"), stopped=1, before=CLAIM, first=0, then=2)
     record_property("narrow windows: schedules", tried)
@@ -45,20 +45,22 @@ def test_whoever_votes_and_whoever_commits_while_another_takes(record_property) 
 
 
 @pytest.mark.parametrize("stopped_at", ["rename_new prepared", "flush"])
-def test_a_rollback_looks_for_the_commit_of_who_died(stopped_at: str) -> None:
+def test_a_rollback_looks_for_the_commit_of_a_dead_process(stopped_at: str) -> None:
     """At each step of a rollback, another process commits the branch, and dies before its branch is moved, or before
     its commit is flushed."""
     die_in_turn(explorer_of(RACE), COMMIT, ROLLBACK, stopped_at)
 
 
-def test_who_was_not_told_a_vote_makes_the_branch_durable() -> None:
+def test_a_commit_makes_a_branch_durable_whose_owner_died_at_its_flush() -> None:
     """The branch's owner dies at its flush, another process commits the branch, and then the power fails."""
     die_and_cut(explorer_of("prepare, commit by another, take"), 0, "flush")
 
 
 @pytest.mark.parametrize("rules", [Rules.ORDERED, Rules.STRICT], ids=lambda rules: rules.value)
 @pytest.mark.parametrize("scenario", GROUPS)
-def test_whoever_leads_a_group_dies_at_each_step_of_his_commit(scenario: str, rules: Rules, record_property) -> None:
+def test_a_group_commits_whole_or_not_when_its_leader_dies_at_any_step(
+    scenario: str, rules: Rules, record_property
+) -> None:
     """The file has requests of followers, too. Without an acknowledgement all of them happened or none; after one
     acknowledgement all of them did (A02, A04)."""
     explorer = explorer_of(scenario, rules)
@@ -69,14 +71,14 @@ def test_whoever_leads_a_group_dies_at_each_step_of_his_commit(scenario: str, ru
     record_property("narrow windows: schedules", explorer.count.schedules)
 
 
-def test_the_files_of_what_a_round_holds_stay(record_property) -> None:
+def test_the_files_of_messages_that_a_round_holds_remain(record_property) -> None:
     """A message is claimed while it is compacted: the task reads it where it lay."""
     tried = stop_and_rest(explorer_of(ROUND), COMPACTOR, COMMITS, DRIVER)
     record_property("narrow windows: schedules", tried)
     assert tried > 1
 
 
-def test_x05_a_stream_has_read_what_a_power_cut_cannot_take(record_property) -> None:
+def test_x05_a_power_cut_does_not_undo_commits_that_a_stream_has_read(record_property) -> None:
     """The checkpoint of the stream goes up to a commit whose number no other commit can get."""
     tried = cut_in_turn(explorer_of("a stream beside counted attempts"), 0)
     record_property("narrow windows: schedules", tried)

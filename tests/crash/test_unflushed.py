@@ -53,7 +53,7 @@ class Story:
             _expect_whole(space.check(), survivor.story)
 
 
-def a_vote_that_names_what_is_lost(rules: Rules) -> None:
+def a_vote_that_names_a_lost_commit(rules: Rules) -> None:
     """The lost message's number is not given to another message, which the vote would take."""
     story = Story(rules)
     story.space.put("lossy", "lost")
@@ -76,7 +76,7 @@ def a_vote_that_names_what_is_lost(rules: Rules) -> None:
     assert any(lost)
 
 
-def a_journal_that_names_what_is_lost(rules: Rules) -> None:
+def a_journal_that_names_a_lost_commit(rules: Rules) -> None:
     """The lost message's number is not given to another message, which would get the attempt."""
     story = Story(rules)
     story.space.put("lossy", "lost")
@@ -93,7 +93,7 @@ def a_journal_that_names_what_is_lost(rules: Rules) -> None:
         assert there.get(journal) != whole or newest > 1, f"number 1 is given out again: {survivor.story}"
 
 
-def what_is_moved_is_flushed(rules: Rules) -> None:
+def a_moved_message_is_flushed(rules: Rules) -> None:
     """A message in a durable queue is durable: moved by hand, after a failed attempt, or by a vote."""
     story = Story(rules)
     moved = story.space.put("lossy", "moved")
@@ -124,7 +124,7 @@ def a_queue_that_becomes_durable(rules: Rules) -> None:
     story.after_cuts(lambda space: _expect(bodies(space, "lossy"), ["one", "two"]))
 
 
-def a_mark_over_what_is_flushed(rules: Rules) -> None:
+def a_mark_over_flushed_commits(rules: Rules) -> None:
     """Flushed together or one by one: every commit below the mark of a later commit exists."""
     for there in (["0", "1"], list("0123456789")):
         story = Story(rules)
@@ -177,15 +177,15 @@ def _expect_whole(findings: Iterable[Finding], story: str) -> None:
 
 
 STORIES = (
-    a_vote_that_names_what_is_lost, a_journal_that_names_what_is_lost, what_is_moved_is_flushed,
-    a_commit_of_both_is_flushed, a_queue_that_becomes_durable, a_mark_over_what_is_flushed,
+    a_vote_that_names_a_lost_commit, a_journal_that_names_a_lost_commit, a_moved_message_is_flushed,
+    a_commit_of_both_is_flushed, a_queue_that_becomes_durable, a_mark_over_flushed_commits,
     a_disk_that_comes_back_in_the_same_boot, dropped_files,
 )  # fmt: skip
 
 
 @THREE_RULES
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
-def test_c06_what_rests_on_a_commit_without_a_flush_is_not_lost_with_it(
+def test_c06_work_that_follows_a_commit_without_a_flush_is_not_lost_with_it(
     story: Callable[[Rules], None], rules: Rules
 ) -> None:
     with repeatable(5):
@@ -194,20 +194,20 @@ def test_c06_what_rests_on_a_commit_without_a_flush_is_not_lost_with_it(
 
 _MOVED = "flush = _flush_moved(store, batch, contents.tables) or flush"
 OF_NAMES = (
-    a_vote_that_names_what_is_lost,
-    a_journal_that_names_what_is_lost,
+    a_vote_that_names_a_lost_commit,
+    a_journal_that_names_a_lost_commit,
 )  # missed where each name is lost on its own
 # Each with the message of the failing story.
 BROKEN = (
     (Bug("numbers of votes are given out again", branches.read_prepared, (("named = max(", "max("),),
-         "a_vote_that_names_what_is_lost"), r"^\[\] instead of \['kept'\]"),
+         "a_vote_that_names_a_lost_commit"), r"^\[\] instead of \['kept'\]"),
     (Bug("numbers of journals are given out again", unfinished.highest_named,
-         (("in active.journals", "in ()"),), "a_journal_that_names_what_is_lost"),
+         (("in active.journals", "in ()"),), "a_journal_that_names_a_lost_commit"),
      "^number 1 is given out again"),
     (Bug("what is moved lies in a file that was not flushed", commit.commit, ((_MOVED, "pass"),),
-         "what_is_moved_is_flushed"), r"^\[\] instead of \['failed', 'moved'\]"),
+         "a_moved_message_is_flushed"), r"^\[\] instead of \['failed', 'moved'\]"),
     (Bug("the move is not flushed", commit._flush_moved, (("return bool(late)", "return False"),),
-         "what_is_moved_is_flushed"), r"^\['moved'\] instead of \['failed', 'moved'\]"),
+         "a_moved_message_is_flushed"), r"^\['moved'\] instead of \['failed', 'moved'\]"),
     (Bug("a commit of both queues is not flushed", commit._needs_flush,
          (("not config.may_lose.issuperset(table.queues)",
            "not config.may_lose.intersection(table.queues) and table.queues and not table.commands"),),
@@ -215,10 +215,10 @@ BROKEN = (
     (Bug("a queue that becomes durable keeps what may be lost", queues.change_queue, (("_flush_all(store)", "pass"),),
          "a_queue_that_becomes_durable"), r"^\['two'\] instead of \['one', 'two'\]"),
     (Bug("the mark passes what was not flushed", sequence.flush_published,
-         (("disk.durability.flush_all(disk, store.shared.open_lock.handle)", "True"),), "a_mark_over_what_is_flushed"),
+         (("disk.durability.flush_all(disk, store.shared.open_lock.handle)", "True"),), "a_mark_over_flushed_commits"),
      r"^\['damaged: committed/0*1\.msgpack: .*'damaged: committed/0*10\.msgpack: "),
     (Bug("the mark passes what was not flushed one by one", sequence.flush_commit,
-         (("disk.make_durable(handle, layout.COMMITTED)", "pass"),), "a_mark_over_what_is_flushed"),
+         (("disk.make_durable(handle, layout.COMMITTED)", "pass"),), "a_mark_over_flushed_commits"),
      r"^\['damaged: committed/0*1\.msgpack: .*'damaged: committed/0*2\.msgpack: "),
     (Bug("a dropped file goes with a commit that is not flushed", commit._needs_flush,
          (('"left":\n                return True', '"left":\n                continue'),), "dropped_files"),

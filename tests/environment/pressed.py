@@ -133,7 +133,7 @@ def text(message: spool.Message) -> str:
     return message.body.decode() if isinstance(message.body, bytes) else str(message.body)
 
 
-def roll_back_what_is_in_doubt(space: spool.Space) -> None:
+def roll_back_branches_in_doubt(space: spool.Space) -> None:
     rm = xa.ResourceManager(space)
     for xid in rm.space.engine.in_doubt():
         rm.rollback(xid)
@@ -142,7 +142,7 @@ def roll_back_what_is_in_doubt(space: spool.Space) -> None:
 def contents(space: spool.Space) -> list[str]:
     """Roll back the branches in doubt, take in the dropped files, and return the messages of the queue, each of which
     can be taken."""
-    roll_back_what_is_in_doubt(space)
+    roll_back_branches_in_doubt(space)
     Intake(space).run(once=True)
     found = []
     for message in list(space.browse("orders")):

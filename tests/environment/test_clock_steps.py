@@ -176,7 +176,7 @@ def test_a_step_of_the_clock_at_any_moment_of_a_story(step: float, record_proper
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_what_had_become_due_waits_again_when_the_clock_is_put_back(late: bool) -> None:
+def test_a_due_message_waits_again_when_the_clock_is_put_back(late: bool) -> None:
     """The message became ready together with another message, or an older message came after it."""
     user = User(0.0, -1)
     user.put()

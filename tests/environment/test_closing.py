@@ -121,7 +121,7 @@ def test_closing_waits_for_a_call_wherever_it_is(
 
 
 @pytest.mark.parametrize("round_", range(5))
-def test_many_threads_end_and_what_they_were_told_is_there(memory: Path, round_: int) -> None:
+def test_a_close_ends_many_threads_and_keeps_their_acknowledged_puts(memory: Path, round_: int) -> None:
     furnish(memory / "space")
     before = descriptors(collect=True)
     disk = WatchedDisk(str(memory / "space"))
@@ -142,7 +142,7 @@ def test_many_threads_end_and_what_they_were_told_is_there(memory: Path, round_:
         except BaseException as error:
             errors.append(error)
 
-    def wait_for_what_never_comes() -> None:
+    def wait_for_a_message() -> None:
         try:
             started.release()
             space.get("empty", timeout=None)
@@ -152,7 +152,7 @@ def test_many_threads_end_and_what_they_were_told_is_there(memory: Path, round_:
             errors.append(error)
 
     threads = [threading.Thread(target=put_many, args=(name,)) for name in "abc"]
-    threads += [threading.Thread(target=wait_for_what_never_comes)]
+    threads += [threading.Thread(target=wait_for_a_message)]
     for thread in threads:
         thread.start()
     for _ in range(10 + 7 * round_):
@@ -173,7 +173,7 @@ def test_many_threads_end_and_what_they_were_told_is_there(memory: Path, round_:
         assert again.check() == []
 
 
-def test_who_closes_from_inside_a_call_does_not_wait_for_himself(memory: Path) -> None:
+def test_a_close_from_inside_a_call_does_not_wait_for_that_call(memory: Path) -> None:
     """A handler of SIGTERM that interrupts a put closes the space like this."""
     furnish(memory / "space")
     before = descriptors(collect=True)
@@ -251,7 +251,7 @@ def test_a_commit_that_has_its_number_is_finished(memory: Path, monkeypatch: pyt
     expect_whole(memory / "space", spool.open(memory / "space"), [*OLD, *NEW, "more"])
 
 
-def test_who_waits_for_a_lock_hears_at_once_that_the_space_is_closed(memory: Path) -> None:
+def test_a_put_that_waits_for_a_lock_raises_at_once_when_the_space_is_closed(memory: Path) -> None:
     furnish(memory / "space")
     disk = WatchedDisk(str(memory / "space"))
     space = spool.open(memory / "space", disk=disk)

@@ -125,7 +125,7 @@ class Instructions:
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="needs a trace of every instruction: Python 3.11")
 @pytest.mark.timeout(60)
-def test_a_second_signal_in_the_forwarders_handler_waits_for_nobody(
+def test_a_second_signal_in_the_forwarders_handler_ends_the_program_at_once(
     memory: Path, capfd: pytest.CaptureFixture[str], record_property: Callable[[str, object], None]
 ) -> None:
     handlers = {number: signal.getsignal(number) for number in ENDING}

@@ -263,7 +263,9 @@ class OpenToAll(Disk):
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
-def test_what_is_missing_is_named(disk: Callable[[str], Disk], what: str, outcome: Outcome, tmp_path: Path) -> None:
+def test_the_doctor_names_each_missing_property_of_a_file_system(
+    disk: Callable[[str], Disk], what: str, outcome: Outcome, tmp_path: Path
+) -> None:
     (proof,) = (proof for proof in examine(disk(str(tmp_path)), Clock()) if proof.what == what)
     assert proof.outcome is outcome
     assert ": " in proof.detail, "it says what to do"
@@ -294,7 +296,7 @@ def test_root_makes_files_in_the_name_of_a_directorys_owner() -> None:
     assert f"user {OWNER}, in whose name root makes files" in proofs["owner"].detail
 
 
-def test_what_others_may_read_is_named(root: Path) -> None:
+def test_the_doctor_names_a_space_that_other_users_may_read(root: Path) -> None:
     (root / layout.COMMITTED).chmod(0o755)
     assert found(Disk(str(root)))["owner"] is WARNING
 

@@ -67,7 +67,7 @@ def test_a_transaction_that_was_open_at_the_fork_is_closed_in_the_child_only(spa
     assert [message.body for message in space.browse("orders")] == [b"three"]
 
 
-def test_a_child_does_not_let_go_of_what_its_parent_holds(space: spool.Space) -> None:
+def test_a_child_that_closes_the_space_does_not_release_its_parent_s_messages(space: spool.Space) -> None:
     space.put("orders", b"one")
     with spool.open(space.path) as other, space.transaction() as transaction:
         transaction.get("orders")

@@ -207,7 +207,7 @@ def interrupted(history: History, path: Path, n: int, press: Callable[[], None] 
 
 
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.run.__name__)
-def test_one_at_each_call_of_the_disk(
+def test_an_interrupt_at_each_call_of_the_disk_leaves_a_whole_space(
     history: History, memory: Path, request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
 ) -> None:
     calls = list(telling(calls_of(history, memory / "calls"), all_=request.config.getoption("--long")))
@@ -261,7 +261,7 @@ class Lines:
         return self.line
 
 
-def test_a_get_hands_back_what_it_claimed_until_its_commit_begins(memory: Path) -> None:
+def test_an_interrupted_get_releases_its_message_until_its_commit_begins(memory: Path) -> None:
     """Otherwise the message would be lost, because no caller got it."""
     calls = calls_of(History(get), memory / "calls")
     read = max(n for n, call in enumerate(calls, 1) if call.startswith("open committed/"))
@@ -333,7 +333,7 @@ def create_and_close(path: Path, disk: PressedDisk) -> None:
 
 @pytest.mark.parametrize("press", [once, pytest.param(twice, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("way", [open_and_close, create_and_close], ids=["open", "create"])
-def test_one_while_a_space_is_opened_or_closed(
+def test_an_interrupt_while_a_space_is_opened_or_closed_leaves_a_whole_space(
     way: Callable[[Path, PressedDisk], None],
     press: Callable[[], None],
     memory: Path,
@@ -417,7 +417,7 @@ def test_a_transaction_that_was_open_keeps_no_descriptor(memory: Path) -> None:
 
 
 @pytest.mark.parametrize("history", [*HISTORIES[:4], *HISTORIES[6:8]], ids=lambda history: history.run.__name__)
-def test_one_at_each_line_of_the_engine(
+def test_an_interrupt_at_each_line_of_the_engine_leaves_a_whole_space(
     history: History, memory: Path, stride: Stride, record_property: Callable[[str, object], None]
 ) -> None:
     """The signal comes at each line with --long, and at one line in 311 without."""

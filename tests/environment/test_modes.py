@@ -106,7 +106,7 @@ def open_to_others(root: Path) -> list[str]:
     [(0, "ordered"), (0o022, "strict"), (0o177, "ordered"), (0o777, "strict"), (0o777, "ordered")],
     ids=lambda value: f"umask {value:04o}" if isinstance(value, int) else value,
 )
-def test_all_that_is_made_is_its_owners_alone(umask: int, flush: str, directory: Path, record_property) -> None:
+def test_files_of_a_space_are_closed_to_other_users(umask: int, flush: str, directory: Path, record_property) -> None:
     root, looks = directory / "space", []
 
     def look() -> None:
@@ -123,7 +123,7 @@ def test_all_that_is_made_is_its_owners_alone(umask: int, flush: str, directory:
 
 @pytest.mark.root
 @pytest.mark.parametrize("umask", [0o177, 0o777], ids=lambda umask: f"umask {umask:04o}")
-def test_an_ordinary_user_can_use_what_it_makes(umask: int, directory: Path) -> None:
+def test_an_ordinary_user_can_use_a_space_that_the_same_user_made(umask: int, directory: Path) -> None:
     """The test runs as an ordinary user, because root may open files of any mode."""
     live(directory / "warmed up", "strict", lambda: None)  # so that everything is imported
     child = os.fork()

@@ -114,7 +114,7 @@ def a_root_s_day(root: Path, new_queue: str) -> None:
 
 
 @pytest.mark.root
-def test_what_root_does_in_a_space_is_its_owner_s(directory: Path) -> None:
+def test_files_that_root_makes_in_a_space_belong_to_its_owner(directory: Path) -> None:
     make(directory / "warmed up", directory / "and mirrored")  # so that everything is imported
     mirrors = directory / "mirrors"
     for each in (root := directory / "space", mirrors):
@@ -265,7 +265,7 @@ def test_an_error_that_names_no_file_has_advice_all_the_same() -> None:
 
 @pytest.mark.root
 @pytest.mark.parametrize("make", ["create", "make_directory", "give_to_owner"])
-def test_what_takes_a_name_while_root_gives_it_away_stays_its_owner_s(
+def test_a_file_that_takes_a_name_while_root_gives_it_away_keeps_its_owner(
     directory: Path, make: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The owner may rename files in the space's directories between any two calls of a process of root."""

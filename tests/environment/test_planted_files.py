@@ -209,7 +209,7 @@ def _everywhere() -> Iterator[object]:
 
 
 @pytest.mark.parametrize(("place", "kind", "moment"), list(_everywhere()))
-def test_what_is_planted_leads_nowhere_and_stops_nobody(
+def test_a_planted_file_leads_nowhere_and_stops_no_process(
     place: str, kind: str, moment: str, root: Path, outside: Path, caplog: pytest.LogCaptureFixture, record_property
 ) -> None:
     caplog.set_level(logging.WARNING, logger="spool")
@@ -237,7 +237,7 @@ def test_what_is_planted_leads_nowhere_and_stops_nobody(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("place", IN_RUN)
-def test_what_is_planted_in_run_while_it_is_closed_is_set_aside(
+def test_a_file_planted_in_run_while_the_space_is_closed_is_set_aside(
     place: str, kind: str, root: Path, outside: Path
 ) -> None:
     before = _state(outside)
@@ -255,7 +255,7 @@ def test_what_is_planted_in_run_while_it_is_closed_is_set_aside(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("place", IN_RUN[:-1])
-def test_what_is_planted_in_run_while_it_is_in_use_is_refused_by_name(
+def test_a_file_planted_in_run_while_the_space_is_in_use_is_refused_by_name(
     place: str, kind: str, root: Path, outside: Path
 ) -> None:
     before = _state(outside)
@@ -372,7 +372,7 @@ def test_a_spare_file_that_got_another_name_is_not_written_under_it(root: Path, 
     assert {path: path.read_bytes() for path in copies} == copies
 
 
-def test_a_number_far_ahead_of_all_others_keeps_nobody_waiting(root: Path) -> None:
+def test_a_number_far_ahead_of_all_others_does_not_delay_an_opening(root: Path) -> None:
     """An opener does not fill the gap one number at a time."""
     (root / "committed" / f"{2**39 - 1:016d}.msgpack").write_bytes(b"planted")
     with _nothing_hangs():

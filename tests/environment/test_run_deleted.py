@@ -73,7 +73,7 @@ def _delete_run(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.name)
-def test_run_deleted_while_closed_loses_nothing_whatever_was_killed_before(
+def test_run_deleted_while_closed_after_a_kill_at_any_step_loses_nothing(
     history: History, quiet, record_property, stride: Stride
 ) -> None:
     """The deletion follows a kill at each step. The space has messages, claims, branches that voted or are half
@@ -170,7 +170,7 @@ def test_a_newcomer_beside_a_deleted_run_would_be_noticed(bug: Bug, file: str, w
         _before_each_call(explorer, 1)
 
 
-def test_nobody_reclaims_by_a_lock_that_was_made_anew(tmp_path: Path) -> None:
+def test_no_process_reclaims_by_a_lock_file_that_was_made_again(tmp_path: Path) -> None:
     """Otherwise two processes would reclaim, and count the removed files twice."""
     with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
         space.create_queue("a")

@@ -155,7 +155,7 @@ def _stop_before_each_call(stopped: str, thin: int, *, opens: bool = False) -> O
 
 
 @pytest.mark.parametrize("stopped", STOPPED)
-def test_who_is_stopped_before_any_call_goes_on_when_all_that_it_saw_is_gone(
+def test_a_process_stopped_before_any_call_goes_on_after_all_files_it_read_are_gone(
     stopped: str, quiet, record_property, stride: Stride
 ) -> None:
     overtaken = _stop_before_each_call(stopped, stride(9))
@@ -164,13 +164,13 @@ def test_who_is_stopped_before_any_call_goes_on_when_all_that_it_saw_is_gone(
     record_property("stopped processes: what they saw was gone", overtaken.gone)
 
 
-def test_who_is_stopped_while_it_opens_the_space(quiet, record_property, stride: Stride) -> None:
+def test_a_process_stopped_while_it_opens_the_space_goes_on(quiet, record_property, stride: Stride) -> None:
     overtaken = _stop_before_each_call("gets", stride(17), opens=True)
     assert overtaken.gone > 0
     record_property("stopped processes: stops", overtaken.stops)
 
 
-def test_who_goes_on_without_a_second_look_would_be_noticed(quiet) -> None:
+def test_a_stopped_process_that_goes_on_without_a_second_look_is_noticed(quiet) -> None:
     (bug,) = (bug for bug, _ in OF_NARROW_WINDOWS if bug.what == "no second look")
     with planted(bug), pytest.raises(Unexplained):
         _stop_before_each_call("gets", 1)

@@ -120,7 +120,7 @@ def test_a_member_with_a_name_of_no_file_of_a_space_is_refused(tmp_path: Path, n
     assert os.listdir(tmp_path) == []
 
 
-def test_what_is_consistent_is_imported(tmp_path: Path) -> None:
+def test_a_consistent_export_is_imported(tmp_path: Path) -> None:
     """The other tests are of use only if a consistent export is imported."""
     names = ["quarantine/...", "drop/q/a", "active/drop.q.0123456789abcdef/.first.a", "quarantine/" + "n" * 255]
     assert imported(consistent([*_SPACE, *((name, b"x") for name in names)]), tmp_path / "space") is not None

@@ -240,7 +240,7 @@ def _again(decide: Callable[[Actor], object]) -> Callable[[Actor], None]:
     return finish
 
 
-def _undo_what_is_listed(actor: Actor) -> None:
+def _roll_back_listed_branches(actor: Actor) -> None:
     """Presumed abort: a coordinator without a decision rolls back each listed branch."""
     for xid in actor.rm.recover():
         actor.rm.rollback(xid)
@@ -377,9 +377,9 @@ HISTORIES = (
     History("put and reclaim", consumed, CONSUMED, (Step(_put_and_reclaim, lambda found: found.put("a", "one")),)),
     History("reclaim", consumed, CONSUMED, (RECLAIM, put("one"))),
     History("close", consumed, CONSUMED, (Step(_close, _same),)),
-    History("prepare", three, THREE, (VOTE,), _undo_what_is_listed, frozenset([THREE]),
+    History("prepare", three, THREE, (VOTE,), _roll_back_listed_branches, frozenset([THREE]),
             frozenset([IN_DOUBT])),
-    History("second phase", three, THREE, (VOTE, COMMIT), _undo_what_is_listed, frozenset([THREE, COMMITTED]),
+    History("second phase", three, THREE, (VOTE, COMMIT), _roll_back_listed_branches, frozenset([THREE, COMMITTED]),
             frozenset([IN_DOUBT])),
     History("second phase, later", voted, IN_DOUBT, (COMMIT,), _again(_commit),
             frozenset([COMMITTED])),

@@ -55,7 +55,7 @@ def test_every_message_can_be_taken_from_a_full_disk(in_transactions: bool) -> N
         assert not space.check()
 
 
-def test_what_cannot_be_taken_from_a_full_disk_stays() -> None:
+def test_a_message_that_cannot_be_taken_from_a_full_disk_remains() -> None:
     """Many messages of one commit: each get needs a file, and none is free before the last message is taken."""
     machine = Machine(NO_FILES)
     disk = FullDisk(machine)

@@ -54,9 +54,7 @@ def work_until_it_fails(space: spool.Space) -> tuple[list[str], list[str], spool
     raise AssertionError("no write ever failed")
 
 
-def test_a_flush_that_fails_stops_the_space_for_everybody_and_nothing_acknowledged_is_lost(
-    volume: Volume, fault: Path
-) -> None:
+def test_a_failed_flush_stops_all_processes_and_loses_no_acknowledged_message(volume: Volume, fault: Path) -> None:
     root = volume.path / "space"
     with spool.create(root, defaults=AT_ONCE) as space:
         space.create_queue("q")

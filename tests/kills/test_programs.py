@@ -62,7 +62,7 @@ LONG = [*((at, TASK[0]) for at in DRIVER[1:]), *((DRIVER[0], at) for at in TASK[
 @pytest.mark.parametrize(
     ("driver", "task"), [(DRIVER[0], TASK[0]), *(pytest.param(*case, marks=pytest.mark.slow) for case in LONG)]
 )
-def test_a04_spool_forward_answers_each_message_once_whoever_is_killed(
+def test_a04_spool_forward_answers_each_message_once_when_driver_and_task_are_killed(
     driver: tuple[str, int], task: tuple[str, int], tmp_path: Path
 ) -> None:
     path = tmp_path / "space"

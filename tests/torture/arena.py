@@ -162,7 +162,7 @@ class Arena:
         if now >= self._random_kill_at:
             self._random_kill_at = now + self._rng.expovariate(4.0)
             if self._rng.random() < 0.1:
-                self._kill_everybody()
+                self._kill_all()
             else:
                 process = self._rng.choice(list(self._team.values()))
                 self._kill(process, process.held_in or ANYWHERE)
@@ -193,7 +193,7 @@ class Arena:
         process.child.stdin.write("go on\n")
         process.child.stdin.flush()
 
-    def _kill_everybody(self) -> None:
+    def _kill_all(self) -> None:
         self.result.killed[EVERYBODY] += 1
         everybody = list(self._team.values())
         for process in everybody:

@@ -267,7 +267,7 @@ def test_the_other_queue_of_a_commit_must_show_it_too(story: Story) -> None:
     assert "l looked at out, and not ('out', 'b')" in verdict(story, [("in", "a", (1, 0), 0), ("out", "b", (1, 1), 0)])
 
 
-def test_a_message_that_somebody_just_claims_need_not_be_seen(story: Story) -> None:
+def test_a_message_that_is_just_being_claimed_need_not_be_seen(story: Story) -> None:
     story.put("p.1", 1, "a")
     story.begin_get("c.1", 1)
     look(story, "l")
@@ -276,14 +276,14 @@ def test_a_message_that_somebody_just_claims_need_not_be_seen(story: Story) -> N
     assert verdict(story) == ""
 
 
-def test_a_look_that_was_cut_short_need_not_show_what_comes_later(story: Story) -> None:
+def test_a_look_that_was_cut_short_need_not_show_later_messages(story: Story) -> None:
     story.put("p.1", 1, "a")
     story.put("p.2", 2, "b")
     look(story, "l", "a", complete=False)
     assert verdict(story, [("in", "a", (1, 0), 0), ("in", "b", (2, 0), 0)]) == ""
 
 
-def test_seeing_what_was_rolled_back_is_found(story: Story) -> None:
+def test_a_look_that_saw_a_rolled_back_message_is_found(story: Story) -> None:
     story.tell("p.1", "put", queue="in", keys=["a"])
     story.end("p.1", "rollback")
     look(story, "l", "a")

@@ -61,7 +61,7 @@ def stopped_in(window: str, kind: str, root: Path, logs: Path, nursery: Nursery)
         (windows.COMMIT_TO_REMOVAL, "dropper"),
     ],
 )
-def test_nobody_waits_for_ever_for_a_process_that_is_stopped(window: str, kind: str, tmp_path: Path) -> None:
+def test_no_process_waits_for_ever_for_a_stopped_process(window: str, kind: str, tmp_path: Path) -> None:
     root, logs = tmp_path / "space", tmp_path / "logs"
     logs.mkdir()
     with spool.create(root, defaults=AT_ONCE) as space:
