@@ -36,7 +36,7 @@ def ids(space: spool.Space, **filters: Any) -> list[str]:
     return [message.id for message in space.browse("errors", **filters)]
 
 
-def test_x17_only_what_failed_by_one_reason_returns(space: spool.Space) -> None:
+def test_x17_only_messages_that_failed_by_one_reason_return(space: spool.Space) -> None:
     outage = [fail(space, number, "HTTP 503 Service Unavailable: try later") for number in range(3)]
     wrong = fail(space, "soup", "five soups")
     assert ids(space, reason="HTTP 503") == outage

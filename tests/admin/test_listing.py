@@ -61,7 +61,7 @@ def states(space: spool.Space, queue: str = "orders") -> list[str]:
     return [entry.state for entry in space.entries(queue)]
 
 
-def test_a_dry_run_counts_what_the_real_run_does_beside_a_process_that_holds_a_message(space: spool.Space) -> None:
+def test_a_dry_run_and_the_real_run_leave_out_a_message_of_another_process(space: spool.Space) -> None:
     space.put_many("orders", [b"1", b"2", b"3"])
     with held_by_another(space.path):
         assert space.purge("orders", dry_run=True) == 2
@@ -71,7 +71,7 @@ def test_a_dry_run_counts_what_the_real_run_does_beside_a_process_that_holds_a_m
         assert space.purge("orders", dry_run=True) == space.purge("orders") == 0
 
 
-def test_a_dry_run_leaves_out_what_this_process_holds(space: spool.Space) -> None:
+def test_a_dry_run_leaves_out_messages_that_this_process_holds(space: spool.Space) -> None:
     space.put_many("orders", [b"1", b"2", b"3"])
     with space.transaction() as transaction:
         transaction.get("orders")
@@ -140,7 +140,7 @@ def test_an_entry_is_as_other_processes_left_it_a_moment_ago(space: spool.Space)
         space.entry(message_id)
 
 
-def test_what_another_process_decided_for_a_coordinator_is_known(space: spool.Space) -> None:
+def test_a_heuristic_decision_by_another_process_is_listed(space: spool.Space) -> None:
     with spool.open(space.path) as other:
         manager = xa.ResourceManager(other)
         manager.start(XID)
@@ -158,7 +158,7 @@ def flip_body(space: spool.Space, number: int) -> None:
     file.write_bytes(data)
 
 
-def test_a_damaged_message_is_named_by_those_who_look_and_by_who_takes_it(
+def test_browse_entries_show_and_get_many_name_a_damaged_message(
     space: spool.Space, caplog: pytest.LogCaptureFixture
 ) -> None:
     ids = [space.put("orders", body) for body in (b"1", b"to be damaged", b"3")]
@@ -197,7 +197,7 @@ def test_a_damaged_table_of_many_messages_is_named(space: spool.Space, monkeypat
         )
 
 
-def test_what_was_taken_and_reclaimed_while_one_looks_is_no_damage(
+def test_messages_taken_and_reclaimed_during_a_listing_are_not_listed_as_damaged(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with small_compactions(), spool.open(space.path) as other:
@@ -224,7 +224,7 @@ def test_what_was_taken_and_reclaimed_while_one_looks_is_no_damage(
         max_size=12,
     )
 )
-def test_what_was_enqueued_is_there_or_went_in_one_of_the_ways_that_are_counted(
+def test_each_enqueued_message_exists_or_is_counted_as_removed(
     what: list[tuple[str, str]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     with spool.create(tmp_path_factory.mktemp("counts") / "space") as space:

@@ -92,7 +92,7 @@ def test_queues_that_are_missing_are_made_if_that_is_asked_for(space: spool.Spac
     assert sorted(entry.name for entry in Path(space.path, "drop").iterdir()) == ["answers", "errors", "q"]
 
 
-def test_what_the_spaces_defaults_name_is_made_too(tmp_path: Path) -> None:
+def test_create_missing_makes_the_error_queue_that_the_space_s_defaults_name(tmp_path: Path) -> None:
     with spool.create(tmp_path / "space", defaults={"error_queue": "errors"}) as space:
         with pytest.raises(spool.QueueNotFound, match="queue q: error_queue"):
             space.create_queue("q")

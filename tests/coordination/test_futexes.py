@@ -48,7 +48,7 @@ def deadline(seconds: float, clock: Clock) -> Deadline:
     return Deadline(clock, seconds, clock.monotonic() + seconds)
 
 
-def test_a_thread_that_lets_go_of_a_byte_wakes_all_that_wait_for_it(root: str, pool: ThreadPoolExecutor) -> None:
+def test_a_thread_that_releases_a_byte_wakes_all_waiters_for_it(root: str, pool: ThreadPoolExecutor) -> None:
     ours, clocks = control(root), [PatientClock(), PatientClock()]
     assert ours.try_lock(NUMBER)
 

@@ -104,7 +104,7 @@ def test_check_finds_nothing_wrong_with_a_reclaim_that_was_killed_half_way(
         assert (again.recovery.damaged, again.check()) == ([], [])
 
 
-def test_check_names_a_lost_branch_of_a_commit_that_nobody_reclaims(space: spool.Space) -> None:
+def test_check_names_a_lost_branch_of_a_commit_that_no_process_reclaims(space: spool.Space) -> None:
     prepare(space)
     store = space._store
     number = commit(space)

@@ -174,7 +174,7 @@ def test_a_waiting_task_gets_its_message_in_each_way_of_arrival(
     asyncio.run(main())
 
 
-def test_it_gets_the_message_of_a_branch_that_was_prepared_before(pool: ThreadPoolExecutor) -> None:
+def test_a_get_by_id_gets_the_message_of_a_branch_that_was_prepared_before(pool: ThreadPoolExecutor) -> None:
     processes = Processes()
     space = processes.space()
     with processes.space() as other:

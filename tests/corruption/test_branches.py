@@ -118,7 +118,7 @@ def test_a_head_that_carries_another_number_adopts_nothing(processes: Processes)
     assert again.recovery.in_doubt == [str(FIRST)]
 
 
-def test_what_is_durable_is_read_from_a_file_that_carries_its_own_number(processes: Processes) -> None:
+def test_the_durable_mark_is_read_only_from_a_file_that_carries_its_own_number(processes: Processes) -> None:
     """Otherwise damage would count as a message that was never acknowledged."""
     space = processes.space()
     for body in ("one", "two", "three"):

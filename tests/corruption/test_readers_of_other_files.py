@@ -50,7 +50,9 @@ def test_x06_a_note_with_each_value_at_its_edges_names_possible_messages_only(
 
 @OPTIONS
 @given(data=damaged(note_bytes(NOTE)))
-def test_x06_a_damaged_note_names_what_was_noted_or_less(data: bytes, tmp_path: Path, tried: dict[str, int]) -> None:
+def test_x06_a_damaged_note_names_the_noted_messages_or_fewer(
+    data: bytes, tmp_path: Path, tried: dict[str, int]
+) -> None:
     _, ranges = read_note(tmp_path, data)
     assert {*ranges} <= {(5, 0, 3), (5, 9, 1), (6, 2, 7)}
     tried["accepted" if len(ranges) == 3 else "refused"] += 1
@@ -155,7 +157,7 @@ def test_no_reason_of_another_program_leads_out_of_the_folder_of_a_queue(data: b
     reason=st.text(max_size=200) | st.sampled_from(["\ud800", "x" * MAX_REASON_BYTES, "\n{}", '{"kind": "damaged"}']),
     cause=st.sampled_from(Cause),
 )
-def test_r08_whatever_the_name_and_the_reason_a_file_is_kept_with_it(
+def test_r08_a_file_with_any_name_is_quarantined_with_its_reason(
     name: bytes, reason: str, cause: Cause, tmp_path_factory: pytest.TempPathFactory, tried: dict[str, int]
 ) -> None:
     root = tmp_path_factory.mktemp("space")

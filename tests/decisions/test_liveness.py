@@ -466,7 +466,7 @@ def test_x03_a_log_that_is_no_plain_file_is_an_error(others: LogDirectory, path:
         others.read_dead(bytes(12))
 
 
-def test_x03_coordinators_are_listed_while_nobody_writes_a_log(log: DecisionLog, path: Path) -> None:
+def test_x03_a_listing_of_coordinators_locks_out_writers_of_logs(log: DecisionLog, path: Path) -> None:
     """Some file systems list a file that is renamed meanwhile twice or not at all."""
     asked = []
 

@@ -28,7 +28,7 @@ extremes = st.fixed_dictionaries(
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(options=extremes)
-def test_e12_what_a_put_accepts_can_be_read_again_also_after_a_failed_try(
+def test_e12_an_accepted_put_can_be_read_also_after_a_failed_attempt(
     tmp_path_factory: pytest.TempPathFactory, options: dict[str, Any]
 ) -> None:
     path = tmp_path_factory.mktemp("extremes") / "space"

@@ -68,7 +68,7 @@ def test_x02_a_stock_unpacker_reads_a_file_to_its_end_and_every_checksum_holds(n
     assert rest == []
 
 
-def test_the_golden_files_say_what_was_put_into_them() -> None:
+def test_the_golden_files_hold_the_messages_put_into_them() -> None:
     header, table, *bodies = objects("commit.msgpack")
     assert (header["number"], header["time"], header["durable_mark"]) == (42, 1790000000.25, 41)
     assert bodies == [

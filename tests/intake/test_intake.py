@@ -163,7 +163,7 @@ def test_names_of_any_bytes_are_taken(space: spool.Space) -> None:
     assert names == {longest, "caf\\xe9", "\N{SNOWMAN}", "a\nb"}
 
 
-def test_a_file_that_cannot_be_read_waits_and_keeps_nobody_else_from_coming(
+def test_a_file_that_cannot_be_read_waits_and_does_not_hold_up_the_others(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (folder(space) / "bad").write_bytes(b"bad")

@@ -310,7 +310,7 @@ def test_a_group_drops_files_with_any_usual_umask(path: Path, clock: MovedClock,
     assert bodies(path) == [b"a", b"b"]
 
 
-def test_a_file_that_the_intake_may_not_read_is_left_with_what_to_do(
+def test_a_file_that_the_intake_may_not_read_is_left_with_advice(
     path: Path, clock: MovedClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     drop(path, "secret", b"x", umask=0o077)

@@ -160,7 +160,7 @@ def test_bytes_written_after_a_commit_whose_intake_died_are_kept(processes: Proc
     assert processes.machine.find(kept.name).data == b"a and more"
 
 
-def test_another_file_of_the_same_size_and_time_is_another() -> None:
+def test_a_file_with_another_inode_size_or_time_is_another_file() -> None:
     identity = FileIdentity(1, 17, 1, 5, 1_000, 0o100644, 0, 2_000)
     complete = Complete(Evidence.RENAMED, identity)
     assert complete.is_still(identity._replace(changed_ns=3_000))

@@ -45,7 +45,7 @@ def drop(space: spool.Space, name: str, data: bytes) -> None:
         ("jsontxt", b"x", b"x", "application/octet-stream"),
     ],
 )
-def test_a_suffix_says_what_a_file_becomes(
+def test_a_suffix_decides_the_body_and_content_type_of_a_dropped_file(
     space: spool.Space, name: str, data: bytes, body: object, content_type: str
 ) -> None:
     drop(space, name, data)

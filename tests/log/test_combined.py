@@ -648,7 +648,7 @@ def test_all_owned_slots_are_left_out(leader: spool.Space) -> None:
     assert (slots.own(A_MOMENT), slots.own(A_MOMENT)) == (2, None)
 
 
-def test_slots_begin_anew_when_no_process_has_the_space_open(tmp_path: Path, leader: spool.Space) -> None:
+def test_slots_are_empty_again_when_no_process_has_the_space_open(tmp_path: Path, leader: spool.Space) -> None:
     slots = slots_of(leader)
     for slot in (3, 4):
         slots.post(slot, b"", span_of([]))

@@ -113,7 +113,7 @@ def test_requests_are_committed_in_order_of_arrival(gathering: Gathering) -> Non
     assert [space.show(future.result()).body for future in (futures[0], *futures[2:])] == ["a", "c", "d"]
 
 
-def test_a_lone_caller_leads_at_once_in_his_own_thread(gathering: Gathering, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_only_caller_leads_at_once_in_its_own_thread(gathering: Gathering, monkeypatch: pytest.MonkeyPatch) -> None:
     """No timer, no hand-over, no thread but his."""
     monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("a lone caller does not wait for others"))
     monkeypatch.setattr(CommitQueue, "wait", lambda *args: pytest.fail("a lone caller leads"))
@@ -180,7 +180,7 @@ def test_a_get_whose_commit_fails_is_no_attempt(gathering: Gathering) -> None:
 # -- failures ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_failed_flush_is_unknown_to_each_with_his_own_ids(gathering: Gathering) -> None:
+def test_a_failed_flush_is_unknown_to_each_caller_with_its_own_ids(gathering: Gathering) -> None:
     space = gathering.space
     with gathering.held():
         gathering.disk.flush_fails = FlushFailed(errno.EIO, "fsync: broken")

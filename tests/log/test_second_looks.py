@@ -309,7 +309,7 @@ def test_check_does_not_miss_a_file_that_is_reclaimed_meanwhile(space: spool.Spa
     assert not disk.waits_for("exclusively")
 
 
-def test_nobody_reclaims_while_a_check_counts_files(space: spool.Space, watched: Watched) -> None:
+def test_no_process_reclaims_while_a_check_counts_files(space: spool.Space, watched: Watched) -> None:
     checker, disk = watched
     space.put("orders", "one")
     counts: list[int] = []

@@ -33,7 +33,7 @@ def space(tmp_path: Path) -> Iterator[spool.Space]:
 # -- deciding ---------------------------------------------------------------------------------------------------------
 
 
-def test_s01_a_queue_is_slow_if_it_holds_more_than_twice_what_it_serves() -> None:
+def test_s01_a_queue_is_slow_if_it_holds_more_than_twice_the_served_messages() -> None:
     assert is_slow(201, 100)
     assert not is_slow(200, 100)
     assert not is_slow(0, 0)

@@ -56,7 +56,7 @@ def test_each_listed_option_has_a_key_for_type_checkers_and_a_line_of_help(optio
 
 
 @pytest.mark.parametrize(("call", "options"), TOLD, ids=lambda value: getattr(value, "__qualname__", value))
-def test_what_takes_options_names_them_in_its_signature(call: Callable[..., Any], options: type) -> None:
+def test_a_call_with_options_names_them_in_its_signature(call: Callable[..., Any], options: type) -> None:
     [rest] = [one for one in inspect.signature(call).parameters.values() if one.kind is one.VAR_KEYWORD]
     assert get_type_hints(call)[rest.name] == Unpack[options]  # type: ignore[valid-type]
 

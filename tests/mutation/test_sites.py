@@ -36,7 +36,7 @@ def test_a_comparison_is_left_out_as_if_it_had_agreed() -> None:
     )
 
 
-def test_what_is_remembered_is_about_calls_that_are_there_and_tests_that_are_there() -> None:
+def test_the_recorded_calls_and_tests_exist() -> None:
     sites = {site.name for site in all_sites(ROOT)}
     assert set(unnoticeable()) <= sites
     assert set(noticed()) <= sites - unnoticeable().keys()

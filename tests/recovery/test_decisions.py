@@ -149,7 +149,7 @@ def test_a_damaged_vote_is_quarantined_unless_it_is_committed_or_has_an_owner() 
         (OURS, _owners(OURS), (), (), Kind.ALIVE, Step.LEAVE),
     ],
 )
-def test_a_vote_waits_unless_it_is_decided_or_nobody_is_left_to_decide(
+def test_a_vote_waits_unless_it_is_decided_or_its_coordinator_is_dead(
     xid: Xid, owners: LiveOwners, committed: tuple[Xid, ...], refused: tuple[Xid, ...], kind: Kind, step: Step
 ) -> None:
     prepared = _prepared({xid: True}, owners)

@@ -127,7 +127,7 @@ def test_a_damaged_message_that_another_process_takes_meanwhile_is_quarantined_o
     assert space.stats("orders").failed == 1
 
 
-def test_nobody_reclaims_while_files_are_repaired(space: spool.Space, watched: Watched) -> None:
+def test_no_process_reclaims_while_files_are_repaired(space: spool.Space, watched: Watched) -> None:
     space.put("orders", "one")
     space.get("orders")
     space.put("orders", "newest")
@@ -157,13 +157,13 @@ def test_a_file_whose_number_is_issued_before_its_repair_remains(
     repairing, disk = watched
     monkeypatch.setattr(repair_module, "free_room", lambda store: None)  # (it may rename the file once it is consumed)
 
-    def nobody_commits() -> None:
+    def no_process_commits() -> None:
         assert not space._store.shared.control.is_free(NUMBER)
 
     space.put("orders", "one")
     disk.close(disk.create(layout.committed(3)))
     disk.before("names", lambda: [space.put("orders", body) for body in ("two", "three")], spare=spare)
-    disk.before("rename", nobody_commits, layout.committed(3))
+    disk.before("rename", no_process_commits, layout.committed(3))
     assert [one for one in repairing.check(repair=True) if one.kind is Kind.DAMAGED] == []
     assert not disk.waits_for("names")
     assert space.check() == []

@@ -35,7 +35,7 @@ def told(disk: Meanwhile, *calls: str) -> list[tuple[str, Any]]:
     return seen
 
 
-def test_a_consumed_file_is_durably_in_the_pool_before_anybody_may_overwrite_it(strict: Processes) -> None:
+def test_a_consumed_file_is_durably_in_the_pool_before_a_process_may_overwrite_it(strict: Processes) -> None:
     """Otherwise its old name could return, with the bytes of a later commit."""
     space, disk = strict.open()
     space.put("orders", "one")
