@@ -74,7 +74,7 @@ def test_put_and_get(path: Path) -> None:
     assert left(path) == []
 
 
-def test_a_get_waits_for_what_another_task_puts(path: Path) -> None:
+def test_a_get_waits_for_a_message_that_another_task_puts(path: Path) -> None:
     async def story(space: spool.aio.Space) -> None:
         getting = asyncio.create_task(space.get("orders", timeout=None))
         await asyncio.sleep(0)
@@ -97,7 +97,7 @@ def test_errors_reach_the_task(path: Path) -> None:
     run(path, story)
 
 
-def test_opening_what_is_no_space_fails(tmp_path: Path) -> None:
+def test_opening_a_directory_that_is_no_space_fails(tmp_path: Path) -> None:
     async def main() -> None:
         with pytest.raises(spool.NotASpace):
             await spool.aio.open(tmp_path / "nothing")
@@ -218,7 +218,7 @@ def test_a_get_that_is_cancelled_in_its_commit_returns_the_message(path: Path, d
     assert left(path) == []
 
 
-def test_closing_commits_what_was_put(path: Path) -> None:
+def test_closing_commits_puts_that_have_begun(path: Path) -> None:
     async def main() -> None:
         space = await spool.aio.open(path)
         tasks = [asyncio.create_task(space.put("orders", n)) for n in range(50)]
@@ -284,7 +284,7 @@ def test_x12_of_many_tasks_that_wait_each_gets_one(path: Path, count: int) -> No
     run(path, story)
 
 
-def test_x12_a_wait_ends_in_time_whoever_has_the_turn(path: Path) -> None:
+def test_x12_a_wait_ends_in_time_beside_a_get_that_waits_longer(path: Path) -> None:
     async def story(space: spool.aio.Space) -> None:
         patient = asyncio.create_task(space.get("orders", timeout=None))
         await asyncio.sleep(0)

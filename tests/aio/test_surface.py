@@ -48,7 +48,7 @@ def test_tasks_have_every_call_that_threads_have_and_the_excuses_are_needed(thre
 
 
 @pytest.mark.parametrize(("threads", "tasks"), PAIRS[:2], ids=["Space", "Transaction"])
-def test_a_call_takes_the_same_arguments_and_tells_what_it_does(threads: type, tasks: type) -> None:
+def test_an_awaited_call_takes_the_arguments_of_the_plain_call_and_has_a_docstring(threads: type, tasks: type) -> None:
     for name in _public(threads) & _public(tasks):
         call, awaited = getattr(threads, name), getattr(tasks, name)
         assert inspect.getdoc(awaited), name
@@ -124,7 +124,7 @@ def test_a_closed_space_says_so_to_administrators_too(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_spaces_transactions_and_routers_say_what_they_are(tmp_path: Path) -> None:
+def test_the_reprs_of_spaces_transactions_and_routers_name_kind_and_state(tmp_path: Path) -> None:
     async def story() -> None:
         async with spool.aio.create(tmp_path) as space:
             tx = space.transaction()

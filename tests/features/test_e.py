@@ -194,7 +194,7 @@ def test_e10_settings_that_people_edit_are_read_while_programs_run(
         ("max_bytes = -1", "max_bytes is a whole number from 0"),
     ],
 )
-def test_e10_a_wrong_key_or_type_is_named_with_file_key_and_what_is_allowed(path: Path, line: str, text: str) -> None:
+def test_e10_a_wrong_key_or_type_is_named_with_file_key_and_allowed_values(path: Path, line: str, text: str) -> None:
     with spool.create(path, defaults=AT_ONCE) as space:
         space.create_queue("q")
     file = path / "space.toml"
@@ -229,7 +229,7 @@ def test_e12_a_flipped_byte_of_a_body_is_found_and_the_rest_is_served(path: Path
         assert "checksum" in str(finding)
 
 
-def test_e13_order_is_by_commit_whatever_the_clock_says(space: spool.Space, clock: MovedClock) -> None:
+def test_e13_order_is_by_commit_also_when_the_clock_steps(space: spool.Space, clock: MovedClock) -> None:
     space.create_queue("q")
     for n, later in enumerate((0, 100, -100, -100, 0)):
         clock.later = later

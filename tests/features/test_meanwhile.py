@@ -98,7 +98,7 @@ def bodies(space: spool.Space, queue: str = "q") -> list[Any]:
     return [message.body for message in space.browse(queue)]
 
 
-def test_x08_two_who_put_one_key_put_one_message() -> None:
+def test_x08_two_puts_of_one_key_at_once_add_one_message() -> None:
     def prepare(space: spool.Space) -> None:
         space.create_queue("q")
 
@@ -113,7 +113,7 @@ def test_x08_two_who_put_one_key_put_one_message() -> None:
         assert len({put(two.other), put(two.other), *(message.id for message in two.other.browse("q"))}) == 1
 
 
-def test_q11_two_who_put_at_the_limit_do_not_go_beyond_it() -> None:
+def test_q11_two_puts_at_the_limit_do_not_exceed_it() -> None:
     def prepare(space: spool.Space) -> None:
         space.create_queue("q", max_messages=2)
         space.put("q", 0)
@@ -138,7 +138,7 @@ def _vote(space: spool.Space, name: bytes = b"one") -> None:
     branch.prepare()
 
 
-def test_q11_who_votes_at_the_limit_and_who_puts_do_not_go_beyond_it() -> None:
+def test_q11_a_vote_and_a_put_at_the_limit_do_not_exceed_it() -> None:
     def prepare(space: spool.Space) -> None:
         space.create_queue("q", max_messages=2)
         space.put("q", 0)
@@ -153,7 +153,7 @@ def test_q11_who_votes_at_the_limit_and_who_puts_do_not_go_beyond_it() -> None:
             assert sum(one in (spool.Full, *WAITED) for one in (mine, theirs)) == 1, (mine, theirs)
 
 
-def test_q14_nobody_votes_for_a_message_of_a_queue_that_is_gone() -> None:
+def test_q14_no_branch_votes_for_a_message_of_a_deleted_queue() -> None:
     def prepare(space: spool.Space) -> None:
         space.create_queue("q")
 
@@ -169,7 +169,7 @@ def test_q14_nobody_votes_for_a_message_of_a_queue_that_is_gone() -> None:
                 assert any(found in (spool.QueueNotFound, *WAITED) for found in outcomes), outcomes
 
 
-def test_x09_two_who_take_of_a_group_take_in_order() -> None:
+def test_x09_two_gets_from_a_group_at_once_take_in_order() -> None:
     def prepare(space: spool.Space) -> None:
         space.create_queue("q")
         space.put("q", 1, group="g")
@@ -188,7 +188,7 @@ def test_x09_two_who_take_of_a_group_take_in_order() -> None:
         assert bodies(two.other) in ([2], [])
 
 
-def test_x09_what_comes_back_to_a_group_comes_before_the_rest_of_it() -> None:
+def test_x09_a_message_that_returns_to_a_group_comes_before_the_rest_of_it() -> None:
     def prepare(space: spool.Space) -> None:
         space.create_queue("q", retry_delay=100)
         space.put("q", 1, group="g")
@@ -230,7 +230,7 @@ def test_x07_a_message_expires_once() -> None:
 
 
 @pytest.mark.parametrize("act", ["expire", "purge", "redrive"])
-def test_q14_x07_what_a_branch_votes_for_is_left_to_it(act: str) -> None:
+def test_q14_x07_expiry_purge_and_redrive_leave_a_branch_its_message(act: str) -> None:
     branches: list[CoordinatedTransaction] = []
 
     def prepare(space: spool.Space) -> None:

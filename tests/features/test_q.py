@@ -231,7 +231,7 @@ def test_q14_messages_that_are_there_are_shown_changed_moved_and_deleted(space: 
         space.change(one)
 
 
-def test_q14_what_somebody_holds_is_left_to_him(space: spool.Space) -> None:
+def test_q14_a_held_message_is_left_to_its_transaction(space: spool.Space) -> None:
     space.create_queue("q")
     held, _ = space.put_many("q", [1, 2])
     with space.transaction() as tx:
@@ -268,7 +268,9 @@ def test_q14_purge_by_filters_counts_first_if_asked_to(space: spool.Space, clock
     assert space.stats("q").dequeued == 0
 
 
-def test_q14_a_queue_is_changed_for_everybody_and_deleted_when_it_is_empty(space: spool.Space, again: Reopen) -> None:
+def test_q14_a_queue_is_changed_for_all_processes_and_deleted_when_it_is_empty(
+    space: spool.Space, again: Reopen
+) -> None:
     space.create_queue("errors")
     space.create_queue("q", retries=3, error_queue="errors")
     other = again()

@@ -70,7 +70,7 @@ def test_q02_lifo_takes_the_last_message_of_one_commit_first(space: spool.Space,
     assert drained(space, "q") == [3, 2, 1, 0]
 
 
-def test_q02_a_queue_whose_order_is_changed_has_it_at_once_for_everybody(space: spool.Space, again: Reopen) -> None:
+def test_q02_a_change_of_a_queue_s_order_is_seen_at_once_by_all_processes(space: spool.Space, again: Reopen) -> None:
     space.create_queue("q")
     other = again()
     for body, priority in ((0, 10), (1, 90), (2, 50)):
@@ -134,7 +134,7 @@ def test_q03_before_and_top_exclude_each_other_and_a_message_that_is_gone(space:
     assert space.stats("q").enqueued == 1
 
 
-def test_q03_who_stands_before_who_stands_before_has_an_end(space: spool.Space) -> None:
+def test_q03_a_chain_of_messages_put_before_others_is_limited(space: spool.Space) -> None:
     space.create_queue("q", out_of_order=("before",))
     last = space.put("q", 0)
     for body in range(1, 66):
@@ -262,7 +262,7 @@ class OrderModel(RuleBasedStateMachine):
         self.spaces[who] = spool.open(self.path, clock=self.clock)
 
     @invariant()
-    def everybody_sees_the_line(self) -> None:
+    def each_process_sees_the_line(self) -> None:
         for space in getattr(self, "spaces", []):
             for queue, line in self.line.items():
                 assert seen(space, queue) == [one.body for one in line]

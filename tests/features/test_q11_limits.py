@@ -48,7 +48,7 @@ def test_q11_the_space_is_full_at_its_own_limits(tmp_path: Path) -> None:
         space.put("b", 3)
 
 
-def test_q11_what_a_transaction_takes_makes_room_for_what_it_puts(space: spool.Space) -> None:
+def test_q11_messages_that_a_transaction_takes_make_room_for_its_puts(space: spool.Space) -> None:
     space.create_queue("q", max_messages=2)
     space.put_many("q", [1, 2])
     with space.transaction() as tx:
@@ -143,7 +143,7 @@ def test_q11_the_limit_is_exact_with_several_processes(path: Path, space: spool.
     assert space.stats("q").ready == 100
 
 
-def test_q11_what_fails_moves_to_its_error_queue_full_or_not(space: spool.Space) -> None:
+def test_q11_a_failed_message_moves_to_its_error_queue_full_or_not(space: spool.Space) -> None:
     space.create_queue("errors", max_messages=0)
     space.create_queue("q", retries=0, error_queue="errors")
     message_id = space.put("q", 1)
@@ -236,7 +236,7 @@ def test_q10_a_command_that_fails_or_takes_too_long_is_logged(path: Path, caplog
     assert "queue slow was ended: it took longer than 0.05 s" in caplog.text
 
 
-def test_q10_what_a_command_says_is_cut_and_what_it_leaves_behind_is_not_waited_for(
+def test_q10_a_command_s_output_is_cut_and_its_background_processes_delay_nothing(
     path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     gate = tmp_path / "gate"

@@ -235,7 +235,7 @@ def test_q16_an_export_holds_whole_commits_and_nothing_that_is_under_way() -> No
     assert page.published == page.issued == processes.newest()
 
 
-def test_q16_an_export_counts_what_other_processes_have_put() -> None:
+def test_q16_an_export_counts_messages_that_other_processes_have_put() -> None:
     processes, file = Processes(), io.BytesIO()
     exporting, other = processes.space(), processes.space()
     other.put_many("orders", [1, 2, 3])

@@ -68,7 +68,7 @@ def test_x07_a_message_past_its_time_is_never_delivered(space: spool.Space, cloc
 
 
 @pytest.mark.parametrize(("on_expiry", "kept"), [("error", ["late"]), ("drop", [])])
-def test_x07_it_goes_to_the_error_queue_or_away_as_the_queue_says(
+def test_x07_an_expired_message_goes_to_the_error_queue_or_is_dropped_by_on_expiry(
     space: spool.Space, clock: MovedClock, on_expiry: str, kept: list[str]
 ) -> None:
     space.create_queue("errors")
@@ -87,7 +87,7 @@ def test_x07_it_goes_to_the_error_queue_or_away_as_the_queue_says(
         assert message.origin_attempts == 1
 
 
-def test_x07_what_is_held_when_its_time_comes_may_be_committed_and_not_given_back(
+def test_x07_a_held_message_past_its_time_can_be_committed_and_not_given_back(
     space: spool.Space, clock: MovedClock
 ) -> None:
     space.create_queue("q")
@@ -101,7 +101,7 @@ def test_x07_what_is_held_when_its_time_comes_may_be_committed_and_not_given_bac
     assert (space.stats("q").dequeued, space.stats("q").expired) == (1, 1)
 
 
-def test_x07_what_is_compacted_expires_too(space: spool.Space, clock: MovedClock) -> None:
+def test_x07_compacted_messages_expire_too(space: spool.Space, clock: MovedClock) -> None:
     space.create_queue("q")
     for n in range(40):
         space.put("q", n, **({"time_to_live": 100} if n % 3 == 0 else {}))
@@ -113,7 +113,7 @@ def test_x07_what_is_compacted_expires_too(space: spool.Space, clock: MovedClock
         assert drained(space, "q") == [n for n in range(40) if n % 3]
 
 
-def test_x07_who_follows_a_space_lets_go_of_what_nobody_takes(space: spool.Space, clock: MovedClock) -> None:
+def test_x07_housekeeping_expires_messages_that_no_get_takes(space: spool.Space, clock: MovedClock) -> None:
     space.create_queue("q")
     space.put("q", 1, time_to_live=1)
     clock.later += 2
@@ -128,7 +128,9 @@ def test_x07_times_that_exclude_each_other_are_refused(space: spool.Space) -> No
         space.put("q", 1, time_to_live=1, expires_at=1)
 
 
-def test_x07_it_stays_undelivered_until_its_error_queue_is_there(space: spool.Space, clock: MovedClock) -> None:
+def test_x07_an_expired_message_stays_undelivered_until_its_error_queue_exists(
+    space: spool.Space, clock: MovedClock
+) -> None:
     space.create_queue("q")
     edited(space, 'error_queue = "errors"')
     space.put("q", "late", time_to_live=10)
@@ -173,7 +175,7 @@ def test_x08_the_key_is_remembered_over_a_restart_a_rollback_forgets_it(path: Pa
         assert drained(space, "q") == [1]
 
 
-def test_x08_who_puts_the_same_key_meanwhile_waits_for_the_outcome(space: spool.Space, again: Reopen) -> None:
+def test_x08_a_put_of_the_same_key_waits_for_the_outcome_of_the_first(space: spool.Space, again: Reopen) -> None:
     space.create_queue("q")
     other = again()
     ids: list[str] = []
@@ -224,7 +226,7 @@ def test_x08_keys_take_few_files_and_none_after_the_window(space: spool.Space, c
     assert len(list(committed.iterdir())) < 4
 
 
-def test_x08_a_key_that_is_put_anew_while_old_ones_are_said_again_keeps_its_new_message(
+def test_x08_a_key_put_again_while_old_keys_are_rewritten_keeps_its_new_message(
     space: spool.Space, clock: MovedClock, again: Reopen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     space.create_queue("q", deduplication_window=100)
@@ -271,7 +273,7 @@ def test_x09_messages_of_one_group_come_one_at_a_time_groups_beside_each_other(
     assert drained(other, "q") == [3, 4, 5]
 
 
-def test_x09_a_compaction_keeps_a_group_waiting_for_what_failed(space: spool.Space, clock: MovedClock) -> None:
+def test_x09_a_compaction_keeps_a_group_waiting_for_its_failed_messages(space: spool.Space, clock: MovedClock) -> None:
     space.create_queue("q", ordered=True, retry_delay=3600)
     for n in range(60):
         space.put("q", n)
@@ -285,7 +287,7 @@ def test_x09_a_compaction_keeps_a_group_waiting_for_what_failed(space: spool.Spa
         assert drained(space, "q") == list(range(60))
 
 
-def test_x09_who_has_a_group_may_take_more_of_it_in_order(space: spool.Space) -> None:
+def test_x09_a_transaction_that_has_a_group_may_take_more_of_it_in_order(space: spool.Space) -> None:
     space.create_queue("q")
     for n in range(4):
         space.put("q", n, group="g")
@@ -294,7 +296,9 @@ def test_x09_who_has_a_group_may_take_more_of_it_in_order(space: spool.Space) ->
     assert drained(space, "q") == [3]
 
 
-def test_x09_one_that_waits_for_its_next_try_keeps_its_group_waiting(space: spool.Space, clock: MovedClock) -> None:
+def test_x09_a_message_that_waits_for_its_next_attempt_keeps_its_group_waiting(
+    space: spool.Space, clock: MovedClock
+) -> None:
     space.create_queue("q", retry_delay=100)
     space.put("q", 1, group="g")
     space.put("q", 2, group="g", delay=10)
@@ -373,7 +377,7 @@ def test_x12_dead_letters_are_redriven_to_where_each_came_from(space: spool.Spac
     assert {name: stats.failed for name, stats in space.stats().items()} == {"a": 1, "b": 1, "errors": 0}
 
 
-def test_x12_what_came_from_nowhere_stays_until_a_queue_is_named(space: spool.Space) -> None:
+def test_x12_a_message_without_an_origin_remains_until_a_queue_is_named(space: spool.Space) -> None:
     space.create_queue("errors")
     space.create_queue("q")
     space.put("errors", 1)

@@ -21,14 +21,14 @@ def other(space: spool.Space) -> Iterator[spool.Space]:
         yield other
 
 
-def test_x05_one_that_another_process_registered_and_has_not_read_is_taken_as_it_is(
+def test_x05_a_subscription_that_another_process_registered_keeps_its_start(
     space: spool.Space, other: spool.Space
 ) -> None:
     since = register(space._store, "seen", [], 60.0)
     assert register(other._store, "seen", [], 60.0) == since
 
 
-def test_x05_one_that_another_process_registered_is_read_on(space: spool.Space, other: spool.Space) -> None:
+def test_x05_a_subscription_that_another_process_registered_is_read_on(space: spool.Space, other: spool.Space) -> None:
     since = register(space._store, "seen", [], 60.0)
     assert advance(other._store, "seen", since, since, 60.0)
     space.delete_subscription("seen")

@@ -46,7 +46,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize("put", WAYS, ids=["put", "put_many", "submit", "transaction", "task"])
-def test_it_tells_a_new_message_from_one_that_was_put_before(space: spool.Space, put: Put) -> None:
+def test_a_message_id_tells_a_new_message_from_a_duplicate(space: spool.Space, put: Put) -> None:
     for duplicate in (False, True, True):
         id = put(space)
         assert isinstance(id, spool.MessageId)
@@ -61,7 +61,7 @@ def test_within_one_transaction_too(space: spool.Space) -> None:
     assert [id.duplicate for id in ids if isinstance(id, spool.MessageId)] == [False, True]
 
 
-def test_it_is_the_str_that_it_was_everywhere_else(space: spool.Space) -> None:
+def test_a_message_id_is_otherwise_a_plain_str(space: spool.Space) -> None:
     id = space.put("orders", "tea", deduplication_key="k")
     assert isinstance(id, spool.MessageId)
     assert (id, hash(id), json.dumps(id), msgpack.packb(id)) == (

@@ -75,7 +75,7 @@ def test_the_repr_of_a_message_shows_a_short_body_whole(space: spool.Space) -> N
 
 @pytest.mark.parametrize("value", [decimal.Decimal("1.5"), uuid.UUID(int=1), object()])
 @pytest.mark.parametrize("wrap", [lambda value: value, lambda value: {"nested": [value]}], ids=["top", "nested"])
-def test_what_cannot_be_written_names_the_way_out(
+def test_the_error_of_a_body_without_a_codec_names_register_codec(
     space: spool.Space, value: object, wrap: Callable[[object], object]
 ) -> None:
     with pytest.raises(
@@ -102,7 +102,7 @@ def test_a_router_without_routes_is_refused() -> None:
 
 
 @pytest.mark.parametrize("look", [spool.Space.browse, spool.Space.entries])
-def test_what_cannot_be_browsed_is_refused_at_once(space: spool.Space, look: Callable[..., object]) -> None:
+def test_a_browse_of_a_missing_queue_is_refused_at_once(space: spool.Space, look: Callable[..., object]) -> None:
     with pytest.raises(spool.QueueNotFound):
         look(space, "nope")
     with pytest.raises(TypeError):
@@ -157,7 +157,7 @@ def test_a_refused_space_leaves_the_directory_as_it_was(tmp_path: Path, make: Ca
 
 
 @pytest.mark.parametrize("where", ["space", "transaction"])
-def test_what_the_caller_s_iterable_raises_is_the_caller_s(space: spool.Space, where: str) -> None:
+def test_put_many_passes_on_an_exception_of_the_caller_s_iterable(space: spool.Space, where: str) -> None:
     def rows() -> Iterator[bytes]:
         yield b"first"
         raise ConnectionResetError("the database is gone")

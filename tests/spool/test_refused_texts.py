@@ -121,7 +121,7 @@ def test_headers_that_change_before_the_commit_are_those_of_the_put(space: spool
     assert message.headers == {"a": "b"}
 
 
-def test_what_asks_for_a_message_says_that_no_message_has_such_a_text(space: spool.Space) -> None:
+def test_a_call_with_a_lone_surrogate_is_refused(space: spool.Space) -> None:
     asking: list[Callable[[], object]] = [
         lambda: space.get("orders", correlation_id=LONE),
         lambda: space.purge("orders", correlation_id=LONE),

@@ -171,7 +171,7 @@ def test_inside_a_transaction_it_is_refused(space: spool.Space) -> None:
     assert space.stats("orders").enqueued == 0
 
 
-def test_what_cannot_be_answered_is_refused_before_it_is_put(space: spool.Space, request_: InThreads) -> None:
+def test_a_request_that_cannot_be_answered_is_refused_before_it_is_put(space: spool.Space, request_: InThreads) -> None:
     for options, error, text in (
         ({}, spool.InvalidArgument, r"pass reply_queue=.*change_queue\('bare'"),
         ({"reply_queue": "anwsers"}, spool.QueueNotFound, "did you mean answers"),

@@ -146,7 +146,7 @@ def test_q04_a_failed_try_of_a_message_taken_by_key_does_not_bring_it_forward(
     assert space.get("q").attempts == 1
 
 
-def test_figures_count_each_message_once_whatever_holds_it(space: spool.Space) -> None:
+def test_stats_count_a_held_message_as_claimed_only(space: spool.Space) -> None:
     now, later = space.put("q", "now"), space.put("q", "later", delay=100)
     space.put("q", "free", delay=100)
     with space.transaction() as tx:
@@ -156,7 +156,7 @@ def test_figures_count_each_message_once_whatever_holds_it(space: spool.Space) -
         assert (stats.ready, stats.delayed, stats.claimed, stats.oldest_age) == (0, 1, 2, None)
 
 
-def test_a_get_that_cannot_read_lets_go_of_what_it_took(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_get_that_cannot_read_releases_its_message(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
     space.put("q", "x")
 
     read = Disk.read_at
@@ -286,7 +286,7 @@ def test_e16_stray_files_are_ignored_and_reported(space: spool.Space) -> None:
         assert strays == {f"{stage}/notes.txt" for stage in ("committed", "prepared", "active")}
 
 
-def test_e16_what_is_no_file_is_left_alone_under_whatever_name(space: spool.Space) -> None:
+def test_e16_a_directory_with_the_name_of_a_file_is_not_touched(space: spool.Space) -> None:
     """A power cut on a file system without a journal can leave such an entry, and so can another program."""
     strange = {"active/1481637889.AAECAwQFBgcICQoL..claims", "active/1481637889.AAECAwQFBgcICQoM..msgpack"}
     for name in strange:
@@ -443,7 +443,7 @@ def test_run_may_be_deleted_while_no_process_has_the_space_open(tmp_path: Path) 
         assert space.check() == []
 
 
-def test_what_is_no_file_under_an_unpublished_number_does_not_stop_the_opening(space: spool.Space) -> None:
+def test_a_directory_under_an_unpublished_number_does_not_stop_the_opening(space: spool.Space) -> None:
     """A power cut on a file system without a journal can leave such an entry under a number that was never
     acknowledged."""
     space.put("q", "one")

@@ -20,7 +20,7 @@ def start(path: Path) -> None:
         space.put("orders", os.getpid())
 
 
-def test_a_program_that_makes_what_it_needs_can_be_started_twice(tmp_path: Path) -> None:
+def test_a_program_that_makes_its_space_and_queues_can_be_started_twice(tmp_path: Path) -> None:
     for _ in range(2):
         start(tmp_path / "shop")
     with spool.open(tmp_path / "shop") as space:
@@ -51,7 +51,7 @@ def test_of_programs_that_start_at_once_one_makes_the_space_and_all_use_it(tmp_p
         assert sorted(space.queues()) == ["errors", "orders"]
 
 
-def test_who_looked_before_another_made_the_space_does_not_make_it_again() -> None:
+def test_a_create_that_looked_before_another_made_the_space_does_not_make_it_again() -> None:
     """Otherwise it would replace a space.toml that names queues by one that names none."""
     machine = Machine(NO_FILES)
 

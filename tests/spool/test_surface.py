@@ -27,7 +27,7 @@ def test_asyncio_is_reachable_by_import_spool_and_loaded_when_it_is_asked_for() 
     assert told.split() == ["False", "spool.aio.space"]
 
 
-def test_dir_lists_what_may_be_used_and_nothing_else() -> None:
+def test_dir_lists_the_public_names_and_nothing_else() -> None:
     assert {name for name in dir(spool) if not name.startswith("_")} == set(spool.__all__)
     assert {"aio", "Finding", "RecoveryReport"} <= set(spool.__all__)
     assert "__version__" in dir(spool)
@@ -68,7 +68,7 @@ TOLD_OF_A_TRANSACTION = {
 
 
 @pytest.mark.parametrize("transaction", [spool.Transaction, spool.aio.Transaction])
-def test_help_on_a_transaction_shows_what_applications_use_and_nothing_of_the_engine(transaction: type) -> None:
+def test_help_on_a_transaction_shows_the_public_methods_and_nothing_of_the_engine(transaction: type) -> None:
     shown = pydoc.render_doc(transaction, renderer=pydoc.plaintext)
     names = set(re.findall(r"^ \|  (?:async )?([a-z]\w*)(?:\(|$)", shown, re.MULTILINE))
     assert names & set(dir(transaction)) >= TOLD_OF_A_TRANSACTION - {"commit_async", "submit"}
@@ -77,7 +77,7 @@ def test_help_on_a_transaction_shows_what_applications_use_and_nothing_of_the_en
         assert inspect.getdoc(getattr(transaction, name)), name
 
 
-def test_help_on_the_package_begins_with_what_it_is_and_lists_what_may_be_used() -> None:
+def test_help_on_the_package_begins_with_its_purpose_and_lists_the_public_names() -> None:
     shown = pydoc.render_doc(spool, renderer=pydoc.plaintext)
     assert shown.index("DESCRIPTION") < shown.index("PACKAGE CONTENTS")
     for name in spool.__all__:

@@ -43,6 +43,6 @@ def test_pytest_finds_the_fixture_where_a_conftest_names_it(tmp_path: Path) -> N
     assert (done.returncode, "2 passed" in done.stdout) == (0, True), done.stdout + done.stderr
 
 
-def test_it_can_be_imported_without_pytest() -> None:
+def test_spool_testing_can_be_imported_without_pytest() -> None:
     code = "import sys; sys.modules['pytest'] = None; import spool.testing as t; print(hasattr(t, 'spool_space'))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -74,7 +74,7 @@ def test_a_value_comes_back_as_the_table_says(space: spool.Space, put: object, f
     ],
 )
 @pytest.mark.parametrize("content_type", [None, "application/json"])
-def test_what_is_refused_is_refused_with_what_to_put_instead(
+def test_the_error_of_a_refused_value_names_a_value_to_put_instead(
     space: spool.Space, value: object, advice: str, content_type: str | None
 ) -> None:
     if value is NAIVE and content_type:
@@ -98,7 +98,7 @@ def test_a_time_of_pandas_with_a_time_zone_is_a_time(space: spool.Space) -> None
         space.put("orders", pandas.Timestamp(NAIVE))
 
 
-def test_json_takes_what_json_has(space: spool.Space) -> None:
+def test_json_takes_the_values_that_json_has(space: spool.Space) -> None:
     space.put("orders", {1: 2**70}, content_type="application/json")
     assert space.get("orders").body == {"1": 2**70}
     for body, advice in ((NOON, r"timestamp\(\)"), ([b"x"], "base64")):

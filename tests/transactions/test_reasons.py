@@ -106,7 +106,7 @@ def in_asyncio(space: spool.Space, error: Exception) -> None:
 
 @pytest.mark.parametrize(("error", "reason"), CASES, ids=IDS)
 @pytest.mark.parametrize("fail", [by_a_transaction, by_rolling_back, by_a_branch, by_consuming, in_asyncio])
-def test_a_failure_is_counted_whatever_its_exception_says(
+def test_a_failure_with_any_exception_is_counted(
     space: spool.Space, fail: Callable[[spool.Space, Exception], None], error: Exception, reason: str
 ) -> None:
     """The caller gets its exception, and the message comes to the error queue after its last attempt."""
@@ -124,7 +124,9 @@ def test_a_failure_is_counted_whatever_its_exception_says(
 
 
 @pytest.mark.parametrize(("error", "reason"), CASES, ids=IDS)
-def test_a_worker_records_what_its_function_says(space: spool.Space, error: Exception, reason: str) -> None:
+def test_a_worker_records_the_reason_from_its_function_s_exception(
+    space: spool.Space, error: Exception, reason: str
+) -> None:
     def fail(message: spool.Message) -> None:
         raise error
 
@@ -147,7 +149,7 @@ def test_a_worker_records_what_its_function_says(space: spool.Space, error: Exce
     assert message.failure_reason.startswith(reason)
 
 
-def test_a_body_whose_codec_cannot_say_what_is_wrong_is_an_invalid_argument(space: spool.Space) -> None:
+def test_a_codec_whose_exception_cannot_be_printed_raises_an_invalid_argument(space: spool.Space) -> None:
     class Odd:
         pass
 

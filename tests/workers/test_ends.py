@@ -75,7 +75,7 @@ def test_the_time_limit_counts_from_the_call_and_not_from_the_claim(
     assert counts(worker.run()) == {"delivered": 1}
 
 
-def test_one_that_waits_for_a_message_in_its_transaction_is_given_up_too(space: spool.Space) -> None:
+def test_a_call_that_waits_for_a_message_in_its_transaction_is_given_up_too(space: spool.Space) -> None:
     space.put("orders", "x")
     ended = threading.Event()
 
@@ -142,7 +142,7 @@ def in_thread(function: Callable[[], Any]) -> threading.Thread:
     return thread
 
 
-def test_it_waits_for_messages_until_the_event_is_set(space: spool.Space) -> None:
+def test_a_worker_waits_for_messages_until_the_event_is_set(space: spool.Space) -> None:
     stop, taken = threading.Event(), threading.Event()
     found: list[runs.WorkSummary] = []
     thread = in_thread(lambda: found.append(space.work("orders", lambda message: taken.set(), threads=2, stop=stop)))
@@ -185,7 +185,7 @@ def test_an_end_before_the_call_begins_counts_no_attempt(space: spool.Space, mon
     assert (space.stats("orders").ready, space.show(sent).attempts) == (1, 0)
 
 
-def test_an_interrupt_finishes_what_is_under_way(space: spool.Space) -> None:
+def test_an_interrupt_finishes_the_message_under_way(space: spool.Space) -> None:
     space.put_many("orders", ["first", "second"])
     stopping = threading.Event()
     worker = Worker(space, "orders", lambda message: interrupt(), threads=1)

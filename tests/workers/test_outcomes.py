@@ -30,7 +30,7 @@ def test_a_value_is_the_reply_in_one_commit_with_the_removal(space: spool.Space,
     assert sum(stats.ready for stats in space.stats().values()) == 0
 
 
-def test_what_the_function_puts_joins_and_is_there_only_if_it_succeeds(space: spool.Space) -> None:
+def test_puts_of_a_function_are_committed_only_if_it_succeeds(space: spool.Space) -> None:
     space.put_many("orders", [1, 2])
 
     def half(message: spool.Message) -> None:
@@ -102,7 +102,7 @@ def test_retry_waits_as_long_as_it_says(space: spool.Space) -> None:
     assert space.stats("orders").delayed == 1
 
 
-def test_reject_is_final_and_nobody_gets_the_message_in_between(
+def test_a_rejected_message_is_final_and_no_get_takes_it_in_between(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = space.put("orders", "x")
@@ -142,7 +142,7 @@ def test_other_messages_that_a_failing_function_took_go_back_with_one_attempt(sp
     assert other.attempts == 1
 
 
-def test_what_a_failing_function_submitted_is_told(space: spool.Space) -> None:
+def test_a_put_that_a_failing_function_submitted_raises_rolled_back(space: spool.Space) -> None:
     space.put("orders", "x")
     futures = []
 
@@ -166,7 +166,7 @@ def test_an_answer_whose_queue_was_deleted_is_an_attempt(space: spool.Space) -> 
 
 
 @pytest.mark.parametrize(("error_queue", "effect"), [("errors", "dead_lettered"), (None, "dropped")])
-def test_a_last_attempt_whose_answer_never_fits_is_counted_as_what_it_was(
+def test_a_last_attempt_whose_answer_never_fits_is_counted_by_its_outcome(
     space: spool.Space, error_queue: str | None, effect: str
 ) -> None:
     space.create_queue("small", max_messages=0)
@@ -208,7 +208,7 @@ def test_a_body_that_cannot_be_read_here_is_an_attempt_and_a_damaged_one_goes_to
 # -- once, threads, groups --------------------------------------------------------------------------------------------
 
 
-def test_once_looks_at_each_message_once_and_at_what_comes_of_it(space: spool.Space) -> None:
+def test_once_handles_each_message_once_and_the_messages_that_follow_from_it(space: spool.Space) -> None:
     """A queue without a retry delay would be hammered for ever."""
     space.put_many("orders", range(5))
     seen: list[Any] = []
@@ -256,7 +256,7 @@ def test_groups_and_ordered_queues_stay_in_order_with_several_threads(space: spo
         assert [number for number in seen if number % 4 == group] == list(range(group, 40, 4))
 
 
-def test_what_fails_in_a_group_keeps_those_behind_it_waiting(space: spool.Space) -> None:
+def test_a_failed_message_of_a_group_keeps_the_later_ones_waiting(space: spool.Space) -> None:
     for number in range(3):
         space.put("orders", number, group="g")
     seen: list[int] = []
@@ -288,7 +288,7 @@ def test_a_function_that_cannot_be_called_with_a_message_costs_no_attempt(
     assert space.get("orders").attempts == 0
 
 
-def test_consume_tells_what_it_knows_when_its_loop_is_left(space: spool.Space) -> None:
+def test_consume_records_a_failure_reason_when_its_loop_is_left(space: spool.Space) -> None:
     """2.5: a generator learns neither of a break nor of the exception."""
     space.change_queue("orders", retries=0)
     space.put("orders", "x")

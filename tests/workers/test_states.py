@@ -57,7 +57,7 @@ def test_a_message_without_room_or_service_counts_no_attempt() -> None:
             assert after is State.ABANDONED
 
 
-def test_a_stop_ends_no_call_and_releases_what_is_only_claimed() -> None:
+def test_a_stop_ends_no_call_and_releases_messages_that_are_only_claimed() -> None:
     for before, event, after in chain.from_iterable(histories()):
         if event is Event.STOP:
             assert after is (State.ABANDONED if before is State.CLAIMED else before)

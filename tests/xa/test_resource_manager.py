@@ -107,7 +107,7 @@ def test_an_xid_that_was_committed_a_while_ago_is_refused_before_anything_is_vot
         assert failed(manager.start, xid(), xa.TMNOFLAGS) == xa.XAER_DUPID
 
 
-def test_another_process_decides_what_this_one_prepared(rm: xa.ResourceManager) -> None:
+def test_another_process_decides_a_branch_that_this_process_prepared(rm: xa.ResourceManager) -> None:
     work(rm, xid())
     rm.prepare(xid())
     program = f"import spool, xa; xa.ResourceManager(spool.open({rm.space.path!r})).commit(xa.Xid{tuple(xid())})"

@@ -29,7 +29,7 @@ def beside_a_vote(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], *,
     monkeypatch.setattr(HeldDisk, "make_durable", flush)
 
 
-def test_what_is_decided_during_a_flush_shares_the_next_one(gathering: Gathering) -> None:
+def test_decisions_during_a_flush_share_the_next_one(gathering: Gathering) -> None:
     """With puts as well, each branch with its own messages."""
     rm = xa.ResourceManager(gathering.space)
     for name in (b"one", b"two", b"three"):

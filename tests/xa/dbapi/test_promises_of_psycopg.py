@@ -187,7 +187,7 @@ def test_x03_an_xid_outside_the_limits_of_pep_249_is_refused(connection: Any, pa
         connection.xid(*parts)
 
 
-def test_x03_a_recovered_xid_tells_when_and_by_whom_the_transaction_was_prepared(party: Party, connection: Any) -> None:
+def test_x03_a_recovered_xid_names_the_time_and_the_owner_of_the_vote(party: Party, connection: Any) -> None:
     xid = begin(party, connection)
     assert (xid.prepared, xid.owner, xid.database) == (None, None, None)
     connection.tpc_prepare()
