@@ -43,7 +43,7 @@ def test_a_task_has_as_many_calls_under_way_as_the_service_has_threads_and_never
     assert max(most) == 4
 
 
-def test_replies_keep_the_order_of_the_messages_whatever_call_ends_first(space: spool.Space) -> None:
+def test_replies_keep_the_order_of_the_messages_when_a_later_call_ends_first(space: spool.Space) -> None:
     space.put_many("work", [b"slow", b"fast"])
     fast_ended = threading.Event()
 
@@ -76,9 +76,7 @@ def test_e08_one_slow_call_does_not_hold_back_the_others(space: spool.Space) -> 
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_q12_a_service_that_is_down_is_called_by_what_is_under_way_and_no_more(
-    space: spool.Space, threads: int
-) -> None:
+def test_q12_only_calls_under_way_reach_a_service_that_is_down(space: spool.Space, threads: int) -> None:
     space.put_many("work", [b"x"] * 20)
     called = []
 
@@ -125,7 +123,7 @@ def test_an_interrupt_ends_the_task_after_the_calls_under_way(space: spool.Space
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_what_a_service_raises_is_what_a_function_raises(space: spool.Space, threads: int) -> None:
+def test_an_exception_of_a_service_counts_like_one_of_a_worker_s_function(space: spool.Space, threads: int) -> None:
     space.put_many("work", [b"boom", b"never", b"fine"])
 
     def answer(request: Request) -> Outcome:

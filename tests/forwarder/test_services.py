@@ -98,7 +98,7 @@ class TestPythonFunction:
     def test_a_value_is_the_reply(self, value: object, reply: Replied) -> None:
         assert self.call(lambda message: value) == reply
 
-    def test_it_gets_the_whole_message(self) -> None:
+    def test_a_function_gets_the_whole_message(self) -> None:
         sent = request({"n": 1}, priority=7, headers={"tenant": "acme"})
         seen = []
         self.call(seen.append, sent)
@@ -227,7 +227,7 @@ class TestImport:
             ("xaspool_demo:two", "one parameter"),
         ],
     )
-    def test_what_cannot_be_called_is_an_error_of_one_line(self, target: str, text: str) -> None:
+    def test_a_target_that_cannot_be_called_is_an_error_of_one_line(self, target: str, text: str) -> None:
         with pytest.raises(ServiceError) as caught:
             PythonService(target).check()
         assert text in str(caught.value)

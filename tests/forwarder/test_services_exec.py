@@ -154,7 +154,7 @@ def test_a_command_that_reads_nothing_is_no_failure() -> None:
     assert call(parse("exec:true"), request(bytes(1 << 20))) == Replied(b"")
 
 
-def test_what_it_says_is_bounded() -> None:
+def test_the_reason_from_a_command_s_output_is_bounded() -> None:
     outcome = run("head -c 1000000 /dev/zero | tr '\\0' x >&2; exit 1")
     assert isinstance(outcome, Retried)
     assert len(outcome.reason) < 2000
@@ -173,7 +173,7 @@ def test_at_the_time_limit_the_whole_group_ends(tmp_path: Path) -> None:
     assert all(is_gone(int(pid)) for pid in noted.read_text().split())
 
 
-def test_one_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("forwarder.services.exec.GRACE_SECONDS", 0.1)
     noted = tmp_path / "pid"
     outcome = run(f"trap '' TERM; echo $$ > {noted}; while :; do sleep 1; done", timeout=1.0)
@@ -181,7 +181,7 @@ def test_one_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.
     assert is_gone(int(noted.read_text()))
 
 
-def test_what_a_command_leaves_running_ends_with_it() -> None:
+def test_processes_that_a_command_leaves_running_end_with_it() -> None:
     outcome = run("sleep 1000 & echo $!")  # (it has the output open, too)
     assert isinstance(outcome, Replied)
     assert is_gone(int(outcome.body))

@@ -97,7 +97,7 @@ def test_a_reader_never_sees_half_a_file(tmp_path: Path, monkeypatch: pytest.Mon
     assert (place, there_then) == (tmp_path.name, [ID])
 
 
-def test_what_a_killed_process_left_half_written_is_removed_later(tmp_path: Path) -> None:
+def test_a_half_written_file_of_a_killed_process_is_removed_later(tmp_path: Path) -> None:
     old, new, other = f".{ID}.0123abcd.tmp", f".{ID}.0123abce.tmp", ".profile"
     for name in (old, new, other):
         (tmp_path / name).write_bytes(b"half")

@@ -145,7 +145,7 @@ class TestHttpResponses:
 
 
 class TestHttpRequests:
-    def test_it_says_what_the_message_is(self, url: str, answer: Answer) -> None:
+    def test_the_headers_of_a_call_carry_the_attributes_of_its_message(self, url: str, answer: Answer) -> None:
         attributes = {"content_type": "text/csv", "correlation_id": "c-1", "attempts": 3, "headers": {"Tenant": "acme"}}
         call(parse(url), request(b"a,b", **attributes))
         path, headers, body = answer.got[0]
@@ -163,7 +163,7 @@ class TestHttpRequests:
             == headers
         )
 
-    def test_it_has_the_user_agent_that_firewalls_ask_for(self, url: str, answer: Answer) -> None:
+    def test_a_request_has_the_user_agent_that_firewalls_ask_for(self, url: str, answer: Answer) -> None:
         call(parse(url))
         assert answer.got[0][1]["User-Agent"] == f"xaspool/{spool.__version__}"
 
@@ -171,7 +171,7 @@ class TestHttpRequests:
         call(parse(url))
         assert "Spool-Correlation-Id" not in answer.got[0][1]
 
-    def test_what_http_cannot_carry_is_percent_encoded(self, url: str, answer: Answer) -> None:
+    def test_header_text_that_http_cannot_carry_is_percent_encoded(self, url: str, answer: Answer) -> None:
         odd = {
             "line": "a\r\nSet-Cookie: b", "euro": "€ 5", "latin": "é", "blanks": "  a b ", "per": "100%", "nul": "\0",
             "na me:\n€": "x", "": "y", "lone": "\ud800",

@@ -172,7 +172,7 @@ def test_a_caller_that_is_closed_leaves_no_threads_and_no_files(brokers: str) ->
         ("kafka://host:1/t?config=/no/such/file", "/no/such/file"),
     ],
 )
-def test_what_cannot_work_is_found_before_any_work(url: str, text: str) -> None:
+def test_a_wrong_destination_is_refused_before_any_work(url: str, text: str) -> None:
     with pytest.raises(ServiceError) as caught:
         parse(url).check()
     assert text in str(caught.value)

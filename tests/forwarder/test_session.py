@@ -168,7 +168,7 @@ class TestFailure:
             ("local[1]", "PYSPARK_SUBMIT_ARGS", "--nonsense pyspark-shell", "Unrecognized option: --nonsense"),
         ],
     )
-    def test_it_ends_in_one_line_and_nothing_stays(
+    def test_a_failed_start_of_spark_ends_in_one_line_and_nothing_stays(
         self,
         master: str,
         variable: str,
@@ -275,12 +275,12 @@ class TestDecisions:
     def test_the_complaint_is_the_telling_line(self, printed: list[str], line: str) -> None:
         assert session.complaint(printed) == line
 
-    def test_java_s_stacks_are_for_those_who_look_for_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_java_s_stacks_are_printed_only_with_spool_debug(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert session.settings("local", "a", "/d")["spark.log.level"] == "FATAL"
         monkeypatch.setenv("SPOOL_DEBUG", "1")
         assert session.settings("local", "a", "/d")["spark.log.level"] == "ERROR"
 
-    def test_what_spark_s_own_part_of_an_ended_worker_complains_of_is_left_out(self) -> None:
+    def test_broken_pipes_of_spark_s_own_code_are_left_out_of_the_output(self) -> None:
         start = "Traceback (most recent call last):\n"
         spark = '  File "/site/pyspark.zip/pyspark/daemon.py", line 95, in worker\n'
         own = '  File "/home/me/services.py", line 3, in book\n'
@@ -288,7 +288,7 @@ class TestDecisions:
         printed = ["a word\n", start, spark, end, start, start, spark, spark, end, end, start, spark, own, end, "and"]
         assert list(session.without_broken_pipes(printed)) == ["a word\n", start, spark, own, end, "and"]
 
-    def test_that_it_complains_of_complaining_is_left_out_too(self) -> None:
+    def test_broken_pipes_while_a_broken_pipe_is_printed_are_left_out_too(self) -> None:
         start, end = "Traceback (most recent call last):\n", "BrokenPipeError: [Errno 32] Broken pipe\n"
         worker = '  File "/site/pyspark.zip/pyspark/worker.py", line 4359, in main\n'
         between = "During handling of the above exception, another exception occurred:\n"
@@ -296,7 +296,7 @@ class TestDecisions:
         printed = ["PySpark daemon failed to flush the output to the worker process:\n", *chained, start, worker, end]
         assert list(session.without_broken_pipes([*printed, "a word\n", "\n"])) == ["a word\n", "\n"]
 
-    def test_that_it_is_killed_while_it_complains_is_left_out_too(self) -> None:
+    def test_a_traceback_cut_by_a_kill_is_left_out_too(self) -> None:
         start = "Traceback (most recent call last):\n"
         spark = '  File "/site/pyspark.zip/pyspark/daemon.py", line 95, in worker\n'
         own = '  File "/home/me/services.py", line 3, in book\n'

@@ -22,7 +22,7 @@ from tests.forwarder.rounds import Scripted, answers, attempts, echo, forward, i
 from tests.shown import bodies
 
 
-def test_nobody_rolls_back_the_branches_of_a_round_that_lives(space: spool.Space) -> None:
+def test_no_process_rolls_back_the_branches_of_a_live_round(space: spool.Space) -> None:
     """Another process checks the branches after each task, and after all tasks have voted."""
     space.put_many("work", [b"%d" % i for i in range(4)])
     with spool.open(space.path) as other:
@@ -116,7 +116,7 @@ def test_a_message_that_kills_its_worker_is_found_and_counted(space: spool.Space
         ({"retries": 0, "error_queue": None}, Effect.DROPPED),
     ],
 )
-def test_a_message_that_kills_its_worker_counts_as_what_becomes_of_it(
+def test_a_message_that_kills_its_worker_is_counted_by_its_outcome(
     space: spool.Space, options: dict[str, Any], effect: Effect
 ) -> None:
     space.change_queue("work", **options)
@@ -214,7 +214,7 @@ def test_q12_an_error_of_any_kind_by_which_a_service_does_not_open_costs_no_atte
     assert "OperationalError: unable to open database file" in result.down
 
 
-def test_what_a_task_cannot_write_ends_the_round_and_loses_nothing(space: spool.Space) -> None:
+def test_a_task_that_cannot_write_its_result_ends_the_round_and_loses_nothing(space: spool.Space) -> None:
     space.put("work", b"x")
     with pytest.raises(SystemFailure, match="disk is full"):
         forward(space, echo, job=lambda chunks: [Block(error="the disk is full")])

@@ -141,7 +141,7 @@ C_CODE = "ctypes.PyDLL(None).sleep(60)  # C code that lets no Python run"
 
 
 @pytest.mark.parametrize(("call", "code", "said"), [(C_CODE, 1, ""), ("pass", 0, "alive\n")])
-def test_what_does_not_stop_ends_with_its_process(call: str, code: int, said: str) -> None:
+def test_a_call_that_does_not_stop_ends_with_its_process(call: str, code: int, said: str) -> None:
     program = [sys.executable, "-c", STUBBORN.format(call=call)]
     done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=50)
     assert (done.returncode, done.stdout, done.stderr) == (code, said, "")

@@ -33,7 +33,7 @@ def through_a_worker(space: spool.Space) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("way", [through_a_round, through_a_worker])
-def test_q13_all_that_comes_out_of_a_message_and_its_removal_are_one_commit(space: spool.Space, way) -> None:
+def test_q13_the_results_of_a_message_and_its_removal_are_one_commit(space: spool.Space, way) -> None:
     sent = space.put("work", b"x")
     assert way(space) == {Effect.DELIVERED: 1}
     parts, [whole] = space.get_many("next", 9), space.get_many("replies", 9)
@@ -45,7 +45,7 @@ def test_q13_all_that_comes_out_of_a_message_and_its_removal_are_one_commit(spac
 
 
 @pytest.mark.parametrize("way", ["round", "worker"])
-def test_what_cannot_be_put_loses_nothing(space: spool.Space, way: str) -> None:
+def test_a_translation_that_cannot_be_put_loses_nothing(space: spool.Space, way: str) -> None:
     def result(new: spool.NewMessage) -> tuple[dict[str, int], str | None]:
         space.put("work", b"x", correlation_id="c")
         outcome = spool.Translated([spool.NewMessage("next", b"ok"), new])
@@ -63,7 +63,7 @@ def test_what_cannot_be_put_loses_nothing(space: spool.Space, way: str) -> None:
     assert bodies(space, "next") == []
 
 
-def test_what_depends_on_the_queue_is_refused(space: spool.Space) -> None:
+def test_a_new_message_refuses_options_that_depend_on_the_queue(space: spool.Space) -> None:
     with pytest.raises(spool.InvalidArgument, match="deduplication_key depends on the contents of the queue"):
         spool.NewMessage("next", b"", deduplication_key="k")
     with pytest.raises(spool.InvalidArgument, match="a whole number from 1 to 100"):
@@ -112,7 +112,7 @@ def test_e07_a_round_of_an_ordered_queue_takes_many_and_stops_at_one_that_comes_
     assert bodies(space, "replies") == [b"%d" % n for n in range(9)]
 
 
-def test_e07_one_that_leaves_an_ordered_queue_holds_up_nothing(space: spool.Space) -> None:
+def test_e07_a_message_that_leaves_an_ordered_queue_holds_up_nothing(space: spool.Space) -> None:
     space.change_queue("work", ordered=True, retries=0, error_queue="errors")
     space.put_many("work", [b"%d" % n for n in range(4)])
     result = forward(space, lambda request: Retried("no") if request.raw == b"1" else Replied(request.raw))

@@ -118,7 +118,7 @@ def test_a_full_destination_that_a_hook_sends_to_counts_no_attempt(run: Run, spa
     assert space.show(ids[1]).attempts == 0
 
 
-def test_queues_are_made_once_and_brought_to_what_is_described(space: spool.Space) -> None:
+def test_queues_are_made_once_and_changed_to_the_described_options(space: spool.Space) -> None:
     pipeline = with_web(1, max_messages=9, retries=5)
     assert set(pipeline.create_queues(space).values()) == {"created"}
     assert set(pipeline.create_queues(space).values()) == {"as it was"}
@@ -137,7 +137,7 @@ def test_queues_of_a_pipeline_without_a_longest_delay_are_made_without_it(space:
     assert set(pipeline.create_queues(space).values()) == {"as it was"}
 
 
-def test_what_is_to_be_said_of_a_destination_in_another_space_is_said_once(
+def test_a_warning_about_a_destination_in_another_space_is_logged_once(
     space: spool.Space, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with spool.create(tmp_path / "other") as other:
@@ -339,7 +339,7 @@ def test_spool_forward_tells_each_mistake_of_a_file_on_a_line(space: spool.Space
         (["--pipeline", "adt.toml", "--pipeline", "adt.toml", "--no-spark"], "the queue adt has two routes"),
     ],
 )
-def test_spool_forward_says_what_is_missing(
+def test_spool_forward_names_a_wrong_or_missing_option(
     words: list[str], said: str, space: spool.Space, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

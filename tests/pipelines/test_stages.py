@@ -67,7 +67,7 @@ def test_c02_a_hook_continues_changes_splits_drops_or_sends(run: Run, space: spo
     }  # fmt: skip
 
 
-def test_c02_what_a_hook_changes_is_what_the_next_one_sees(run: Run, space: spool.Space) -> None:
+def test_c02_a_hook_gets_the_message_as_the_previous_hook_changed_it(run: Run, space: spool.Space) -> None:
     pipeline = declared(
         inbound=[DECIDE, f"{HOOKS}:lazily"], routes=[{"name": "r", "to": "two"}], destinations=_stopped("two")
     )
@@ -133,7 +133,7 @@ def test_c02_the_reply_of_an_error_goes_to_the_failure_queue_that_the_message_na
     assert (answer.body, answer.correlation_id) == ({"why": "error"}, "c")
 
 
-def test_c03_q13_all_that_comes_out_of_a_message_is_one_commit_and_one_chain(run: Run, space: spool.Space) -> None:
+def test_c03_q13_the_results_of_a_message_are_one_commit_and_one_chain(run: Run, space: spool.Space) -> None:
     routes = [
         {"name": "lazy", "translate": f"{HOOKS}:lazily", "to": ["one", "two"]},
         {"name": "plain", "to": "two"},
@@ -160,7 +160,7 @@ def test_c04_routes_take_messages_by_their_headers_or_by_a_function(run: Run, sp
     assert (stranger.body, (stranger.failure_reason or "")[:20]) == ("nothing for it", "no route takes it: a")
 
 
-def test_c04_what_no_route_takes_may_be_dropped(run: Run, space: spool.Space) -> None:
+def test_c04_a_message_that_no_route_takes_may_be_dropped(run: Run, space: spool.Space) -> None:
     pipeline = declared(routes=[{"name": "r", "when": {"event": "A01"}, "to": "one"}], unrouted="kill")
     put(space, pipeline, "x")
     summary = run(pipeline)

@@ -105,7 +105,7 @@ def test_bodies_that_are_not_wanted_are_not_read(space: spool.Space, monkeypatch
     assert read(reader(space, {"ordinal": IntegerType(), "number": LongType()}))[0] == {"ordinal": 0, "number": 1}
 
 
-def test_what_is_held_delayed_or_in_doubt_is_there_and_what_expired_is_not(space: spool.Space) -> None:
+def test_held_and_delayed_messages_are_read_and_expired_messages_are_not(space: spool.Space) -> None:
     space.put("orders", b"held")
     space.put("orders", b"late", delay=3600)
     space.put("orders", b"gone", expires_at=1.0)
@@ -143,7 +143,9 @@ def test_queues_commits_and_headers_choose_the_messages(space: spool.Space) -> N
         ({"partitionBytes": "0"}, "the option partitionBytes is a number of bytes"),
     ],
 )
-def test_a_wrong_option_is_refused_with_what_it_takes(space: spool.Space, options: dict[str, str], said: str) -> None:
+def test_a_wrong_option_is_refused_with_its_allowed_values(
+    space: spool.Space, options: dict[str, str], said: str
+) -> None:
     with pytest.raises(spool.SpoolError, match=said):
         reader(space, **options).partitions()
 
@@ -295,7 +297,7 @@ def test_x05_a_message_that_was_consumed_after_the_plan_is_left_out_once_its_fil
     assert [row["body"] for row in read(planned, partitions)] == [*SOME]
 
 
-def test_a_damaged_body_fails_the_task_and_says_what_to_do(space: spool.Space) -> None:
+def test_a_damaged_body_fails_the_task_with_the_command_that_repairs_it(space: spool.Space) -> None:
     space.put_many("orders", [b"one", b"damaged", b"three"])
     file = Path(space.path, "committed", "0000000000000001.msgpack")
     file.write_bytes(file.read_bytes().replace(b"damaged", b"demaged"))

@@ -44,7 +44,7 @@ def test_each_value_has_a_text(value: object, text: str | None) -> None:
     assert text_of(raw, name) == text
 
 
-def test_a_program_decodes_what_it_reads_itself() -> None:
+def test_a_program_decodes_bodies_that_it_reads_itself() -> None:
     raw, name, _ = codecs.encode({"item": "tea"})
     assert spool.decode(raw, name) == {"item": "tea"}
     with pytest.raises(spool.UnknownCodec):

@@ -20,7 +20,7 @@ def _newest(space: spool.Space) -> int:
     return space._store.shared.counters.read().published
 
 
-def test_x05_what_is_kept_for_a_subscription_is_counted_as_far_as_it_was_put(
+def test_x05_the_backlog_of_a_subscription_counts_the_puts_of_each_kept_commit(
     space: spool.Space, other: spool.Space
 ) -> None:
     backlog = Backlog(other._store)
@@ -29,7 +29,7 @@ def test_x05_what_is_kept_for_a_subscription_is_counted_as_far_as_it_was_put(
     assert [(commit.number, commit.messages) for commit in backlog.kept_sizes(1, number)] == [(number, 2)]
 
 
-def test_x05_what_was_consumed_since_the_last_look_is_in_no_other_file(space: spool.Space, other: spool.Space) -> None:
+def test_x05_a_message_consumed_since_the_last_look_is_in_no_other_file(space: spool.Space, other: spool.Space) -> None:
     space.put("orders", b"one")
     number = _newest(space)
     assert locate(other._store, "orders", number, 0, 1)[0] is not None

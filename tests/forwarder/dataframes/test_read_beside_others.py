@@ -87,7 +87,7 @@ def read_beside(space: spool.Space, seed: int, monkeypatch: pytest.MonkeyPatch) 
     return relocated
 
 
-def test_x05_what_is_there_from_the_plan_to_the_read_is_read_once_whatever_is_swept_away(
+def test_x05_a_message_that_exists_from_plan_to_read_is_read_once_beside_a_sweep(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert read_beside(space, 1, monkeypatch)

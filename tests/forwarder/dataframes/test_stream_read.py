@@ -111,7 +111,7 @@ def test_compacted_messages_come_in_batches_too(space: spool.Space, query: Query
         ]
 
 
-def test_x05_what_was_consumed_before_the_plan_is_not_read_and_moved_messages_keep_their_number(
+def test_x05_consumed_messages_are_not_read_and_moved_messages_keep_their_number(
     space: spool.Space, query: Query
 ) -> None:
     reader = query(queue="orders")
@@ -123,7 +123,7 @@ def test_x05_what_was_consumed_before_the_plan_is_not_read_and_moved_messages_ke
     assert [*batches(query(queue="errors"), {"number": 1}, ALL)] == []
 
 
-def test_a_query_that_reads_what_is_there_reads_nothing_newer(space: spool.Space, query: Query) -> None:
+def test_a_query_with_available_now_reads_no_newer_message(space: spool.Space, query: Query) -> None:
     reader = query()
     space.put("orders", b"1")
     space.put("orders", b"2")

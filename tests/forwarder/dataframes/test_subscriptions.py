@@ -57,7 +57,7 @@ def behind(reader: StreamReader, start: Offset, limit: Any = ALL) -> tuple[list[
     return bodies_of(reader, reader.partitions(start, end)), end
 
 
-def test_x05_what_is_consumed_and_reclaimed_is_there_for_a_subscription(space: spool.Space, query: Query) -> None:
+def test_x05_a_subscription_reads_messages_that_were_consumed_and_reclaimed(space: spool.Space, query: Query) -> None:
     reader = query()
     start = reader.initialOffset()
     ids = space.put_many("orders", [b"1", b"2"])
@@ -114,7 +114,7 @@ def test_x05_two_subscriptions_and_a_plain_query_read_independently(space: spool
         query().latestOffset({"number": 3, "since": 2}, ALL)
 
 
-def test_what_was_put_before_is_read_as_far_as_it_is_there(space: spool.Space, query: Query) -> None:
+def test_a_new_subscription_reads_older_messages_that_still_exist(space: spool.Space, query: Query) -> None:
     space.put_many("orders", [b"0", b"1"])
     space.get("orders")
     reader = query()
@@ -134,7 +134,7 @@ def test_what_was_put_before_is_read_as_far_as_it_is_there(space: spool.Space, q
     assert behind(latest, begin)[0] == [b"4"]
 
 
-def test_compaction_leaves_what_is_not_read(space: spool.Space, query: Query) -> None:
+def test_a_compaction_keeps_messages_that_a_subscription_has_not_read(space: spool.Space, query: Query) -> None:
     """The copies that a compaction writes are no additional messages."""
     reader = query()
     start = reader.initialOffset()
@@ -170,7 +170,7 @@ def test_branches_that_were_adopted_are_kept_with_their_head(space: spool.Space,
     assert behind(reader, start)[0] == [b"1"]
 
 
-def test_a_space_that_is_opened_again_keeps_what_is_not_read(tmp_path: Path) -> None:
+def test_a_space_that_is_opened_again_keeps_messages_that_are_not_read(tmp_path: Path) -> None:
     path = tmp_path / "again"
     with spool.create(path) as space:
         space.create_queue("orders")
@@ -294,7 +294,7 @@ def test_options_that_say_nothing_are_refused(space: spool.Space, options: dict[
         StreamOptions.of({"path": space.path, **options})
 
 
-def test_what_is_damaged_fails_the_query_unless_it_is_to_go_on(space: spool.Space, query: Query) -> None:
+def test_a_damaged_message_fails_the_query_unless_fail_on_data_loss_is_false(space: spool.Space, query: Query) -> None:
     reader = query()
     start = reader.initialOffset()
     space.put_many("orders", [b"first", b"second"])
@@ -316,7 +316,7 @@ def test_what_is_damaged_fails_the_query_unless_it_is_to_go_on(space: spool.Spac
 
 @pytest.mark.spark
 class TestSpark:
-    def test_x05_a_query_that_was_stopped_reads_what_was_consumed_and_reclaimed_meanwhile(
+    def test_x05_a_stopped_query_reads_messages_consumed_and_reclaimed_meanwhile(
         self, spark: "SparkSession", space: spool.Space, tmp_path: Path
     ) -> None:
         seen: dict[str, list[bytes]] = {"one": [], "two": []}

@@ -88,7 +88,7 @@ def test_x05_a_job_whose_commit_was_lost_is_repeated_without_a_double(
     assert_nothing_is_left(space)
 
 
-def test_what_is_wrong_is_told_by_the_error_of_the_write(spark: "SparkSession", space: spool.Space) -> None:
+def test_the_error_of_a_wrong_write_names_the_mistake(spark: "SparkSession", space: spool.Space) -> None:
     forwarder.register(spark)
     for frame, options, said in (
         (numbered(spark), {"queue": "ordres"}, "did you mean orders"),

@@ -103,7 +103,7 @@ def test_x05_a_remote_stream_goes_on_where_it_ended(
     assert sorted(bodies(space, "replies")) == [b"a", b"b", b"c", b"d", b"e"]
 
 
-def test_x05_a_remote_subscription_keeps_what_others_take(
+def test_x05_a_remote_subscription_keeps_messages_that_others_take(
     spark: "SparkSession", space: spool.Space, address: str, tmp_path: Path
 ) -> None:
     def run() -> None:

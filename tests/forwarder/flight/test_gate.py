@@ -82,7 +82,7 @@ def read_to_end(connection: socket.socket) -> None:
             pass
 
 
-def test_clients_that_send_nothing_keep_nobody_out(
+def test_a_client_is_served_beside_clients_that_send_nothing(
     server: Any, client: Callable[[str], Client], space: spool.Space
 ) -> None:
     with contextlib.ExitStack() as stack:

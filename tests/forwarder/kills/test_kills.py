@@ -153,7 +153,7 @@ LONG = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(10_000)]
         pytest.param("web", LARGE, marks=LONG, id="web"),
     ],
 )
-def test_x05_q12_each_message_arrives_whatever_is_killed(
+def test_x05_q12_each_message_arrives_when_any_process_is_killed(
     kind: str, size: Size, space: spool.Space, chance: random.Random, tmp_path: Path
 ) -> None:
     with destination(kind, space, tmp_path) as there:

@@ -156,7 +156,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
         yield Run(tmp_path, cluster_on_machines(tmp_path, stack), random.Random(SEED), stack, done)
 
 
-def test_x05_each_message_comes_once_whatever_machine_or_cable_dies(run: Run) -> None:
+def test_x05_each_message_comes_once_when_any_machine_or_cable_dies(run: Run) -> None:
     kinds = [kind for kind, times in KILLS.items() for _ in range(times)]
     run.chance.shuffle(kinds)
     for step, kind in enumerate(kinds):

@@ -77,7 +77,7 @@ def test_delays_are_seconds_from_the_commit(space: spool.Space, attempts: Attemp
         ("binary", b"\x93\x01\x02\x03", "msgpack", [1, 2, 3]),
     ],
 )
-def test_a_body_is_binary_or_text_and_codec_says_what_its_bytes_are(
+def test_a_body_is_binary_or_text_and_codec_names_the_form_of_its_bytes(
     space: spool.Space, attempts: Attempts, kind: str, body: Any, codec: str | None, expected: object
 ) -> None:
     columns = {"body": [body], "codec": pa.array([codec], pa.string())}
@@ -168,14 +168,14 @@ def test_the_row_that_is_refused_is_named_among_neighbours_that_are_alike(
         ("body string", {"path": None}, r"takes the path of a space"),
     ],
 )
-def test_what_cannot_be_written_is_told_before_a_task_starts(
+def test_wrong_columns_and_options_are_refused_before_a_task_starts(
     space: spool.Space, columns: str, options: dict[str, object], said: str
 ) -> None:
     with pytest.raises(spool.InvalidArgument, match=said):
         job(space, columns, **options)
 
 
-def test_all_that_is_wrong_with_the_columns_is_one_error(space: spool.Space) -> None:
+def test_all_mistakes_of_the_columns_are_one_error(space: spool.Space) -> None:
     with pytest.raises(spool.InvalidArgument) as refused:
         job(space, "id long, value string, headers string")
     assert str(refused.value) == (

@@ -132,7 +132,7 @@ def test_a_write_that_does_not_fit_writes_nothing(space: spool.Space, attempts: 
     assert left_over(space.path) == []
 
 
-def test_what_is_left_of_other_attempts_takes_no_room(space: spool.Space, attempts: Attempts) -> None:
+def test_messages_of_attempts_that_were_not_chosen_take_no_room(space: spool.Space, attempts: Attempts) -> None:
     space.change_queue("orders", max_messages=3)
     writer = BatchWriter(job(space))
     done = [attempts.write(writer, 0, texts("a", "b", "c"))]
