@@ -115,7 +115,9 @@ def test_every_block_is_in_a_language_that_says_whether_it_is_run() -> None:
         ("", "one\n", False),
     ],
 )
-def test_what_a_page_says_of_its_output_is_held_against_it(printed: str, said: str, agreed: bool) -> None:
+def test_the_output_that_a_page_shows_is_compared_with_the_printed_output(
+    printed: str, said: str, agreed: bool
+) -> None:
     assert pages.agrees(printed, said) is agreed
 
 
@@ -226,7 +228,7 @@ def test_headings_that_links_name_are_there() -> None:
             assert heading in found, f"{document.name} links to {target}#{heading}"
 
 
-def test_what_docstrings_and_comments_name_is_there() -> None:
+def test_names_in_docstrings_and_comments_exist() -> None:
     assert not references.unknown_names()
 
 
@@ -344,14 +346,14 @@ def test_reliability_md_names_tests_that_exist() -> None:
         assert f"def {test}" in (ROOT / path).read_text(), f"{path}::{test}"
 
 
-def test_reliability_md_says_what_each_step_costs() -> None:
+def test_reliability_md_gives_the_cost_of_each_step() -> None:
     text = (ROOT / "docs" / "reliability.md").read_text()
     for cost in COSTS:
         _, _, ordered, carrying, strict = cost.values
         assert f"| {cost.id} | {ordered} | {carrying} | {strict} |" in text
 
 
-def test_operations_md_says_what_to_do_on_each_error() -> None:
+def test_operations_md_has_a_row_for_each_error() -> None:
     text = (ROOT / "docs" / "operations.md").read_text()
     public = {
         name

@@ -74,7 +74,7 @@ class _Player:
 
 @settings(max_examples=300)
 @given(st.lists(CALLS, max_size=40))
-def test_it_answers_every_call_as_the_real_disk_does(calls: list[tuple[Any, ...]]) -> None:
+def test_the_simulated_disk_answers_every_call_as_the_real_disk_does(calls: list[tuple[Any, ...]]) -> None:
     with TemporaryDirectory() as root:
         real, simulated = _Player(Disk(root)), _Player(SimulatedDisk(Machine()))
         for call in [("make_directory", "d"), ("make_directory", "e"), ("create", "d/x"), *calls]:
@@ -191,7 +191,7 @@ def test_an_overwritten_file_may_come_back_as_it_was(rules: Rules) -> None:
 
 
 @pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value)
-def test_what_was_flushed_with_its_directories_has_one_outcome(rules: Rules) -> None:
+def test_a_rename_flushed_with_both_directories_has_one_outcome(rules: Rules) -> None:
     machine = _renamed(flush_first=True, flush_target=True)
     SimulatedDisk(machine).flush_directory("d")
     assert _left(machine, rules) == [{"e/x": b"ab"}]

@@ -11,7 +11,7 @@ FOREIGN = re.compile(r"\bDESIGN\b|\b(?:FEATURES|INTERFACE|STUMBLES)\.md\b|(?<![\
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_no_docstring_comment_or_help_names_what_only_its_authors_know(package: str) -> None:
+def test_no_docstring_comment_or_help_names_things_that_only_its_authors_know(package: str) -> None:
     found = [
         f"{module.relative_to(ROOT)}:{number}: {line.strip()}"
         for module in sorted((ROOT / package).rglob("*.py"))

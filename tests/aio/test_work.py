@@ -297,7 +297,7 @@ def test_cancelled_it_gives_the_messages_back(path: Path) -> None:
     play(path, story)
 
 
-def test_what_cannot_work_is_told_before_a_message_is_taken(path: Path) -> None:
+def test_wrong_arguments_are_refused_before_a_message_is_taken(path: Path) -> None:
     async def story(space: spool.aio.Space) -> None:
         with pytest.raises(spool.QueueNotFound, match="did you mean orders"):
             await space.work("order", print)

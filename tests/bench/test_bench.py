@@ -61,7 +61,7 @@ def test_raw_sqlite_and_ours_are_measured_and_the_rest_says_why_not(
     assert not list(tmp_path.iterdir())
 
 
-def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_keeps_the_results_measured_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def measured(_: Bench) -> Iterator[Result]:
         yield Outcome(ROWS[0], "1.00 × raw append", Verdict.OK)
 
@@ -323,14 +323,14 @@ def test_a_row_that_was_not_measured_says_why() -> None:
 # -- ten million, with fewer ------------------------------------------------------------------------------------------
 
 
-def test_what_goes_in_comes_out(tmp_path: Path) -> None:
+def test_the_long_run_takes_each_message_that_it_put(tmp_path: Path) -> None:
     arguments = f"{tmp_path}/space", 250, 100
     for phase in (ten_million.put, ten_million.count, ten_million.take):
         phase(*arguments)
 
 
 @pytest.mark.parametrize("wrong", ["one lost", "one doubled", "two exchanged", "one more"])
-def test_what_is_lost_doubled_or_out_of_order_is_noticed(tmp_path: Path, wrong: str) -> None:
+def test_a_lost_doubled_exchanged_or_additional_message_is_noticed(tmp_path: Path, wrong: str) -> None:
     path, body = f"{tmp_path}/space", b"x" * 1016
     ten_million.put(path, 200, 100)
     with spool.open(path) as space:

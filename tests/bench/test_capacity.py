@@ -69,7 +69,7 @@ def test_x05_a_task_votes_for_two_branches_and_for_more_in_a_large_round(message
     assert _round(costs, calls, 1, messages, lambda: 0.0) == branches
 
 
-def test_x05_costs_are_found_again_in_what_they_explain() -> None:
+def test_x05_the_fit_finds_the_costs_from_samples_that_follow_them() -> None:
     samples = [
         Sample(count, round_seconds(COSTS, Calls(0.0), count, 1), COSTS.message * count + 0.001)
         for count in (128, 256, 512, 4096)
@@ -90,7 +90,7 @@ def test_x05_a_billion_messages_a_day_are_shared_out() -> None:
     assert load.megabytes == pytest.approx(load.messages * 1024 * 3 / 1e6)
 
 
-def test_x05_the_page_has_what_the_model_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_x05_the_page_has_the_table_of_the_model(capsys: pytest.CaptureFixture[str]) -> None:
     page = (Path(__file__).parents[2] / "docs" / "scaling.md").read_text()
     command = "python -m bench capacity --costs 0.06,3e-7,1.6e-5,0.003"
     assert command in page

@@ -64,7 +64,7 @@ def test_a_call_up_a_layer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.changes == 2
 
 
-def test_the_mean_of_many_calls_is_what_one_costs() -> None:
+def test_the_mean_of_many_calls_is_the_cost_of_one_call() -> None:
     walked = Walk(frames=101, c_calls=249, changes=10)
     walked.climbs["a -> b"] = 10
     found = walked.each(10)

@@ -249,7 +249,7 @@ def test_every_link_of_a_login_lies_below_its_address(changing: Served) -> None:
     assert len(seen) > 20
 
 
-def test_nobody_else_can_listen_at_the_other_address_of_localhost(reading: Served) -> None:
+def test_another_program_cannot_listen_at_the_other_address_of_localhost(reading: Served) -> None:
     port = int(reading.url.rpartition(":")[2])
     for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
         with pytest.raises(OSError, match=r"in use|assign requested|not supported"):
@@ -411,7 +411,7 @@ def test_a_malformed_origin_is_refused(changing: Served, origin: str) -> None:
         assert client.post("/login", data={"token": TOKEN}).status_code == 403
 
 
-def test_the_right_token_is_accepted_whatever_others_try(changing: Served) -> None:
+def test_the_right_token_is_accepted_after_many_wrong_tokens(changing: Served) -> None:
     with changing.client(Origin=changing.url) as client:
         answers = [client.post("/login", data={"token": "wrong"}).status_code for _ in range(7)]
         assert answers == [403] * 5 + [429] * 2
@@ -469,7 +469,7 @@ HALF = {
 
 
 @pytest.mark.parametrize("sent", HALF)
-def test_many_clients_that_send_half_a_request_keep_nobody_out(changing: Served, sent: str) -> None:
+def test_a_client_is_served_beside_many_clients_that_send_half_a_request(changing: Served, sent: str) -> None:
     host = changing.url.removeprefix("http://")
     with contextlib.ExitStack() as stack:
         for _ in range(300):

@@ -43,7 +43,7 @@ def start(path: Path, *arguments: str, code: str = "") -> "subprocess.Popen[str]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_names_its_address_serves_and_ends_with_a_signal(path: Path, number: signal.Signals) -> None:
+def test_the_console_names_its_address_serves_and_ends_with_a_signal(path: Path, number: signal.Signals) -> None:
     with start(path, "--json") as process:
         assert process.stdout is not None
         first = json.loads(process.stdout.readline())

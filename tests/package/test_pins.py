@@ -14,7 +14,7 @@ def test_a_python_has_one_pin_of_each_package(python: str) -> None:
     assert {"numpy", "pandas", "click", "pytest"} <= set(names)
 
 
-def test_what_the_readme_and_the_classifiers_name_is_pinned_and_looked_for() -> None:
+def test_each_python_that_the_classifiers_name_is_pinned_and_looked_for() -> None:
     named = {line.rpartition(" ")[2] for line in PROJECT["classifiers"] if "Python :: 3." in line}
     assert named <= set(pins.PYTHONS)
     bootstrap = (ROOT / "scripts" / "bootstrap").read_text()

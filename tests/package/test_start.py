@@ -45,7 +45,7 @@ def test_import_spool_imports_no_engine() -> None:
     assert of(imported("import spool") - already, RARE | OF_THE_ENGINE | OF_EVERY_SPACE | {"dataclasses"}) == set()
 
 
-def test_an_open_space_imports_what_puts_and_gets_need() -> None:
+def test_an_open_space_imports_only_modules_that_puts_and_gets_need() -> None:
     already = imported("")
     assert of(imported("import spool; spool.open") - already, RARE | OF_THE_ENGINE | {"spool.workers"}) == set()
 

@@ -134,7 +134,7 @@ def test_a_backup_is_replaced_by_a_whole_one_only(run: Run, path: Path, tmp_path
     assert _bodies(tmp_path / "copy") == [1]
 
 
-def test_a_symlink_stays_and_what_is_no_file_is_not_replaced(run: Run, tmp_path: Path) -> None:
+def test_a_replaced_export_keeps_its_symlink_and_a_fifo_is_not_replaced(run: Run, tmp_path: Path) -> None:
     (tmp_path / "real.tar").write_bytes(b"old")
     (tmp_path / "link.tar").symlink_to("real.tar")
     assert run("export", "--replace", tmp_path / "link.tar").code == 0
@@ -197,7 +197,7 @@ def test_two_exports_to_one_name_do_not_meet(run: Run, tmp_path: Path) -> None:
     assert _left(tmp_path) == {"out.tar"}
 
 
-def test_what_is_left_out_is_named(run: Run, path: Path, tmp_path: Path) -> None:
+def test_an_export_names_the_files_that_it_leaves_out(run: Run, path: Path, tmp_path: Path) -> None:
     folder = path / "drop" / "orders"
     (folder / "whole").write_bytes(b"whole")
     (folder / "a.part").touch()

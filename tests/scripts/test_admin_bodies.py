@@ -15,7 +15,7 @@ from tests.scripts.conftest import Run, execute, flip, newest, one_line
 # -- 2.6, 2.7: held and damaged messages -------------------------------------------------------------------------------
 
 
-def test_a_purge_counts_first_what_it_deletes_and_names_what_is_held(run: Run, path: Path) -> None:
+def test_a_dry_run_of_a_purge_counts_messages_and_names_held_ones(run: Run, path: Path) -> None:
     with spool.open(path) as space:
         space.put_many("orders", [b"1", b"2", b"3"])
     with held_by_another(str(path)) as (held, _, pid):
@@ -84,7 +84,7 @@ def test_a_put_whose_output_cannot_be_written_says_that_the_message_is_in_the_qu
     one_line(done, f"{what} in queue orders", "could not be written", "No space left on device")
 
 
-def test_a_purge_whose_output_cannot_be_written_says_what_it_did(path: Path) -> None:
+def test_a_purge_whose_output_cannot_be_written_says_how_much_it_deleted(path: Path) -> None:
     with spool.open(path) as space:
         space.put("orders", b"x")
     with open("/dev/full", "wb") as full:
@@ -166,7 +166,7 @@ def test_msgpack_from_the_shell_is_a_value_in_python(run: Run, path: Path) -> No
         assert space.get("orders").body == {"a": 1}
 
 
-def test_what_is_not_json_is_refused_with_the_place_and_puts_nothing(run: Run) -> None:
+def test_a_body_that_is_not_json_is_refused_with_the_place_and_puts_nothing(run: Run) -> None:
     done = run("message", "put", "orders", "--body", '{"a": }', "--content-type", "application/json")
     assert (done.code, done.out) == (2, b"")
     one_line(done, "the body is not json", "line 1 column 7")
@@ -213,7 +213,7 @@ def test_all_are_taken_in_commits_of_a_thousand(run: Run, path: Path) -> None:
     assert (done.code, len(done.objects)) == (0, 2_000)
 
 
-def test_what_could_not_be_written_of_many_stays_and_no_attempt_is_counted(path: Path) -> None:
+def test_messages_that_could_not_be_written_remain_and_no_attempt_is_counted(path: Path) -> None:
     with spool.open(path) as space:
         space.put_many("orders", [b"x"] * 10)
     with open("/dev/full", "wb") as full:

@@ -45,7 +45,9 @@ def test_an_argument_that_is_not_utf8_stays_as_it_was_typed(path: Path) -> None:
 
 
 @pytest.mark.parametrize("body", [b"bytes \x00", "text ü", {"a": [1, None]}, 17, None])
-def test_message_get_writes_what_other_programs_put_as_it_lies_in_the_file(run: Run, path: Path, body: object) -> None:
+def test_message_get_writes_a_body_of_another_program_as_it_lies_in_the_file(
+    run: Run, path: Path, body: object
+) -> None:
     from spool.model import codecs
 
     with spool.open(path) as space:
@@ -163,7 +165,9 @@ def test_a_bad_header_is_wrong_usage_and_puts_nothing(run: Run, header: str) -> 
         (["--header", "big=" + "x" * 9000], ["headers", "8192"]),
     ],
 )
-def test_a_bad_option_says_what_it_takes_and_puts_nothing(run: Run, options: list[str], words: list[str]) -> None:
+def test_a_bad_option_is_refused_with_its_allowed_values_and_puts_nothing(
+    run: Run, options: list[str], words: list[str]
+) -> None:
     done = run("message", "put", "orders", "--body", "x", *options)
     assert (done.code, done.out) == (2, b"")
     one_line(done, *words)
@@ -202,7 +206,7 @@ def test_listing_an_empty_queue_is_fine(run: Run) -> None:
     one_line(done, "empty")
 
 
-def test_show_refuses_an_unknown_id_and_what_is_no_id(run: Run) -> None:
+def test_show_refuses_an_unknown_id_and_a_text_that_is_no_id(run: Run) -> None:
     for message_id, code, word in (("0" * 32, 1, "taken, or never committed"), ("zz", 2, "32 hexadecimal digits")):
         done = run("message", "show", message_id)
         assert (done.code, done.out) == (code, b"")

@@ -17,7 +17,7 @@ from tests.scripts.conftest import Run, execute, one_line
 from tests.scripts.exporters import parsed, value
 
 
-def test_it_prints_the_metrics_once(path: Path, run: Run) -> None:
+def test_the_command_metrics_prints_the_metrics_once(path: Path, run: Run) -> None:
     with spool.open(path) as space:
         space.put("orders", b"four")
         done = run("metrics")

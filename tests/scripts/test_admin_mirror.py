@@ -25,7 +25,7 @@ def shop(tmp_path: Path) -> Path:
     return shop
 
 
-def test_a_space_older_than_its_mirror_is_restored_by_what_the_error_says(run: Run, shop: Path) -> None:
+def test_a_space_older_than_its_mirror_is_restored_by_the_command_in_the_error(run: Run, shop: Path) -> None:
     mirror = shop.parent / "mirror"
     done = run("message", "list", "orders", space=shop)
     assert done.code == 1

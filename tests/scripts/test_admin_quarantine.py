@@ -62,7 +62,7 @@ def test_as_json_each_is_one_object(run: Run, path: Path) -> None:
     ["n" * 247 + ".msgpack", "a: dropped for queue orders: b.msgpack", "\N{SNOWMAN}.msgpack", "x.1.msgpack",
      os.fsdecode(b"caf\xe9.msgpack")],
 )  # fmt: skip
-def test_the_first_name_comes_back_whatever_it_was(run: Run, path: Path, name: str) -> None:
+def test_a_restored_file_has_its_first_name_again(run: Run, path: Path, name: str) -> None:
     dropped(path, name)
     (entry,) = (each for each in os.listdir(path / "quarantine") if not each.endswith(".reason.txt"))
     assert run("quarantine", "restore", entry).code == 0
@@ -87,7 +87,7 @@ def test_a_queue_that_is_gone_is_made_again_first(run: Run, path: Path) -> None:
     one_line(done, "orders, which was deleted: create it again first")
 
 
-def test_what_was_damaged_cannot_come_back_and_says_what_to_do(run: Run, path: Path) -> None:
+def test_a_damaged_file_cannot_be_restored_and_the_error_names_the_way_out(run: Run, path: Path) -> None:
     run("message", "put", "orders", "--body", "x")
     flip(newest(path), 70)
     run("check", "--repair")
@@ -100,7 +100,7 @@ def test_what_was_damaged_cannot_come_back_and_says_what_to_do(run: Run, path: P
         one_line(done, "cannot be put back", "its bytes are not proven", "docs/format.md")
 
 
-def test_what_is_messages_already_is_not_put_back(run: Run, path: Path) -> None:
+def test_a_file_that_became_messages_is_not_restored(run: Run, path: Path) -> None:
     folder = "active/drop.orders.0123456789abcdef/.late.3.17"
     os.makedirs(path / folder)
     (path / folder / "slow").write_bytes(b"one and more")
@@ -126,7 +126,7 @@ def test_a_terminal_is_asked_before_a_file_is_deleted(path: Path, answer: str, c
     assert (path / "quarantine/active.order.msgpack").exists() is left
 
 
-def test_whatever_lies_there_can_be_looked_at_and_deleted(run: Run, path: Path) -> None:
+def test_any_entry_in_quarantine_can_be_shown_and_deleted(run: Run, path: Path) -> None:
     (path / "quarantine/folder").mkdir()
     (path / "quarantine/link").symlink_to("/etc/passwd")
     (path / "quarantine/link.reason.txt").symlink_to("/etc/passwd")
@@ -139,7 +139,7 @@ def test_whatever_lies_there_can_be_looked_at_and_deleted(run: Run, path: Path) 
 
 
 @pytest.mark.parametrize("name", ["nope", "../space.toml", "", ".", "..", "active.order.msgpack.reason.txt"])
-def test_what_is_not_there_is_said_so(run: Run, path: Path, name: str) -> None:
+def test_a_name_that_is_not_in_quarantine_is_refused(run: Run, path: Path, name: str) -> None:
     dropped(path)
     for verb in ("show", "restore", "delete"):
         done = run("quarantine", verb, "--", name)

@@ -91,7 +91,7 @@ def test_a_bad_queue_name_is_refused_with_the_rule(run: Run, name: str) -> None:
         one_line(done, "1 to 127 letters, digits, '.', '_' or '-'", "does not start with a dot")
 
 
-def test_a_bad_option_is_refused_with_what_it_takes(run: Run) -> None:
+def test_a_bad_option_is_refused_with_its_allowed_values(run: Run) -> None:
     one_line(run("queue", "create", "q", "--order", "random"), "fifo or priority,fifo")
     one_line(run("queue", "create", "q", "--retries", -1), "--retries is a whole number from 0", ", or none, not -1")
     one_line(run("queue", "create", "q", "--retry-delay", "nan"), "--retry-delay", "90s, 15m")
@@ -160,7 +160,9 @@ def test_the_space_is_the_option_or_the_variable_or_the_current_directory(
 
 
 @pytest.mark.parametrize("kind", ["missing", "empty", "file"])
-def test_what_is_not_a_space_is_refused_with_how_to_make_one(run: Run, tmp_path: Path, kind: str) -> None:
+def test_a_path_that_is_no_space_is_refused_with_the_command_that_makes_one(
+    run: Run, tmp_path: Path, kind: str
+) -> None:
     where = tmp_path / "not-a-space"
     if kind == "empty":
         where.mkdir()
@@ -184,7 +186,7 @@ def test_what_is_not_a_space_is_refused_with_how_to_make_one(run: Run, tmp_path:
         ("\x00\x01", []),
     ],
 )
-def test_a_broken_space_toml_is_named_with_what_is_wrong(run: Run, path: Path, text: str, words: list[str]) -> None:
+def test_a_broken_space_toml_is_named_with_the_mistake(run: Run, path: Path, text: str, words: list[str]) -> None:
     (path / "space.toml").write_text(text)
     done = run("queue", "list")
     assert (done.code, done.out) == (1, b"")
@@ -215,7 +217,7 @@ def test_a_group_that_is_not_there_changes_nothing(run: Run, path: Path) -> None
         assert space.queues()["orders"].retry_delay != 7
 
 
-def test_what_is_made_if_it_is_missing_can_be_made_again(run: Run, tmp_path: Path) -> None:
+def test_init_and_queue_create_with_if_missing_can_be_repeated(run: Run, tmp_path: Path) -> None:
     space = tmp_path / "new"
     for said, queue in (("made a queue space in", "made queue q"), ("is a queue space", "queue q exists")):
         assert said in run("init", space, "--if-missing", "--max-body-bytes", 9, space=None).err

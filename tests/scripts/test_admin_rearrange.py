@@ -21,7 +21,7 @@ def _bodies(path: Path, queue: str = "orders") -> list[object]:
         return [message.body for message in space.browse(queue)]
 
 
-def test_q14_queue_change_sets_what_it_is_told_and_none_takes_it_away(run: Run, path: Path) -> None:
+def test_q14_queue_change_sets_the_given_options_and_none_removes_them(run: Run, path: Path) -> None:
     text = (path / "space.toml").read_text()
     (path / "space.toml").write_text(f"# about this space\n{text}")
     done = run(
@@ -111,7 +111,7 @@ def test_q14_delete_goes_on_after_one_that_is_not_there(run: Run, path: Path) ->
     assert _bodies(path) == []
 
 
-def test_q14_what_is_not_there_or_wrong_is_said_in_one_line(run: Run, path: Path) -> None:
+def test_q14_a_missing_message_or_queue_or_a_wrong_value_is_one_line(run: Run, path: Path) -> None:
     (one,) = _put(path, 1)
     for words in (("delete",), ("move", "errors"), ("change", "--priority", "1")):
         done = run("message", words[0], "0" * 32, *words[1:])
@@ -123,7 +123,7 @@ def test_q14_what_is_not_there_or_wrong_is_said_in_one_line(run: Run, path: Path
     assert _bodies(path) == [1]
 
 
-def test_x12_message_redrive_sends_back_what_failed(run: Run, path: Path) -> None:
+def test_x12_message_redrive_sends_back_failed_messages(run: Run, path: Path) -> None:
     with spool.open(path) as space:
         space.change_queue("orders", retries=0, error_queue="errors")
         space.put_many("orders", [1, 2])

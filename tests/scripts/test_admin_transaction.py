@@ -27,7 +27,7 @@ def in_doubt(path: Path) -> Path:
     return path
 
 
-def test_list_names_what_is_in_doubt_and_nothing_else(run: Run, path: Path) -> None:
+def test_a_list_without_transactions_in_doubt_says_so(run: Run, path: Path) -> None:
     done = run("transaction", "list")
     assert (done.code, done.out) == (0, b"")
     one_line(done, "no transaction is in doubt")
@@ -52,7 +52,9 @@ def test_list_shows_when_by_which_process_and_how_many_messages(run: Run, in_dou
 
 
 @pytest.mark.parametrize(("verb", "state"), [("commit", "committed"), ("rollback", "rolled back")])
-def test_what_was_decided_here_is_listed_until_it_is_forgotten(run: Run, in_doubt: Path, verb: str, state: str) -> None:
+def test_a_transaction_decided_here_is_listed_until_it_is_forgotten(
+    run: Run, in_doubt: Path, verb: str, state: str
+) -> None:
     run("transaction", verb, XID)
     (found,) = run("transaction", "list", "--json").objects
     assert (found["xid"], found["state"], found["prepared_at"]) == (str(XID), state, None)
@@ -96,7 +98,7 @@ def test_a_list_of_branches_in_doubt_flushes_nothing(in_doubt: Path) -> None:
         assert space._store.files.disk.flushes > before
 
 
-def test_show_says_what_it_would_do(run: Run, in_doubt: Path) -> None:
+def test_show_counts_the_puts_and_takes_of_a_branch(run: Run, in_doubt: Path) -> None:
     (found,) = run("transaction", "show", XID, "--json").objects
     assert (found["xid"], found["puts"], found["takes"]) == (str(XID), {"errors": 1}, {"orders": 1})
     assert "orders=1" in run("transaction", "show", XID).text
@@ -145,7 +147,7 @@ def test_the_coordinator_is_told_until_the_decision_is_forgotten(
 
 
 @pytest.mark.parametrize("verb", ["commit", "rollback", "forget"])
-def test_an_unknown_transaction_and_what_is_no_xid_are_refused(run: Run, verb: str) -> None:
+def test_an_unknown_transaction_and_a_text_that_is_no_xid_are_refused(run: Run, verb: str) -> None:
     for xid, code, words in (
         (XID, 1, ["XAER_NOTA", str(XID)]),
         ("garbage", 2, ["is not an xid", "format.gtrid.bqual"]),

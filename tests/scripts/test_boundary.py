@@ -43,7 +43,7 @@ def _walk() -> Iterator[tuple[str, list[str]]]:
 
 
 @pytest.mark.parametrize("directory", ["space", "elsewhere"])
-def test_no_arguments_whatever_lead_to_a_traceback(
+def test_no_arguments_lead_to_a_traceback(
     path: Path, directory: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path / directory)
@@ -188,7 +188,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.root
-def test_a_full_disk_is_one_line_that_says_what_to_do_and_loses_nothing(run: Run, small_disk: Path) -> None:
+def test_a_full_disk_is_one_line_with_advice_and_loses_nothing(run: Run, small_disk: Path) -> None:
     path = small_disk / "space"
     run("init", path, space=None)
     run("queue", "create", "orders", space=path)

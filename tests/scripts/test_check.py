@@ -132,7 +132,7 @@ def test_repair_moves_a_damaged_prepared_file_to_quarantine(run: Run, path: Path
     assert any(file.name.endswith(".reason.txt") for file in (path / "quarantine").iterdir())
 
 
-def test_what_cannot_be_looked_at_is_exit_code_8(run: Run, path: Path, tmp_path: Path) -> None:
+def test_a_space_that_check_cannot_read_is_exit_code_8(run: Run, path: Path, tmp_path: Path) -> None:
     done = run("check", space=tmp_path / "nowhere")
     assert done.code == 8
     one_line(done, "could not look", "nowhere")

@@ -53,7 +53,7 @@ def reply(service: str, name: str, body: bytes, **changed: object) -> Message:
     return Message("0" * 32, "replies", answer, 0.0, Position(1, 0), {"headers": {"filename": name}})
 
 
-def test_the_comparison_notices_what_is_missing_doubled_or_different(tmp_path: Path) -> None:
+def test_the_comparison_notices_missing_doubled_and_different_replies(tmp_path: Path) -> None:
     files = []
     for name in ("a", "b"):
         (tmp_path / name).write_bytes(name.encode() * 3)

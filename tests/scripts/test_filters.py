@@ -35,7 +35,7 @@ def test_the_list_of_an_error_queue_shows_the_reasons(run: Run, failed: dict[str
     assert only["failed_at"] > only["enqueued_at"]
 
 
-def test_x17_a_redrive_returns_what_the_filters_choose(run: Run, path: Path, failed: dict[str, str]) -> None:
+def test_x17_a_redrive_returns_messages_that_the_filters_choose(run: Run, path: Path, failed: dict[str, str]) -> None:
     assert run("message", "redrive", "failed", "--reason", "HTTP 503", "--since", "1h", "--dry-run").text == "2\n"
     assert run("message", "redrive", "failed", "--reason", "HTTP 503", "--until", "1h").text == "0\n"
     assert run("message", "redrive", "failed", "--id", failed["tea"], "--id", failed["rye"]).text == "2\n"

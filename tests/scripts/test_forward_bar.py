@@ -25,7 +25,7 @@ def texts(bar: ForwardBar) -> tuple[str, str]:
     return task.description, task.fields["under_way"]
 
 
-def test_it_has_no_share_while_spark_starts_nor_when_nothing_is_to_do(console: Console) -> None:
+def test_the_bar_has_no_share_while_spark_starts_nor_when_nothing_is_to_do(console: Console) -> None:
     with ForwardBar(3, console) as bar:
         assert shown(bar) == (0, None)
         bar.say("starting Spark on local[2]")
@@ -40,7 +40,7 @@ def test_it_has_no_share_while_spark_starts_nor_when_nothing_is_to_do(console: C
     assert shown(bar) == (4, 4)
 
 
-def test_it_tells_what_is_under_way_what_is_down_and_that_it_ends(console: Console) -> None:
+def test_the_bar_shows_messages_under_way_routes_that_are_down_and_the_end(console: Console) -> None:
     with ForwardBar(5000, console) as bar:
         bar.say("forwarding")
         bar.show(Begun(["orders", "bills"]))
@@ -59,7 +59,7 @@ def test_it_tells_what_is_under_way_what_is_down_and_that_it_ends(console: Conso
         assert texts(bar) == ("finishing", "")
 
 
-def test_it_leaves_nothing_behind_if_nothing_was_to_do(console: Console) -> None:
+def test_the_bar_leaves_nothing_behind_if_nothing_was_to_do(console: Console) -> None:
     with ForwardBar(0, console) as bar:
         bar.say("forwarding")
         bar.show(Begun(["orders"]))
@@ -67,7 +67,7 @@ def test_it_leaves_nothing_behind_if_nothing_was_to_do(console: Console) -> None
     assert not bar.bar.tasks[0].visible
 
 
-def test_x05_it_tells_how_many_messages_went_over_the_network(console: Console) -> None:
+def test_x05_the_bar_counts_messages_that_went_over_the_network(console: Console) -> None:
     with ForwardBar(5000, console) as bar:
         bar.show(Begun(["orders"]))
         bar.show(Claimed("orders", "1", 1000, ahead=False))

@@ -73,7 +73,9 @@ def test_messages_that_lost_their_settings_are_named_before_and_after(run: Run, 
     assert run("message", "get", "orders").out == b"1"
 
 
-def test_python_says_what_it_made_a_space_of(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_create_warns_about_files_that_already_lie_in_the_directory(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     _lose_settings(path)
     (path / "mine").touch()
     spool.create(path).close()
@@ -96,7 +98,7 @@ def test_a_network_file_system_that_is_none_is_refused(run: Run, tmp_path: Path)
     assert not (tmp_path / "a").exists()
 
 
-def test_what_is_suggested_can_be_pasted(run: Run, tmp_path: Path) -> None:
+def test_a_suggested_command_quotes_its_path(run: Run, tmp_path: Path) -> None:
     done = run("init", tmp_path / "sp ace ü", space=None)
     one_line(done, f"next: spool-admin -s '{tmp_path}/sp ace ü' queue create NAME")
     one_line(run("queue", "list", space=tmp_path / "not there"), f"spool-admin init '{tmp_path}/not there'")

@@ -28,7 +28,7 @@ def test_everything_taken_is_exit_0_in_words_that_agree_with_their_numbers(run: 
     assert (done.code, done.out, done.err) == (0, b"1 file taken, 1 message\n", "")
 
 
-def test_what_is_left_is_named_with_its_reason_and_is_exit_5(run: Run, folder: Path) -> None:
+def test_a_file_that_is_left_is_named_with_its_reason_and_is_exit_5(run: Run, folder: Path) -> None:
     with (folder / "growing").open("wb"):
         done = run("--once", program="spool-intake")
     assert (done.code, done.out) == (5, b"0 files taken, 0 messages, 1 left\n")
@@ -38,7 +38,7 @@ def test_what_is_left_is_named_with_its_reason_and_is_exit_5(run: Run, folder: P
     assert run("--once", program="spool-intake").code == 5
 
 
-def test_what_went_to_quarantine_is_exit_6_whatever_was_left(run: Run, folder: Path) -> None:
+def test_a_quarantined_file_is_exit_6_also_when_another_file_was_left(run: Run, folder: Path) -> None:
     (folder / "bad.msgpack").write_bytes(b"bad")
     os.mkfifo(folder / "pipe")
     done = run("--once", "--json", program="spool-intake")
@@ -68,7 +68,7 @@ def test_how_long_a_file_has_to_be_still_is_an_option_of_the_space(run: Run, tmp
 
 
 @pytest.mark.parametrize("watched", [False, True])
-def test_what_was_taken_so_far_is_said_on_a_terminal_only(
+def test_the_count_of_taken_files_is_shown_on_a_terminal_only(
     run: Run, folder: Path, watched: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A journal would have a line for each commit."""

@@ -23,7 +23,7 @@ from xaspool_scripts import admin_metrics
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_serves_until_a_signal(path: Path, number: signal.Signals) -> None:
+def test_the_metrics_server_serves_until_a_signal(path: Path, number: signal.Signals) -> None:
     with serving(path) as served:
         assert value(served.get(), "xaspool_up") == 1
         assert served.end(number) == ""
@@ -187,7 +187,7 @@ def test_a_client_that_sends_a_byte_now_and_then_is_disconnected(
         assert is_served(port)
 
 
-def test_many_slow_connections_keep_nobody_out(readings: Readings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_is_served_beside_many_slow_connections(readings: Readings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin_metrics, "_CONNECTION_SECONDS", 100.0)
     monkeypatch.setattr(admin_metrics._Handler, "timeout", 100.0)
     with ExitStack() as stack, server(readings) as port:

@@ -18,7 +18,7 @@ def test_a_duration_is_seconds_or_a_number_with_a_unit(text: str, seconds: float
 
 
 @pytest.mark.parametrize("text", ["", "-1", "nan", "inf", "1e400", "9" * 400, "5 minutes", "m", "forever ", "1h30m"])
-def test_what_is_no_duration_is_refused_with_examples(text: str) -> None:
+def test_a_text_that_is_no_duration_is_refused_with_examples(text: str) -> None:
     for read in (duration, duration_or_forever):
         with pytest.raises(click.BadParameter, match="90s, 15m, 2h or 7d"):
             read(text)
@@ -39,7 +39,7 @@ def test_a_size_is_bytes_or_a_number_with_a_unit(text: str, number: int) -> None
 
 
 @pytest.mark.parametrize("text", ["", "80%", "5 messages", "GiB", "1 gib", "1.5"])
-def test_what_is_no_size_is_refused_with_examples(text: str) -> None:
+def test_a_text_that_is_no_size_is_refused_with_examples(text: str) -> None:
     with pytest.raises(click.BadParameter, match="1 GiB"):
         size(text)
 

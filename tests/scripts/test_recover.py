@@ -68,7 +68,7 @@ def test_the_summary_claims_no_more_than_was_read(run: Run, path: Path) -> None:
     assert run("check").code == 4
 
 
-def test_what_a_crash_left_is_told_in_words_with_what_was_done(run: Run, path: Path) -> None:
+def test_recover_describes_dead_processes_and_transactions_in_doubt_in_words(run: Run, path: Path) -> None:
     prepare(path, xa.Xid(7, b"g", b"b"))
     killed_python(HOLDING_A_MESSAGE, path)
     told = _recover(run)
@@ -146,7 +146,7 @@ def test_a_dry_run_changes_nothing(run: Run, crashed: Path) -> None:
     assert told.splitlines()[-1].startswith("Dry run:")
 
 
-def test_a_dry_run_finds_what_recovery_then_does(run: Run, crashed: Path) -> None:
+def test_a_dry_run_lists_the_findings_of_the_recovery_that_follows(run: Run, crashed: Path) -> None:
     planned, done = _json(run, "--dry-run"), _json(run)
     key = lambda finding: (finding["kind"], finding["name"])  # noqa: E731
     assert sorted(planned["findings"], key=key) == sorted(done["findings"], key=key)
@@ -168,7 +168,7 @@ def test_a_dry_run_knows_the_space_without_its_run_directory(run: Run, path: Pat
     assert not (path / "run").exists()
 
 
-def test_beside_others_it_says_who_has_the_space_open_and_leaves_their_work_alone(path: Path) -> None:
+def test_recover_names_the_other_open_processes_and_does_not_touch_their_work(path: Path) -> None:
     with spool.open(path) as space:
         space.put("orders", b"x")
         transaction = space.transaction()

@@ -95,7 +95,7 @@ def test_x11_damage_is_repaired_or_left_in_quarantine_until_it_is_deleted(
     assert kept == [b"first" * 20, *second, b"third" * 20]
 
 
-def test_x11_what_was_damaged_lies_in_quarantine_byte_for_byte_with_the_reason(run: Run, path: Path) -> None:
+def test_x11_a_damaged_file_lies_in_quarantine_byte_for_byte_with_the_reason(run: Run, path: Path) -> None:
     with spool.open(path) as space:
         file = put(space, b"whole" * 20)
         put(space, b"last")
@@ -173,7 +173,7 @@ def test_x11_a_file_that_was_consumed_and_is_put_back_later_is_noticed(path: Pat
         assert (found.name, "put back" in found.detail) == (f"committed/{file.name}", True)
 
 
-def test_x11_reclaim_does_not_remove_what_is_damaged(path: Path) -> None:
+def test_x11_reclaim_does_not_remove_damaged_files(path: Path) -> None:
     with spool.open(path) as space:
         unreadable, torn = put(space, b"x"), put(space, b"y")
         put(space, b"z")
@@ -238,7 +238,7 @@ with spool.open(sys.argv[1]) as space:
         assert len(taken(space)) == sum(DAMAGES[1 + place % 5] in HARMLESS for place in range(12))
 
 
-def test_x11_a_branch_that_voted_is_set_aside_and_what_it_held_is_free(path: Path) -> None:
+def test_x11_a_damaged_branch_that_voted_is_set_aside_and_its_messages_are_free(path: Path) -> None:
     xid = xa.Xid(7, b"g", b"b")
     with spool.open(path) as space:
         put(space, b"held")

@@ -23,7 +23,7 @@ def serve(*args: object) -> Result:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_names_the_address_of_each_space_and_ends_with_a_signal(
+def test_spool_serve_names_the_address_of_each_space_and_ends_with_a_signal(
     path: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     from forwarder.flight.client import Client

@@ -63,7 +63,7 @@ def test_a_wrong_command_is_answered_with_the_one_that_was_meant(typed: str, mea
     assert done.stderr.count("--help") == 1
 
 
-def test_what_is_suggested_exists() -> None:
+def test_suggested_commands_and_options_exist() -> None:
     named = commands()
     leaves = {name.removeprefix("spool-admin ") for name in named}
     verbs = {name.rpartition(" ")[2] for name in named}

@@ -126,7 +126,7 @@ def test_figures_that_cannot_be_read_again_have_their_age_at_once() -> None:
     assert "running" in texts(seen(metrics(), state, 3.0))[0]
 
 
-def test_the_header_says_what_is_counted() -> None:
+def test_the_header_counts_messages_in_doubt_and_failures() -> None:
     shown = texts(seen(metrics(queues={"orders": queue_stats(in_doubt=4, failed=5)})))
     assert "in doubt 4 messages  failed ever 5  free 1.0 TB" in shown[1]
     assert "in doubt 1 message  " in texts(seen(metrics(queues={"orders": queue_stats(in_doubt=1)})))[1]

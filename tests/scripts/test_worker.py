@@ -101,7 +101,7 @@ def test_once_says_which_messages_are_delayed(path: Path) -> None:
     assert forwarded.stdout.startswith("orders: 2 delayed, the first until 2096-10-0")
 
 
-def test_what_the_function_returns_is_the_reply_and_all_is_handled(path: Path) -> None:
+def test_each_message_is_handled_and_its_function_s_result_is_the_reply(path: Path) -> None:
     put(path, "a", "b")
     done = work(path, "orders=work_demo:shout", "--once", "--threads", "2")
     assert (done.code, done.text, done.err) == (0, "orders: 2 delivered\n", "")
@@ -118,7 +118,7 @@ def test_a_function_may_put_in_the_same_commit(path: Path) -> None:
         spool.current_space()
 
 
-def test_what_is_left_for_later_has_an_exit_code_and_a_reason(path: Path) -> None:
+def test_a_message_left_for_later_has_an_exit_code_and_a_reason(path: Path) -> None:
     put(path, "a")
     done = work(path, "orders=work_demo:fail", "--once")
     assert (done.code, done.text) == (5, "orders: 1 retried; 1 left\n")
@@ -150,7 +150,9 @@ def test_what_is_left_for_later_has_an_exit_code_and_a_reason(path: Path) -> Non
         (["order=work_demo:shout"], 1, "did you mean orders?"),
     ],
 )
-def test_what_cannot_work_is_told_before_a_message_is_taken(path: Path, args: list[str], code: int, text: str) -> None:
+def test_wrong_arguments_are_refused_before_a_message_is_taken(
+    path: Path, args: list[str], code: int, text: str
+) -> None:
     put(path, "a")
     done = work(path, *args, "--once")
     assert (done.code, done.text) == (code, "")
@@ -168,7 +170,7 @@ def hanging(path: Path, *args: str) -> "subprocess.Popen[bytes]":
     return process
 
 
-def test_the_first_signal_finishes_what_is_under_way_within_the_time_limit(path: Path) -> None:
+def test_the_first_signal_ends_calls_under_way_within_the_time_limit(path: Path) -> None:
     process = hanging(path, "--timeout", "0.5")
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=WAIT)
@@ -191,7 +193,7 @@ def test_the_second_signal_ends_it_at_once_with_nothing_lost(path: Path, second:
         assert [(message.body, message.attempts) for message in space.browse("orders")] == [("a", 1)]
 
 
-def test_it_needs_no_spark() -> None:
+def test_the_worker_program_imports_no_spark() -> None:
     code = (
         "import sys, spool, spool.workers.functions, xaspool_scripts.worker; "
         "print({'pyspark', 'forwarder'} & set(sys.modules))"

@@ -385,7 +385,7 @@ def test_the_error_that_ended_it_is_not_kept(space: spool.Space, monkeypatch: py
         ({"function": None}, spool.InvalidArgument, "function is a callable that takes a message, not None"),
     ],
 )
-def test_what_cannot_work_is_told_before_a_message_is_taken(
+def test_wrong_arguments_are_refused_before_a_message_is_taken(
     space: spool.Space, options: dict[str, Any], error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error, match=text):

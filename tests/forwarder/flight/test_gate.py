@@ -127,7 +127,7 @@ def test_a_message_of_a_reader_has_a_limit(
     assert_serves(client(READER), space)
 
 
-def test_nobody_else_can_listen_at_the_other_address_of_localhost(server: Any) -> None:
+def test_another_program_cannot_listen_at_the_other_address_of_localhost(server: Any) -> None:
     """A client of ``localhost`` takes either address, and shows its token to the program there."""
     for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
         with pytest.raises(OSError, match=r"in use|assign requested|not supported"):
