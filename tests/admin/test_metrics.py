@@ -1,4 +1,4 @@
-"""X13: the figures of a space, and their copy for users who may only look."""
+"""X13: the figures of a space, and their copy for users with read access only."""
 
 import grp
 import logging

@@ -1,4 +1,4 @@
-"""Two real processes that commit all the while, for tests of what a program does beside them."""
+"""Two real processes that commit all the while, for tests of programs beside them."""
 
 import json
 import subprocess

@@ -38,7 +38,7 @@ def addresses(served: Served) -> list[str]:
     return [*found, *(questions if served.console.allows_changes else [])]
 
 
-# -- everybody can use it ----------------------------------------------------------------------------------------------
+# -- accessibility -----------------------------------------------------------------------------------------------------
 
 
 def test_axe_finds_nothing_serious_in_light_or_dark_pages(changing: Served, opened: Opened) -> None:

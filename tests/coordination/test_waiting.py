@@ -133,7 +133,7 @@ def test_a_rollback_of_a_prepared_branch_wakes_a_waiting_get(path: Path, pool: T
 
 
 def test_queues_that_share_a_bucket_wake_each_other(asked: list[int]) -> None:
-    """The kernel could otherwise wake the call that waits for the other queue, and nobody takes the message."""
+    """The kernel could otherwise wake the call that waits for the other queue, and no call takes the message."""
     with Mapped(-1, 4096) as memory:
         arrivals = Arrivals(memory, 0, 1)
         for queue, threads in (("one", 1), ("two", ALL_THREADS), ("one", ALL_THREADS)):

@@ -1,4 +1,4 @@
-"""Processes that commit together: each request is committed once, whatever process dies or stops at which step."""
+"""Processes that commit together: each request is committed once when any process dies or stops at any step."""
 
 from collections.abc import Callable
 

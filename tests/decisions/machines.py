@@ -1,4 +1,4 @@
-"""Coordinators on a simulated machine, and the promises of their logs, whatever happens to the machine.
+"""Coordinators on a simulated machine, and the promises that their logs keep through kills and power cuts.
 
 ``Told`` is what a program was told by its log. ``check`` compares it with the logs that a recovery reads later.
 """

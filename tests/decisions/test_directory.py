@@ -1,4 +1,4 @@
-"""The directory of the logs: who creates it, what it refuses, and the files that killed writers leave."""
+"""The directory of the logs: its creation, its refusals, and the files that killed writers leave."""
 
 import errno
 import os
@@ -148,7 +148,7 @@ def test_x03_a_directory_of_another_version_is_refused(path: Path) -> None:
 
 
 def test_x03_logs_without_the_file_manager_are_refused_and_kept(path: Path) -> None:
-    """A new id would make the branches of these logs foreign, and nobody would recover them."""
+    """A new id would make the branches of these logs foreign, and no process would recover them."""
     log = a_log(path)
     (path / "manager").unlink()
     with pytest.raises(InvalidArgument, match=log.name):

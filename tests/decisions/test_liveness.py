@@ -397,7 +397,7 @@ def test_x03_a_forked_child_does_not_keep_its_parent_alive(path: Path, others: L
         assert found.committed == {1}
 
 
-# -- logs that somebody moves ----------------------------------------------------------------------------------------
+# -- logs that another program moves ---------------------------------------------------------------------------------
 
 
 def test_x03_a_coordinator_whose_log_was_removed_is_dead_until_it_writes_its_log_again(

@@ -35,7 +35,7 @@ def holder(pid):
     print(child.stdout.readline().strip())
     return child
 
-with spool.open(sys.argv[1]) as space:  # so that nobody is alone, and recovers
+with spool.open(sys.argv[1]) as space:  # so that no opener is alone, and recovers
     first = holder(300)
     first.kill()
     first.wait()

@@ -1,4 +1,4 @@
-"""A device that fails writes (nbdkit's error filter): the space stops for everybody, and reopening tells the truth.
+"""A device that fails writes (nbdkit's error filter): the space stops for all processes, and reopening tells the truth.
 
 The kernel reports success for the flush after a failed one, although the pages are lost (PostgreSQL's "fsyncgate"). The
 engine therefore never flushes again after a failed flush.

@@ -96,7 +96,7 @@ while not os.path.exists({str(noted)!r}) or not open({str(noted)!r}).read():
         outcome = call(parse(python(script)))
         assert isinstance(outcome, Replied)
         assert outcome.body.startswith(b"done")
-        assert is_gone(int(noted.read_text()))  # (it writes into a pipe that nobody reads any more)
+        assert is_gone(int(noted.read_text()))  # (it writes into a pipe without a reader)
     finally:
         with suppress(ProcessLookupError):
             os.kill(int(noted.read_text()), signal.SIGKILL)

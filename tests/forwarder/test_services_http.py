@@ -220,7 +220,7 @@ class TestHttpFailures:
 
     def test_refused(self) -> None:
         with socket.socket() as bound:
-            bound.bind(("127.0.0.1", 0))  # and nobody listens
+            bound.bind(("127.0.0.1", 0))  # and no server listens
             self.assert_never_reached(call(parse(f"http://127.0.0.1:{bound.getsockname()[1]}/")))
 
     def test_unknown_host(self) -> None:

@@ -1,4 +1,4 @@
-"""Processes that commit together: posted requests, their answers, and what an owner does without an answer."""
+"""Processes that commit together: posted requests, their answers, and owners without an answer."""
 
 import subprocess
 import sys

@@ -114,7 +114,7 @@ def test_requests_are_committed_in_order_of_arrival(gathering: Gathering) -> Non
 
 
 def test_the_only_caller_leads_at_once_in_its_own_thread(gathering: Gathering, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No timer, no hand-over, no thread but his."""
+    """No timer, no hand-over, no thread but the caller's."""
     monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("a lone caller does not wait for others"))
     monkeypatch.setattr(CommitQueue, "wait", lambda *args: pytest.fail("a lone caller leads"))
     for n in range(5):

@@ -97,7 +97,7 @@ class Case:
         return leads, waits
 
     def judge(self, leads: Future[str], waits: list[Future[str]]) -> None:
-        """Each acknowledged message is there once, and nobody waits for the leader any more."""
+        """Each acknowledged message exists once, and no call waits for the leader any more."""
         failed = leads.exception()
         told = ["leader's"] if failed is None else []
         nothing_happened = isinstance(failed, Exception) and not isinstance(failed, CommitUnknown)

@@ -1,5 +1,5 @@
-"""After a failed flush the space has stopped for everybody, at every call and at every step of one; so it has where a
-file that locks lie in was deleted. A closed space says that it is closed."""
+"""A failed flush, or the deletion of a file with locks, stops the space for all processes, at every step of every call.
+A closed space says that it is closed."""
 
 from collections.abc import Callable
 from io import BytesIO

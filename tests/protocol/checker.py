@@ -272,7 +272,7 @@ class _Broken(Exception):
 
 
 def _without_holds(state: State, process: int | None = None) -> State:
-    """A message that a dead process was given is held by nobody: its lock went with the process."""
+    """A message that a dead process was given is held by no process: its lock went with the process."""
 
     def is_hold(key: Any) -> bool:
         return isinstance(key, tuple) and key[0] == "holds" and process in (None, key[1])

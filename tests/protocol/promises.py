@@ -109,7 +109,7 @@ def note_told(state: State, context: Context, *promise: str) -> State:
 
 
 def note_delivery(state: State, context: Context, message: str) -> State:
-    """The message is given to a caller: nobody else has it, and nothing removed it."""
+    """The message is given to a caller: no other caller has it, and nothing removed it."""
     record = state.noted()
     for key in record:
         holds = isinstance(key, tuple) and key[0] == "holds" and key[2] == message

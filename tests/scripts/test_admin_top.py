@@ -363,7 +363,7 @@ def test_a_terminal_that_takes_no_output_does_not_keep_the_program(path: Path) -
             space.create_queue(f"more-{number}")
     with terminal(path, size=(200, 500)) as shown:
         shown.until(lambda text: len(text.splitlines()) == 200)
-        shown.send(b"\x0c")  # a picture that nobody reads, and that no buffer of a terminal holds
+        shown.send(b"\x0c")  # a picture without a reader, which no buffer of a terminal holds
         assert select.select([shown.ours], [], [], DEADLINE_SECONDS)[0]
         shown.process.send_signal(signal.SIGTERM)
         assert shown.process.wait(DEADLINE_SECONDS) == 0

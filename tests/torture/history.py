@@ -1,7 +1,7 @@
 """The logs of the workers: one append-only file each, one ``write`` a line.
 
 A kill tears a line only at the edge of a page. A torn line counts as not written: the worker died before the step that
-the line announces, or the line tells an outcome, which nobody then knows.
+the line announces, or the line tells an outcome, which is then unknown.
 
 A line is a JSON object with ``event``, ``at`` (the machine's monotonic clock, in ns: comparable between processes),
 ``worker``, ``tx`` (a transaction's name, never used twice) and the fields of the event. A position is [number,

@@ -412,7 +412,7 @@ def test_a_decision_is_given_once_and_then_the_xid_is_unknown(
 
 
 def test_a_commit_and_a_rollback_of_two_programs_have_one_winner(rm: xa.ResourceManager, other: Any) -> None:
-    """XA, 2.3.4: recoveries run beside programs. XAER_NOTA tells that somebody has decided (Narayana, JBTM-2939)."""
+    """XA, 2.3.4: recoveries run beside programs. XAER_NOTA: another program has decided (Narayana, JBTM-2939)."""
     for number in range(10):
         one = xid(b"%d" % number)
         voted(rm, one)

@@ -1,4 +1,4 @@
-"""The gate before a server: clients without a token get little room, and keep nobody out."""
+"""The gate before a server: clients without a token get little room, and keep no other client out."""
 
 import contextlib
 import json

@@ -205,7 +205,7 @@ def kept(client: Client, start: Any, end: Any) -> list[bytes]:
 def test_a_message_that_is_kept_for_a_subscription_outlives_clients_without_its_right(
     guarded: Callable[[str], Client], space: spool.Space
 ) -> None:
-    """They can neither advance, replace nor read the subscription, whatever they know of it."""
+    """They can neither advance, replace nor read the subscription, even with its name and offsets."""
     auditor = guarded(AUDITOR)
     start = subscribe(auditor, "initialOffset")
     space.put("orders", b"kept")

@@ -92,7 +92,7 @@ def _reclaim(removal: int, head: bool, recycle: bool) -> Steps[None]:
 
 
 def _commit_into_free_file(who: str, free: str, content: Commit) -> Steps[None]:
-    """Commit by overwriting a consumed file, under a number that nobody else uses."""
+    """Commit by overwriting a consumed file, under a number that no other commit uses."""
     yield Move(f"free/{free}", f"active/{who}")
     file = yield Open(f"active/{who}")
     yield Write(file, TORN)

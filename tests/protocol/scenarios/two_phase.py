@@ -87,7 +87,7 @@ def race(rules: Rules, commits: int = 1) -> Case:
 def unflushed_vote(rules: Rules, copied: bool = True) -> Case:
     """A dies between the rename of its vote and the flush; B commits the branch that it finds.
 
-    ``copied``: B gives the branch a durable copy first, because nobody was told its vote.
+    ``copied``: B gives the branch a durable copy first, because its vote was not acknowledged.
     """
 
     def adopt() -> Steps[None]:

@@ -1,4 +1,4 @@
-"""A space as a party to two-phase commits: what it does in a transaction, what it holds, and a full disk."""
+"""A space as a party to two-phase commits: its steps in a transaction, its records, and a full disk."""
 
 from pathlib import Path
 from typing import Any, Protocol

@@ -1,4 +1,4 @@
-"""What a connection to a space refuses, who may use it, and what remains when it is closed, dropped or killed."""
+"""The refusals of a connection to a space, its users, and the records that it leaves when closed, dropped or killed."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""The program gets the true outcome of its commit, and the log names what a person must know."""
+"""The program gets the true outcome of its commit, and the log names the branches that a person must decide."""
 
 import logging
 import sqlite3

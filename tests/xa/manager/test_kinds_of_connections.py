@@ -178,7 +178,7 @@ def test_x03_a_recovery_with_each_isolation_level(last_resource_shop: Shop, leve
 
 
 def test_x03_a_serialization_failure_undoes_the_space(last_resource_shop: Shop) -> None:
-    """Two transactions read what the other one writes, so PostgreSQL refuses one of them."""
+    """Each of two transactions reads a row that the other one writes, so PostgreSQL refuses one of them."""
     shop = last_resource_shop
     shop.space.put("orders", "tea")
     shop.database.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
