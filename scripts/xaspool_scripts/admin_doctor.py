@@ -4,6 +4,7 @@ import os
 
 import click
 
+from xaspool_scripts import ownership
 from xaspool_scripts.codes import FAILED
 from xaspool_scripts.common import Failure, SpaceCommand, json_option, note, space_path
 from xaspool_scripts.output import write_all
@@ -18,9 +19,10 @@ def doctor(context: click.Context, directory: str | None, as_json: bool) -> None
     """Test whether the file system of DIRECTORY is good enough for a queue space.
 
     Without DIRECTORY, the command tests the file system of the space, or of the current directory. It tries locks,
-    renames and flushes in the directory, and leaves no file there. The directory may be a space that is in use.
+    renames and flushes in the directory, and leaves no file there. The directory may be a space that is in use. The
+    command also names other distributions that install the packages of xaspool.
 
-    Exit codes: 0 good enough, perhaps with warnings, 1 refused.
+    Exit codes: 0 good enough, perhaps with warnings, 1 refused, or packages of xaspool were overwritten.
 
     \b
     Examples:
@@ -37,7 +39,12 @@ def doctor(context: click.Context, directory: str | None, as_json: bool) -> None
     write_all(proofs, as_json, ("what", "outcome", "found"), rows, "no test was made")
     refused = [proof.what for proof in proofs if proof.outcome == "refused"]
     warned = sum(proof.outcome == "warning" for proof in proofs)
+    shared = ownership.sentence()
+    if shared:
+        note(shared)
     if refused:
         note(f"refused: {', '.join(refused)}; a queue space in {printable(path)} would lose messages")
+        context.exit(FAILED)
+    if ownership.damaged():
         context.exit(FAILED)
     note("good enough" + (f", with {plural(warned, 'warning')}" if warned else ""))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from xaspool_scripts.codes import FAILED, NOTHING_THERE, WRONG_USAGE
+from xaspool_scripts.ownership import explain
 from xaspool_scripts.start import INTERRUPTED, write_at_once
 from xaspool_scripts.wording import printable
 
@@ -157,6 +158,8 @@ def describe(error: BaseException) -> str:
     """Describe an error in one line."""
     if isinstance(error, click.ClickException):
         text = error.format_message()
+    elif isinstance(error, ImportError | AttributeError) and (sentence := explain(error)):
+        text = sentence
     elif isinstance(error, ImportError):
         from spool.errors import in_place_of
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import NoReturn
 
-INTERRUPTED = 130
+FAILED, INTERRUPTED = 1, 130
 
 
 def ended_by(number: int) -> int:
@@ -24,6 +24,23 @@ def write_at_once(line: str) -> None:
             pass  # standard error is closed
 
 
+def _import(name: str) -> Callable[[], None]:
+    """Return the main function of the program spool-NAME. End with one line if another distribution has overwritten a
+    package of xaspool."""
+    from xaspool_scripts.ownership import explain, overwritten
+
+    sentence = overwritten()
+    try:
+        if sentence is None:
+            return import_module(f"xaspool_scripts.{name}").main  # type: ignore[no-any-return]
+    except (ImportError, AttributeError) as error:
+        sentence = explain(error)
+        if sentence is None:
+            raise
+    write_at_once(f"spool-{name}: {sentence}")
+    sys.exit(FAILED)
+
+
 def _program(name: str) -> Callable[[], None]:
     """Return the function that starts the program spool-NAME."""
 
@@ -36,7 +53,7 @@ def _program(name: str) -> Callable[[], None]:
         previous = signal.getsignal(signal.SIGINT)
         if previous is signal.default_int_handler:  # (in the background of a shell, the signal is ignored)
             signal.signal(signal.SIGINT, end)
-        program = import_module(f"xaspool_scripts.{name}").main
+        program = _import(name)
         signal.signal(signal.SIGINT, previous)
         try:
             program()
