@@ -77,7 +77,7 @@ def _routes_of(console: Console, change: Change) -> list[BaseRoute]:
 
 def _of_messages(space: "Space") -> list[Change]:
     def message_of(request: Request) -> "Message":
-        entry = entry_of(space, request)
+        entry = entry_of(space, request, preview=0)
         if entry.message is None:
             raise BadMessageId("the message is damaged: spool-admin check --repair moves it to quarantine")
         return entry.message

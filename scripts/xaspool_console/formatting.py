@@ -21,6 +21,8 @@ _MOST_SHOWN = 64 << 10  # characters
 _MOST_DUMPED = 4_000  # bytes
 _MOST_IN_LIST = 16 << 10  # bytes; a list shows a larger msgpack body as bytes
 _LEVELS_IN_LIST = 5
+# How many bytes of a body to read: one byte more than a page decodes, so that a longer body is recognized.
+BODY_PREVIEW, LIST_PREVIEW = _MOST_DECODED + 1, _MOST_IN_LIST + 1
 _MOST_LEVELS = 50  # of nested values: more levels would let a small body become a large text
 _PIECE = 100
 _MOST_PIECE = 200  # characters of a body in a list
@@ -126,8 +128,11 @@ class BodyView:
     note: str = ""
 
 
-def body_view(message: "Message") -> BodyView:
-    """Return a body as text. The body is that of a space that delivers stored bytes."""
+def body_view(message: "Message", body_bytes: int) -> BodyView:
+    """Return a body as text. The body of `message` is the stored bytes, or at least their first ``BODY_PREVIEW``.
+
+    body_bytes: the size of the whole body.
+    """
     raw: bytes = message.body
     if not raw:
         return BodyView("empty", "")
@@ -143,7 +148,7 @@ def body_view(message: "Message") -> BodyView:
     is_named = name is not None or message.content_type.startswith("text/")
     if decoded is not None and (is_named or "\0" not in decoded):
         return _cut("text", decoded, "body", len(raw) > 4 * _MOST_SHOWN)
-    note = f"the first {size(_MOST_DUMPED)} of {size(len(raw))}" if len(raw) > _MOST_DUMPED else ""
+    note = f"the first {size(_MOST_DUMPED)} of {size(body_bytes)}" if len(raw) > _MOST_DUMPED else ""
     return BodyView("bytes", dump(raw[:_MOST_DUMPED]), note)
 
 

@@ -1,7 +1,7 @@
 """The pages about one queue and one message: figures, settings, and bounded lists of messages.
 
-A listing reads the bodies of its messages. So a page has few messages, ends after some megabytes of bodies, and begins
-at most a thousand messages after the head of the queue.
+A listing reads the beginning of each body. So a page has few messages, and begins at most a thousand messages after the
+head of the queue.
 """
 
 import re
@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -24,14 +25,13 @@ from spool.model.text import plural, printable
 from xaspool_console.charts import chart
 from xaspool_console.console import Console
 from xaspool_console.findings import error_queues
-from xaspool_console.formatting import body_view, piece, size
+from xaspool_console.formatting import BODY_PREVIEW, LIST_PREVIEW, body_view, piece
 from xaspool_console.samples import CHART_SECONDS
 
 if TYPE_CHECKING:
     from spool import Message, MessageFilters, QueueEntry, Space
 
 _PAGE, _FURTHEST = 25, 1_000
-_MOST_BODY_BYTES = 16_000_000  # of the bodies that one page reads
 _MOST_HEADERS, _MOST_FIELD = 200, 2_000
 _MOST_DOWNLOADS, _PIECE_BYTES = 4, 64 << 10
 _downloads = threading.BoundedSemaphore(_MOST_DOWNLOADS)
@@ -83,6 +83,7 @@ class Row:
     holder: str
     damage: str | None
     message: "Message | None"
+    body_bytes: int | None
     piece: str
 
 
@@ -222,12 +223,12 @@ def _listing(space: "Space", queue: str, request: Request) -> Listing:
     text = request.query_params.get("after", "0")
     first = min(_FURTHEST, int(text)) if text.isascii() and text.isdigit() and len(text) < 7 else 0
     try:
-        entries = space.entries(queue, **searched(request))
-        rows, note, is_whole = _rows(entries, first)
+        entries = space.entries(queue, preview=LIST_PREVIEW, **searched(request))
+        rows, is_whole = _rows(entries, first)
     except (InvalidArgument, BadMessageId) as error:
         return Listing([], "", "", str(error))
-    following, after = first + len(rows), ""
-    if not is_whole and not note:
+    following, after, note = first + len(rows), "", ""
+    if not is_whole:
         if following < _FURTHEST:
             after = f"?{urlencode({**request.query_params, 'after': following})}"
         else:
@@ -235,27 +236,20 @@ def _listing(space: "Space", queue: str, request: Request) -> Listing:
     return Listing(rows, after, note)
 
 
-def _rows(entries: "Iterator[QueueEntry]", first: int) -> tuple[list[Row], str, bool]:
-    """Return a page of rows, the limit that ended it, and whether the entries ended. The entries before ``first`` are
-    skipped."""
+def _rows(entries: "Iterator[QueueEntry]", first: int) -> tuple[list[Row], bool]:
+    """Return a page of rows, and whether the entries ended. The entries before ``first`` are skipped."""
     rows: list[Row] = []
-    read = 0
-    for place, entry in enumerate(entries):
+    for entry in islice(entries, first, None):
         if len(rows) == _PAGE:
-            return rows, "", False
-        read += len(entry.message.body) if entry.message is not None else 0
-        if place >= first:
-            rows.append(_row(entry))
-        if read > _MOST_BODY_BYTES:
-            note = f"The list ends after {size(_MOST_BODY_BYTES)} of bodies: search for other messages."
-            return rows, note, False
-    return rows, "", True
+            return rows, False
+        rows.append(_row(entry))
+    return rows, True
 
 
 def _row(entry: "QueueEntry") -> Row:
     message = entry.message
     shown = "" if message is None else piece(message)
-    return Row(entry.id, entry.state, _holder(entry), entry.damage, message, shown)
+    return Row(entry.id, entry.state, _holder(entry), entry.damage, message, entry.body_bytes, shown)
 
 
 def _holder(entry: "QueueEntry") -> str:
@@ -273,14 +267,15 @@ def message_page(console: Console, request: Request) -> Response:
     """A message with its fields, its headers and its body as text."""
     if console.space is None:
         return console.page(request, "published.html", subject="messages")
-    entry = entry_of(console.space, request)
+    entry = entry_of(console.space, request, preview=BODY_PREVIEW)
     message = entry.message
     if message is None:
         return console.page(request, "damaged.html", entry=entry)
     fields: dict[str, Any] = {name: getattr(message, name) for name in _FIELDS}
     return console.page(
         request, "message.html", entry=entry, message=message, fields=fields, times=_TIMES, holder=_holder(entry),
-        view=body_view(message), headers=list(message.headers.items())[:_MOST_HEADERS], most=_MOST_FIELD,
+        view=body_view(message, entry.body_bytes or 0), headers=list(message.headers.items())[:_MOST_HEADERS],
+        most=_MOST_FIELD,
     )  # fmt: skip
 
 
@@ -321,9 +316,10 @@ class Download:
         return StreamingResponse(pieces, 200, headers, "application/octet-stream")
 
 
-def entry_of(space: "Space", request: Request) -> "QueueEntry":
-    """Return the message that the address names. BadMessageId if it does not exist."""
+def entry_of(space: "Space", request: Request, *, preview: int | None = None) -> "QueueEntry":
+    """Return the message that the address names. BadMessageId if it does not exist. ``preview``: see
+    ``Space.entries``."""
     found = as_message_id(request.path_params["id"])
     if found is None:
         raise BadMessageId(_ID_FORM)
-    return space.entry(found)
+    return space.entry(found, preview=preview)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -12,36 +12,35 @@ from xaspool_scripts.bodies import message_object
 from xaspool_scripts.codes import DAMAGE_LEFT
 from xaspool_scripts.common import Commands, Failure, complete_queue, json_option, note, opened
 from xaspool_scripts.options import filter_options, given, message_id
-from xaspool_scripts.output import NOTHING, aligned, moment, pairs, show, write_bytes, write_json
+from xaspool_scripts.output import NOTHING, aligned, moment, pairs, short, show, write_bytes, write_json
 from xaspool_scripts.wording import age, on_terminal, plural, printable
 
 if TYPE_CHECKING:
     from spool import Holder, QueueEntry
     from spool.model.message import Message
 
-# The columns of plain text: (name, width, whether the column is right-aligned).
-_WRITTEN = (
-    ("id", 32, False), ("state", 8, False), ("priority", 8, True), ("attempts", 8, True), ("bytes", 10, True),
-    ("enqueued", 25, False), ("waits for", 25, False), ("correlation id", 14, False), ("body", 0, False),
+# The columns of a list: (name, width, the least width of a line that shows the column). The last column is the body, or
+# the reason of an error queue's message; it gets the rest of the line.
+_COLUMNS = (
+    ("id", 32, 0), ("state", 8, 0), ("age", 6, 0), ("attempts", 8, 90), ("bytes", 10, 105), ("waits for", 25, 140),
+    ("priority", 8, 160), ("correlation id", 14, 180),
 )  # fmt: skip
-# Those of an error queue.
-_WRITTEN_FAILED = (
-    ("id", 32, False), ("state", 8, False), ("from", 12, False), ("bytes", 10, True), ("failed", 25, False),
-    ("reason", 40, False), ("waits for", 25, False), ("body", 0, False),
-)  # fmt: skip
-# The columns on a terminal: (name, width, the least width of a terminal that shows the column). The body gets the rest
-# of the line.
-_DRAWN = (
-    ("id", 32, 0), ("state", 8, 0), ("age", 6, 0), ("attempts", 8, 100), ("bytes", 9, 120), ("waits for", 22, 100),
-)  # fmt: skip
-_DRAWN_FAILED = (("id", 32, 0), ("failed", 8, 100), ("from", 12, 120), ("reason", 40, 0))
+_COLUMNS_FAILED = (("id", 32, 0), ("failed", 10, 95), ("from", 12, 140), ("reason", 40, 115))
+_RIGHT = ("priority", "attempts", "bytes")
+_WIDTH = 120  # of a line that is not written to a terminal
 _DRAWN_AT_ONCE = 500
-_BORDERS = 3
-
+_LEAST_WIDTH = 8  # of the last column
+_GAP, _BORDERS = 2, 3  # between two columns: outside of a terminal, and on a terminal
 
 _COMMANDS = (
     admin_get.get, admin_put.put, admin_rearrange.change, admin_rearrange.delete, admin_rearrange.move,
     admin_rearrange.redrive,
+)  # fmt: skip
+
+
+_whole_option = click.option(
+    "--whole", is_flag=True,
+    help=f"With --json, print whole bodies; otherwise a body is cut after {bodies.JSON_BYTES:,} bytes.",
 )  # fmt: skip
 
 
@@ -54,13 +53,15 @@ def message() -> None:
 @click.argument("queue", metavar="QUEUE", shell_complete=complete_queue)
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="The number of messages to list at most.")
 @filter_options
+@_whole_option
 @json_option
-def list_(queue: str, limit: int | None, as_json: bool, **options: Any) -> None:
+def list_(queue: str, limit: int | None, whole: bool, as_json: bool, **options: Any) -> None:
     """List a queue's messages with their states, in the order of delivery, and take none. Delayed messages come last.
     An error queue's messages are listed with the reasons of their failures.
 
-    A message is ready, delayed, claimed by a program, or in doubt, which means held by a prepared transaction. If a
-    message is damaged, standard error names it, and the exit code is 4.
+    A message is ready, delayed, claimed by a program, or in doubt, which means held by a prepared transaction. A line
+    fits the terminal, or 120 columns, and the list reads only the beginning of a large body. If a message is damaged,
+    standard error names it, and the exit code is 4.
 
     \b
     Examples:
@@ -70,20 +71,36 @@ def list_(queue: str, limit: int | None, as_json: bool, **options: Any) -> None:
     """
     chosen = given(options)
     damaged: list[str] = []
-    shown = 0
+    shown = cut = 0
+    most = _most_in_json(whole, as_json)
     with opened() as space:
-        readable = islice(_readable(space.entries(queue, **chosen), damaged), limit)
+        entries = space.entries(queue, preview=most if as_json else bodies.LIST_PREVIEW, **chosen)
+        readable = islice(_readable(entries, damaged), limit)
         if as_json:
             for entry in readable:
-                write_json(_object(entry))
-                shown += 1
+                write_json(_object(entry, most))
+                shown, cut = shown + 1, cut + entry.body_cut
         else:
             failed = "reason" in chosen or any(each.error_queue == queue for each in space.queues().values())
             shown = _write_table(readable, failed=failed)
+    _note_cut(cut)
     if damaged:
         click.get_current_context().exit(DAMAGE_LEFT)
     if not shown:
         note(f"queue {queue} has no such messages" if chosen else f"queue {queue} is empty")
+
+
+def _most_in_json(whole: bool, as_json: bool) -> int | None:
+    """Return the most bytes of a body in JSON; None for whole bodies."""
+    if whole and not as_json:
+        raise click.UsageError("--whole is for --json")
+    return None if whole else bodies.JSON_BYTES
+
+
+def _note_cut(count: int) -> None:
+    if count:
+        are_cut = "body is" if count == 1 else "bodies are"
+        note(f"{count} {are_cut} cut after {bodies.JSON_BYTES:,} bytes; --whole prints whole bodies")
 
 
 def _readable(entries: "Iterator[QueueEntry]", damaged: list[str]) -> "Iterator[QueueEntry]":
@@ -96,27 +113,10 @@ def _readable(entries: "Iterator[QueueEntry]", damaged: list[str]) -> "Iterator[
             note(entry.damage)
 
 
-def _object(entry: "QueueEntry") -> dict[str, Any]:
+def _object(entry: "QueueEntry", most: int | None) -> dict[str, Any]:
     assert entry.message is not None
-    return {**message_object(entry.message), "state": entry.state, "holder": entry.holder}
-
-
-def _write_table(entries: "Iterator[QueueEntry]", *, failed: bool) -> int:
-    """Print all entries, and return their number. The caller leaves out damaged entries.
-
-    failed: whether they are failed messages, whose reasons are of interest.
-    """
-    if on_terminal():
-        return _draw(entries, _DRAWN_FAILED if failed else _DRAWN)
-    names, widths, right = zip(*(_WRITTEN_FAILED if failed else _WRITTEN), strict=True)
-    count = 0
-    for entry in entries:
-        if not count:
-            click.echo(aligned(names, widths, right))
-        cells = _cells(entry, drawn=False)
-        click.echo(aligned([cells[name] for name in names], widths, right))
-        count += 1
-    return count
+    shown = message_object(entry.message, body_bytes=entry.body_bytes, most=most)
+    return {**shown, "state": entry.state, "holder": entry.holder}
 
 
 def _holder_name(holder: "Holder") -> str:
@@ -128,6 +128,33 @@ def _holder_name(holder: "Holder") -> str:
     return f"process {holder.pid} ({printable(holder.program or '')})"
 
 
+def _write_table(entries: "Iterator[QueueEntry]", *, failed: bool) -> int:
+    """Print all entries, one a line, and return their number. The caller leaves out damaged entries.
+
+    failed: whether they are failed messages, whose reasons are of interest.
+    """
+    possible = _COLUMNS_FAILED if failed else _COLUMNS
+    if on_terminal():
+        return _draw(entries, possible)
+    names, widths = _fitting(possible, _WIDTH, _GAP)
+    right = [name in _RIGHT for name in names]
+    count = 0
+    for entry in entries:
+        if not count:
+            click.echo(aligned(names, widths, right))
+        click.echo(aligned(list(map(short, _row(entry, names), widths)), widths, right))
+        count += 1
+    return count
+
+
+def _fitting(possible: Sequence[tuple[str, int, int]], width: int, gap: int) -> tuple[list[str], list[int]]:
+    """Return the names and widths of the columns that fit into a line. ``gap``: the width between two columns."""
+    chosen = {name: wide for name, wide, least in possible if width >= least}
+    last = "reason" if possible is _COLUMNS_FAILED and "reason" not in chosen else "body"
+    chosen[last] = max(_LEAST_WIDTH, width - sum(wide + gap for wide in chosen.values()))
+    return [*chosen], [*chosen.values()]
+
+
 def _draw(entries: "Iterator[QueueEntry]", possible: Sequence[tuple[str, int, int]]) -> int:
     """Print a table for every few hundred entries, so that a long queue needs little memory."""
     from rich.console import Console
@@ -135,49 +162,49 @@ def _draw(entries: "Iterator[QueueEntry]", possible: Sequence[tuple[str, int, in
     from rich.text import Text
 
     console = Console()
-    columns = [(name, width) for name, width, least in possible if console.width >= least]
-    left = console.width - sum(width + _BORDERS for _, width in columns) - _BORDERS - 1
+    names, widths = _fitting(possible, console.width - _BORDERS - 1, _BORDERS)
     count = 0
     while batch := list(islice(entries, _DRAWN_AT_ONCE)):
         drawn = Table(header_style="bold")
-        for name, width in columns:
-            drawn.add_column(name, width=width, justify="right" if name in ("attempts", "bytes") else "left")
-        drawn.add_column("body", width=max(8, left), no_wrap=True, overflow="ellipsis")
+        for name, width in zip(names, widths, strict=True):
+            to_side: Literal["right", "left"] = "right" if name in _RIGHT else "left"
+            drawn.add_column(name, width=width, justify=to_side, no_wrap=True, overflow="ellipsis")
         for entry in batch:
-            cells = _cells(entry, drawn=True)
-            if cells["waits for"] and "waits for" not in dict(columns):
-                cells["body"] = f"({cells['waits for']}) {cells['body']}"
-            drawn.add_row(*(Text(cells[name]) for name, _ in columns), Text(cells["body"]))
+            drawn.add_row(*map(Text, _row(entry, names)))
         console.print(drawn)
         count += len(batch)
     return count
 
 
-def _cells(entry: "QueueEntry", *, drawn: bool) -> dict[str, str]:
+def _row(entry: "QueueEntry", names: Sequence[str]) -> list[str]:
+    """Return the cells of the columns with these names."""
+    cells = _cells(entry)
+    if cells["waits for"] != NOTHING and "waits for" not in names:
+        cells[names[-1]] = f"({cells['waits for']}) {cells[names[-1]]}"
+    return [cells[name] for name in names]
+
+
+def _cells(entry: "QueueEntry") -> dict[str, str]:
     message = entry.message
     assert message is not None
     now, due = time.time(), message.not_before
+    waits = None
     if entry.holder is not None:
-        waits = show(_holder_name(entry.holder))
-    elif drawn:
-        waits = f"due in {age(due - now)}" if due is not None and due > now else ""
-    else:
-        waits = show(moment(due))
-    failed = show(moment(message.failed_at))
-    if drawn and message.failed_at is not None:
-        failed = f"{age(max(0.0, now - message.failed_at))} ago"
+        waits = _holder_name(entry.holder)
+    elif due is not None and due > now:
+        waits = f"due in {age(due - now)}"
+    failed = None if message.failed_at is None else f"{age(max(0.0, now - message.failed_at))} ago"
     return {
         "id": message.id,
         "state": entry.state,
         "priority": show(message.priority),
         "age": age(max(0.0, now - message.enqueued_at)),
         "attempts": show(message.attempts),
-        "bytes": f"{len(message.body):,}" if drawn else show(len(message.body)),
-        "enqueued": show(moment(message.enqueued_at)),
-        "waits for": waits,
+        "bytes": show(entry.body_bytes),
+        "waits for": show(waits),
         "correlation id": show(message.correlation_id),
         "from": show(message.origin_queue),
-        "failed": failed,
+        "failed": show(failed),
         "reason": show(message.failure_reason),
         "body": bodies.piece(message),
     }
@@ -186,8 +213,9 @@ def _cells(entry: "QueueEntry", *, drawn: bool) -> dict[str, str]:
 @message.command("show")
 @click.argument("message_id", metavar="ID", type=message_id)
 @click.option("--raw", is_flag=True, help="Write the body alone, byte for byte.")
+@_whole_option
 @json_option
-def show_(message_id: str, raw: bool, as_json: bool) -> None:
+def show_(message_id: str, raw: bool, whole: bool, as_json: bool) -> None:
     """Show a message of any queue without taking it: its fields, its holder, and its body decoded.
 
     If the message is damaged, standard error names the damage, and the exit code is 4.
@@ -199,15 +227,17 @@ def show_(message_id: str, raw: bool, as_json: bool) -> None:
     """
     if raw and as_json:
         raise click.UsageError("--raw and --json exclude each other: give one of them")
+    most = _most_in_json(whole, as_json)
     with opened() as space:
-        entry = space.entry(message_id)
+        entry = space.entry(message_id, preview=None if raw else most if as_json else bodies.SHOW_PREVIEW)
     shown = entry.message
     if shown is None:
         raise Failure(str(entry.damage), DAMAGE_LEFT)
     if raw:
         write_bytes(shown.body)
     elif as_json:
-        write_json(_object(entry))
+        write_json(_object(entry, most))
+        _note_cut(int(entry.body_cut))
     else:
         _show(shown, entry)
 
@@ -222,7 +252,7 @@ def _show(message: "Message", entry: "QueueEntry") -> None:
         fields["claimed by"] = _holder_name(entry.holder)
         fields["transaction"] = entry.holder.xid
         fields["claimed since"] = moment(entry.holder.since)
-    fields["body"] = plural(len(message.body), "byte")
+    fields["body"] = plural(entry.body_bytes or 0, "byte")
     pairs({name.replace("_", " "): value for name, value in fields.items() if show(value) != NOTHING})
     click.echo()
     part = bodies.write(message)

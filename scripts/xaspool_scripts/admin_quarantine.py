@@ -19,7 +19,7 @@ from xaspool_scripts.common import (
     opened,
 )
 from xaspool_scripts.options import confirm, yes_option
-from xaspool_scripts.output import moment, pairs, table, write_json
+from xaspool_scripts.output import moment, pairs, short, table, write_json
 from xaspool_scripts.output import show as as_text
 from xaspool_scripts.wording import on_terminal, plural, printable
 
@@ -70,7 +70,7 @@ def list_(as_json: bool) -> None:
     columns = ("since", "cause", "bytes", "name")
     widths = [max(len(as_text(row[at])) for row in [columns, *rows]) for at in range(len(columns))]
     left = max(_LEAST_REASON, _WIDTH - sum(widths) - 2 * len(columns))
-    reasons = [_short(_why(file), None if on_terminal() else left) for file in files]
+    reasons = [_why(file) if on_terminal() else short(_why(file), left) for file in files]
     table(
         ("since", "cause", "bytes", "reason", "name"),
         [(*row[:3], reason, row[3]) for row, reason in zip(rows, reasons, strict=True)],
@@ -86,10 +86,6 @@ def _cause(file: "QuarantinedFile") -> str:
 def _why(file: "QuarantinedFile") -> str:
     """Return the reason without the words that each file's reason begins with."""
     return file.reason.partition(f": dropped for queue {file.queue}: ")[2] or file.reason
-
-
-def _short(text: str, most: int | None) -> str:
-    return text if most is None or len(text) <= most else f"{text[: most - 1]}…"
 
 
 @quarantine.command()

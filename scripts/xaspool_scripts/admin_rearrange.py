@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spool.model.message import PUT_OPTIONS
-from xaspool_scripts.bodies import message_object
+from xaspool_scripts.bodies import JSON_BYTES, message_object
 from xaspool_scripts.codes import WRONG_USAGE
 from xaspool_scripts.common import Failure, SpaceCommand, complete_queue, json_option, note, opened
 from xaspool_scripts.options import confirm, dry_run_option, filter_options, given, options_of, progress, yes_option
@@ -104,7 +104,7 @@ def _print_result(message: "Message", what: str, as_json: bool) -> None:
         note(f"message {message.id}: {what}")
         return
     with answering(f"message {message.id}: {what}"):
-        write_json(message_object(message))
+        write_json(message_object(message, most=JSON_BYTES))
 
 
 @click.command(cls=SpaceCommand)

@@ -14,10 +14,15 @@ if TYPE_CHECKING:
     from spool.model.message import Message
 
 _MAX_DECODED = 1 << 20  # bytes; only the beginning of a larger body is shown
+JSON_BYTES = 1 << 16  # the most bytes of a body in JSON, unless the whole body is asked for
 _MAX_SHOWN = 1 << 16  # characters
 _PIECE = 120
 _ROW = 16
 _ENDING = " …"
+_MAX_DECODED_IN_LIST = 8 * _PIECE  # bytes
+# How many bytes of a body to read, so that ``piece`` and ``write`` can also see whether the body is longer than the
+# part that they decode.
+LIST_PREVIEW, SHOW_PREVIEW = _MAX_DECODED_IN_LIST + 1, _MAX_DECODED + 1
 
 
 class _NoValue(Exception):
@@ -50,26 +55,36 @@ def json_value(message: "Message") -> dict[str, Any]:
     return {"value": decoded}
 
 
-def message_object(message: "Message", *, body: bool = True) -> dict[str, Any]:
+def message_object(
+    message: "Message", *, body: bool = True, body_bytes: int | None = None, most: int | None = None
+) -> dict[str, Any]:
     """Return a message as an object for JSON.
 
     `body_encoding`: whether the body is text or base64. `value`: the decoded body, if JSON has such a value.
+
+    Args:
+        body: whether the object has the body.
+        body_bytes: the size of the whole body, if the body of `message` is only its beginning.
+        most: the most bytes of the body; None for all. `body_cut` is true if the object has only the beginning.
     """
     fields: dict[str, Any] = {}
     for name, field in message.as_dict().items():
         if name != "body":
             fields[name] = field
         elif body:
-            fields |= {**as_json_fields("body", message.body), **json_value(message)}
+            raw: bytes = message.body if most is None else message.body[:most]
+            size = len(message.body) if body_bytes is None else body_bytes
+            is_cut = len(raw) < size
+            fields |= as_json_fields("body", raw, cut=is_cut)
+            fields |= {"body_bytes": size, "body_cut": is_cut} | ({} if is_cut else json_value(message))
     return fields
 
 
-def as_json_fields(name: str, raw: bytes) -> dict[str, str]:
+def as_json_fields(name: str, raw: bytes, *, cut: bool = False) -> dict[str, str]:
     """Return the bytes as two fields for JSON. The field `name` has the text if the bytes are UTF-8, and base64
-    otherwise. The field `name`_encoding is "utf-8" or "base64"."""
-    try:
-        text, encoding = raw.decode("utf-8"), "utf-8"
-    except UnicodeDecodeError:
+    otherwise. The field `name`_encoding is "utf-8" or "base64". `cut`: whether the last character may be incomplete."""
+    text, encoding = _decoded(raw, cut=cut), "utf-8"
+    if text is None:
         text, encoding = b64encode(raw).decode("ascii"), "base64"
     return {name: text, f"{name}_encoding": encoding}
 
@@ -145,7 +160,7 @@ def piece(message: "Message") -> str:
     cut = raw[:_PIECE]
     text = None if message.codec == "msgpack" else _decoded(cut, cut=len(raw) > _PIECE)
     with suppress(_NoValue):
-        if text is None and len(raw) <= 8 * _PIECE:
+        if text is None and len(raw) <= _MAX_DECODED_IN_LIST:
             text = " ".join(_as_text(value(message)).split())
     if text is None:
         text = cut[:_ROW].hex(" ")

@@ -168,6 +168,11 @@ def _rich_table(columns: Sequence[str], cells: Iterable[Sequence[str]], right: S
     Console().print(drawn)
 
 
+def short(text: str, most: int) -> str:
+    """Return a text of at most this many characters. If the end is cut off, the last character is ``…``."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def pairs(values: Mapping[str, object]) -> None:
     """Write names and values, one pair a line."""
     width = max(map(len, values), default=0)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO, Unpack, overload
 from spool.admin import bulk, quarantined
 from spool.admin.findings import Finding
 from spool.admin.holders import IN_DOUBT, Holder, holders
-from spool.admin.listing import QueueEntry, entries_of, entry_of, unread
+from spool.admin.listing import PREVIEW, QueueEntry, entries_of, entry_of, unread
 from spool.admin.quarantined import QuarantinedFile
 from spool.admin.queues import add_queues, change_queue, delete_queue
 from spool.admin.stats import QueueStats, queue_stats
@@ -17,6 +17,7 @@ from spool.errors import Argument, InvalidArgument
 from spool.index.browse import Cursor, Filter, Slice
 from spool.log.visibility import catch_up, list_prepared
 from spool.maintenance.room import free_room
+from spool.model.checks import check
 from spool.model.message import Message, attributes_of
 from spool.model.options import KEEP, Keep, MessageFilters, QueueOptions
 from spool.model.settings import QueueConfig
@@ -219,19 +220,28 @@ class Administration:
             elif entry.message is not None and entry.state != IN_DOUBT:
                 yield entry.message
 
-    def entries(self, queue: str, **filters: Unpack[MessageFilters]) -> Iterator[QueueEntry]:
+    def entries(
+        self, queue: str, *, preview: int | None = None, **filters: Unpack[MessageFilters]
+    ) -> Iterator[QueueEntry]:
         """Yield the queue's messages, including damaged messages and messages in doubt, each with its state and holder.
 
         The order and the filters are those of ``browse``. Nothing is claimed.
-        """
-        self._look(queue)
-        return self._entries(queue, Cursor(queue, Filter.of(filters)))
 
-    def _entries(self, queue: str, look: Cursor) -> Iterator[QueueEntry]:
+        Args:
+            preview: how many bytes of each body to read, so that a list of large messages is fast; None for whole
+                bodies. A longer body is cut: it is delivered as its first stored bytes, ``body_cut`` is True, and
+                damage in the body is not noticed. ``body_bytes`` is always the whole size.
+            filters: see ``spool.MessageFilters``.
+        """
+        check("preview", preview, PREVIEW)
+        self._look(queue)
+        return self._entries(queue, Cursor(queue, Filter.of(filters)), preview)
+
+    def _entries(self, queue: str, look: Cursor, preview: int | None) -> Iterator[QueueEntry]:
         count = _BROWSED_FIRST
         while some := self._next(look, count):
             count = _BROWSED_AT_ONCE
-            found = entries_of(self._store, queue, some)
+            found = entries_of(self._store, queue, some, preview)
             while (entry := self._following(found)) is not None:
                 yield entry
         yield from self._unread(look, queue)
@@ -279,9 +289,14 @@ class Administration:
         return space_metrics(self._store, self._drops)
 
     @public_call("looking for a message")
-    def entry(self, message_id: str) -> QueueEntry:
-        """Return a message of any queue by id, as ``entries`` yields it. BadMessageId if it does not exist."""
-        return entry_of(self._store, message_id)
+    def entry(self, message_id: str, *, preview: int | None = None) -> QueueEntry:
+        """Return a message of any queue by id, as ``entries`` yields it. BadMessageId if it does not exist.
+
+        Args:
+            preview: as in ``entries``.
+        """
+        check("preview", preview, PREVIEW)
+        return entry_of(self._store, message_id, preview)
 
     @public_call("looking for holders of messages")
     def holders(self, queue: str) -> dict[str, Holder]:

@@ -9,6 +9,7 @@ from spool.index.browse import Cursor, Slice
 from spool.index.run import Run
 from spool.log.visibility import catch_up, list_prepared
 from spool.model import layout
+from spool.model.checks import number
 from spool.model.message import Message, due_time, message_id, parse_message_id
 from spool.model.position import Position
 from spool.store.store import Store
@@ -25,6 +26,8 @@ class QueueEntry(NamedTuple):
     message: the message; None if the message is damaged.
     holder: the transaction that holds the message; None if no transaction holds it.
     damage: the problem and advice; None if the message can be read.
+    body_bytes: the size of the stored body in bytes; None if the message is damaged.
+    body_cut: whether the body of ``message`` is only the first bytes of the stored body, because of ``preview``.
     """
 
     id: str | None
@@ -33,10 +36,18 @@ class QueueEntry(NamedTuple):
     message: Message | None = None
     holder: Holder | None = None
     damage: str | None = None
+    body_bytes: int | None = None
+    body_cut: bool = False
 
 
-def entries_of(store: Store, queue: str, slices: list[Slice]) -> Iterator[QueueEntry]:
-    """Yield an entry for each message of the slices that is still in the queue and has not expired."""
+PREVIEW = number(2**32 - 1, optional=True)
+
+
+def entries_of(store: Store, queue: str, slices: list[Slice], preview: int | None) -> Iterator[QueueEntry]:
+    """Yield an entry for each message of the slices that is still in the queue and has not expired.
+
+    ``preview``: how many bytes of each body to read; None for whole bodies.
+    """
     held = by_position(store.files.disk, store.shared, store.view)
     for part in slices:
         for ordinal in part.ordinals:
@@ -45,13 +56,13 @@ def entries_of(store: Store, queue: str, slices: list[Slice]) -> Iterator[QueueE
                 run = store.view.index.messages.find(position)
                 if run is None or run.queue.name != queue or run.is_expired(store.clock.now()):
                     continue
-            entry = _current_entry(store, run, position, held)
+            entry = _current_entry(store, run, position, held, preview)
             if entry is not None:
                 yield entry
 
 
-def entry_of(store: Store, wanted_id: str) -> QueueEntry:
-    """Return the message with this id, in any queue.
+def entry_of(store: Store, wanted_id: str, preview: int | None) -> QueueEntry:
+    """Return the message with this id, in any queue. ``preview``: see ``entries_of``.
 
     Raises:
         BadMessageId: no message has this id.
@@ -63,28 +74,35 @@ def entry_of(store: Store, wanted_id: str) -> QueueEntry:
         run = None if position is None else store.view.index.messages.find(position)
     entry = None
     if position is not None and run is not None:
-        entry = _current_entry(store, run, position, by_position(store.files.disk, store.shared, store.view))
+        held = by_position(store.files.disk, store.shared, store.view)
+        entry = _current_entry(store, run, position, held, preview)
     if entry is None:
         raise BadMessageId(f"there is no message {wanted_id}: it was taken, or never committed")
     return entry
 
 
-def _current_entry(store: Store, run: Run, position: Position, held: Mapping[Position, Holder]) -> QueueEntry | None:
+def _current_entry(
+    store: Store, run: Run, position: Position, held: Mapping[Position, Holder], preview: int | None
+) -> QueueEntry | None:
     """Return the entry of a message, or None if the message has left the queue meanwhile."""
     try:
-        message = delivery.peek(store, position)
+        seen = delivery.peek(store, position, preview)
     except CorruptedFile as error:
         with store.view.mutex:
             if store.view.index.messages.find(position) is None:
                 return None
             id_ = message_id(*store.view.index.messages.branch_of(position))
         return QueueEntry(id_, position, DAMAGED, damage=str(error))
-    if message is None:
+    if seen is None:
         return None
-    if held and (holder := held.get(position)) is not None:
-        return QueueEntry(message.id, position, holder.state, message, holder)
-    due = due_time(run.attributes, run.committed_at) if run.attributes else None
-    return QueueEntry(message.id, position, DELAYED if due is not None and due > store.clock.now() else READY, message)
+    holder = held.get(position) if held else None
+    if holder is not None:
+        state = holder.state
+    else:
+        due = due_time(run.attributes, run.committed_at) if run.attributes else None
+        state = DELAYED if due is not None and due > store.clock.now() else READY
+    message = seen.message
+    return QueueEntry(message.id, position, state, message, holder, None, seen.body_bytes, seen.is_cut)
 
 
 def unread(store: Store, cursor: Cursor, queue: str) -> list[QueueEntry]:

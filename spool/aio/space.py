@@ -329,9 +329,11 @@ class Space:
         async for message in self._each(self.sync.browse(queue, **filters)):
             yield message
 
-    async def entries(self, queue: str, **filters: Unpack[MessageFilters]) -> AsyncIterator[QueueEntry]:
+    async def entries(
+        self, queue: str, *, preview: int | None = None, **filters: Unpack[MessageFilters]
+    ) -> AsyncIterator[QueueEntry]:
         """As ``spool.Space.entries``."""
-        async for entry in self._each(self.sync.entries(queue, **filters)):
+        async for entry in self._each(self.sync.entries(queue, preview=preview, **filters)):
             yield entry
 
     async def _each(self, found: Iterator[T]) -> AsyncIterator[T]:

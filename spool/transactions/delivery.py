@@ -4,7 +4,7 @@ A damaged body is never delivered: its message goes to quarantine, with the reas
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 
@@ -13,6 +13,7 @@ from spool.coordination.locks import GroupLocks
 from spool.disk.quarantine import Cause, Reason, quarantine_bytes
 from spool.errors import BadMessageId, CorruptedFile, SystemFailure, UnknownCodec
 from spool.format.batch import CommitBatch
+from spool.index.run import Run
 from spool.index.stretch import Stretch, stretch_of
 from spool.log.commit import commit_batch
 from spool.log.commit_request import RemovalRequest
@@ -40,6 +41,7 @@ from spool.transactions.waiting import wait_for
 
 # The advice of the error about a damaged message that was read without a claim.
 WHAT_TO_DO = "spool-admin check --repair moves damaged messages to quarantine, with the reason"
+_MOST_READS = 3  # reads of a message that other processes move meanwhile
 
 
 def held_stretches(store: Store, ranges: PositionRanges) -> list[Stretch]:
@@ -274,25 +276,52 @@ def find_message(store: Store, wanted_id: str) -> Message:
     found = None if position is None else peek(store, position)
     if found is None:
         raise BadMessageId(f"there is no message {wanted_id}: it was taken, or never committed")
-    return found
+    return found.message
 
 
-def peek(store: Store, position: Position) -> Message | None:
+class Seen(NamedTuple):
+    """A message that was read without a claim, and the size of its stored body in bytes.
+
+    is_cut: whether the body of ``message`` is only the beginning of the stored body.
+    """
+
+    message: Message
+    body_bytes: int
+    is_cut: bool
+
+
+def peek(store: Store, position: Position, preview: int | None = None) -> Seen | None:
     """Return a message without a claim, or None if it was removed; raises CorruptedFile if the message is damaged.
 
     During the read, other processes may remove the message, and reclaim or recycle its file. If so, this process
     catches up, and the index then shows the removal.
+
+    Args:
+        preview: how many bytes of the body to read. A longer body is cut there, and its checksum is not verified.
     """
     problem: Exception | None = None
-    for _ in range(2):
+    for _ in range(_MOST_READS):
+        cut: Seen | None = None
         with store.view.mutex:
-            if store.view.index.messages.find(position) is None:
+            run = store.view.index.messages.find(position)
+            if run is None:
                 return None
+            file = run.file
             try:
-                return read_messages(store, position.number, position.ordinal, 1, only_shown=True)[0]
+                length = store.files.cache.place(run, position.ordinal).length
+                if preview is None or length <= preview:
+                    whole = read_messages(store, position.number, position.ordinal, 1, only_shown=True)[0]
+                    return Seen(whole, length, False)
+                cut = Seen(_beginning(store, run, position, preview), length, True)
             except (CorruptedFile, FileNotFoundError) as error:
                 problem = error
         catch_up(store)
+        with store.view.mutex:
+            now = store.view.index.messages.find(position)
+        if cut is not None and now is not None:
+            if now.file == file:
+                return cut  # the message was in this file after the read, so the file was not recycled before
+            problem = CorruptedFile("other processes move the message all the time: try again")
     with store.view.mutex:
         run = store.view.index.messages.find(position)
         if run is None:
@@ -300,3 +329,12 @@ def peek(store: Store, position: Position) -> Message | None:
         id_, queue = message_id(*store.view.index.messages.branch_of(position)), run.queue.name
     where = f"{position.number}/{position.ordinal}"
     raise CorruptedFile(f"message {id_} of queue {queue} (position {where}) is damaged: {problem}; {WHAT_TO_DO}")
+
+
+def _beginning(store: Store, run: Run, position: Position, count: int) -> Message:
+    """Return a message with the first bytes of its stored body. The caller holds the mutex."""
+    id_ = message_id(*store.view.index.messages.branch_of(position))
+    config = store.settings.known.config.queues.get(run.queue.name)
+    attributes = run.attributes if config is None else with_defaults(config, run.attributes)
+    body = store.files.cache.beginning(run, position.ordinal, count)
+    return Message(id_, run.queue.name, body, run.committed_at, position, attributes)

@@ -1,6 +1,7 @@
 """An administrator lists messages: held, in doubt and damaged ones, with holders and places; the counts add up."""
 
 import logging
+import os
 import subprocess
 import sys
 import time
@@ -14,8 +15,12 @@ from hypothesis import strategies as st
 
 import spool
 import xa
+from spool.disk.disk import Disk
+from spool.index.body_files import FileCache, Stored
+from spool.index.commit import FileRef
 from spool.maintenance.reclaim import reclaim
 from spool.policies import heuristics
+from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.transaction import Transaction
 from tests.compaction import small_compactions
 from tests.meanwhile import elsewhere
@@ -279,3 +284,121 @@ def _do(
                 manager.prepare(xid)
         elif name == "reclaim":
             reclaim(space._store)
+
+
+# -- previews ----------------------------------------------------------------------------------------------------------
+
+LARGE = 300_000
+
+
+@pytest.fixture
+def read_bytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of all reads of files."""
+    read: list[int] = []
+    read_at = Disk.read_at
+
+    def counting(disk: Disk, handle: int, offset: int, length: int) -> bytes:
+        data = read_at(disk, handle, offset, length)
+        read.append(len(data))
+        return data
+
+    monkeypatch.setattr(Disk, "read_at", counting)
+    return read
+
+
+def test_a_preview_reads_only_the_beginning_of_each_body_and_names_the_whole_size(
+    space: spool.Space, read_bytes: list[int]
+) -> None:
+    space.put("orders", "é" * LARGE)  # the only body of its section
+    space.put_many("orders", [b"%d" % number * LARGE for number in range(3)])
+    with small_compactions():
+        for number in range(5):
+            space.put("orders", b"c%d" % number * LARGE)
+        space._housekeeper.compact()
+    in_doubt = CoordinatedTransaction(space._core, xid=XID, timeout=30.0)
+    in_doubt.get("orders")
+    in_doubt.prepare()
+    space.put("orders", {"small": 1})
+    read_bytes.clear()
+    found = list(space.entries("orders", preview=9))
+    assert sum(read_bytes) < LARGE
+    sizes = [2 * LARGE, *[LARGE] * 3, *[2 * LARGE] * 5]
+    assert [(entry.body_bytes, entry.body_cut) for entry in found] == [*((size, True) for size in sizes), (8, False)]
+    bodies = [entry.message.body for entry in found if entry.message is not None]
+    assert bodies[:3] == ["é".encode() * 4 + b"\xc3", b"0" * 9, b"1" * 9]
+    assert bodies[-2:] == [b"c4c4c4c4c", {"small": 1}]  # a body that is not cut is decoded
+    assert [entry.state for entry in found][:2] == ["in doubt", "ready"]
+    for whole, cut in zip(space.entries("orders"), found, strict=True):
+        assert whole.message is not None
+        assert cut.message is not None
+        assert {**whole.message.as_dict(), "body": 0} == {**cut.message.as_dict(), "body": 0}
+        assert (whole.body_bytes, whole.body_cut) == (cut.body_bytes, False)
+        assert whole.id is not None
+        assert space.entry(whole.id, preview=9) == cut
+
+
+def test_a_preview_is_a_number_of_bytes(space: spool.Space) -> None:
+    for wrong in (-1, 1.5, "x", 2**32):
+        with pytest.raises(spool.InvalidArgument, match="preview is a whole number from 0"):
+            space.entries("orders", preview=wrong)  # type: ignore[arg-type]
+    space.put("orders", b"xy")
+    (entry,) = space.entries("orders", preview=0)
+    assert entry.message is not None
+    assert (entry.message.body, entry.body_bytes, entry.body_cut) == (b"", 2, True)
+
+
+def test_a_preview_shows_no_bytes_of_a_message_that_gets_the_file_during_the_read(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process takes the messages, reclaims their files, and puts messages into the recycled files."""
+    space.put("orders", b"old" * LARGE)
+    for _ in range(5):
+        space.put("orders", b"x")  # (spare files for the others; a put takes the file of its own size)
+    cache, opened = space._store.files.cache, FileCache._open_one
+
+    with spool.open(space.path) as other:
+
+        def late(self: FileCache, file: FileRef) -> int:
+            handle = opened(self, file)
+            if self is cache:
+                monkeypatch.setattr(FileCache, "_open_one", opened)
+                with elsewhere():
+                    other.purge("orders")
+                    other.put("errors", b"new" * LARGE)
+                assert b"new" in os.pread(handle, 1000, 0), "the file was not recycled"
+            return handle
+
+        monkeypatch.setattr(FileCache, "_open_one", late)
+        assert list(space.entries("orders", preview=1000)) == []
+
+
+def test_a_preview_follows_a_message_that_a_compaction_moves_during_the_read(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, beginning = space._store.files.cache, FileCache.beginning
+    with small_compactions(), spool.open(space.path) as other:
+        for number in range(10):
+            space.put("orders", b"%d" % number * LARGE)
+        moved: list[int] = []
+
+        def late(self: FileCache, run: Stored, ordinal: int, count: int) -> bytes:
+            data = beginning(self, run, ordinal, count)
+            if self is cache and not moved:
+                with elsewhere():
+                    moved.append(other._housekeeper.compact())
+            return data
+
+        monkeypatch.setattr(FileCache, "beginning", late)
+        last = list(space.entries("orders"))[-1].id
+        assert last is not None
+        entry = space.entry(last, preview=5)
+        assert entry.message is not None
+        assert (moved, entry.message.body, entry.damage) == ([1], b"99999", None)
+
+
+def test_damage_behind_a_preview_is_found_by_a_whole_list(space: spool.Space) -> None:
+    space.put("orders", b"x" * LARGE + b"to be damaged")
+    flip_body(space, 1)
+    assert [entry.damage for entry in space.entries("orders", preview=10)] == [None]
+    (whole,) = space.entries("orders")
+    assert (whole.state, whole.body_bytes) == ("damaged", None)

@@ -12,12 +12,13 @@ import pytest
 import spool
 import xa
 from spool.admin.findings import Finding, Kind
+from spool.disk.disk import Disk
 from spool.model.text import printable
 from spool.transactions import delivery
 from tests.at_once import AT_ONCE
 from tests.console import sample
 from tests.console.conftest import Served, failed_id, serving
-from xaspool_console import findings, flow, formatting, messages
+from xaspool_console import findings, flow, formatting
 from xaspool_console.pages import name_of, token_of
 from xaspool_console.samples import Samples
 
@@ -42,9 +43,9 @@ def read_bodies(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     found: list[object] = []
     peek = delivery.peek
 
-    def counting(store: Any, position: Any) -> Any:
+    def counting(store: Any, position: Any, preview: int | None) -> Any:
         found.append(position)
-        return peek(store, position)
+        return peek(store, position, preview)
 
     monkeypatch.setattr(delivery, "peek", counting)
     return found
@@ -104,16 +105,29 @@ def test_a_list_reads_only_the_messages_that_it_shows(memory: Path, read_bodies:
             assert len(read_bodies) <= 1_026
 
 
-def test_a_list_of_large_bodies_ends_early(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "_MOST_BODY_BYTES", 1_000_000)
+def test_a_list_and_a_page_read_only_the_beginning_of_a_large_body(
+    memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    read_at = Disk.read_at
+
+    def counting(disk: Disk, handle: int, offset: int, length: int) -> bytes:
+        data = read_at(disk, handle, offset, length)
+        read.append(len(data))
+        return data
+
     with spool.create(memory / "space") as space:
         space.engine.deliver_stored_bytes()
         space.create_queue("orders")
-        space.put_many("orders", [b"x" * 400_000] * 10)
+        id, *_ = space.put_many("orders", [b"x" * 4_000_000] * 3)
         with serving(space) as served, served.client() as client:
+            monkeypatch.setattr(Disk, "read_at", counting)
             text = client.get("/queues/orders").text
             assert text.count('<a class="row"') == 3
-            assert "The list ends after 1.0 MB of bodies" in text
+            assert text.count(">4.0 MB<") == 3
+            assert "text, 4.0 MB; this is the first 65,536 characters of the body" in client.get(f"/messages/{id}").text
+            assert sum(read) < 700_000
+            assert len(client.get(f"/messages/{id}/body").content) == 4_000_000
 
 
 def test_messages_are_searched_by_id_correlation_header_and_age(reading: Served) -> None:
@@ -456,7 +470,7 @@ def test_a_deep_or_long_value_becomes_a_bounded_text(memory: Path) -> None:
         for body in bodies:
             space.put("orders", body.encode(), content_type="application/json")
         space.put("orders", {b"raw": b"\xff", 1: float("nan")})
-        views = [formatting.body_view(message) for message in space.browse("orders")]
+        views = [formatting.body_view(message, len(message.body)) for message in space.browse("orders")]
     assert [view.kind for view in views][:4] == ["JSON"] * 4
     assert all(len(view.text) <= 64 << 10 for view in views)
     assert "…" in views[0].text

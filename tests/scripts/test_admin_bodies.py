@@ -140,8 +140,54 @@ def test_a_list_shows_a_piece_of_each_body(run: Run, path: Path) -> None:
         space.put("orders", b"\x00\xff")
         space.put("orders", b"x" * 500)
     _, *lines = run("message", "list", "orders").text.splitlines()
-    for line, piece in zip(lines, ['{"tea": 2}', "a text of two lines", "bytes 00 ff", "x" * 120 + " …"], strict=True):
+    for line, piece in zip(lines, ['{"tea": 2}', "a text of two lines", "bytes 00 ff", "x" * 45 + "…"], strict=True):
         assert line.endswith(f"  {piece}")
+    assert max(map(len, lines)) == 120
+
+
+def test_json_cuts_a_large_body_and_whole_prints_all_of_it(run: Run, path: Path) -> None:
+    large, text = b"1" * 70_000, "€" * 30_000  # (the cut divides a character)
+    with spool.open(path) as space:
+        ids = [space.put("orders", large, content_type="text/plain"), space.put("orders", text)]
+        ids.append(space.put("orders", int(large[:10])))
+    listed = run("message", "list", "orders", "--json")
+    one_line(listed, "2 bodies are cut after 65,536 bytes; --whole prints whole bodies")
+    first, second, third = listed.objects
+    assert (first["body"], first["body_bytes"], first["body_cut"]) == ("1" * 65_536, 70_000, True)
+    assert (second["body"], second["body_bytes"], second["body_cut"]) == ("€" * 21_845, 90_000, True)
+    assert (third["body_bytes"], third["body_cut"], third["value"]) == (5, False, int(large[:10]))
+    assert not {"value"} & (first.keys() | second.keys())  # the value of a part is not the value of the body
+    shown = run("message", "show", ids[0], "--json")
+    assert shown.objects == [first]
+    one_line(shown, "1 body is cut after 65,536 bytes; --whole prints whole bodies")
+    whole = run("message", "list", "orders", "--json", "--whole")
+    assert (whole.err, [each["body_cut"] for each in whole.objects]) == ("", [False] * 3)
+    assert whole.objects[0]["body"].encode() == large == run("message", "show", ids[0], "--raw").out
+    assert run("message", "show", ids[1], "--json", "--whole").objects == [whole.objects[1]]
+    assert run("message", "move", ids[0], "errors", "--json").objects[0]["body_cut"]
+    one_line(run("message", "list", "orders", "--whole"), "--whole is for --json")
+    assert run("message", "get", "orders", "--json").objects[0]["body"] == text
+
+
+def test_lists_and_show_read_only_the_beginning_of_a_large_body(run: Run, path: Path) -> None:
+    with spool.open(path) as space:
+        message_id = space.put("orders", "first words " + "x" * (8 << 20))
+        space.put_many("orders", ["y" * (4 << 20)] * 2)
+    for words in (
+        ["list", "orders"],
+        ["list", "orders", "--json"],
+        ["show", message_id],
+        ["show", message_id, "--json"],
+    ):
+        code = "import sys; from spool.disk.disk import Disk; from xaspool_scripts.admin import main\n"
+        code += "read, count = Disk.read_at, []\n"
+        code += "def counted(*a): count.append(len(found := read(*a))); return found\n"
+        code += "Disk.read_at = counted\n"
+        code += "try: main()\nfinally: print(sum(count), file=sys.stderr)"
+        command = [sys.executable, "-c", code, "-s", str(path), "message", *words]
+        done = subprocess.run(command, capture_output=True, check=True)
+        assert b"first words" in done.stdout
+        assert int(done.stderr.split()[-1]) < 2 << 20, words
 
 
 # -- JSON from the shell -----------------------------------------------------------------------------------------------

@@ -107,17 +107,23 @@ def test_a_purge_asks_on_a_terminal_and_says_how_many_and_which(path: Path) -> N
         assert space.stats("orders").ready == 0
 
 
-@pytest.mark.parametrize("columns", ["80", "130"])
+@pytest.mark.parametrize("columns", ["80", "100", "120", "150"])
 def test_a_list_of_messages_is_a_table_that_fits_the_terminal(path: Path, columns: str) -> None:
     with spool.open(path) as space:
+        space.create_queue("failed")
+        space.change_queue("orders", retries=0, error_queue="failed")
+        failed = space.put("orders", b"x" * 200)
+        assert space.work("orders", lambda message: 1 / 0, once=True).dead_lettered == 1
+        of_failed = _on_a_terminal("-s", path, "message", "list", "failed", COLUMNS=columns, NO_COLOR="1")
         ids = [space.put("orders", {"tea": 2, "to": "x" * 200}), space.put("orders", b"later", delay=7200)]
         shown = _on_a_terminal("-s", path, "message", "list", "orders", COLUMNS=columns, NO_COLOR="1")
-    lines = shown.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()
+    lines = (shown + of_failed).replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()
     assert max(map(len, lines)) <= int(columns)
+    assert [failed in line for line in lines if "ZeroDivisionError" in line] == [True]
     assert all(message_id in shown for message_id in ids)
     assert "delayed" in shown
     assert '{"tea": 2' in shown
-    assert ("(due in " in shown) == (columns == "80")
+    assert ("(due in " in shown) == (columns != "150")
 
 
 def test_a_body_is_shown_in_colours_on_a_terminal(path: Path) -> None:
