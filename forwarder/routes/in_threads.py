@@ -22,6 +22,7 @@ from spool.model.position import Position
 from spool.workers.attempt import Conclusion
 from spool.workers.effects import Effect
 from spool.workers.outcome import Outcome
+from spool.workers.run import FORWARDER
 from spool.workers.worker import Worker
 
 
@@ -68,7 +69,7 @@ class ThreadLoop(Loop):
                 self.space, route.queue, call, threads=threads_of(route.service), once=self.once,
                 passed=self.attempted, timeout=route.service.watched, stop=self.stopped, on_handled=self._note,
                 on_pause=self._note_pause, on_unreadable=call, on_failure=route.on_failure, into=queues_into(route),
-                replies=not isinstance(route.service, QueueService),
+                replies=not isinstance(route.service, QueueService), program=FORWARDER,
             )  # fmt: skip
             try:
                 self._worker.run()

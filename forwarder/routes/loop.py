@@ -17,9 +17,10 @@ from forwarder.round import Job, Round
 from forwarder.routes.base import Loop
 from forwarder.routes.pace import Pace, is_through
 from forwarder.task import Block, Chunk
-from spool.engine import duration_keys
+from spool.engine import READ_SECONDS, duration_keys
 from spool.errors import SpoolError, TransactionTimeout
 from spool.workers.pauses import WaitingMessages
+from spool.workers.run import FORWARDER
 
 log = logging.getLogger("spool")
 
@@ -46,6 +47,7 @@ class RouteLoop(Loop):
         self._seconds: Future[float]  # the duration of the calls
         self._next: Round | None = None
         self._waiting = WaitingMessages()
+        self._resumptions = self.space.engine.resumptions(self.route.queue)
         self._is_working = self._is_paused = False
 
     @property
@@ -80,7 +82,13 @@ class RouteLoop(Loop):
         if seconds and not (self.once or self.stopped.is_set()):
             self._is_paused = True
             self.tell(Paused(self.route.queue, self.pace.down, seconds))
-            self.stopped.wait(seconds)
+            clock = self.space.engine.clock
+            until = clock.monotonic() + seconds
+            while (left := until - clock.monotonic()) > 0 and not self.stopped.wait(min(left, READ_SECONDS)):
+                if self._resumptions.is_requested():
+                    log.warning("%s: an administrator ended the pause; next attempt now", self.route.queue)
+                    self.pace.find_up()
+                    break
             self._is_paused = False
 
     def _is_over(self) -> bool:
@@ -163,7 +171,7 @@ class RouteLoop(Loop):
     def _count_round(self, result: RoundResult, seconds: float) -> None:
         """Count a round for people who watch the space. ``seconds``: how long its calls took."""
         queue = self.route.queue
-        counts = [(("outcomes", "forwarder", queue, effect), number) for effect, number in result.effects.items()]
+        counts = [(("outcomes", FORWARDER, queue, effect), number) for effect, number in result.effects.items()]
         keys = duration_keys("service_seconds", queue)
         self.space.engine.meters.record([(("rounds", queue), 1), *counts], [(keys, seconds)])
 

@@ -174,7 +174,19 @@ def _of_queues(space: "Space") -> list[Change]:
         count = space.purge(queue, **searched(request))
         return f"Deleted {plural(count, 'message')} of queue {queue}{which}.", queue_link(queue)
 
+    def ask_resume(request: Request) -> Question:
+        queue = request.path_params["queue"]
+        sentence = f"Failed messages of queue {queue} that wait for their next attempt are ready at once. Its workers "
+        sentence += "and routes end their pauses."
+        return Question("Try again now", sentence, "Try now", queue_link(queue))
+
+    def resume(request: Request) -> tuple[str, str]:
+        queue = request.path_params["queue"]
+        ready = plural(space.resume(queue), "failed message is", "failed messages are")
+        return f"{ready} ready in queue {queue}. Its workers and routes end their pauses.", queue_link(queue)
+
     return [
+        Change("/queues/{queue}/resume", ask_resume, resume),
         Change("/queues/{queue}/redrive", ask_redrive, redrive),
         Change("/queues/{queue}/purge", ask_purge, purge),
     ]

@@ -20,7 +20,7 @@ from xaspool_scripts.options import (
     short_duration,
     yes_option,
 )  # fmt: skip
-from xaspool_scripts.output import pairs, show, write_all, write_json
+from xaspool_scripts.output import pairs, show, write_all, write_answer, write_json
 from xaspool_scripts.wording import age, on_terminal, plural, span
 
 if TYPE_CHECKING:
@@ -122,6 +122,28 @@ def purge(queue: str, **options: Any) -> None:
 
     with opened() as space:
         admin_rearrange.purge(space, queue, **options)
+
+
+@queue.command()
+@_QUEUE
+@json_option
+def resume(queue: str, as_json: bool) -> None:
+    """Let a queue's failed messages be attempted now, e.g. after a service was repaired, and print how many.
+
+    Messages that have failed, and wait for their next attempt, become ready. Workers and routes of the queue end their
+    pauses within a second. Failed messages in an error queue return with message redrive.
+
+    \b
+    Example:
+      spool-admin queue resume orders
+    """
+    with opened() as space:
+        ready = space.resume(queue)
+        states = space.engine.meters.read().states
+    paused = states.get(("workers_paused", queue), 0)
+    down = sum(number for key, number in states.items() if key[:2] == ("route_down", queue))
+    done = f"{plural(ready, 'failed message is', 'failed messages are')} ready in queue {queue}"
+    write_answer(ready, f"{done}; paused: {plural(paused, 'worker')}, {plural(down, 'route')}", as_json)
 
 
 @queue.command()

@@ -13,6 +13,7 @@ from spool.admin.listing import PREVIEW, QueueEntry, entries_of, entry_of, unrea
 from spool.admin.quarantined import QuarantinedFile
 from spool.admin.queues import add_queues, change_queue, delete_queue
 from spool.admin.stats import QueueStats, queue_stats
+from spool.coordination.resumptions import request_resumption
 from spool.errors import Argument, InvalidArgument
 from spool.index.browse import Cursor, Filter, Slice
 from spool.log.visibility import catch_up, list_prepared
@@ -391,6 +392,18 @@ class Administration:
         if not dry_run:
             free_room(self._store)
         return deleted
+
+    @public_call("resuming queue {queue}")
+    def resume(self, queue: str) -> int:
+        """Let the queue's failed messages be attempted now, e.g. after a service was repaired. Returns their number.
+
+        Messages that have failed, and wait for their next attempt, become ready. The workers and routes of the queue
+        end their pauses within a second. Other delayed messages are not changed. QueueNotFound.
+        """
+        chosen = bulk.Bulk(queue, Filter(), possible=bulk.waits_after_a_failure(self._store.clock.now()))
+        ready = bulk.act_on_all(self._store, chosen, bulk.change_to({"not_before": None}))
+        request_resumption(self._store.files.disk, queue)
+        return ready
 
     @public_call("redriving messages")
     def redrive(

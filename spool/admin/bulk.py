@@ -56,6 +56,12 @@ def redrive_to(queue: str | None) -> Edit:
     return edit
 
 
+def waits_after_a_failure(now: float) -> Callable[[Mapping[str, Any]], bool]:
+    """Return a function that tells from the fields of a message whether the message has failed, and waits for its next
+    attempt."""
+    return lambda attributes: attributes.get("attempts", 0) > 0 and attributes.get("not_before", 0.0) > now
+
+
 def act_on(store: Store, owners: Owners, message_id: str, edit: Edit) -> None:
     """Apply ``edit`` to the message with this id.
 

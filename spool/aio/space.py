@@ -366,6 +366,7 @@ class Space:
     change = threaded(spool.space.Space.change)
     purge = threaded(spool.space.Space.purge)
     redrive = threaded(spool.space.Space.redrive)
+    resume = threaded(spool.space.Space.resume)
     check = threaded(spool.space.Space.check)
     subscriptions = threaded(spool.space.Space.subscriptions)
     delete_subscription = threaded(spool.space.Space.delete_subscription)

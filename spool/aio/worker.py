@@ -16,6 +16,7 @@ from typing import Any
 import spool.space
 from spool.aio.receiver import Receiver
 from spool.aio.tasks import FunctionThreads
+from spool.coordination.resumptions import Resumptions
 from spool.errors import Empty, SystemFailure, TransactionTimeout
 from spool.model.checks import check
 from spool.model.message import Message
@@ -48,7 +49,8 @@ class TaskWorker:
         once: bool,
     ) -> None:
         store = receiver.core.store
-        self._run = Run(queue, store.clock, store.meters, once=once)
+        resumptions = Resumptions(store.files.disk, store.clock, queue)
+        self._run = Run(queue, store.clock, store.meters, resumptions, once=once)
         self._under_way: dict[asyncio.Task[None], Attempt] = {}
         self._space = space
         self._receiver = receiver

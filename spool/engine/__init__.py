@@ -4,6 +4,7 @@
 """
 
 from spool.coordination.meters import duration_keys
+from spool.coordination.resumptions import READ_SECONDS, Resumptions
 from spool.disk.advice import is_directory
 from spool.disk.stat import is_same_original
 from spool.engine.engine import BranchExists, Decision, Engine, Room, examine, examine_kind, local_file_system
@@ -16,7 +17,7 @@ from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.two_phase import InDoubt
 
 __all__ = [
-    "BranchExists", "Clock", "CoordinatedTransaction", "Decision", "Engine", "InDoubt", "Joinable", "Room",
-    "Subscription", "UnknownBranch", "WaitExpired", "deferred", "duration_keys", "examine", "examine_kind",
-    "is_directory", "is_same_original", "local_file_system",
+    "READ_SECONDS", "BranchExists", "Clock", "CoordinatedTransaction", "Decision", "Engine", "InDoubt", "Joinable",
+    "Resumptions", "Room", "Subscription", "UnknownBranch", "WaitExpired", "deferred", "duration_keys", "examine",
+    "examine_kind", "is_directory", "is_same_original", "local_file_system",
 ]  # fmt: skip

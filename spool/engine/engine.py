@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from spool.admin.stats import first_due
 from spool.coordination.locks import xid_byte
 from spool.coordination.meters import Meters
+from spool.coordination.resumptions import Resumptions
 from spool.disk.disk import Disk
 from spool.errors import NotOpen, ProtocolError, SpoolError
 from spool.index.commit import Subscription
@@ -96,6 +97,10 @@ class Engine:
         self.join: Callable[[Joinable | None], object] = partial(associate, store)
         self.before_close: Callable[[Callable[[], None]], object] = store.before_end.setdefault
         self.at_close: Callable[[Callable[[], None]], object] = store.at_end.setdefault
+
+    def resumptions(self, queue: str) -> Resumptions:
+        """Return the requests of administrators to end the pauses of the queue's routes."""
+        return Resumptions(self._store.files.disk, self._store.clock, queue)
 
     # -- the space and its calls --------------------------------------------------------------------------------------
 

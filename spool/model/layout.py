@@ -24,6 +24,7 @@ CLAIM_FILES = 64
 METERS_FILES = 32
 STATUS = f"{RUN}/status"  # what a user of the space's monitoring group may read
 RECOVERY = f"{RUN}/recovery"  # the findings of the last recovery
+RESUMED = f"{RUN}/resumed"  # requests of administrators to end pauses
 
 SUFFIX = ".msgpack"
 JOURNAL_SUFFIX = ".claims"
@@ -148,7 +149,7 @@ OWN_NAMES: dict[str, Callable[[str], object]] = {
     ),
     FREE: re.compile(r"[0-9]{1,10}-[0-9a-f]+(\.new)?").fullmatch,
     RUN: re.compile(
-        r"control|counters|feed|numbers|requests|xids|reclaim\.lock|(checkpoint|status|recovery)(\.tmp)?"
+        r"control|counters|feed|numbers|requests|resumed|xids|reclaim\.lock|(checkpoint|status|recovery)(\.tmp)?"
         r"|(claims|meters)-[0-9]{2}"
     ).fullmatch,
 }

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from spool.admin.stats import QueueStats
 from spool.coordination.meters import Meters
+from spool.coordination.resumptions import Resumptions
 from spool.errors import SystemFailure
 from spool.model.message import Message
 from spool.model.position import Position
@@ -28,6 +29,9 @@ fail, the cause is not in the messages."""
 
 MOST_ABANDONED = 8
 """The most calls that may go on although their attempts were withdrawn. One more ends the worker."""
+
+WORKER, FORWARDER = "worker", "forwarder"
+"""The kinds of programs that the metrics name."""
 
 ENDED = "the worker was ended while its function was called"
 DAMAGED = "its body was damaged: it is in quarantine"
@@ -71,6 +75,9 @@ class Run:
     """One run of a worker over a queue.
 
     Args:
+        resumptions: the requests of administrators to end the pauses of the queue's workers.
+        program: the kind of program that the metrics name, "worker" or "forwarder". A forwarder reports its routes
+            itself.
         once: whether the run claims each message only once.
         passed: with ``once``, the messages to pass over, because an earlier run attempted them.
         on_pause: called with the reason and the seconds of a pause. The seconds are 0 if the run ends instead because
@@ -87,7 +94,9 @@ class Run:
         queue: str,
         clock: Clock,
         meters: Meters,
+        resumptions: Resumptions,
         *,
+        program: str = WORKER,
         once: bool,
         passed: Iterable[tuple[int, int]] = (),
         on_pause: Callable[[str, float], object] | None = None,
@@ -96,6 +105,7 @@ class Run:
         self.mutex = threading.RLock()
         self.once = once
         self._queue, self._clock, self._meters = queue, clock, meters
+        self._resumptions, self._program = resumptions, program
         self._is_shown_paused = False
         self._passed = set(passed) if once else set()
         self._on_pause = on_pause or self._log_pause
@@ -107,23 +117,37 @@ class Run:
     @contextmanager
     def shown(self, threads: int) -> Iterator[None]:
         """Report the worker's threads, and whether the worker is paused, to people who watch the space."""
-        self._meters.change("workers", self._queue, by=threads)
+        self._change("workers", by=threads)
         try:
             yield
         finally:
-            self._meters.change("workers", self._queue, by=-threads)
+            self._change("workers", by=-threads)
             self._show_paused(False)
 
     def _show_paused(self, is_paused: bool) -> None:
         if is_paused != self._is_shown_paused:
             self._is_shown_paused = is_paused
-            self._meters.change("workers_paused", self._queue, by=1 if is_paused else -1)
+            self._change("workers_paused", by=1 if is_paused else -1)
+
+    def _change(self, state: str, *, by: int) -> None:
+        if self._program == WORKER:
+            self._meters.change(state, self._queue, by=by)
 
     # -- before a claim ---------------------------------------------------------------------------------------------
 
     def pause_left(self) -> float:
-        """Return the seconds of the pause that are left; 0 or less if messages may be claimed."""
-        return self._paused_until - self._clock.monotonic()
+        """Return the seconds of the pause that are left; 0 or less if messages may be claimed.
+
+        The pause ends early if an administrator asks for an attempt now. The next pause is then short again.
+        """
+        with self.mutex:
+            left = self._paused_until - self._clock.monotonic()
+            if left <= 0 or not self._resumptions.is_requested():
+                return left
+            log.warning("queue %s: an administrator ended the pause; next attempt now", self._queue)
+            self._pauses.find_up()
+            self._paused_until = self._clock.monotonic()
+            return 0.0
 
     def passed(self) -> frozenset[tuple[int, int]]:
         with self.mutex:
@@ -171,7 +195,7 @@ class Run:
         effect = conclusion.effect
         with self.mutex:
             self.summary.add(effect, conclusion.reason)
-            self._meters.add("outcomes", "worker", self._queue, str(effect))
+            self._meters.add("outcomes", self._program, self._queue, str(effect))
             if effect in (Effect.RETRIED, Effect.KEPT):
                 self._left += 1
             else:

@@ -17,6 +17,7 @@ from sys import modules
 from typing import Any, Protocol
 
 from spool.admin.stats import QueueStats
+from spool.coordination.resumptions import Resumptions
 from spool.errors import Argument, InvalidArgument, ProtocolError, TransactionTimeout
 from spool.model.checks import check, number
 from spool.model.message import Message
@@ -32,7 +33,7 @@ from spool.workers.attempt import Attempt, Conclusion
 from spool.workers.effects import OnFailure
 from spool.workers.functions import takes_a_message
 from spool.workers.outcome import Outcome, Reject, Retried, Retry, describe, of_error, of_value, took_too_long
-from spool.workers.run import DAMAGED, ENDED, Run
+from spool.workers.run import DAMAGED, ENDED, WORKER, Run
 from spool.workers.run import WorkSummary as WorkSummary
 from spool.workers.states import Event
 from spool.workers.tracing import API, begin_process
@@ -88,6 +89,7 @@ class Worker:
         on_failure: the effect of a rejection, as in ``OutcomePolicy``.
         into: queues that every outcome may put messages into. While one of these queues is full, no call begins.
         replies: whether an outcome may put a reply into the reply queue of its message.
+        program: the kind of program that the metrics name, as in ``Run``.
 
     Raises:
         QueueNotFound, InvalidArgument: the arguments are wrong; no message was claimed.
@@ -112,6 +114,7 @@ class Worker:
         on_failure: OnFailure = "reject",
         into: Sequence[str] = (),
         replies: bool = True,
+        program: str = WORKER,
     ) -> None:
         check_work(space, queue, function, timeout)
         if inspect.iscoroutinefunction(function):
@@ -123,7 +126,11 @@ class Worker:
         self._clock = self._core.store.clock
         self._function = function
         self._threads = threads
-        self._run = Run(queue, self._clock, self._core.store.meters, once=once, passed=passed, on_pause=on_pause)
+        store = self._core.store
+        resumptions = Resumptions(store.files.disk, self._clock, queue)
+        self._run = Run(
+            queue, self._clock, store.meters, resumptions, program=program, once=once, passed=passed, on_pause=on_pause
+        )
         self.summary = self._run.summary
         self._timeout = timeout
         self._event = stop

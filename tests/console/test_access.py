@@ -36,6 +36,7 @@ def changes_of(served: Served) -> dict[str, str]:
         "/messages/{id}/delete": f"/messages/{id}/delete",
         "/queues/{queue}/redrive": "/queues/errors/redrive",
         "/queues/{queue}/purge": "/queues/errors/purge",
+        "/queues/{queue}/resume": "/queues/orders/resume",
         "/transactions/{xid}/commit": f"/transactions/{sample.XID}/commit",
         "/transactions/{xid}/rollback": f"/transactions/{sample.XID}/rollback",
         "/transactions/{xid}/forget": f"/transactions/{sample.XID}/forget",

@@ -183,6 +183,20 @@ def test_x17_the_console_returns_and_deletes_the_failed_messages_of_a_search(cha
         assert space.stats("errors").ready == 1
 
 
+def test_e06_the_console_lets_failed_messages_be_attempted_now(changing: Served) -> None:
+    space = changing.space
+    space.create_queue("calls", retry_delay=3600.0, retry_delay_max=None)
+    space.put("calls", "tea")
+    space.work("calls", lambda message: 1 / 0, once=True)
+    assert space.stats("calls").ready == 0
+    with changing.logged_in() as (client, csrf):
+        assert '/queues/calls/resume"' in client.get("/queues/calls").text
+        assert "Failed messages of queue calls that wait" in client.get("/queues/calls/resume").text
+        client.post("/queues/calls/resume", data={"csrf": csrf})
+        assert "1 failed message is ready in queue calls." in client.get("/queues/calls").text
+    assert space.stats("calls").ready == 1
+
+
 def test_a_list_shows_a_msgpack_body_as_bounded_json(memory: Path) -> None:
     with spool.create(memory / "space") as space:
         space.engine.deliver_stored_bytes()

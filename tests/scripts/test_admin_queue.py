@@ -241,3 +241,19 @@ def test_create_missing_names_every_queue_that_it_made(run: Run) -> None:
     assert done.err.splitlines() == ["spool-admin: made queue failed", "spool-admin: made queue new"]
     done = run("queue", "change", "new", "--reply-queue", "answers", "--create-missing")
     assert done.err.splitlines() == ["spool-admin: made queue answers", "spool-admin: changed queue new"]
+
+
+def test_e06_resume_makes_failed_messages_ready_and_counts_the_paused_programs(run: Run, path: Path) -> None:
+    with spool.open(path) as space:
+        space.change_queue("orders", retry_delay=3600.0, retry_delay_max=None)
+        space.put("orders", b"1")
+        space.put("orders", b"2", delay=3600)
+        space.work("orders", lambda message: 1 / 0, once=True)
+        space.engine.meters.change("workers_paused", "orders", by=2)
+        space.engine.meters.change("route_down", "orders", "http://shop", by=1)
+        done = run("queue", "resume", "orders")
+        assert (done.code, done.text) == (0, "1\n")
+        one_line(done, "1 failed message is ready in queue orders; paused: 2 workers, 1 route")
+        assert (space.stats("orders").ready, space.stats("orders").delayed) == (1, 1)
+    assert run("queue", "resume", "orders", "--json").objects == [{"count": 0}]
+    one_line(run("queue", "resume", "nowhere"), "nowhere")

@@ -167,6 +167,7 @@ TABLE = _rows("# The commands", 4)
 # (object, a command that prints one)
 WITH_JSON = [
     ("queue", ["queue", "list"]), ("queue", ["queue", "show", "orders"]), ("count", ["queue", "purge", "orders"]),
+    ("count", ["queue", "resume", "orders"]),
     ("id", ["message", "put", "orders", "--body", "x"]), ("message", ["message", "get", "orders"]),
     ("message seen", ["message", "list", "orders"]), ("message seen", ["message", "show", "ID"]),
     ("message", ["message", "change", "ID", "--priority", "1"]), ("message", ["message", "move", "ID", "errors"]),

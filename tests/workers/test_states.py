@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spool.coordination.meters import Meters
+from spool.coordination.resumptions import Resumptions
 from spool.disk import Disk
 from spool.model.position import Position
 from spool.workers import pauses, states
@@ -116,7 +117,8 @@ def test_q12_a_run_claims_nothing_during_a_pause_and_a_call_from_before_does_not
     told: list[tuple[str, float]] = []
     clock = SimulatedClock(100.0)
     meters = Meters(Disk("/nowhere"))
-    run = Run("work", clock, meters, once=False, on_pause=lambda reason, seconds: told.append((reason, seconds)))
+    resumptions = Resumptions(Disk("/nowhere"), clock, "work")
+    run = Run("work", clock, meters, resumptions, once=False, on_pause=lambda *pause: told.append(pause))
     position, refused = Position(7, 0), Conclusion(Effect.KEPT, "refused", "the service was not reached (refused)")
     run.hold_back(position, refused)
     clock.sleep(0.5)
