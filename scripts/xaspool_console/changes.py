@@ -3,26 +3,26 @@
 The guard has checked the login, the token of the form and the site before a POST arrives here.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from spool.errors import BadMessageId, InvalidArgument
+from spool.errors import BadMessageId, InvalidArgument, QueueNotFound
 from spool.model.text import plural, printable
 from xa import ResourceManager, Xid
 from xaspool_console.console import Console
 from xaspool_console.findings import queue_link
 from xaspool_console.formatting import gtrid
 from xaspool_console.messages import entry_of, search_words, searched
-from xaspool_console.pages import name_of
+from xaspool_console.quarantine import LIST, chosen, name_of
 
 if TYPE_CHECKING:
-    from spool import Message, Space
+    from spool import Message, QuarantinedFile, Space
 
 _MOST_NAMES = 1_000  # queues that the form for a move suggests
 _MOST_COUNTED = 10  # queues that the page about a decision names
@@ -252,12 +252,17 @@ def _named(xid: Xid) -> str:
     return f"{xid} “{text}”" if text else str(xid)
 
 
+# -- quarantine --------------------------------------------------------------------------------------------------------
+
+
 def _of_quarantine(space: "Space") -> list[Change]:
-    def subject(request: Request) -> Any:
+    """Return the changes of one file, and of several: those of the boxes, of a cause, or all."""
+
+    def subject(request: Request) -> "QuarantinedFile":
         return space.quarantined_file(name_of(request.path_params["token"]))
 
     def back(request: Request) -> str:
-        return f"/quarantine/{request.path_params['token']}"
+        return f"{LIST}/{request.path_params['token']}"
 
     def ask_restore(request: Request) -> Question:
         file = subject(request)
@@ -266,7 +271,7 @@ def _of_quarantine(space: "Space") -> list[Change]:
 
     def restore(request: Request) -> tuple[str, str]:
         file = subject(request)
-        return f"The file is back as {printable(space.restore_quarantined(file.name))}.", "/recovery"
+        return f"The file is back as {printable(space.restore_quarantined(file.name))}.", LIST
 
     def ask_delete(request: Request) -> Question:
         sentence = f"The file {subject(request).name} and its reason are deleted for good."
@@ -275,9 +280,51 @@ def _of_quarantine(space: "Space") -> list[Change]:
     def delete(request: Request) -> tuple[str, str]:
         file = subject(request)
         space.delete_quarantined(file.name)
-        return f"The file {printable(file.name)} was deleted from quarantine.", "/recovery"
+        return f"The file {printable(file.name)} was deleted from quarantine.", LIST
+
+    def ask_restore_several(request: Request) -> Question:
+        files, which = chosen(space, request)
+        count = sum(file.can_be_restored for file in files)
+        sentence = f"{plural(count, 'file')}{which} can return to the folders of their queues."
+        if left := len(files) - count:
+            sentence += f" {plural(left, 'file')} cannot, and remain in quarantine."
+        sentence += " The next intake takes the files, and refuses each file again whose problem remains."
+        return Question("Restore files", sentence, "Restore", LIST)
+
+    def restore_several(request: Request) -> tuple[str, str]:
+        files, which = chosen(space, request)
+        possible = [file for file in files if file.can_be_restored]
+        done, problem = _each(possible, space.restore_quarantined)
+        return f"{plural(done, 'file')}{which} went back to the folders of their queues.{problem}", LIST
+
+    def ask_delete_several(request: Request) -> Question:
+        files, which = chosen(space, request)
+        sentence = f"This deletes {plural(len(files), 'file')}{which} for good. Nothing can bring them back."
+        if damaged := sum(file.is_damage for file in files):
+            sentence += f" {damaged:,} of them had acknowledged messages."
+        return Question("Delete files in quarantine", sentence, "Delete", LIST)
+
+    def delete_several(request: Request) -> tuple[str, str]:
+        files, which = chosen(space, request)
+        done, problem = _each(files, space.delete_quarantined)
+        return f"Deleted {plural(done, 'file')}{which} from quarantine.{problem}", LIST
 
     return [
-        Change("/quarantine/{token}/restore", ask_restore, restore),
-        Change("/quarantine/{token}/delete", ask_delete, delete),
+        Change(f"{LIST}/{{token}}/restore", ask_restore, restore),
+        Change(f"{LIST}/{{token}}/delete", ask_delete, delete),
+        Change("/quarantined/restore", ask_restore_several, restore_several),
+        Change("/quarantined/delete", ask_delete_several, delete_several),
     ]
+
+
+def _each(files: "Sequence[QuarantinedFile]", act: Callable[[str], object]) -> tuple[int, str]:
+    """Act on the name of each file. A file that fails keeps no other file from its turn. Returns the number of files
+    without an error, and a sentence about the others."""
+    problems = []
+    for file in files:
+        try:
+            act(file.name)
+        except (InvalidArgument, QueueNotFound) as error:
+            problems.append(str(error))
+    failed = f" {plural(len(problems), 'file')} failed, e.g.: {printable(problems[0])}" if problems else ""
+    return len(files) - len(problems), failed

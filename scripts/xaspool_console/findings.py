@@ -74,7 +74,7 @@ def _of_the_space(metrics: "SpaceMetrics") -> Iterator[Trouble]:
         yield Trouble(BAD, f"{sentence}disk, and run spool-recover.", "/recovery")
     if metrics.damaged:
         sentence = f"{plural(metrics.damaged, 'damaged file')} in quarantine had acknowledged messages."
-        yield Trouble(BAD, sentence, "/recovery#quarantine")
+        yield Trouble(BAD, sentence, "/quarantine")
     if metrics.in_doubt:
         since = [each.since for each in metrics.transactions if each.state == "in doubt" and each.since is not None]
         oldest = f"; the oldest was prepared {age(metrics.at - min(since))} ago" if since else ""
@@ -116,7 +116,7 @@ def _minor(metrics: "SpaceMetrics") -> Iterator[Trouble]:
     if others := metrics.quarantined - metrics.damaged:
         word = _word_of_the_others(metrics)
         sentence = f"{plural(others, f'{word}file is', f'{word}files are')} in quarantine."
-        yield Trouble(WARNING, sentence, "/recovery#quarantine")
+        yield Trouble(WARNING, sentence, "/quarantine")
     if metrics.decisions:
         named = plural(len(metrics.decisions), "decision")
         sentence = f"No coordinator has acknowledged {named} of an administrator yet."

@@ -25,7 +25,7 @@ from spool.model.text import plural, printable
 from xaspool_console.charts import chart
 from xaspool_console.console import Console
 from xaspool_console.findings import error_queues
-from xaspool_console.formatting import BODY_PREVIEW, LIST_PREVIEW, body_view, piece
+from xaspool_console.formatting import BODY_PREVIEW, LIST_PREVIEW, body_view, moment, piece
 from xaspool_console.samples import CHART_SECONDS
 
 if TYPE_CHECKING:
@@ -40,11 +40,10 @@ _PART_OF_ID = re.compile(r"[0-9a-fA-F]+")
 _ID_FORM = "the id of a message has 32 hexadecimal digits: give all of them"
 # The fields of a message for people; the others have a place of their own on the page.
 _FIELDS = (
-    "content_type", "codec", "priority", "enqueued_at", "not_before", "expires_at", "attempts", "origin_queue",
-    "origin_attempts", "failure_reason", "failed_at", "correlation_id", "group", "reply_queue", "failure_queue",
-    "client_id", "application_key", "user_code",
+    "attempts", "origin_queue", "enqueued_at", "not_before", "expires_at", "correlation_id", "group", "content_type",
+    "codec", "priority", "reply_queue", "failure_queue", "client_id", "application_key", "user_code",
 )  # fmt: skip
-_TIMES = ("enqueued_at", "not_before", "expires_at", "failed_at")
+_TIMES = ("enqueued_at", "not_before", "expires_at")
 _SEARCHED = ("correlation_id", "header", "reason", "since", "until", "older_than")
 _MOST_IDS = 4_000  # characters
 
@@ -105,6 +104,7 @@ class Listing:
 
 
 def queue_page(console: Console, request: Request) -> Response:
+    """A queue with its first messages. An error queue shows the reason of each message first."""
     queue = request.path_params["queue"]
     snapshot = console.samples.snapshot()
     stats = snapshot.metrics.queues.get(queue)
@@ -118,10 +118,13 @@ def queue_page(console: Console, request: Request) -> Response:
         listing = _listing(console.space, queue, request)
         if not listing.rows:
             listing = replace(listing, nothing=_nothing(request, stats.in_doubt))
+    is_error, filters = queue in error_queues(snapshot.metrics), _texts(request)
+    first_filter = "reason" if is_error else "id"  # the form hides the others until one of them is in use
     return console.page(
         request, "queue.html", queue=queue, stats=stats, rates=snapshot.rates(queue), metrics=snapshot.metrics,
         chart=chart(snapshot.depths(queue), CHART_SECONDS, f"messages in {queue}"), settings=settings, listing=listing,
-        is_error=queue in error_queues(snapshot.metrics), filters=_texts(request), search=_search_of(request),
+        is_error=is_error, filters=filters, search=_search_of(request),
+        has_more_filters=any(text for name, text in filters.items() if name != first_filter),
         role=asdict(snapshot.metrics.roles[queue]) if queue in snapshot.metrics.roles else {},
     )  # fmt: skip
 
@@ -272,11 +275,27 @@ def message_page(console: Console, request: Request) -> Response:
     if message is None:
         return console.page(request, "damaged.html", entry=entry)
     fields: dict[str, Any] = {name: getattr(message, name) for name in _FIELDS}
+    fields["attempts"] = _attempts(message)
     return console.page(
         request, "message.html", entry=entry, message=message, fields=fields, times=_TIMES, holder=_holder(entry),
         view=body_view(message, entry.body_bytes or 0), headers=list(message.headers.items())[:_MOST_HEADERS],
-        most=_MOST_FIELD,
+        most=_MOST_FIELD, failed=_failed(message),
     )  # fmt: skip
+
+
+def _attempts(message: "Message") -> str:
+    """Return the failed attempts. A message of an error queue has those of its original queue, too."""
+    if not message.origin_attempts:
+        return f"{message.attempts:,}"
+    return f"{message.origin_attempts:,} in queue {message.origin_queue}, {message.attempts:,} in queue {message.queue}"
+
+
+def _failed(message: "Message") -> str:
+    """Return the words before the reason of a failed message: the queue, the attempts and the time."""
+    words = "Failed" if message.origin_queue is None else f"Failed in queue {message.origin_queue}"
+    if message.origin_attempts:
+        words += f" after {plural(message.origin_attempts, 'attempt')}"
+    return f"{words} at {moment(message.failed_at)}:" if message.failed_at is not None else f"{words}:"
 
 
 def body(console: Console, request: Request) -> ASGIApp:

@@ -1,62 +1,35 @@
-"""The pages about the whole space: overview, flow, transactions, activity, recovery and quarantine.
+"""The pages about the whole space: overview, flow, transactions, activity and recovery.
 
-Each page shows one snapshot of the metrics. Only the pages about quarantine ask the space for more.
+Each page shows one snapshot of the metrics, and asks the space for nothing else.
 """
 
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import urlencode
+from typing import TYPE_CHECKING
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from spool.model import layout
-from xaspool_console import flow
+from xaspool_console import flow, picture
 from xaspool_console.charts import chart, spark
 from xaspool_console.console import Console
-from xaspool_console.findings import error_queues, quarantine_summary, queue_link, troubled, troubles
-from xaspool_console.formatting import beginning, duration, moment, number, short, size
+from xaspool_console.findings import error_queues, queue_link, troubled, troubles
+from xaspool_console.formatting import duration, moment, number, short, size
 from xaspool_console.messages import as_message_id, is_part_of_id
+from xaspool_console.paging import page_of
 from xaspool_console.samples import CHART_SECONDS, Rates, Snapshot
 
 if TYPE_CHECKING:
     from spool import QueueStats, SpaceMetrics, SubscriptionState
 
-_PAGE = 100
 _MOST_ROWS = 500
 _MOST_PICTURES = 12
 _SORTS: Mapping[str, str] = {"trouble": "trouble first", "name": "name", "depth": "depth", "oldest": "oldest message"}
 _TOTAL = "total"
 _LISTED = ("outcomes", "rounds")  # the counts that have a table of their own
 _Key = tuple[str, ...]
-
-
-class Page(NamedTuple):
-    """A part of a list. before, after: the addresses of its neighbours, or ""."""
-
-    rows: Sequence[object]
-    first: int
-    total: int
-    before: str
-    after: str
-
-
-def page_of(request: Request, rows: Sequence[object], most: int = _PAGE) -> Page:
-    """Return the rows that the parameter ``page`` of the request chooses."""
-    pages = max(1, -(-len(rows) // most))
-    text = request.query_params.get("page", "1")
-    here = min(pages, max(1, int(text))) if text.isascii() and text.isdigit() and len(text) < 7 else 1
-
-    def address(other: int) -> str:
-        return f"?{urlencode({**request.query_params, 'page': other})}" if 1 <= other <= pages else ""
-
-    first = (here - 1) * most
-    return Page(rows[first : first + most], first + 1, len(rows), address(here - 1), address(here + 1))
 
 
 @dataclass(frozen=True)
@@ -75,7 +48,7 @@ class QueueRow:
 def routes(console: Console) -> list[BaseRoute]:
     pages: dict[str, Callable[[Console, Request], Response]] = {
         "/": overview, "/flow": flow_page, "/transactions": transactions, "/activity": activity,
-        "/recovery": recovery, "/quarantine/{token}": quarantined,
+        "/recovery": recovery,
     }  # fmt: skip
     return [Route(path, _bound(console, page)) for path, page in pages.items()]
 
@@ -97,7 +70,7 @@ def overview(console: Console, request: Request) -> Response:
     names.sort(key=_order(metrics, sort, bad))
     part, errors = page_of(request, names), error_queues(metrics)
     rows = [_row(snapshot, str(name), errors, bad) for name in part.rows]
-    total = chart(snapshot.totals(), CHART_SECONDS, "messages in all queues", 70)
+    total = chart(snapshot.totals(), CHART_SECONDS, "messages in all queues")
     return console.page(
         request, "overview.html", metrics=metrics, troubles=troubles(metrics), part=part, rows=rows, q=text, sort=sort,
         sorts=_SORTS, total=total, has_rates=len(snapshot.samples) > 1,
@@ -131,9 +104,10 @@ def flow_page(console: Console, request: Request) -> Response:
     arrows = flow.edges(metrics)
     arrows = flow.near(arrows, text) if text else arrows
     parts, others = flow.parts(metrics, arrows, _MOST_PICTURES)
+    drawn = [(part, picture.draw(metrics, part)) for part in parts]
     joined = {name for edge in flow.edges(metrics) for kind, name in (edge.source, edge.target) if kind == "queue"}
     return console.page(
-        request, "flow.html", metrics=metrics, drawn=parts, others=others, arrows=arrows[:_MOST_ROWS], q=text,
+        request, "flow.html", metrics=metrics, drawn=drawn, others=others, arrows=arrows[:_MOST_ROWS], q=text,
         left_out=max(0, len(arrows) - _MOST_ROWS), alone=len(metrics.queues.keys() - joined), queue_link=queue_link,
         summary=flow.summary,
     )  # fmt: skip
@@ -170,7 +144,11 @@ def activity(console: Console, request: Request) -> Response:
     tables: dict[str, list[tuple[str, ...]]] = {
         "outcome": [(*key[1:], number(value)) for key, value in plain if key[0] == "outcomes" and len(key) == 4],
         "round": [(key[1], number(value)) for key, value in plain if key[0] == "rounds" and len(key) == 2],
-        "other": [(short(" ".join(key), 200), number(value)) for key, value in plain if key[0] not in _LISTED],
+        "other": [
+            (short(" ".join((key[0].replace("_", " "), *key[1:])), 200), number(value))
+            for key, value in plain
+            if key[0] not in _LISTED
+        ],
         "timing": [(t.name, short(t.labels, 200), number(t.count), duration(t.mean), duration(t.most)) for t in timed],
         "subscription": [_subscription(name, state) for name, state in sorted(metrics.subscriptions.items())],
         "process": [(short(each, 200),) for each in metrics.processes],
@@ -215,45 +193,13 @@ def _timing(family: _Key, buckets: Mapping[float, int], total: int) -> Timing:
             most = bound if bound < float("inf") else None
             break
     mean = total / 1e9 / count if count else None
-    return Timing(family[0].replace("_", " "), ", ".join(family[1:]), count, mean, most)
+    return Timing(family[0].removesuffix("_seconds").replace("_", " "), ", ".join(family[1:]), count, mean, most)
 
 
-# -- recovery and quarantine -------------------------------------------------------------------------------------------
-
-
-def token_of(name: str) -> str:
-    """Return the name of a file as a part of an address. A file's name may have any bytes."""
-    return urlsafe_b64encode(name.encode("utf-8", "surrogateescape")).decode("ascii").rstrip("=")
-
-
-def name_of(token: str) -> str:
-    """Return the name that a part of an address means. Raises HTTPException if ``token_of`` returns no such part."""
-    try:
-        name = urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode("utf-8", "surrogateescape")
-    except ValueError:
-        raise HTTPException(404) from None
-    if token_of(name) != token:
-        raise HTTPException(404)
-    return name
+# -- recovery ----------------------------------------------------------------------------------------------------------
 
 
 def recovery(console: Console, request: Request) -> Response:
     metrics = console.samples.snapshot().metrics
-    files = [
-        (each, each.name.removeprefix(f"{layout.QUARANTINE}/"), token_of(each.name.rpartition("/")[2]))
-        for each in metrics.quarantine
-    ]
-    part = page_of(request, files)
     found = metrics.recovery.findings[:_MOST_ROWS] if metrics.recovery is not None else ()
-    return console.page(
-        request, "recovery.html", metrics=metrics, part=part, found=found, summary=quarantine_summary(metrics)
-    )
-
-
-def quarantined(console: Console, request: Request) -> Response:
-    """One file in quarantine, with its first bytes."""
-    if console.space is None:
-        return console.page(request, "published.html", subject="files in quarantine")
-    token = request.path_params["token"]
-    file = console.space.quarantined_file(name_of(token))
-    return console.page(request, "quarantined.html", file=file, token=token, beginning=beginning(file.beginning))
+    return console.page(request, "recovery.html", metrics=metrics, found=found)

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 _NAME = click.argument("name", metavar="NAME", shell_complete=complete_quarantined)
 _WIDTH, _LEAST_REASON = 100, 20  # columns
-_UNKNOWN = "unknown"  # the cause of a file without a reason file
 
 
 @click.group(cls=Commands)
@@ -66,26 +65,17 @@ def list_(as_json: bool) -> None:
     if not files:
         note("quarantine is empty")
         return
-    rows = [(as_text(moment(file.since))[:16], _cause(file), file.size, file.name) for file in files]
+    rows = [(as_text(moment(file.since))[:16], file.cause, file.size, file.name) for file in files]
     columns = ("since", "cause", "bytes", "name")
     widths = [max(len(as_text(row[at])) for row in [columns, *rows]) for at in range(len(columns))]
     left = max(_LEAST_REASON, _WIDTH - sum(widths) - 2 * len(columns))
-    reasons = [_why(file) if on_terminal() else short(_why(file), left) for file in files]
+    reasons = [file.problem if on_terminal() else short(file.problem, left) for file in files]
     table(
         ("since", "cause", "bytes", "reason", "name"),
         [(*row[:3], reason, row[3]) for row, reason in zip(rows, reasons, strict=True)],
     )
-    for (cause, advice), count in Counter((_cause(file), file.advice) for file in files).items():
+    for (cause, advice), count in Counter((file.cause, file.advice) for file in files).items():
         note(f"{cause} ({plural(count, 'file')}): {advice}")
-
-
-def _cause(file: "QuarantinedFile") -> str:
-    return file.kind or _UNKNOWN
-
-
-def _why(file: "QuarantinedFile") -> str:
-    """Return the reason without the words that each file's reason begins with."""
-    return file.reason.partition(f": dropped for queue {file.queue}: ")[2] or file.reason
 
 
 @quarantine.command()
@@ -106,7 +96,7 @@ def show(name: str, as_json: bool) -> None:
         return
     shown = {"name": file.name, "file": place, "since": moment(file.since), "bytes": file.size}
     pairs(
-        {**shown, "queue": file.queue, "cause": _cause(file), "reason": file.reason, "what to do": file.advice},
+        {**shown, "queue": file.queue, "cause": file.cause, "reason": file.reason, "what to do": file.advice},
     )
     if file.beginning:
         click.echo()
@@ -183,9 +173,9 @@ def _chosen(space: "Space", names: tuple[str, ...], cause: str | None, every: bo
     files = _files(space)
     if cause is None:
         return files
-    found = [file for file in files if _cause(file) == cause]
+    found = [file for file in files if file.cause == cause]
     if not found:
-        there = ", ".join(sorted({_cause(file) for file in files})) or "no file"
+        there = ", ".join(sorted({file.cause for file in files})) or "no file"
         raise Failure(f"no file in quarantine has the cause {cause!r}: there is {there}")
     return found
 

@@ -30,6 +30,7 @@ from spool.store.settings import read_settings
 from spool.store.store import Store
 
 BEGINNING_BYTES = 1024
+UNKNOWN_CAUSE = "unknown"
 _CURES = {
     Cause.TOO_LARGE: "raise max_body_bytes in space.toml",
     Cause.QUEUE_LIMIT: "raise max_messages or max_bytes of the queue: spool-admin queue change {queue}",
@@ -65,6 +66,16 @@ class QuarantinedFile:
     can_be_restored: bool
     advice: str
     beginning: bytes
+
+    @property
+    def cause(self) -> str:
+        """The kind; ``unknown`` if no reason is recorded."""
+        return self.kind or UNKNOWN_CAUSE
+
+    @property
+    def problem(self) -> str:
+        """The reason without the words that the reason of each dropped file of a queue begins with."""
+        return self.reason.partition(f": dropped for queue {self.queue}: ")[2] or self.reason
 
 
 def findings(disk: Disk) -> list[Finding]:

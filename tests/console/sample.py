@@ -6,12 +6,14 @@ from typing import Any
 
 import spool
 import xa
+from spool.intake import Intake
 from tests.at_once import AT_ONCE
 from xaspool_console.console import Console
 from xaspool_console.samples import Figures, _Sample
 
 ERP = "https://erp.bakery.example/invoices"
 LABELS = "python:bakery.labels:print_label"
+TOO_LARGE = (256 << 20) + 1  # bytes; a space without max_body_bytes refuses such a body
 XID = xa.Xid(4711, b"day-end-2030-06-01", b"till-3")
 STUCK = {
     "order": 1207,
@@ -57,6 +59,18 @@ def fail(
     except RuntimeError:
         pass
     return id
+
+
+def refuse(space: spool.Space, *, wrong: int, large: int) -> None:
+    """Drop files for queue orders that an intake refuses: files that are no msgpack, and files that are too large."""
+    folder = Path(space.path) / "drop" / "orders"
+    folder.mkdir(exist_ok=True)
+    for number in range(wrong):
+        (folder / f"wrong-{number:02}.msgpack").write_bytes(b'\xc1{"order":')
+    for number in range(large):
+        with open(folder / f"scan-{number:02}.bin", "wb") as file:
+            file.truncate(TOO_LARGE)
+    assert Intake(space).run(once=True).quarantined == wrong + large
 
 
 def prepare_in(space: spool.Space, queue: str, xid: xa.Xid) -> None:

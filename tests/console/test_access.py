@@ -21,7 +21,7 @@ from tests.console.conftest import TOKEN, Served, failed_id, serving
 from xaspool_console import connections
 from xaspool_console.access import COOKIE, Access, known_hosts, token_of_file
 from xaspool_console.app import application
-from xaspool_console.pages import token_of
+from xaspool_console.quarantine import token_of
 
 EVIL = "http://evil.example"
 
@@ -42,6 +42,8 @@ def changes_of(served: Served) -> dict[str, str]:
         "/transactions/{xid}/forget": f"/transactions/{sample.XID}/forget",
         "/quarantine/{token}/restore": f"/quarantine/{left}/restore",
         "/quarantine/{token}/delete": f"/quarantine/{left}/delete",
+        "/quarantined/restore": "/quarantined/restore",
+        "/quarantined/delete": "/quarantined/delete",
     }
 
 
@@ -174,7 +176,7 @@ def test_no_page_answers_another_host(reading: Served) -> None:
 def test_with_a_token_only_the_login_can_be_read(changing: Served) -> None:
     id = failed_id(changing.space)
     with changing.client() as client:
-        for address in ("/", "/flow", "/transactions", "/activity", "/recovery", "/queues/errors", f"/messages/{id}"):
+        for address in ("/", "/flow", "/transactions", "/activity", "/quarantine", "/queues/errors", f"/messages/{id}"):
             answer = client.get(address)
             assert (answer.status_code, answer.text) == (303, "")
             assert answer.headers["location"].startswith("/login?next=%2F")

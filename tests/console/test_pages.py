@@ -18,8 +18,8 @@ from spool.transactions import delivery
 from tests.at_once import AT_ONCE
 from tests.console import sample
 from tests.console.conftest import Served, failed_id, serving
-from xaspool_console import findings, flow, formatting
-from xaspool_console.pages import name_of, token_of
+from xaspool_console import findings, formatting
+from xaspool_console.quarantine import name_of, token_of
 from xaspool_console.samples import Samples
 
 QUEUES = 1_000
@@ -299,11 +299,9 @@ def test_sentences_about_quarantine_are_sentences(bakery: spool.Space) -> None:
     assert noted(metrics(["damaged", "foreign"]))[1] == "1 other file is in quarantine."
     published = replace(metrics(["damaged", "refused"]), quarantine=())
     with serving(bakery, metrics=lambda: published, published=True) as served, served.client() as client:
-        text = client.get("/recovery").text
+        text = client.get("/quarantine").text
         assert "1 of them had acknowledged messages. Published metrics do not list the files." in text
         assert "Quarantine is empty" not in text
-    with serving(bakery, metrics=lambda: metrics(["refused"])) as served, served.client() as client:
-        assert "<td>refused</td>" in client.get("/recovery").text
 
 
 def test_a_body_is_downloaded_as_bytes_that_no_browser_opens(reading: Served) -> None:
@@ -368,7 +366,7 @@ def test_odd_parameters_break_no_page(reading: Served) -> None:
             "q=%00%ff",
             "q=" + "x" * 9_000,
         ):
-            for page in ("/", "/flow", "/transactions", "/recovery", "/queues/errors"):
+            for page in ("/", "/flow", "/transactions", "/recovery", "/quarantine", "/queues/errors"):
                 assert client.get(f"{page}?{query}").status_code == 200, (page, query)
         assert client.get("/queues/errors?after=²").status_code == 200
         assert client.get("/queues/" + "x" * 5_000).status_code == 404
@@ -432,34 +430,7 @@ def test_samples_are_bounded(bakery: spool.Space) -> None:
     assert snapshot.samples[0].queues["oven"] is snapshot.samples[-2].queues["oven"], "an idle queue costs no memory"
 
 
-# -- flow and texts ----------------------------------------------------------------------------------------------------
-
-
-def test_a_circle_of_queues_is_drawn(memory: Path) -> None:
-    with spool.create(memory / "space") as space:
-        for name in ("a", "b", "c"):
-            space.create_queue(name)
-        for name, target in (("a", "b"), ("b", "c"), ("c", "a")):
-            space.change_queue(name, reply_queue=target)
-        space._store.meters.change("destination", "a", "a", by=1)
-        metrics = space.metrics()
-        (part,), others = flow.parts(metrics, flow.edges(metrics), 5)
-        assert (others, part.left_out, part.name) == (0, 0, "a")
-        assert part.picture.count('<path class="arrow') == 4
-
-
-def test_a_large_flow_is_cut_and_the_table_has_the_rest(memory: Path) -> None:
-    with wide(memory / "space") as space:
-        metrics = space.metrics()
-        roles = dict.fromkeys((f"queue-{number:03}" for number in range(QUEUES)), metrics.roles["orders"])
-        metrics = replace(metrics, roles=roles)
-        with serving(space, metrics=lambda: metrics) as served, served.client() as client:
-            text = client.get("/flow").text
-            assert text.count("<rect") == 40
-            assert "The picture leaves out 961 queues or services" not in text
-            assert "The picture leaves out 961 queues and services" in text
-            assert "The table leaves out 500 connections" in text
-            assert client.get("/flow?q=nowhere").text.count("<rect") == 0
+# -- texts ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from spool.model import layout
 from tests.at_once import AT_ONCE
 from tests.console import sample
 from tests.console.conftest import Opened, Served, failed_id, log_in, serving
-from xaspool_console.pages import token_of
+from xaspool_console.quarantine import token_of
 
 pytestmark = pytest.mark.chromium
 
@@ -31,8 +31,8 @@ def addresses(served: Served) -> list[str]:
     id, path = failed_id(served.space), Path(served.space.path)
     (path / "quarantine" / "left.txt").write_bytes(b"some text")
     found = [
-        "/", "/?q=zzz", "/flow", "/transactions", "/activity", "/recovery", "/queues/errors", "/queues/errors?id=1",
-        f"/messages/{id}", f"/quarantine/{token_of('left.txt')}", "/nothing",
+        "/", "/?q=zzz", "/flow", "/transactions", "/activity", "/recovery", "/quarantine", "/queues/errors",
+        "/queues/errors?id=1", f"/messages/{id}", f"/quarantine/{token_of('left.txt')}", "/nothing",
     ]  # fmt: skip
     questions = [f"/messages/{id}/move", f"/transactions/{sample.XID}/commit", "/login"]
     return [*found, *(questions if served.console.allows_changes else [])]
@@ -81,11 +81,64 @@ def test_a_list_of_messages_fits_on_a_screen_and_the_body_gets_the_room(reading:
     assert page.locator("td.piece").first.evaluate("each => each.clientWidth") >= 350
 
 
+def test_a_phone_shows_each_reason_of_an_error_queue_and_each_connection(changing: Served, opened: Opened) -> None:
+    reason = "HTTP 503 Service Unavailable from https://erp.bakery.example/invoices, at the last of many attempts " * 3
+    for number in range(30):
+        sample.fail(changing.space, "labels", {"order": number}, reason=f"{number}: {reason}")
+    page = opened(viewport={"width": 390, "height": 844})
+    log_in(page, changing)
+    page.goto(f"{changing.root}/queues/errors")
+    rows = page.locator("table.messages tbody tr")
+    assert rows.count() == 25
+    for row in rows.all():
+        box, message = (row.locator(each).bounding_box() for each in (".reason", "th.id a"))
+        assert box is not None
+        assert message is not None
+        assert (box["x"] >= 0, box["x"] + box["width"] <= 390, box["y"] > message["y"]) == (True, True, True)
+        assert row.evaluate("each => each.clientHeight") < 130
+    assert page.evaluate("document.documentElement.scrollHeight") < 3_700
+    page.goto(f"{changing.root}/flow")
+    assert not page.locator("svg.flow").is_visible()
+    connections = page.get_by_role("region", name="Connections")
+    assert connections.evaluate("each => each.scrollWidth - each.clientWidth") == 0
+    assert "service python:bakery.labels:print_label" in connections.inner_text()
+    page.goto(f"{changing.root}/")
+    assert page.get_by_role("region", name="Queues").evaluate("each => each.scrollWidth - each.clientWidth") == 0
+
+
+def test_findings_look_like_links_and_the_chart_and_the_button_begin_where_the_tables_do(
+    reading: Served, opened: Opened
+) -> None:
+    page = opened(viewport={"width": 1280, "height": 800})
+    page.goto(reading.url)
+    for link in page.locator(".findings a").all():
+        assert link.evaluate("each => getComputedStyle(each).textDecorationLine") == "underline"
+    table = page.get_by_role("region", name="Queues").bounding_box()
+    chart = page.locator("svg.chart").bounding_box()
+    button = page.get_by_role("button", name="Pause refreshing").bounding_box()
+    assert table is not None
+    assert chart is not None
+    assert button is not None
+    assert (chart["x"], chart["width"]) == (table["x"], table["width"])
+    assert button["x"] == table["x"]
+
+
+def test_a_failed_message_shows_its_reason_before_everything_else(changing: Served, opened: Opened) -> None:
+    page = opened(viewport={"width": 390, "height": 844})
+    log_in(page, changing)
+    page.goto(f"{changing.root}/messages/{failed_id(changing.space)}")
+    lines = [line for line in page.locator("main").inner_text().splitlines() if line]
+    assert lines[2].startswith("Failed in queue invoices after 1 attempt at 20")
+    assert lines[3] == "RuntimeError: the customer number 77-Ω is unknown"
+    words = page.locator("main").inner_text()
+    assert words.index("1 in queue invoices, 0 in queue errors") > words.index("Café Lumière")
+
+
 def test_every_page_can_be_read_without_script(reading: Served, opened: Opened) -> None:
     page, id = opened(java_script_enabled=False), failed_id(reading.space)
     expected = {
         "/": "Error queue errors has 1 failed message", "/flow": "service is DOWN",
-        "/transactions": str(sample.XID), "/activity": "18,204", "/recovery": "Quarantine is empty",
+        "/transactions": str(sample.XID), "/activity": "18,204", "/quarantine": "Quarantine is empty",
         "/queues/errors": id, f"/messages/{id}": '"customer": "Café Lumière"',
     }  # fmt: skip
     for address, words in expected.items():
@@ -142,7 +195,7 @@ def test_a_hostile_space_runs_no_script_and_breaks_no_page(memory: Path, opened:
         tokens = [token_of(finding.name.rpartition("/")[2]) for finding in space.quarantined()]
         assert len(tokens) == 2
         for address in [
-            "/", "/flow", "/transactions", "/activity", "/recovery", f"/queues/{LONG}", "/queues/errors",
+            "/", "/flow", "/transactions", "/activity", "/quarantine", "/recovery", f"/queues/{LONG}", "/queues/errors",
             *(f"/messages/{id}" for id in ids), *(f"/quarantine/{token}" for token in tokens),
             f"/quarantine/{tokens[0]}/delete", f"/?q={HOSTILE}", f"/flow?q={HOSTILE}", f"/queues/{HOSTILE}",
         ]:  # fmt: skip

@@ -77,7 +77,7 @@
       button.textContent = paused ? "Refresh again" : "Pause refreshing";
       plan();
     });
-    told.parentElement.append(button);
+    told.before(button);
     document.addEventListener("visibilitychange", () => {
       if (document.visibilityState === "visible" && !paused) {
         refresh();

@@ -1,0 +1,33 @@
+"""Long lists in parts: the parameter ``page`` of a request chooses the part."""
+
+from collections.abc import Sequence
+from typing import Generic, NamedTuple, TypeVar
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+
+_PAGE = 100
+Row = TypeVar("Row")
+
+
+class Page(NamedTuple, Generic[Row]):
+    """A part of a list. before, after: the addresses of its neighbours, or ""."""
+
+    rows: Sequence[Row]
+    first: int
+    total: int
+    before: str
+    after: str
+
+
+def page_of(request: Request, rows: Sequence[Row], most: int = _PAGE) -> Page[Row]:
+    """Return the rows that the parameter ``page`` of the request chooses."""
+    pages = max(1, -(-len(rows) // most))
+    text = request.query_params.get("page", "1")
+    here = min(pages, max(1, int(text))) if text.isascii() and text.isdigit() and len(text) < 7 else 1
+
+    def address(other: int) -> str:
+        return f"?{urlencode({**request.query_params, 'page': other})}" if 1 <= other <= pages else ""
+
+    first = (here - 1) * most
+    return Page(rows[first : first + most], first + 1, len(rows), address(here - 1), address(here + 1))
