@@ -20,8 +20,9 @@ def spark(points: _Points, seconds: float) -> Markup:
 def chart(points: _Points, seconds: float, name: str) -> Markup:
     """Return a chart as wide as its page, below a caption with its figures."""
     values = [value for at, value in points if at >= points[-1][0] - seconds] or [0]
-    caption = f"{name}: {number(values[-1])} now, between {number(min(values))} and {number(max(values))} in the last "
-    caption += f"{seconds / 60:.0f} minutes"
+    caption = f"{name}: {number(values[-1])} now"
+    if min(values) < max(values):
+        caption += f", between {number(min(values))} and {number(max(values))} in the last {seconds / 60:.0f} minutes"
     return Markup(
         '<figure><figcaption>{caption}</figcaption><svg class="chart" viewBox="0 0 {w} {h}" preserveAspectRatio="none" '
         'aria-hidden="true">{line}</svg></figure>'
@@ -34,7 +35,7 @@ def _line(points: _Points, seconds: float, width: int, height: int) -> Markup:
         return Markup()
     end, most = points[-1][0], max(1, *(value for _, value in points))
     shown = [(at, value) for at, value in points if at >= end - seconds]
-    places = [(width * (1 - (end - at) / seconds), height - 1 - (height - 3) * value / most) for at, value in shown]
+    places = [(width * (1 - (end - at) / seconds), height - 2 - (height - 6) * value / most) for at, value in shown]
     (first, y), last = places[0], places[-1][0]
     if len(places) == 1:  # (a line without length is a dot, because its ends are round)
         return Markup(f'<path class="line dot" d="M{first - 2:.1f} {y:.1f}h0"/>')

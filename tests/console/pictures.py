@@ -16,7 +16,7 @@ from tests.console.conftest import chromium, failed_id, log_in, serving
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-WIDTH, _MOST_HEIGHT = 1180, 900
+WIDTH, _MOST_HEIGHT = 1180, 1000
 _QUALITY = 80
 
 
