@@ -1,6 +1,7 @@
 """A real file system in a file, on a loop device: made, mounted, cut off, mounted again, and always taken down."""
 
 import fcntl
+import gc
 import os
 import shutil
 import struct
@@ -77,6 +78,7 @@ class Volume:
         return self
 
     def unmount(self) -> None:
+        gc.collect()  # (a mapping in a circle of references would keep the file system busy)
         run("umount", str(self.path))
         self.mounted = False
 
