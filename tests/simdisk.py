@@ -356,6 +356,10 @@ class SimulatedDisk(Disk):
         self._step("funlock", handle)
         _let_go(self._handle(handle), Lock(handle, *_WHOLE, False))
 
+    def flock_holder(self, handle: int) -> str:
+        holders = self.lock_holders(handle, _WHOLE[0])
+        return holders[0] if holders else ""
+
     def lock_holders(self, handle: int, start: int) -> list[str]:
         found = _others(self._handle(handle), Lock(handle, start, start + 1, False))
         return [f"process {id(self.machine.handles[lock.handle].process):x} (simulated)" for lock in found]
@@ -415,8 +419,11 @@ class SimulatedMemory:
         """Return at once whether the value has changed; only the simulated clock lets time pass."""
         return self[at : at + WORD_BYTES] != value
 
-    def change(self, at: int, value: bytes, threads: int = ALL_THREADS) -> None:
+    sleep = wait
+
+    def change(self, at: int, value: bytes, threads: int = ALL_THREADS) -> int:
         self[at : at + WORD_BYTES] = value
+        return 0
 
     def wake(self, at: int) -> None:
         """Do nothing: no simulated thread sleeps."""

@@ -88,8 +88,8 @@ def act_on(store: Store, owners: Owners, message_id: str, edit: Edit) -> None:
             raise BadMessageId(f"there is no message {message_id} any more: it was taken or moved, or its time is over")
         _commit(store, claimed, edit)
     finally:
-        claiming.release(store.shared.claims, claimed)
-        groups.release()
+        claiming.give_back(store, claimed)
+        claiming.release_groups(store, groups)
 
 
 @dataclass(frozen=True, slots=True)

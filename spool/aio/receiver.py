@@ -16,6 +16,7 @@ from spool.aio.tasks import Threads, wait_to_end
 from spool.errors import Empty, MessageInUse
 from spool.model.message import Message
 from spool.runtime.calls import public_call
+from spool.runtime.clock import LockTimeout
 from spool.store.sought import Sought
 from spool.transactions.claiming import Wanted, is_there
 from spool.transactions.core import Core
@@ -90,7 +91,7 @@ class Receiver:
         a message may have arrived."""
         try:
             return await get_once()
-        except (Empty, MessageInUse):
+        except (Empty, MessageInUse, LockTimeout):  # (a lock of the space did not become free: nothing happened)
             if wanted.timeout == 0:
                 raise
         until = self.until(wanted.timeout)
@@ -120,7 +121,7 @@ class Receiver:
             heard = self._store.shared.notifier.generation
             try:
                 return await get_once()
-            except Empty:
+            except (Empty, LockTimeout):
                 left = IDLE_SECONDS if until is None else until - self.threads.loop.time()
                 if left <= 0:
                     raise
@@ -169,7 +170,7 @@ class Receiver:
                     arrived.clear()
                     try:
                         return await get_once()
-                    except (Empty, MessageInUse):
+                    except (Empty, MessageInUse, LockTimeout):
                         left = IDLE_SECONDS if until is None else until - self.threads.loop.time()
                         if left <= 0:
                             raise

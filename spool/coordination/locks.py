@@ -42,7 +42,9 @@ NUMBER, PREPARED_LIST, CONFIG, FOLLOWING, HOUSEKEEPING, PUBLISHING = range(6)
 _ALIVE = 0  # a byte of the space's directory
 _SILENT_SECONDS = 1.0  # an opener waits this long before it logs the wait
 _SLEEP_SECONDS = 0.02  # the longest sleep of a thread that waits for a byte: the holder may have died
-_HIDDEN = "a process that this user may not see"
+_LOOK_SECONDS = 0.05  # the longest sleep of a process that waits to open the space
+_HIDDEN = "a process that /proc does not show to this user"
+_SEVERAL = "several processes, one after another"
 
 GroupName = tuple[str, str]  # queue, group
 
@@ -148,7 +150,8 @@ class LockFile:
     def expired(self, byte: int, deadline: Deadline, what: str) -> WaitExpired:
         """Return the error for an expired wait for the byte; the text names the holder of the byte."""
         holder = "another thread of this process" if self.is_held_here(byte) else ""
-        holder = holder or " and ".join(self.disk.lock_holders(self.handle, byte)) or _HIDDEN
+        holder = holder or " and ".join(self.disk.lock_holders(self.handle, byte))
+        holder = holder or (_HIDDEN if self.is_held_elsewhere(byte) else _SEVERAL)
         return WaitExpired(f"{what} is held by {holder}, which did not release it within {deadline.seconds:g} s")
 
     def verify(self) -> None:
@@ -447,21 +450,26 @@ class OpenLock:
             before ``finish_opening``.
 
         Raises:
-            WaitExpired: another process is opening the space; the error names that process.
+            WaitExpired: one process was opening the space for all the time; the error names that process.
         """
-        tell_at: float | None = deadline.clock.monotonic() + _SILENT_SECONDS
-        for _ in deadline.polls():
-            if self.disk.flock(self.handle):
-                return self.disk.some_lock(self.handle, _ALIVE, 1) is None
-            if tell_at is not None and deadline.clock.monotonic() >= tell_at:
-                tell_at = None
-                log.warning("waiting for %s, which is opening the space %s", self._opener(), self.disk.root)
-        raise WaitExpired(
-            f"the space is being opened by {self._opener()}, which is not done within {deadline.seconds:g} s"
-        )
+        clock, opener = deadline.clock, ""
+        tell_at: float | None = clock.monotonic() + _SILENT_SECONDS
+        while True:
+            for _ in deadline.polls(slowest_seconds=_LOOK_SECONDS):
+                if self.disk.flock(self.handle):
+                    return self.disk.some_lock(self.handle, _ALIVE, 1) is None
+                if tell_at is not None and clock.monotonic() >= tell_at:
+                    tell_at, opener = None, self._opener()
+                    log.warning("waiting for %s, which is opening the space %s", opener, self.disk.root)
+            before, opener = opener, self._opener()
+            if deadline.seconds is None or opener in (before, _HIDDEN):
+                raise WaitExpired(
+                    f"the space is being opened by {opener}, which is not done within {deadline.seconds:g} s"
+                )
+            deadline = deadline._replace(at=clock.monotonic() + deadline.seconds)  # others are opening it, one by one
 
     def _opener(self) -> str:
-        return " and ".join(self.holders()) or _HIDDEN
+        return self.disk.flock_holder(self.handle) or _HIDDEN
 
     def finish_opening(self) -> None:
         """Finish opening: other processes may open the space, and see that this process has the space open."""

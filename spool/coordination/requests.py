@@ -39,7 +39,7 @@ from spool.runtime.clock import Deadline
 P = ParamSpec("P")
 T = TypeVar("T")
 
-SLOTS = 64
+SLOTS = 256  # a process needs one while it has the space open, once it has posted
 # The states: the first bytes of words. No change of one bit makes one of them another one.
 EMPTY, POSTED, JOINED, TAKEN, DONE = 0x00, 0x83, 0x85, 0x86, 0x09
 DAMAGED = 0xFF  # no state is stored as this
@@ -52,7 +52,7 @@ _LEAD, _SLOT_BYTES, _SEARCH = 0, 1, 1 + SLOTS
 _MARK, _POSTS = slice(0, WORD_BYTES), slice(WORD_BYTES, 2 * WORD_BYTES)
 _LEADS, _GATHERS = 1, 256  # values of the mark; a leader that waits for n posted requests stores _GATHERS + n
 _STATES = slice(64, 64 + SLOTS * WORD_BYTES)
-_ROWS_AT, _ROW_BYTES, _CONTENT_AT = 512, 64, 8192
+_ROWS_AT, _ROW_BYTES, _CONTENT_AT = 2048, 64, 20480
 _CONTENT_BYTES = BODY_BYTES + ANSWER_BYTES
 _POSTED_ROW = struct.Struct("=IIQQ")  # of the request: length, checksum, first and last message that it removes
 _TAKEN_ROW = struct.Struct("=IIQ")  # of the answer: length, checksum; the number of the commit
@@ -271,6 +271,10 @@ class RequestSlots:
         """Wait for the lead. Raises WaitExpired at the deadline."""
         self._locks.lock(_LEAD, deadline, "the lead of common commits")
         self._mark(_LEADS)
+
+    def lead_within(self, deadline: Deadline) -> bool:
+        """Wait for the lead until the deadline; return whether this process leads."""
+        return self.try_lead() or any(self.try_lead() for _ in self._locks.pauses(_LEAD, deadline))
 
     @_while_open
     def end_lead(self, answered: Iterable[int] = ()) -> None:

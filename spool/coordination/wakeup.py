@@ -86,6 +86,19 @@ class CommitNotifier:
 _SEVERAL = b"\xff" * WORD_BYTES
 
 
+def _odd(time: bytes) -> bytes:
+    return (int.from_bytes(time, sys.byteorder) | 1).to_bytes(WORD_BYTES, sys.byteorder)
+
+
+def _even(time: bytes) -> bytes:
+    return (int.from_bytes(time, sys.byteorder) & ~1).to_bytes(WORD_BYTES, sys.byteorder)
+
+
+def _left_messages(before: bytes, after: bytes) -> bool:
+    """Return whether the time has changed, and the kernel woke fewer calls than there were messages."""
+    return after != before and bool(int.from_bytes(after, sys.byteorder) & 1)
+
+
 @lru_cache(maxsize=1024)
 def _bucket_of(queue: str, first: int, count: int) -> tuple[int, bytes]:
     """Return the offset of a queue's bucket, and the queue's mark, which is neither 0 nor the mark of several."""
@@ -101,6 +114,9 @@ class Arrivals:
     is unchanged. A process that commits messages stores the time, and wakes one call for each message. In a bucket of
     several queues it wakes all calls, because the kernel could choose a call that waits for another queue. A bucket
     without a mark costs a process that commits only a read of memory.
+
+    A stored time is odd. If the kernel woke a call for each message, the process makes the time even. So a call that
+    was about to sleep, or whose sleep ended, need not search: other calls get these messages.
 
     ``wakes``: whether a call can sleep here. Otherwise it uses the ``CommitNotifier``.
     """
@@ -124,9 +140,12 @@ class Arrivals:
 
         def wait(seconds: float) -> bool:
             nonlocal kept
-            woken = self._memory.wait(at + WORD_BYTES, kept, seconds)
+            before, kept = kept, self._expect(at, mark)
+            if _left_messages(before, kept):
+                return True
+            before, woken = kept, self._memory.sleep(at + WORD_BYTES, kept, seconds)
             kept = self._expect(at, mark)
-            return woken
+            return woken or _left_messages(before, kept)
 
         return wait
 
@@ -143,11 +162,13 @@ class Arrivals:
             there = self._memory[at : at + WORD_BYTES]
             if there != CLEAR:
                 calls = arrived[queue] if there == mark else ALL_THREADS
-                self._memory.change(at + WORD_BYTES, time_word(), calls)
+                time = time_word()
+                if self._memory.change(at + WORD_BYTES, _odd(time), calls) == calls:
+                    self._memory[at + WORD_BYTES : at + FUTEX_BYTES] = _even(time)
 
     def announce_all(self) -> None:
         """Wake all calls, because any message may have become free."""
         end = self._first + self._count * FUTEX_BYTES
         for at in range(self._first, end, FUTEX_BYTES) if self.wakes else ():
             if self._memory[at : at + WORD_BYTES] != CLEAR:
-                self._memory.change(at + WORD_BYTES, time_word())
+                self._memory.change(at + WORD_BYTES, _odd(time_word()))

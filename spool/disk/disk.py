@@ -547,6 +547,10 @@ class Disk:
         """Release a lock that ``flock`` took."""
         fcntl.flock(self._checked(handle), fcntl.LOCK_UN)
 
+    def flock_holder(self, handle: int) -> str:
+        """Return the process that locked the whole file with ``flock``, as ``lock_holders`` names it, or ""."""
+        return kernel.flock_holder(self._checked(handle))
+
     def lock_holders(self, handle: int, start: int) -> list[str]:
         """Return the processes that lock the byte or the file, as error texts name them: ``process 4711 (python3)``."""
         return kernel.lock_holders(self._checked(handle), start)

@@ -205,6 +205,17 @@ def lock_holders(descriptor: int, start: int) -> list[str]:
     return found
 
 
+def flock_holder(descriptor: int) -> str:
+    """Return the process that locked the whole file with flock(2), as error texts name it; "" if none can be seen."""
+    # A line of /proc/locks, e.g. ``7: FLOCK  ADVISORY  WRITE 4711 fe:00:123 0 EOF``, names the process and the inode.
+    locked = re.compile(rf"^\d+: FLOCK .* (\d+) \S+:{os.fstat(descriptor).st_ino} 0 EOF$", re.MULTILINE)
+    try:
+        found = locked.search(_text("/proc/locks"))
+        return f"process {found[1]} ({_text(f'/proc/{found[1]}/comm').strip()})" if found else ""
+    except OSError:
+        return ""  # the process has just ended
+
+
 def _text(path: str) -> str:
     with open(path, encoding="utf-8", errors="replace") as file:
         return file.read()

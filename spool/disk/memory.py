@@ -55,8 +55,14 @@ class SharedBytes(Protocol):
         Return whether the word changed or a thread woke this thread. A signal ends the sleep.
         """
 
-    def change(self, at: int, value: bytes, threads: int = ALL_THREADS) -> None:
-        """Store a value in the word, and wake at most so many of the threads that sleep on the word."""
+    def sleep(self, at: int, value: bytes, seconds: float) -> bool:
+        """Sleep as ``wait`` does. Return whether a thread woke this thread, or the word had another value before."""
+
+    def change(self, at: int, value: bytes, threads: int = ALL_THREADS) -> int:
+        """Store a value in the word, and wake at most so many of the threads that sleep on the word.
+
+        Return the number of threads that were woken.
+        """
 
     def wake(self, at: int) -> None:
         """Wake one thread that sleeps on the word. The word keeps its value."""
@@ -83,18 +89,21 @@ class Mapped(mmap.mmap):
         return ctypes.addressof(ctypes.c_char.from_buffer(self))
 
     def wait(self, at: int, value: bytes, seconds: float) -> bool:
+        return self.sleep(at, value, seconds) or self[at : at + WORD_BYTES] != value
+
+    def sleep(self, at: int, value: bytes, seconds: float) -> bool:
         limit = _TIME.pack(int(seconds), int(seconds % 1 * 1e9))
         expected = int.from_bytes(value, sys.byteorder, signed=True)
         refused = _futex(_FUTEX, self._address + at, _WAIT, expected, limit, None, 0) < 0
-        if not refused:
-            return True
-        if ctypes.get_errno() not in (errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT):
+        error = ctypes.get_errno() if refused else 0
+        if error not in (0, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT):
             time.sleep(min(seconds, _NO_FUTEX_SECONDS))
-        return self[at : at + WORD_BYTES] != value
+        return error in (0, errno.EAGAIN)
 
-    def change(self, at: int, value: bytes, threads: int = ALL_THREADS) -> None:
+    def change(self, at: int, value: bytes, threads: int = ALL_THREADS) -> int:
         self[at : at + WORD_BYTES] = value
-        _futex(_FUTEX, self._address + at, _WAKE, threads, None, None, 0)
+        woken: int = _futex(_FUTEX, self._address + at, _WAKE, threads, None, None, 0)
+        return woken
 
     def wake(self, at: int) -> None:
         _futex(_FUTEX, self._address + at, _WAKE, 1, None, None, 0)
@@ -119,8 +128,11 @@ class ByCalls:
         time.sleep(seconds)
         return self[at : at + WORD_BYTES] != value
 
-    def change(self, at: int, value: bytes, threads: int = ALL_THREADS) -> None:
+    sleep = wait
+
+    def change(self, at: int, value: bytes, threads: int = ALL_THREADS) -> int:
         self[at : at + WORD_BYTES] = value
+        return 0
 
     def wake(self, at: int) -> None:
         """Do nothing. A sleeping thread looks again by itself."""

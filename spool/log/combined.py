@@ -88,6 +88,7 @@ class CombinedCommits:
         if self._own is None:
             self._own = self._slots.own(self._store.deadline(_LOOK_SECONDS))
         if self._own is None:
+            self._await_lead()
             return requests
         self._stands = True
         try:
@@ -111,6 +112,16 @@ class CombinedCommits:
     def _try_lead(self) -> bool:
         self._leads = self._slots.try_lead()
         return self._leads
+
+    def _await_lead(self) -> None:
+        """Wait for the lead, because all slots are in use; give up if no process commits for a time.
+
+        If all these processes waited for the number lock instead, some might not get it in time.
+        """
+        store, seen = self._store, -1
+        while not self._leads and (issued := store.shared.counters.read().check().issued) != seen:
+            seen, deadline = issued, store.deadline(_PATIENCE_SECONDS)._replace(check=self._check)
+            self._leads = self._slots.lead_within(deadline)
 
     def join(self) -> list[CommitRequest]:
         """Return the posted requests of other processes, if this process leads; they become part of its next commit."""

@@ -169,10 +169,13 @@ class Branch:
         except (OSError, SpoolError) as error:
             log.warning("a rollback could not be recorded (%s): its messages return, and no attempt is counted", error)
 
-    def release(self) -> None:
+    def release(self, *, taken: bool) -> None:
         """Release claims, journal, group locks, keys and xid.
 
         After a vote the claims are not needed, because the prepared file holds the messages.
+
+        Args:
+            taken: whether a commit or a prepared file has taken the claimed messages.
         """
         if self._left:
             return
@@ -181,9 +184,12 @@ class Branch:
         if self.claims:
             claims = self.claims[:]
             self.claims.clear()
-            claiming.release(self._store.shared.claims, claims)
+            if taken:
+                claiming.release(self._store.shared.claims, claims)
+            else:
+                claiming.give_back(self._store, claims)
         if self.groups.names:
-            self.groups.release()
+            claiming.release_groups(self._store, self.groups)
         if self._keys is not None:
             self._keys.release()
         if self.byte is not None:
@@ -233,4 +239,4 @@ def _undo(branch: Branch, promises: Promises) -> None:
         branch.undo(_DROPPED)
     finally:
         promises.roll_back(_DROPPED)
-        branch.release()
+        branch.release(taken=False)

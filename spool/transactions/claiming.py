@@ -11,6 +11,7 @@ group, and holds the lock until the transaction ends. If the process dies, the k
 correlation id takes a message out of order, but never while another transaction holds the message's group.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from functools import lru_cache
@@ -137,7 +138,7 @@ def claim(
             journal.add(kept)  # recorded before the delivery; claims that were released again are not recorded
         return kept
     except BaseException:
-        release(store.shared.claims, kept)
+        give_back(store, kept)
         kept = []
         raise
     finally:
@@ -200,6 +201,25 @@ def release(claims: Claims, ranges: PositionRanges) -> None:
     """Release exactly these claims. Claims that lie between these ranges remain."""
     for number, first, count in ranges:
         claims.release(number, first, count)
+
+
+def give_back(store: Store, ranges: PositionRanges) -> None:
+    """Release claims on messages that were not taken, and wake as many waiting calls as can take them."""
+    release(store.shared.claims, ranges)
+    queues = Counter[str]()
+    with store.view.mutex:
+        for number, first, count in ranges:
+            run, _ = store.view.index.messages.run_from(number, first, first + count)
+            if run is not None:
+                queues[run.queue.name] += count
+    store.shared.counters.arrivals.announce(queues)
+
+
+def release_groups(store: Store, groups: GroupLocks) -> None:
+    """Unlock the groups, and wake a waiting call for each. Their next messages are free now."""
+    queues = Counter(queue for queue, _ in groups.names)
+    groups.release()
+    store.shared.counters.arrivals.announce(queues)
 
 
 def candidates(

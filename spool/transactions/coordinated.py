@@ -31,6 +31,7 @@ from spool.model.xid import Xid
 from spool.policies.claim_journal import CallMarks, ClaimJournal, read_journal
 from spool.policies.retries import add_failure_outcome, count_failures
 from spool.runtime.calls import public_call, step, within
+from spool.runtime.clock import LockTimeout, WaitExpired
 from spool.store.settings import Settings
 from spool.transactions import delivery, two_phase
 from spool.transactions.branch import Branch
@@ -102,7 +103,7 @@ class CoordinatedTransaction(Transaction):
             passed: the positions of messages that must not be claimed.
             in_order: whether the caller handles the messages one after the other. If so, several messages of one group
                 may be claimed. Otherwise at most one message of each group is claimed.
-            check: called ten times a second during the wait; an exception from ``check`` ends the wait.
+            check: called several times a second during the wait; an exception from ``check`` ends the wait.
 
         Returns:
             The places of the messages' bodies, in the queue's order; [] if no message is free in time.
@@ -121,7 +122,12 @@ class CoordinatedTransaction(Transaction):
             return self._claim(wanted)
 
         with self._lock:
-            got = wait_for(self._store, wanted, self._store.clock.monotonic(), look, self._branch.groups, check_both)
+            try:
+                got = wait_for(
+                    self._store, wanted, self._store.clock.monotonic(), look, self._branch.groups, check_both
+                )
+            except (LockTimeout, WaitExpired) as error:
+                raise self._give_up(error) from None
             self._branch.claims += got
             return delivery.held_stretches(self._store, got)
 

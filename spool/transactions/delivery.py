@@ -4,6 +4,7 @@ A damaged body is never delivered: its message goes to quarantine, with the reas
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgpack
@@ -34,7 +35,7 @@ from spool.model.position import Position, PositionRanges, subtract_ranges
 from spool.runtime.clock import Deadline, LockTimeout, WaitExpired
 from spool.store.parts import Files, View
 from spool.store.store import Store
-from spool.transactions.claiming import Wanted, claim, nothing_free, release
+from spool.transactions.claiming import Wanted, claim, give_back, nothing_free, release, release_groups
 from spool.transactions.core import Core
 from spool.transactions.validation import check_queue
 from spool.transactions.waiting import wait_for
@@ -89,20 +90,35 @@ def get_alone(core: Core, wanted: Wanted, before_commit: Callable[[], object]) -
             store.shared.control.verify()  # else a caller would wait for ever after run/ was deleted
         return got
 
+    let_go = partial(give_back, store)
     try:
         begun = store.clock.monotonic() if wanted.timeout else 0.0
         found, claimed = receive(store, wanted, begun, look, groups, store.guard.check)
         before_commit()
         assert page is not None
-        core.group_commit.commit(RemovalRequest(page, claimed))
+        _take(core, wanted, begun, page, claimed)
+        let_go = partial(release, store.shared.claims)
         return found
     except WaitExpired as error:
         raise LockTimeout(f"{error}; the transaction was rolled back") from None
     finally:
         if not store.guard.closed:  # else the descriptors may be closed, and their locks released
-            release(store.shared.claims, claimed)
+            let_go(claimed)
             if groups.names:
-                groups.release()
+                release_groups(store, groups)
+
+
+def _take(core: Core, wanted: Wanted, begun: float, page: CounterPage, claimed: PositionRanges) -> None:
+    """Commit the removal of claimed messages. Wait for the locks of the space until the time of the get is over."""
+    clock = core.store.clock
+    while True:
+        request = RemovalRequest(page, claimed)
+        try:
+            return core.group_commit.commit(request)
+        except (LockTimeout, WaitExpired):
+            is_over = wanted.timeout is not None and clock.monotonic() >= begun + wanted.timeout
+            if is_over or request.number is not None:
+                raise
 
 
 def receive(
@@ -136,9 +152,9 @@ def receive(
                     store.fail(f"reading messages of queue {wanted.queue}", error)  # a failed flush stops the space
                 raise
             finally:
-                release(store.shared.claims, got)
+                give_back(store, got)
         if bad:
-            release(store.shared.claims, bad)
+            give_back(store, bad)
             got = subtract_ranges(got, bad)
         if found:
             return found, got

@@ -231,11 +231,20 @@ class Transaction:
         begun = store.clock.monotonic() if wanted.timeout else 0.0
         with self._lock:
             look = partial(self._claim, wanted)
-            found, got = delivery.receive(store, wanted, begun, look, branch.groups, self._check_active)
+            try:
+                found, got = delivery.receive(store, wanted, begun, look, branch.groups, self._check_active)
+            except (LockTimeout, WaitExpired) as error:
+                raise self._give_up(error) from None
             branch.claims += got
             for number, first, count in got:
                 branch.batch.remove(number, first, count, "dequeued")
             return found
+
+    def _give_up(self, error: LockTimeout | WaitExpired) -> LockTimeout:
+        """Undo the transaction, because a lock of the space did not become free in time for a claim; return the error
+        for the caller."""
+        self._drop(str(error))
+        return error if isinstance(error, LockTimeout) else LockTimeout(f"{error}; the transaction was rolled back")
 
     def _claim(self, wanted: Wanted) -> PositionRanges:
         """Claim messages that are free now; returns [] if none is free.
@@ -246,11 +255,7 @@ class Transaction:
         page, _ = self._check_queue(wanted.queue)
         if branch.journal is not None and branch.byte is None:
             branch.lock_xid()  # the journal is a file of the branch, so the xid is locked first
-        try:
-            got = claiming.claim(store, self._core.owners, wanted, page, branch.groups, branch.journal)
-        except WaitExpired as error:
-            self._drop(str(error))
-            raise LockTimeout(f"{error}; the transaction was rolled back") from None
+        got = claiming.claim(store, self._core.owners, wanted, page, branch.groups, branch.journal)
         if not got:
             store.shared.control.verify()  # else a caller would wait for ever after run/ was deleted
             claiming.check_not_own(store.view, wanted, branch.claims)
@@ -436,7 +441,7 @@ class Transaction:
         if self._guard is not None:
             self._guard.dismiss()
         self._end_promises(why)
-        self._branch.release()
+        self._branch.release(taken=state is not TransactionState.ROLLED_BACK)
 
     def _check_ending(self) -> CounterPage:
         """Before a commit or vote, check as ``_check_active`` does; roll back if the transaction is rollback-only."""

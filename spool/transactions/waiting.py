@@ -5,6 +5,7 @@ that waits for a message by id or correlation id sleeps until it is woken. One o
 (``spool.store.sought``).
 """
 
+import logging
 import threading
 from collections.abc import Callable, Collection
 from functools import partial
@@ -14,7 +15,7 @@ from spool.coordination.locks import GroupLocks
 from spool.log.visibility import catch_up
 from spool.model.position import PositionRanges
 from spool.runtime import calls
-from spool.runtime.clock import POLL_MIN_SECONDS, Clock, Deadline
+from spool.runtime.clock import POLL_MIN_SECONDS, Clock, Deadline, LockTimeout, WaitExpired
 from spool.runtime.greenlets import check_threads
 from spool.runtime.tearing import only_waits
 from spool.store.parts import View
@@ -23,10 +24,15 @@ from spool.store.store import Store
 from spool.transactions.claiming import Wanted, is_there
 from spool.transactions.two_phase import resolve_orphans
 
+log = logging.getLogger("spool")
+
 T = TypeVar("T")
 
 # The longest time for which a waiting thread relies on notifications. Ctrl-C or a close can be delayed by this time.
 IDLE_SECONDS = 0.1
+# The same for a thread that sleeps on shared memory and was not notified for a time; it then attempts a claim after so
+# many of these waits. So a holder that died is noticed within a second.
+LONGEST_SECONDS, _MOST_WAITS = 0.25, 4
 # The shortest time between two attempts of a thread that was notified and claimed nothing.
 BUSY_SECONDS = 0.002
 
@@ -44,17 +50,15 @@ def wait_for(
         begun: the time when the get began, by the monotonic clock.
         check: a function that raises if waiting has become pointless. It is called during the wait.
     """
-    got = look()
-    if got or wanted.timeout == 0:
-        return got
     at = None if wanted.timeout is None else begun + wanted.timeout
     deadline = Deadline(store.clock, wanted.timeout, at, check)
-    if deadline.remaining() <= 0:
+    got = _attempt(look, deadline) or []
+    if got or deadline.remaining() <= 0:
         return got
     check_threads()  # they may have been replaced after the opening
     if wanted.by_key:
         held = partial(is_there, store.view, store.clock, wanted)
-        return repeat_when_arrived(store, (wanted.sought,), held, look, deadline)
+        return repeat_when_arrived(store, (wanted.sought,), held, look, deadline) or []
     deadline = deadline._replace(check=partial(_check_waiting, check))
     if groups.names:  # only this transaction can take more messages of its groups, so it needs no poll lock
         return _repeat(store, wanted, look, deadline)
@@ -86,25 +90,81 @@ def _wait(store: Store, woken: Callable[[float], bool], seconds: float) -> bool:
 
 
 def _repeat(store: Store, wanted: Wanted, look: Callable[[], PositionRanges], deadline: Deadline) -> PositionRanges:
-    """Attempt a claim after each notification of a commit, and now and then without a notification.
-
-    Some messages become free without a commit, and a notification may be lost.
-    """
+    """Attempt a claim after each notification, and now and then without a notification."""
     await_messages, notified = _waiting(store, wanted.queue), False
+    unheard = (_Unheard if store.shared.counters.arrivals.wakes else _Polled)(store, wanted)
 
     def pause_for(short: float) -> bool:
         nonlocal notified
         if notified:  # but nothing was free: in a busy space, a waiter does not attempt a claim after every commit
             _sleep(store, min(BUSY_SECONDS, deadline.remaining()))
-        seconds = min(pause_seconds(store.view, store.clock, wanted, short), deadline.remaining())
-        notified = await_messages(seconds, short)
+        notified = await_messages(min(unheard.seconds(short), deadline.remaining()), short)
         return notified
 
     for _ in deadline.polls(pause_for=pause_for):
-        got = look()
-        if got:
-            return got
+        if notified or unheard.is_due() or deadline.remaining() <= 0:
+            got = _attempt(look, deadline)
+            if got:
+                return got
+            unheard.failed(notified)
     return []
+
+
+def _attempt(look: Callable[[], T], deadline: Deadline) -> T | None:
+    """Attempt a claim; return None if a lock of the space did not become free, and the caller waits longer than that.
+
+    Nothing happened then.
+    """
+    try:
+        return look()
+    except (LockTimeout, WaitExpired) as error:
+        if deadline.remaining() <= 0:
+            raise
+        log.warning("waiting for a message: %s", error)
+        return None
+
+
+class _Polled:
+    """The attempts of a thread that no commit wakes for messages of its queue alone."""
+
+    def __init__(self, store: Store, wanted: Wanted) -> None:
+        self.store = store
+        self.wanted = wanted
+
+    def is_due(self) -> bool:
+        return True
+
+    def seconds(self, short: float) -> float:
+        return pause_seconds(self.store.view, self.store.clock, self.wanted, short)
+
+    def failed(self, notified: bool) -> None:
+        """Note that an attempt claimed nothing."""
+
+
+class _Unheard(_Polled):
+    """The attempts without a notification of a thread that sleeps on shared memory.
+
+    Such an attempt is needed when a delayed message becomes due, and because a holder that dies notifies no thread. The
+    times between these attempts grow, because each attempt costs a process the work to apply all new commits.
+    """
+
+    def __init__(self, store: Store, wanted: Wanted) -> None:
+        super().__init__(store, wanted)
+        self._pause, self._waits, self._left = IDLE_SECONDS, 0, 1
+        self._due: float | None = None  # by the wall clock, which may be set
+
+    def is_due(self) -> bool:
+        self._left -= 1
+        return self._left <= 0 or (self._due is not None and self.store.clock.now() >= self._due)
+
+    def seconds(self, short: float) -> float:
+        return self._pause if self._due is None else max(short, min(self._pause, self._due - self.store.clock.now()))
+
+    def failed(self, notified: bool) -> None:
+        self._pause = IDLE_SECONDS if notified else min(1.5 * self._pause, LONGEST_SECONDS)
+        self._left = self._waits = 1 if notified else min(self._waits + 1, _MOST_WAITS)
+        with self.store.view.mutex:
+            self._due = self.store.view.index.messages.queue(self.wanted.queue).next_due()
 
 
 def _waiting(store: Store, queue: str) -> Callable[[float, float], bool]:
@@ -148,7 +208,7 @@ def pause_seconds(view: View, clock: Clock, wanted: Wanted, short: float) -> flo
 
 def repeat_when_arrived(
     store: Store, sought: Collection[Sought], is_held: Callable[[], bool], look: Callable[[], T], deadline: Deadline
-) -> T:
+) -> T | None:
     """Repeat the attempt ``look`` until it returns something or the time is over; returns the last result.
 
     An attempt follows each arrival of a message that ``sought`` names. While another transaction holds a sought
@@ -168,7 +228,7 @@ def repeat_when_arrived(
 
     with store.view.sought.entered(sought, arrived.set):
         for _ in deadline.polls(pause_for=pause_for):
-            got = look()
+            got = _attempt(look, deadline)
             if got:
                 break
         return got

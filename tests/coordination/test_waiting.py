@@ -8,8 +8,10 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 from tempfile import gettempdir
+from typing import Any
 
 import pytest
 
@@ -20,8 +22,10 @@ from spool.disk import Disk
 from spool.disk.memory import ALL_THREADS, ByCalls, Mapped, SharedBytes
 from spool.disk.stat import overwrites_in_place
 from spool.model.options import PutOptions
+from spool.model.position import PositionRanges
 from spool.runtime.clock import POLL_MAX_SECONDS, Clock
-from spool.transactions.waiting import IDLE_SECONDS, _waiting
+from spool.transactions import delivery
+from spool.transactions.waiting import IDLE_SECONDS, LONGEST_SECONDS, _waiting
 from tests.at_once import AT_ONCE
 from tests.children import exit_code_of
 from tests.clocks import LONG, PatientClock, SimulatedClock
@@ -71,9 +75,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of threads that commits asked the kernel to wake."""
     asked, change = list[int](), Mapped.change
 
-    def record(memory: Mapped, at: int, value: bytes, threads: int = ALL_THREADS) -> None:
+    def record(memory: Mapped, at: int, value: bytes, threads: int = ALL_THREADS) -> int:
         asked.append(threads)
-        change(memory, at, value, threads)
+        return change(memory, at, value, threads)
 
     monkeypatch.setattr(Mapped, "change", record)
     return asked
@@ -299,7 +303,7 @@ def test_only_a_publication_adds_a_message_to_an_empty_queue(
     with pytest.raises(spool.Empty):
         space.get("orders", timeout=10 * IDLE_SECONDS)
     assert len(clock.waits) <= 11
-    assert max(clock.waits) == IDLE_SECONDS
+    assert max(clock.waits) == LONGEST_SECONDS
 
 
 def test_a_delayed_message_is_delivered_at_its_time(simulated: tuple[spool.Space, Recorded, Machine]) -> None:
@@ -308,21 +312,76 @@ def test_a_delayed_message_is_delivered_at_its_time(simulated: tuple[spool.Space
     begun = clock.now()
     assert space.get("orders", timeout=LONG).body == "later"
     assert clock.now() - begun == pytest.approx(3.7, abs=POLL_MAX_SECONDS)
-    assert max(clock.waits) == IDLE_SECONDS
+    assert max(clock.waits) == LONGEST_SECONDS
 
 
-def test_a_claimed_message_is_polled_often(simulated: tuple[spool.Space, Recorded, Machine]) -> None:
-    """The get polls because the holder of the message may die, and a dead process publishes nothing."""
+def test_a_claimed_message_is_attempted_within_a_second(
+    simulated: tuple[spool.Space, Recorded, Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The get looks now and then because the holder of the message may die, and a dead process publishes nothing."""
     space, clock, machine = simulated
     space.put("orders", "held")
     disk = SimulatedDisk(machine)
     other = spool.open(ROOT, disk=disk, clock=clock)
     other.transaction().get("orders")
+    attempts, attempt = list[float](), delivery.claim
+
+    def record(*args: Any) -> PositionRanges:
+        attempts.append(clock.monotonic())
+        return attempt(*args)
+
+    monkeypatch.setattr(delivery, "claim", record)
     with pytest.raises(spool.Empty):
-        space.get("orders", timeout=1.0)
-    assert max(clock.waits) <= POLL_MAX_SECONDS
+        space.get("orders", timeout=10.0)
+    assert len(attempts) < 20, "a process that waits leaves the processor to others"
+    assert max(second - first for first, second in pairwise(attempts)) <= 1.0
     machine.kill(disk)
     assert space.get("orders", timeout=1.0).body == "held"
+
+
+@in_shared_memory
+@pytest.mark.parametrize("options", [{}, {"group": "one"}], ids=["plain", "of a group"])
+def test_a_message_that_is_given_back_wakes_a_waiting_get(
+    path: Path, pool: ThreadPoolExecutor, options: PutOptions
+) -> None:
+    clock = PatientClock()
+    with spool.open(path, clock=clock) as space, spool.open(path) as other:
+        other.put_many("orders", ["first", "second"], **options)
+        with other.transaction() as transaction:
+            transaction.get_many("orders", 1 if options else 2)
+            found = pool.submit(space.get, "orders", timeout=LONG)
+            assert clock.waits.wait(LONG)
+            if not options:
+                transaction.abandon()
+        assert found.result(LONG).body == ("second" if options else "first")
+        assert clock.was_woken == [True] * len(clock.was_woken)
+
+
+class Sleepers(Mapped):
+    """Memory on which so many threads seem to sleep."""
+
+    sleepers = 0
+
+    def change(self, at: int, value: bytes, threads: int = ALL_THREADS) -> int:
+        super().change(at, value)
+        return min(threads, self.sleepers)
+
+
+@pytest.mark.parametrize(
+    ("messages", "sleepers", "searches"), [(1, 1, False), (2, 2, False), (2, 1, True), (1, 0, True)]
+)
+def test_a_get_about_to_sleep_searches_only_for_messages_that_no_woken_get_takes(
+    messages: int, sleepers: int, searches: bool
+) -> None:
+    """Otherwise each of many waiting processes applies each commit, and finds that the message was taken."""
+    with Sleepers(-1, 4096) as memory:
+        arrivals, memory.sleepers = Arrivals(memory, 0, 1), sleepers
+        waits = arrivals.expect("orders")
+        arrivals.announce({"orders": messages})
+        assert waits(0.0) is searches
+        assert not waits(0.0), "it has searched"
+        arrivals.announce_all()
+        assert waits(0.0)
 
 
 # -- the end ----------------------------------------------------------------------------------------------------------

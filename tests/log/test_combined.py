@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -646,6 +647,29 @@ def test_all_owned_slots_are_left_out(leader: spool.Space) -> None:
     slots.post(3, b"", span_of([]))
     slots.disown(3)
     assert (slots.own(A_MOMENT), slots.own(A_MOMENT)) == (2, None)
+
+
+@pytest.mark.parametrize("patience", [60.0, 0.05], ids=["the lead ends", "the leader is stopped"])
+def test_a_process_without_a_slot_waits_for_the_lead_of_a_live_leader(
+    leader: spool.Space, owner: spool.Space, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, patience: float
+) -> None:
+    """If all such processes waited for the number lock, some would not get it in time."""
+    asked, lead_within = threading.Event(), RequestSlots.lead_within
+
+    def ask(slots: RequestSlots, deadline: Deadline) -> bool:
+        asked.set()
+        return lead_within(slots, deadline)
+
+    monkeypatch.setattr(RequestSlots, "lead_within", ask)
+    monkeypatch.setattr(combined, "_PATIENCE_SECONDS", patience)
+    while slots_of(leader).own(A_MOMENT) is not None:
+        pass
+    with leading(leader):
+        put = pool.submit(owner.put, "orders", "one")
+        assert asked.wait(PATIENT_SECONDS)
+        assert patience > 1 or put.result(PATIENT_SECONDS), "it commits without the lead"
+    assert put.result(PATIENT_SECONDS)
+    assert bodies(leader, "orders") == ["one"]
 
 
 def test_slots_are_empty_again_when_no_process_has_the_space_open(tmp_path: Path, leader: spool.Space) -> None:

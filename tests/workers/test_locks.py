@@ -1,17 +1,22 @@
 """A message counts no attempt because its process waited for a lock of the space that another process held."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
 
 import spool
+import spool.aio
 from spool.coordination.locks import NUMBER, LockFile
 from spool.log import commit, deciding
 from spool.log.sequence import with_number_lock
-from spool.runtime.clock import Deadline, LockTimeout
+from spool.model.position import PositionRanges
+from spool.runtime.clock import Deadline, LockTimeout, WaitExpired
+from spool.transactions import claiming, delivery
 from spool.workers.states import Event, State, next_state
 from spool.workers.worker import Worker
 from tests.at_once import AT_ONCE
@@ -130,3 +135,61 @@ def test_a_failed_call_still_counts_while_its_commit_waits_for_a_lock(space: spo
 def test_the_states_of_an_attempt_that_waits_for_a_lock() -> None:
     assert next_state(State.ANSWERED, Event.LOCKED) is State.ANSWERED
     assert next_state(State.ANSWERED, Event.NO_LOCK) is State.ABANDONED
+
+
+# -- gets that wait -------------------------------------------------------------------------------------------------
+
+
+def test_a_get_without_a_time_limit_waits_on_for_a_lock(space: spool.Space) -> None:
+    with locked(space, lambda times: times == 3):
+        assert space.get("orders", timeout=None).body == "x"
+
+
+def test_a_get_whose_time_is_over_does_not_wait_on_for_a_lock(space: spool.Space) -> None:
+    with locked(space), pytest.raises(spool.TransactionTimeout):
+        space.get("orders", timeout=0.001)
+    assert space.get("orders").body == "x"
+
+
+def expiring(times: int, monkeypatch: pytest.MonkeyPatch, *modules: object) -> None:
+    """Let the first claims fail, because another process holds a lock for 30 seconds."""
+    claim, left = claiming.claim, times
+
+    def expire(*args: Any) -> PositionRanges:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            raise WaitExpired("commit 7 is held by another process")
+        return claim(*args)
+
+    for module in modules:
+        monkeypatch.setattr(module, "claim", expire)
+
+
+def test_a_claim_without_a_time_limit_waits_on_for_a_lock(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    expiring(2, monkeypatch, claiming, delivery)
+    with space.transaction() as tx:
+        assert tx.get("orders", timeout=None).body == "x"
+    assert attempts(space) == []
+
+
+async def get_in_a_task(path: Path) -> None:
+    async with spool.aio.open(path) as space:
+        assert (await space.get("orders", timeout=None)).body == "x"
+
+
+def test_a_task_without_a_time_limit_waits_on_for_a_lock(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    expiring(2, monkeypatch, delivery)
+    asyncio.run(get_in_a_task(Path(space.path)))
+
+
+def test_a_claim_that_waits_no_longer_rolls_the_transaction_back(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expiring(1, monkeypatch, claiming)
+    tx = space.transaction()
+    tx.put("replies", "y")
+    with pytest.raises(spool.TransactionTimeout, match="held by another process; the transaction was rolled back"):
+        tx.get("orders")
+    assert not tx.is_active
+    assert attempts(space) == [("orders", 0)]
