@@ -162,9 +162,9 @@ class Arrivals:
             there = self._memory[at : at + WORD_BYTES]
             if there != CLEAR:
                 calls = arrived[queue] if there == mark else ALL_THREADS
-                time = time_word()
-                if self._memory.change(at + WORD_BYTES, _odd(time), calls) == calls:
-                    self._memory[at + WORD_BYTES : at + FUTEX_BYTES] = _even(time)
+                time, word = _odd(time_word()), slice(at + WORD_BYTES, at + FUTEX_BYTES)
+                if self._memory.change(word.start, time, calls) == calls and self._memory[word] == time:
+                    self._memory[word] = _even(time)  # (no other process has announced messages meanwhile)
 
     def announce_all(self) -> None:
         """Wake all calls, because any message may have become free."""

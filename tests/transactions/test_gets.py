@@ -46,7 +46,7 @@ def test_the_time_of_a_get_goes_on_when_a_damaged_message_is_set_aside(
     monkeypatch.setattr(delivery, "read_messages", cannot_be_read)
     monkeypatch.setattr(delivery, "messages_one_by_one", set_aside)
     space.put("orders", "damaged")
-    monkeypatch.setattr(delivery, "release", lambda claims, ranges: None)  # it stays claimed: nothing else is there
+    monkeypatch.setattr(delivery, "give_back", lambda store, ranges: None)  # it stays claimed: nothing else is there
     with pytest.raises(spool.Empty):
         space.get("orders", timeout=10)
     assert 10.0 <= clock.time - begun < 11.0
