@@ -14,9 +14,7 @@ import logging
 import os
 import re
 import stat
-import threading
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NoReturn
@@ -24,10 +22,10 @@ from typing import Any, NoReturn
 import pyarrow.flight as flight
 
 from forwarder.flight.address import SPACE_NAME
+from forwarder.refusals import Refusals
 from spool.errors import InvalidArgument
 
 _LEAST_TOKEN, _MOST_FILE_BYTES = 16, 1 << 20
-_MOST_LINES, _LINES_SECONDS = 20, 60.0
 ACCESS = "access"
 """The name of the middleware."""
 
@@ -123,24 +121,12 @@ def _parsed(rights: Iterable[str], line: int) -> dict[str, SpaceRights]:
     return found
 
 
-class Refusals:
-    """The lines of the log about refused calls: a few in a minute, then their number. A client cannot fill the log."""
+def _log_refusal(sentence: str) -> None:
+    log.warning("a call was refused: %s", sentence)
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._mutex = threading.Lock()
-        self._begun, self._count = clock(), 0
 
-    def record(self, sentence: str) -> None:
-        now = self._clock()
-        with self._mutex:
-            if now - self._begun >= _LINES_SECONDS:
-                if self._count > _MOST_LINES:
-                    log.warning("%d further calls were refused", self._count - _MOST_LINES)
-                self._begun, self._count = now, 0
-            self._count += 1
-            if self._count <= _MOST_LINES:
-                log.warning("a call was refused: %s", sentence)
+def _log_number(count: int) -> None:
+    log.warning("%d further calls were refused", count)
 
 
 class Access(flight.ServerMiddleware):
@@ -186,7 +172,7 @@ class AccessFactory(flight.ServerMiddlewareFactory):
     def __init__(self, tokens: Tokens) -> None:
         super().__init__()
         self._tokens = tokens
-        self.refusals = Refusals()
+        self.refusals = Refusals(_log_refusal, _log_number)
 
     def start_call(self, info: Any, headers: Mapping[str, Any]) -> Access:
         values = [value for name, some in headers.items() if name.lower() == "authorization" for value in some]

@@ -16,7 +16,7 @@ from spool.errors import BadMessageId, InvalidArgument, MessageInUse, QueueNotFo
 from xa import XAError
 from xaspool_console import changes, formatting, messages, pages, quarantine
 from xaspool_console.access import COOKIE, LOGIN, Guard, Session
-from xaspool_console.console import Console
+from xaspool_console.console import Console, address_of
 
 _STATIC = Path(__file__).with_name("static")
 _TYPES = {"console.css": "text/css; charset=utf-8", "console.js": "text/javascript; charset=utf-8"}
@@ -75,14 +75,14 @@ def _login_routes(console: Console) -> list[BaseRoute]:
         return console.page(request, "login.html", next=_local(request.query_params.get("next", "/")), sentence="")
 
     def log_in(request: Request) -> Response:
-        address = request.client.host if request.client else ""
+        address = address_of(request)
         form, after = request.state.form, _local(request.state.form.get("next", "/"))
         session = access.log_in(form.get("token", ""), address)
         if not isinstance(session, Session):
             status, sentence = 403, "The token is wrong."
             if session:
                 status, sentence = 429, f"Too many attempts failed: try again in {formatting.age(session + 1)}."
-            console.tell(request, "The console refused a login.")
+            console.refuse(address, "The console refused a login.")
             return console.page(request, "login.html", status=status, next=after, sentence=sentence)
         answer = RedirectResponse(session.root + after, status_code=303)
         is_encrypted = request.headers.get("x-forwarded-proto") == "https"

@@ -4,11 +4,18 @@ uvicorn limits the time between two requests, but neither the time until the fir
 that arrives byte by byte, nor that of a client that reads no answer. With many connections, it refuses all requests. So
 of many connections, a new one ends the oldest that waits for its client: clients that send half a request, or read no
 answer, keep nobody out.
+
+uvicorn also logs each request that it cannot read, without the client's address. Here, the console tells these lines as
+its refusals, which have a limit.
 """
 
 import asyncio
+import logging
+from collections.abc import Callable
 from typing import Any
 
+import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MOST_CONNECTIONS = 64
@@ -17,8 +24,39 @@ _MOST_IDLE_LOOKS = 1  # without a request since the look before
 _MOST_BUSY_LOOKS = 30  # in one request, e.g. the download of a body
 
 
+class Config(uvicorn.Config):
+    """The settings of the server. ``refuse``: called with the address and the fault of a client."""
+
+    def __init__(self, app: ASGIApp, refuse: Callable[[str, str], None], **options: Any) -> None:
+        super().__init__(app, **options)
+        self.refuse = refuse
+
+
+class _Faults(logging.Logger):
+    """uvicorn's logger of one connection: it tells the faults of the client, and logs those of the application."""
+
+    def __init__(self, connection: "Connection") -> None:
+        super().__init__("uvicorn.error", logging.WARNING)
+        self._connection = connection
+
+    def handle(self, record: logging.LogRecord) -> None:
+        if record.levelno > logging.WARNING:
+            logging.getLogger(self.name).handle(record)
+            return
+        address = self._connection.client
+        refuse: Callable[[str, str], None] = self._connection.config.refuse  # type: ignore[attr-defined]
+        refuse(address[0] if address else "unknown address", record.getMessage())
+
+
 class Connection(H11Protocol):
     """Ends a connection without a request after 10 to 20 seconds, and one with the same request after five minutes."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.logger = _Faults(self)
+
+    def _should_upgrade(self) -> bool:
+        return False  # (a request for a web socket is answered as any other)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._make_room()

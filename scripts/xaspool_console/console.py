@@ -10,6 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse
 
+from forwarder.refusals import Refusals
 from spool.model.text import plural
 from xaspool_console import formatting
 from xaspool_console.access import Access, Session
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 _TEMPLATES = Path(__file__).with_name("templates")
 
 
+def address_of(request: Request) -> str:
+    """Return the address of the browser."""
+    return request.client.host if request.client else "unknown address"
+
+
 @dataclass
 class Console:
     """The state of a running console.
@@ -28,7 +34,7 @@ class Console:
     title: the directory of the space.
     space: the open space; None if the metrics are published ones.
     allows_changes: whether the forms that change the space exist.
-    record: called with a line for each change and each refused login.
+    record: called with a line for each change, and for some of the refused clients.
     """
 
     title: str
@@ -39,8 +45,10 @@ class Console:
     record: Callable[[str], None] = lambda line: None
     samples: Samples = field(init=False)
     templates: Environment = field(init=False)
+    _refusals: Refusals = field(init=False)
 
     def __post_init__(self) -> None:
+        self._refusals = Refusals(self._record, self._record_number)
         self.samples = Samples(self.metrics)
         self.templates = Environment(
             loader=FileSystemLoader(_TEMPLATES),
@@ -56,8 +64,17 @@ class Console:
 
     def tell(self, request: Request, sentence: str) -> None:
         """Record a sentence with the time and the address of the browser."""
-        now = datetime.now().astimezone().isoformat(timespec="seconds")
-        self.record(f"{now} {request.client.host if request.client else 'unknown address'}: {sentence}")
+        self._record(f"{address_of(request)}: {sentence}")
+
+    def refuse(self, address: str, sentence: str) -> None:
+        """Record a sentence about a refused client, if the last minute had few of them."""
+        self._refusals.record(f"{address}: {sentence}")
+
+    def _record(self, line: str) -> None:
+        self.record(f"{datetime.now().astimezone().isoformat(timespec='seconds')} {line}")
+
+    def _record_number(self, count: int) -> None:
+        self._record(f"The console refused {plural(count, 'further request')}.")
 
     def redirect(self, request: Request, address: str) -> RedirectResponse:
         """Lead a browser to another page after a search or a change."""

@@ -3,16 +3,21 @@
 import asyncio
 import socket
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 
-from xaspool_console.connections import MOST_CONNECTIONS, Connection
+from xaspool_console.connections import MOST_CONNECTIONS, Config, Connection
 
 _MOST_REQUESTS = 2 * MOST_CONNECTIONS  # at one moment; further ones get the status 503
 _MOST_HEADER_BYTES = 32 << 10
 _GRACE_SECONDS = 5
+_MOST_ACCEPTED = MOST_CONNECTIONS // 2
+"""The most connections that the server accepts before it reads from them. With more of them than ``MOST_CONNECTIONS``,
+new ones would end the older ones before their requests are read."""
+_MOST_WAITING = 1024  # connections that wait until the server accepts them
 
 
 def resolved(host: str, port: int) -> tuple[Any, ...]:
@@ -20,14 +25,24 @@ def resolved(host: str, port: int) -> tuple[Any, ...]:
     return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
 
 
-class ConsoleServer:
-    """Serves an application at its sockets from its creation until ``close``."""
+class _Server(uvicorn.Server):
+    """Lets many connections wait. asyncio lets only as many wait as it accepts at a time, and drops further ones."""
 
-    def __init__(self, app: ASGIApp, listeners: list[socket.socket]) -> None:
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for each in sockets or ():
+            each.listen(_MOST_WAITING)
+
+
+class ConsoleServer:
+    """Serves an application at its sockets from its creation until ``close``. ``refuse``: see ``Config``."""
+
+    def __init__(self, app: ASGIApp, listeners: list[socket.socket], refuse: Callable[[str, str], None]) -> None:
         self._listeners = listeners
-        self._server = uvicorn.Server(
-            uvicorn.Config(
+        self._server = _Server(
+            Config(
                 app,
+                refuse,
                 http=Connection,
                 ws="none",
                 loop="asyncio",
@@ -36,6 +51,7 @@ class ConsoleServer:
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
+                backlog=_MOST_ACCEPTED,
                 limit_concurrency=_MOST_REQUESTS,
                 h11_max_incomplete_event_size=_MOST_HEADER_BYTES,
                 timeout_keep_alive=15,

@@ -145,7 +145,7 @@ def _started(
     port = listeners[0].getsockname()[1]
     access = Access(known_hosts(host, port, hosts), token)
     shown = Console(os.path.abspath(space_path()), watched.metrics, watched.space, access, allow_changes, note)
-    return ConsoleServer(application(shown), listeners), f"http://{in_url(host)}:{port}"
+    return ConsoleServer(application(shown), listeners, shown.refuse), f"http://{in_url(host)}:{port}"
 
 
 def _reason(error: Exception) -> str:

@@ -71,7 +71,7 @@ def serving(
     records: list[str] = []
     given = None if published else space
     console = Console(space.path, metrics or space.metrics, given, access, changes, records.append)
-    server = ConsoleServer(application(console), listeners)
+    server = ConsoleServer(application(console), listeners, console.refuse)
     try:
         yield Served(space, console, f"http://127.0.0.1:{port}", records)
     finally:

@@ -22,6 +22,7 @@ from xaspool_console import connections
 from xaspool_console.access import COOKIE, Access, known_hosts, token_of_file
 from xaspool_console.app import application
 from xaspool_console.quarantine import token_of
+from xaspool_console.server import ConsoleServer
 
 EVIL = "http://evil.example"
 
@@ -463,6 +464,32 @@ def test_each_of_many_downloads_in_a_row_is_sent(reading: Served) -> None:
         gc.enable()
 
 
+MALFORMED = {
+    "a wrong token": b"POST /login HTTP/1.1\r\nHost: HOST\r\nOrigin: http://HOST\r\nContent-Length: 7\r\n"
+    b"Content-Type: application/x-www-form-urlencoded\r\n\r\ntoken=x",
+    "no request": b"\0\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("sent", MALFORMED)
+def test_a_client_cannot_fill_the_log(changing: Served, sent: str, caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    changing.console._refusals._clock, changing.console._refusals._begun = lambda: now[0], 0.0
+    host = changing.url.removeprefix("http://")
+    data = MALFORMED[sent].replace(b"HOST", host.encode())
+    for number in range(31):
+        now[0] = 0.0 if number < 30 else 61.0
+        with socket.create_connection(("127.0.0.1", int(host.partition(":")[2])), timeout=60) as client:
+            client.sendall(data)
+            assert client.recv(4096)
+    assert (len(changing.records), caplog.records) == (22, [])
+    lines = [re.sub(r"^\S+ ", "", line) for line in changing.records]
+    assert lines[20] == "The console refused 10 further requests."
+    assert {*lines[:20], lines[21]} in (
+        {"127.0.0.1: The console refused a login."}, {"127.0.0.1: Invalid HTTP request received."},
+    )  # fmt: skip
+
+
 HALF = {
     "half a header": b"GET / HTTP/1.1\r\nHost: x\r\n",
     "half a form": b"POST /login HTTP/1.1\r\nHost: HOST\r\nOrigin: http://HOST\r\nContent-Length: 900\r\n"
@@ -480,6 +507,35 @@ def test_a_client_is_served_beside_many_clients_that_send_half_a_request(changin
             half.sendall(HALF[sent].replace(b"HOST", host.encode()))
         with changing.logged_in() as (client, _):
             assert client.get("/").status_code == 200
+
+
+def test_a_request_is_answered_although_a_hundred_connections_arrive_at_once_after_it() -> None:
+    """The server accepts few connections before it reads from them, so new ones do not end the one with a request."""
+    asked, go_on = threading.Event(), threading.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] == "/busy":  # (the server's only thread waits meanwhile)
+            asked.set()
+            assert go_on.wait(60)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    listeners = listening("127.0.0.1", 0)
+    address = listeners[0].getsockname()
+    server = ConsoleServer(app, listeners, lambda address, sentence: None)
+    with contextlib.ExitStack() as stack:
+        stack.callback(server.close)
+        busy = stack.enter_context(socket.create_connection(address, timeout=60))
+        busy.sendall(b"GET /busy HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert asked.wait(60)
+        asking = stack.enter_context(socket.create_connection(address, timeout=60))
+        asking.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        for _ in range(100):
+            half = stack.enter_context(socket.socket())
+            half.setblocking(False)
+            half.connect_ex(address)
+        go_on.set()
+        assert asking.recv(4096).startswith(b"HTTP/1.1 200")
 
 
 def test_a_client_that_sends_half_a_request_ends_no_answer(changing: Served, monkeypatch: pytest.MonkeyPatch) -> None:

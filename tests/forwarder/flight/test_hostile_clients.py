@@ -19,7 +19,7 @@ from forwarder.flight.client import Client
 from forwarder.flight.codes import MOST_BYTES, encode
 from forwarder.flight.tickets import ReadTicket, seal
 from forwarder.serving import sessions
-from forwarder.serving.access import Refusals, Tokens
+from forwarder.serving.access import AccessFactory, Tokens
 from spool.engine.tasks import Missing
 from spool.errors import AccessDenied, InvalidArgument, ProtocolError, QueueNotFound, SpoolError
 from tests.forwarder.flight.conftest import Serve, address_of
@@ -105,7 +105,8 @@ def test_the_log_names_refused_calls_but_no_token(
 
 def test_a_client_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
-    refusals = Refusals(lambda: now[0])
+    refusals = AccessFactory(Tokens()).refusals
+    refusals._clock, refusals._begun = lambda: now[0], 0.0
     for _ in range(1_000):
         refusals.record("no token")
     assert len(caplog.records) == 20

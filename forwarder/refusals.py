@@ -1,0 +1,35 @@
+"""A limit for the lines of a log about refused clients, so that no client can fill the log."""
+
+import threading
+import time
+from collections.abc import Callable
+
+_MOST_LINES, _LINES_SECONDS = 20, 60.0
+
+
+class Refusals:
+    """Tells a few refusals in a minute, then their number.
+
+    Args:
+        tell: called with the sentence of a refusal.
+        tell_number: called with the number of refusals that were not told.
+    """
+
+    def __init__(
+        self, tell: Callable[[str], None], tell_number: Callable[[int], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._tell, self._tell_number, self._clock = tell, tell_number, clock
+        self._mutex = threading.Lock()
+        self._begun, self._count = clock(), 0
+
+    def record(self, sentence: str) -> None:
+        now = self._clock()
+        with self._mutex:
+            if now - self._begun >= _LINES_SECONDS:
+                if self._count > _MOST_LINES:
+                    self._tell_number(self._count - _MOST_LINES)
+                self._begun, self._count = now, 0
+            self._count += 1
+            if self._count <= _MOST_LINES:
+                self._tell(sentence)
