@@ -10,6 +10,8 @@ from xaspool_scripts.common import Failure, SpaceCommand, json_option, note, spa
 from xaspool_scripts.output import write_all
 from xaspool_scripts.wording import plural, printable
 
+_USE = ("space", "room", "owner", "writing")  # these and the directories refuse a space, but lose no message
+
 
 @click.command(cls=SpaceCommand)
 @click.argument("directory", type=click.Path(readable=False), required=False)
@@ -37,13 +39,15 @@ def doctor(context: click.Context, directory: str | None, as_json: bool) -> None
     proofs = examine(path)
     rows = [(proof.what, proof.outcome.value, proof.detail) for proof in proofs]
     write_all(proofs, as_json, ("what", "outcome", "found"), rows, "no test was made")
-    refused = [proof.what for proof in proofs if proof.outcome == "refused"]
+    refused = [proof for proof in proofs if proof.outcome == "refused"]
     warned = sum(proof.outcome == "warning" for proof in proofs)
     shared = ownership.sentence()
     if shared:
         note(shared)
     if refused:
-        note(f"refused: {', '.join(refused)}; a queue space in {printable(path)} would lose messages")
+        reason = refused[0].detail if all(proof.what in _USE or proof.what.endswith("/") for proof in refused) else ""
+        verdict = f"cannot be used: {reason}" if reason else "would lose messages"
+        note(f"refused: {', '.join(proof.what for proof in refused)}; a queue space in {printable(path)} {verdict}")
         context.exit(FAILED)
     if ownership.damaged():
         context.exit(FAILED)

@@ -15,7 +15,7 @@ from enum import StrEnum
 from functools import partial
 from shlex import quote
 
-from spool.disk.advice import advice
+from spool.disk.advice import advice, not_of_the_owner, of_another_user, user_name
 from spool.disk.content import new_file, read_start, write_new
 from spool.disk.disk import DIRECTORY_MODE, FILE_MODE, PASSAGE_MODE, Disk
 from spool.disk.kernel import Unsupported
@@ -68,7 +68,8 @@ def _refuse_if(lacks: bool, text: str) -> None:
 
 def examine(disk: Disk, clock: Clock) -> list[Proof]:
     """Test every property of the directory's file system that a space needs. Return one result for each property."""
-    proofs = [examine_kind(disk), _proof("room", partial(_room, disk)), _proof("owner", partial(_owner, disk))]
+    first = (("space", _space), ("room", _room), ("owner", _owner))
+    proofs = [examine_kind(disk), *(_proof(what, partial(prove, disk)) for what, prove in first)]
     try:
         with _trial_directory(disk) as trial:
             proofs += [_proof(what, partial(prove, disk, clock, trial)) for what, prove in _TRIALS]
@@ -97,7 +98,6 @@ def _proof(what: str, prove: Callable[[], str]) -> Proof:
 
 def _reason(error: OSError) -> str:
     what_to_do = {
-        errno.EACCES: "let this user write there",
         errno.EPERM: "let this user do so, or choose another file system",
         errno.EXDEV: "unmount the file system there, so that the directory is on the disk of the space",
     }.get(error.errno or 0) or advice(error, otherwise="choose another file system")
@@ -127,6 +127,17 @@ def _kind(disk: Disk) -> str:
     return f"{kind}; {mode}"
 
 
+def _space(disk: Disk) -> str:
+    """Prove that the settings of the space are right, or tell how to make a space."""
+    if disk.exists(layout.SETTINGS):
+        parse(read_start(disk, layout.SETTINGS, MAX_SETTINGS_BYTES).decode("utf-8", "replace"), layout.SETTINGS)
+        return "a queue space is here"
+    if layout.in_use(disk.names("")):
+        below = quote(f"{disk.root}/NAME")
+        return f"none here, and the directory is not empty: spool-admin init {below} makes one below it"
+    return f"none here; spool-admin init {quote(disk.root)} makes one"
+
+
 def _room(disk: Disk) -> str:
     system = disk.file_system()
     if system.read_only:
@@ -149,15 +160,18 @@ def _owner(disk: Disk) -> str:
     if directory is None or not directory.is_directory:
         raise _Refused("it is no directory: choose another path")
     if directory.owner != _maker(disk):
-        raise _Warning(f"it belongs to user {directory.owner}, and this is user {os.geteuid()}: run as its owner")
+        raise _Warning(of_another_user("it", disk.root, directory.owner))
     if disk.exists(layout.SETTINGS) and directory.permissions & ~PASSAGE_MODE:
         raise _Warning(f"other users may open it (mode {directory.permissions:04o}): chmod 700 {quote(disk.root)}")
-    foreign = [path for path, file in _own_files(disk) if file.owner != directory.owner and not file.is_symlink]
+    foreign = [
+        (path, file.owner)
+        for path, file in (*_own_files(disk), *_closed_folders(disk))
+        if file.owner != directory.owner and not file.is_symlink
+    ]
     if foreign:
-        more = f", and so do {len(foreign) - 1} more files" if len(foreign) > 1 else ""
-        raise _Refused(
-            f"{foreign[0]} belongs to another user{more}: sudo chown -R {directory.owner} {quote(disk.root)}"
-        )
+        path, owner = foreign[0]
+        name = f"{path}, one of {len(foreign)} files," if len(foreign) > 1 else path
+        raise _Refused(f"{name} {not_of_the_owner(disk.root, owner, directory.owner)}")
     closed = [path for path, file in _own_files(disk) if not _is_usable(file)]
     if closed:
         more = f", and {len(closed) - 1} more files" if len(closed) > 1 else ""
@@ -167,7 +181,7 @@ def _owner(disk: Disk) -> str:
         more = f", and {len(exposed) - 1} more" if len(exposed) > 1 else ""
         raise _Warning(f"{exposed[0]} may be read or written by other users{more}: chmod -R go= {quote(disk.root)}")
     of_others = "" if directory.owner == os.geteuid() else ", in whose name root makes files"
-    return f"user {directory.owner}{of_others}, mode {directory.permissions:04o}"
+    return f"user {user_name(directory.owner)}{of_others}, mode {directory.permissions:04o}"
 
 
 def _maker(disk: Disk) -> int:
@@ -186,12 +200,32 @@ def _own_files(disk: Disk) -> Iterator[tuple[str, FileIdentity]]:
         if file is not None and not file.is_directory and name not in foreign:
             yield name, file
     for directory in layout.DIRECTORIES:
-        with suppress(OSError):
-            names = [] if directory == layout.DROP else disk.names(directory)
-            for path in (directory, *(f"{directory}/{name}" for name in names)):
+        paths = [directory]
+        if directory != layout.DROP:
+            with suppress(OSError):  # (the directory itself shows why it cannot be listed)
+                paths += [f"{directory}/{name}" for name in disk.names(directory)]
+        for path in paths:
+            with suppress(OSError):
                 file = disk.identity(path)
                 if file is not None and path != layout.DROP:
                     yield path, file
+
+
+def _closed_folders(disk: Disk) -> Iterator[tuple[str, FileIdentity]]:
+    """Yield the folders for dropped files that only their owner may use."""
+    paths = [layout.DROP]
+    with suppress(OSError):  # (the directory itself shows why it cannot be listed)
+        paths += [f"{layout.DROP}/{name}" for name in disk.names(layout.DROP)]
+    for path in paths:
+        with suppress(OSError):
+            folder = disk.identity(path)
+            if folder is not None and folder.is_directory and not _is_open(folder):
+                yield path, folder
+
+
+def _is_open(folder: FileIdentity) -> bool:
+    """Return whether others than the owner may list the folder and remove files."""
+    return any(folder.permissions & rights == rights for rights in (0o070, 0o007))
 
 
 def _is_usable(file: FileIdentity) -> bool:
@@ -239,7 +273,8 @@ def _modes(disk: Disk, clock: Clock, trial: str) -> str:
         modes = f"a file got mode {file.permissions:04o}, a directory {directory.permissions:04o}"
         raise _Warning(f"{modes}, not {FILE_MODE:04o} and {DIRECTORY_MODE:04o}: other users may read messages")
     if file.owner != _maker(disk):
-        raise _Warning(f"new files belong to user {file.owner}, not {_maker(disk)}: other users may read messages")
+        owners = f"{user_name(file.owner)}, not {user_name(_maker(disk))}"
+        raise _Warning(f"new files belong to user {owners}: other users may read messages")
     return "modes 0600 and 0700 are kept"
 
 

@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+from shlex import quote
 
 from spool.errors import DiskFailure
 from spool.model import layout
@@ -54,17 +55,28 @@ def _about_owners(error: OSError) -> str:
         return "let this user write into the space's directory, then try again"
     user = os.geteuid()
     if space != user:
-        return (
-            f"the space belongs to user {_user_name(space)}, and this is user {_user_name(user)}: run it as its owner, "
-            f"sudo -u {_user_name(space, quoted=True)} …"
-        )
+        return of_another_user("the space", root, space)
     if owner != user:
-        what = "that file" if existing == path else "its directory"
-        return (
-            f"{what} belongs to user {_user_name(owner)}, and the space to user {_user_name(space)}: give all of it to "
-            f"its owner, sudo chown -R {_user_name(space)} {root}"
-        )
+        what = ("that directory" if os.path.isdir(path) else "that file") if existing == path else "its directory"
+        return f"{what} {not_of_the_owner(root, owner, space)}"
     return "let this user, who owns it, read and write it (chmod u+rw), then try again"
+
+
+def of_another_user(what: str, root: str, owner: int) -> str:
+    """Return the advice about a space, or a directory for one, whose owner is not the user of this process."""
+    user = user_name(os.geteuid())
+    return (
+        f"{what} belongs to user {user_name(owner)}, and this is user {user}: run it as its owner, sudo -u "
+        f"{user_name(owner, quoted=True)} …, or give it to this user, sudo chown -R {user} {quote(root)}"
+    )
+
+
+def not_of_the_owner(root: str, owner: int, space: int) -> str:
+    """Return the advice about a file whose owner is not that of the space. The name of the file goes before it."""
+    return (
+        f"belongs to user {user_name(owner)}, and the space to user {user_name(space)}: give all of it to its owner, "
+        f"sudo chown -R {user_name(space)} {quote(root)}"
+    )
 
 
 def is_directory(path: str) -> bool:
@@ -80,8 +92,8 @@ def is_directory(path: str) -> bool:
             above = os.path.dirname(above)
         raise DiskFailure(
             error.errno or 0,
-            f"user {_user_name(os.geteuid())} may not look for {path}, because {above} belongs to user "
-            f"{_user_name(os.stat(above).st_uid)}: run it as the space's owner, or let this user search that directory",
+            f"user {user_name(os.geteuid())} may not look for {path}, because {above} belongs to user "
+            f"{user_name(os.stat(above).st_uid)}: run it as the space's owner, or let this user search that directory",
         ) from None
     except OSError:
         return False
@@ -96,7 +108,7 @@ def space_of(path: str) -> str | None:
     return None
 
 
-def _user_name(user: int, *, quoted: bool = False) -> str:
+def user_name(user: int, *, quoted: bool = False) -> str:
     """Return a user's name, or the user's number if no name is known. `quoted`: return a number as sudo takes it."""
     import pwd  # imported here, because only the text of an error needs the module
 

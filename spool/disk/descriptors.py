@@ -9,6 +9,7 @@ import os
 import threading
 from contextlib import suppress
 
+from spool.disk.advice import user_name
 from spool.errors import DiskFailure
 from spool.model import layout
 
@@ -89,11 +90,12 @@ class Directories(dict[str, Directory]):
         return error
 
     def _check_owner(self, user: int) -> None:
-        if user != self._owner:
+        if self._owner is not None and user != self._owner:
             raise DiskFailure(
                 errno.EPERM,
-                f"{self.root} belongs to user {user}, and the space to user {self._owner}, in whose name root uses no "
-                "directory of another user: run this as the owner of the space, or give both to one user (chown -R)",
+                f"{self.root} belongs to user {user_name(user)}, and the space to user {user_name(self._owner)}, in "
+                "whose name root uses no directory of another user: run this as the owner of the space, or give both "
+                "to one user (chown -R)",
             )
 
     def check_in_place(self, name: str) -> None:

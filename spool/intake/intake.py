@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from spool.disk.advice import advice
 from spool.disk.content import is_directory, opened, protect_files
 from spool.disk.quarantine import Cause, Reason, quarantine
 from spool.disk.stat import FileIdentity
@@ -201,7 +202,7 @@ class Intake:
         try:
             names = self._disk.names(folder)
         except OSError as error:
-            self._report(folder, f"it cannot be listed: {error.strerror}")
+            self._report(folder, f"it cannot be listed: {error.strerror}: {advice(error)}")
             return []
         arrivals = [(name, self._arrival(queue, name)) for name in names if not layout.is_unfinished(name)]
         complete = [(name, seen) for name, seen in arrivals if seen is not None]

@@ -12,6 +12,7 @@ import enum
 from collections.abc import Callable
 from typing import NamedTuple
 
+from spool.disk.advice import user_name
 from spool.disk.stat import FileIdentity
 from spool.store.store import Store
 
@@ -96,6 +97,6 @@ class Writers:
 
 def _unreadable(identity: FileIdentity) -> str:
     return (
-        f"it belongs to user {identity.owner}, and this user may not read it: let its group read it (chmod g+r, or a "
-        "umask of 027 or 022 for the program that drops files)"
+        f"it belongs to user {user_name(identity.owner)}, and this user may not read it: let its group read "
+        "it (chmod g+r, or a umask of 027 or 022 for the program that drops files)"
     )

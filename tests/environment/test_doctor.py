@@ -25,7 +25,7 @@ from spool.runtime.clock import Clock
 from tests.clocks import MovedClock
 from tests.filesystems import volume
 from tests.filesystems.volume import KINDS, Kind, Volume
-from tests.users import OWNER, directory_of
+from tests.users import GROUP, OWNER, directory_of, in_a_process_of
 from xaspool_scripts.admin import main
 
 FINE, WARNING, REFUSED = Outcome
@@ -293,7 +293,7 @@ def test_root_makes_files_in_the_name_of_a_directorys_owner() -> None:
     with directory_of(OWNER) as directory:
         proofs = {proof.what: proof for proof in examine(Disk(str(directory)), Clock())}
     assert (proofs["owner"].outcome, proofs["modes"].outcome) == (FINE, FINE)
-    assert f"user {OWNER}, in whose name root makes files" in proofs["owner"].detail
+    assert "user nobody, in whose name root makes files" in proofs["owner"].detail
 
 
 def test_the_doctor_names_a_space_that_other_users_may_read(root: Path) -> None:
@@ -367,6 +367,73 @@ def test_a_stage_that_is_a_symlink_is_refused(name: str, root: Path, tmp_path: P
         spool.open(root)
     assert found(Disk(str(root)))[f"{name}/"] is REFUSED
     assert everything(elsewhere) == before
+
+
+# -- a space that cannot be used --------------------------------------------------------------------------------------
+
+
+def as_the_owner(act: Callable[[], None]) -> None:
+    in_a_process_of(OWNER, act)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("name", ["run", "drop/orders", "committed", "drop"])
+def test_the_doctor_refuses_a_space_with_a_directory_of_another_user(name: str) -> None:
+    with directory_of(OWNER) as directory:
+        root = directory / "space"
+        root.mkdir(mode=0o700)
+        os.chown(root, OWNER, GROUP)
+        with spool.create(root) as space:
+            space.create_queue("orders")
+        (root / "drop" / "orders").mkdir(exist_ok=True)
+        os.chown(root / "drop" / "orders", OWNER, GROUP)
+        os.chown(root / name, 0, 0)
+        (root / name).chmod(0o700)
+
+        def examined() -> None:
+            owner = {proof.what: proof for proof in examine(Disk(str(root)), Clock())}["owner"]
+            assert owner.outcome is REFUSED
+            assert f"{name} belongs to user root, and the space to user nobody" in owner.detail
+            assert f"sudo chown -R nobody {root}" in owner.detail
+            done = CliRunner().invoke(main, ["doctor", str(root)])
+            assert (done.exit_code, f"{root} cannot be used: {owner.detail}" in done.stderr) == (1, True)
+            assert "lose messages" not in done.stderr
+
+        examined()
+        as_the_owner(examined)
+
+
+@pytest.mark.root
+def test_a_directory_of_another_user_gets_one_advice() -> None:
+    with directory_of(0) as directory:
+
+        def examined() -> None:
+            owner, writing = (
+                proof.detail for proof in examine(Disk(str(directory)), Clock()) if proof.what in ("owner", "writing")
+            )
+            advice = f"sudo -u root …, or give it to this user, sudo chown -R nobody {directory}"
+            assert owner.endswith(advice)
+            assert writing.endswith(advice)
+
+        as_the_owner(examined)
+
+
+def test_the_doctor_refuses_a_space_with_broken_settings(root: Path) -> None:
+    (root / layout.SETTINGS).write_text("version = [")
+    (space,) = (proof for proof in examine(Disk(str(root)), Clock()) if proof.what == "space")
+    assert (space.outcome, "space.toml" in space.detail) == (REFUSED, True)
+    assert CliRunner().invoke(main, ["doctor", str(root)]).exit_code == 1
+
+
+def test_the_doctor_tells_how_to_make_a_space(tmp_path: Path) -> None:
+    def told() -> str:
+        (space,) = (proof for proof in examine(Disk(str(tmp_path)), Clock()) if proof.what == "space")
+        assert space.outcome is FINE
+        return space.detail
+
+    assert told() == f"none here; spool-admin init {tmp_path} makes one"
+    (tmp_path / "letter").touch()
+    assert told() == f"none here, and the directory is not empty: spool-admin init {tmp_path}/NAME makes one below it"
 
 
 # -- the command ------------------------------------------------------------------------------------------------------

@@ -171,7 +171,7 @@ def test_another_user_is_told_how_to_be_the_owner(directory: Path) -> None:
     root.chmod(0o755)
     said = as_owner(lambda: spool.open(root).close())
     assert f"the space belongs to user root, and this is user {OWNER}" in said
-    assert "sudo -u root" in said
+    assert f"sudo -u root …, or give it to this user, sudo chown -R {OWNER} {root}" in said
 
 
 @pytest.mark.root
@@ -214,7 +214,7 @@ def test_the_doctor_refuses_a_space_that_its_owner_cannot_open(directory: Path, 
     (root / name).chmod(mode)
     os.chown(root / name, 0, 0)
     foreign = {proof.what: proof for proof in examine(Disk(str(root)), Clock())}["owner"]
-    assert (foreign.outcome, f"{name} belongs to another user" in foreign.detail) == ("refused", True)
+    assert (foreign.outcome, f"{name} belongs to user root" in foreign.detail) == ("refused", True)
     assert f"sudo chown -R {OWNER} {root}" in foreign.detail
 
 
@@ -229,7 +229,7 @@ def test_root_changes_nothing_in_a_mirror_of_another_user_s_than_the_space(direc
     (precious / "0000000000000001.msgpack").write_bytes(b"root's")
     settings = root / "space.toml"
     settings.write_text(f'mirror = "{precious}"\n{settings.read_text()}')
-    with pytest.raises(spool.DiskFailure, match=rf"precious belongs to user 0, and the space to user {OWNER}"):
+    with pytest.raises(spool.DiskFailure, match=rf"precious belongs to user root, and the space to user {OWNER}"):
         spool.open(root)
     assert [file.name for file in precious.iterdir()] == ["0000000000000001.msgpack"]
     os.chown(precious, OWNER, GROUP)

@@ -1,6 +1,7 @@
 """Files of other users: each comes once and whole, from an intake that is not root."""
 
 import grp
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -308,6 +309,16 @@ def test_a_group_drops_files_with_any_usual_umask(path: Path, clock: MovedClock,
     clock.later = 61
     assert take(path, clock) == IntakeCounts(files=2, messages=2)
     assert bodies(path) == [b"a", b"b"]
+
+
+def test_a_folder_that_the_intake_may_not_list_is_told_with_the_way_to_give_it_to_the_owner(
+    path: Path, clock: MovedClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    os.chown(path / "drop/q", 0, 0)
+    (path / "drop/q").chmod(0o700)
+    take(path, clock)
+    assert "drop/q: it cannot be listed: Permission denied: that directory belongs to user root, and the" in caplog.text
+    assert f"sudo chown -R nobody {path}" in caplog.text
 
 
 def test_a_file_that_the_intake_may_not_read_is_left_with_advice(
