@@ -247,6 +247,8 @@ class Guard:
             return None
         if scope["method"] == "POST" or "x-fragment" in headers:
             return _refused(403, "log in first, nothing was changed")
+        if _LOGGED_IN.fullmatch(f"{path}/"):  # (the browser has sent no cookie, which belongs to /s/SECRET/)
+            return RedirectResponse(f"{path}/", status_code=303)
         query = scope["query_string"].decode("ascii", "replace")
         return RedirectResponse(f"{LOGIN}?next={quote(f'{path}?{query}' if query else path, safe='')}", status_code=303)
 

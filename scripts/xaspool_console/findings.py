@@ -72,6 +72,9 @@ def _of_the_space(metrics: "SpaceMetrics") -> Iterator[Trouble]:
     if metrics.is_stopped:
         sentence = "A flush of the disk failed, so no process can commit: end all programs of the space, check the "
         yield Trouble(BAD, f"{sentence}disk, and run spool-recover.", "/recovery")
+    if not metrics.free_bytes:
+        sentence = "The disk is full: free space on it, e.g. with spool-admin queue purge, which works without room."
+        yield Trouble(BAD, sentence, "/activity#disk")
     if metrics.damaged:
         sentence = f"{plural(metrics.damaged, 'damaged file')} in quarantine had acknowledged messages."
         yield Trouble(BAD, sentence, "/quarantine")
@@ -122,7 +125,7 @@ def _minor(metrics: "SpaceMetrics") -> Iterator[Trouble]:
         sentence = f"No coordinator has acknowledged {named} of an administrator yet."
         yield Trouble(WARNING, sentence, "/transactions#decisions")
     needed = 2 * sum(stats.bytes for stats in metrics.queues.values())
-    if metrics.free_bytes < needed:
+    if 0 < metrics.free_bytes < needed:
         sentence = f"The disk has {size(metrics.free_bytes)} free, less than twice the bodies of all messages."
         yield Trouble(WARNING, sentence, "/activity#disk")
     if metrics.recovery is not None:

@@ -130,7 +130,8 @@ def _endpoint(host: str, port: int, tls_cert: str | None, tls_key: str | None, i
     "--route", "routes", multiple=True, callback=_routes, metavar="QUEUE=SERVICE",
     help="The queue to take messages from, and the service to call for each: python:module:function, http(s)://…, "
     "exec:COMMAND, file:DIRECTORY, kafka://BROKERS/TOPIC, queue:NAME or "
-    "queue:NAME@SPACE. Give one --route for each queue.",
+    "queue:NAME@SPACE. Give one --route for each queue. All users of the machine see the URL in ps: write one with a "
+    "password into the file of a --pipeline, with mode 600.",
 )  # fmt: skip
 @click.option(
     "--services", metavar="WHERE", is_eager=True,

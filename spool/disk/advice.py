@@ -9,7 +9,7 @@ from spool.errors import DiskFailure
 from spool.model import layout
 
 _TRY_AGAIN = {
-    errno.ENOSPC: "free space on the disk, then try again",
+    errno.ENOSPC: "free space on the disk, then try again (spool-admin queue purge works without room)",
     errno.EDQUOT: "raise the quota or free space, then try again",
     errno.EROFS: "mount the file system writable, then try again",
     errno.EMFILE: "raise the limit on open files (ulimit -n), then try again",

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from spool.coordination.locks import FOLLOWING, HOUSEKEEPING
+from spool.disk.advice import advice
 from spool.disk.disk import FlushFailed
 from spool.errors import NotOpen, SpaceStopped, SpoolError
 from spool.log import checkpoint
@@ -137,7 +138,10 @@ class Housekeeper:
         except (OSError, SpoolError) as error:
             if isinstance(error, OSError) and error.errno == errno.EBADF:
                 return False  # the opening of the space was interrupted, and has closed the files
-            log.warning("housekeeping stopped early: %s", error)
+            text = str(error)
+            if isinstance(error, OSError) and not isinstance(error, SpoolError):
+                text += f": {advice(error)}"
+            log.warning("housekeeping stopped early: %s", text)
         return True
 
     def _do_steps(self, *, due: bool) -> None:

@@ -236,6 +236,16 @@ def test_a_further_cookie_of_another_server_ends_no_login(changing: Served) -> N
         assert client.get("/").status_code == 200
 
 
+def test_the_address_of_a_login_without_its_last_slash_leads_into_the_login(changing: Served) -> None:
+    with changing.logged_in() as (client, _):
+        root = client.base_url.path.rstrip("/")
+        answer = client.get(f"{changing.url}{root}")
+        assert (answer.status_code, answer.headers["location"]) == (303, f"{root}/")
+        assert client.get(f"{changing.url}{root}/").status_code == 200
+        client.cookies.clear()
+        assert client.get(f"{changing.url}{root}/").headers["location"] == "/login?next=%2F"
+
+
 def test_every_link_of_a_login_lies_below_its_address(changing: Served) -> None:
     seen, pages = set(), ["/"]
     with changing.logged_in() as (client, _):

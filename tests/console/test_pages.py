@@ -461,3 +461,9 @@ def test_a_deep_or_long_value_becomes_a_bounded_text(memory: Path) -> None:
     assert "…" in views[0].text
     assert views[2].note == "the first 65,536 characters of the value"
     assert views[4].kind == "msgpack"
+
+
+def test_a_full_disk_is_trouble(bakery: spool.Space) -> None:
+    first = findings.troubles(replace(bakery.metrics(), free_bytes=0))
+    (full,) = (each for each in first if "disk" in each.sentence)
+    assert (full.level, "spool-admin queue purge" in full.sentence) == (findings.BAD, True)

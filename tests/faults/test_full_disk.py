@@ -1,6 +1,7 @@
 """A full disk: puts fail clearly and lose nothing; gets succeed, because a removal fits into existing files."""
 
 import errno
+import os
 import subprocess
 from pathlib import Path
 
@@ -94,3 +95,16 @@ def test_a_real_file_system_without_room(tmp_path: Path) -> None:
             assert space.get("a").body == b"there is room again"
     finally:
         subprocess.run(["umount", tmp_path], check=True)
+
+
+def test_the_housekeeping_tells_the_next_step_of_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*, due: bool) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with spool.create(tmp_path / "space") as space:
+        monkeypatch.setattr(space._housekeeper, "_do_steps", full)
+        assert space._housekeeper._round(due=False)
+    assert "housekeeping stopped early: [Errno 28] No space left on device: free space on the disk" in caplog.text
+    assert "spool-admin queue purge works without room" in caplog.text

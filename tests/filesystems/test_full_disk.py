@@ -66,7 +66,7 @@ def until_full(act: Callable[[], object]) -> spool.DiskFailure:
 def full(error: spool.DiskFailure) -> spool.DiskFailure:
     assert error.errno == errno.ENOSPC
     assert not isinstance(error, spool.CommitUnknown)
-    assert "free space on the disk" in str(error)
+    assert "free space on the disk, then try again (spool-admin queue purge works without room)" in str(error)
     return error
 
 
