@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, MutableMapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
@@ -77,7 +78,13 @@ def _which(name: str, what: str, there: Collection[str]) -> str:
 
 
 def check_columns(schema: StructType) -> StructType:
-    """Return the columns that a program chose. InvalidArgument if a column does not exist, or is of another type."""
+    """Return the columns that a program chose.
+
+    InvalidArgument if a column does not exist, is of another type, or occurs twice.
+    """
+    for name, times in Counter(schema.names).items():
+        if times > 1:
+            raise InvalidArgument(f"the column {name} occurs {times} times: name it once")
     for chosen in schema.fields:
         known = COLUMNS.get(chosen.name)
         if known is None:

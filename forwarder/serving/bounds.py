@@ -22,14 +22,17 @@ from spool.model.xid import Xid
 _MOST_TASKS, _MOST_COUNTED = 2**31 - 1, 2**63 - 1  # a Java int, a Java long
 _MOST_SOURCE = 4096
 _DEEPEST_TYPE = 8
+_LONGEST_SCHEMA, _MOST_FIELDS = 1 << 20, 1000
 _PARTS = {"array": ("elementType",), "map": ("keyType", "valueType")}
 
 
 def schema(text: str) -> StructType:
-    """Return the columns that a client names. ValueError unless each column has a plain type.
+    """Return the columns that a client names, without their metadata. ValueError unless each column has a plain type.
 
     Spark would import a module of the client's choice for a type that a user has defined ("udt").
     """
+    if len(text) > _LONGEST_SCHEMA:
+        raise ValueError(f"the columns have {len(text):,} characters, more than {_LONGEST_SCHEMA:,}")
     try:
         found = json.loads(text)
     except RecursionError:
@@ -41,6 +44,8 @@ def schema(text: str) -> StructType:
 def _check_struct(found: Any, depth: int) -> None:
     if not isinstance(found, dict) or found.get("type") != "struct" or not isinstance(found.get("fields"), list):
         raise ValueError(f"{found!r:.100} are no columns")
+    if len(found["fields"]) > _MOST_FIELDS:
+        raise ValueError(f"a row has {len(found['fields']):,} fields, more than {_MOST_FIELDS:,}")
     for field in found["fields"]:
         if not isinstance(field, dict) or not field.keys() <= {"name", "type", "nullable", "metadata"}:
             raise ValueError(f"{field!r:.100} is no column")
@@ -48,6 +53,7 @@ def _check_struct(found: Any, depth: int) -> None:
         if not isinstance(name, str) or not isinstance(nullable, bool) or not isinstance(metadata, dict):
             raise ValueError(f"{field!r:.100} is no column")
         _check_type(field.get("type"), depth)
+        field["metadata"] = {}  # (nothing here uses it)
 
 
 def _check_type(found: Any, depth: int) -> None:

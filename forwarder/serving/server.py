@@ -152,10 +152,10 @@ class SpaceServer(Server):
             reader, turn = self._stream_reader(context, name, asked["options"], schema)
             with turn:
                 parts = list(reader.partitions(bounds.offset(asked["start"]), bounds.offset(asked["end"])))
-        endpoints = []
+        endpoints, columns = [], schema.json()
         for part in parts:
             assert isinstance(part, Partition)
-            ticket = seal(self._key, ReadTicket(name, asked["schema"], part.missing, part.items))
+            ticket = seal(self._key, ReadTicket(name, columns, part.missing, part.items))
             endpoints.append(flight.FlightEndpoint(ticket, []))
         return flight.FlightInfo(to_arrow_schema(schema, timezone="UTC"), descriptor, endpoints, -1, -1)
 

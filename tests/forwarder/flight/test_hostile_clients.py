@@ -351,6 +351,29 @@ def test_columns_that_are_none_are_a_wrong_value(client: Client, space: spool.Sp
     assert_serves(client, space)
 
 
+def columns_of(*names: str) -> str:
+    return json.dumps({"type": "struct", "fields": [{**COLUMN, "name": name} for name in names]})
+
+
+def test_a_read_sends_a_body_once_to_a_client_that_names_its_column_often(client: Client, space: spool.Space) -> None:
+    """Otherwise a small request would make the server send, and hold, each message as often as the client likes."""
+    space.put("orders", b"a")
+    with pytest.raises(InvalidArgument, match="the column body occurs 40 times: name it once"):
+        client.plan(options={"queue": "orders"}, schema=columns_of(*["body"] * 40))
+    with pytest.raises(InvalidArgument, match="the column body occurs 2 times"):
+        client.act("stream", call="initialOffset", start=None, limit=None, target=None,
+                   options={}, schema=columns_of("body", "body"))  # fmt: skip
+    assert_serves(client, space)
+
+
+@pytest.mark.parametrize("names", [[f"a{number}" for number in range(1001)], ["a" * (1 << 20)]], ids=["many", "long"])
+def test_the_columns_of_a_client_are_bounded(client: Client, space: spool.Space, names: list[str]) -> None:
+    for call in (client.plan, lambda **asked: client.act("begin", key=None, **asked)):
+        with pytest.raises(ProtocolError, match="more than"):
+            call(options={"queue": "orders"}, schema=columns_of(*names))
+    assert_serves(client, space)
+
+
 def test_a_plan_with_an_end_has_a_start(client: Client) -> None:
     for start in ({}, {"start": None}, {"start": {}}):
         with pytest.raises(ProtocolError, match="no offset of a stream"):
